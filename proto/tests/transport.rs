@@ -1,0 +1,110 @@
+//! One client type, two ways to the server: answers, status codes and size limits are alike in process and over TCP.
+
+use proto::{
+    EnvClient, Transport,
+    v1::{
+        InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
+        ResetResponse, StepRequest, StepResponse,
+        env_server::{Env, EnvServer},
+    },
+};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status};
+
+/// Echoes the question id as the token; refuses steps.
+#[derive(Clone)]
+struct Echo;
+
+#[tonic::async_trait]
+impl Env for Echo {
+    async fn reset(
+        &self,
+        request: Request<ResetRequest>,
+    ) -> Result<Response<ResetResponse>, Status> {
+        let question_id = request.into_inner().question_id;
+        Ok(Response::new(ResetResponse {
+            token: question_id.clone().into_bytes(),
+            question_id,
+            ..ResetResponse::default()
+        }))
+    }
+
+    async fn step(&self, _: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
+        Err(Status::unauthenticated("forged token"))
+    }
+
+    async fn list_questions(
+        &self,
+        _: Request<ListQuestionsRequest>,
+    ) -> Result<Response<ListQuestionsResponse>, Status> {
+        Ok(Response::new(ListQuestionsResponse::default()))
+    }
+
+    async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        Ok(Response::new(InfoResponse::default()))
+    }
+}
+
+fn server() -> EnvServer<Echo> {
+    EnvServer::new(Echo).max_decoding_message_size(1 << 10)
+}
+
+/// A transport into this process, and one over a real port.
+async fn both() -> [Transport; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(server())
+            .serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+    [
+        Transport::in_process(server()),
+        Transport::dial(&address).unwrap(),
+    ]
+}
+
+#[tokio::test]
+async fn answers_alike() {
+    for transport in both().await {
+        let request = ResetRequest {
+            question_id: "shop_train_0001".into(),
+            ..ResetRequest::default()
+        };
+        let reply = EnvClient::new(transport).reset(request).await.unwrap();
+        assert_eq!(reply.into_inner().token, b"shop_train_0001");
+    }
+}
+
+#[tokio::test]
+async fn refuses_alike() {
+    for transport in both().await {
+        let status = EnvClient::new(transport)
+            .step(StepRequest::default())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unauthenticated, "forged token")
+        );
+    }
+}
+
+#[tokio::test]
+async fn limits_alike() {
+    for transport in both().await {
+        let request = ResetRequest {
+            question_id: "x".repeat(2 << 10),
+            ..ResetRequest::default()
+        };
+        let status = EnvClient::new(transport).reset(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::OutOfRange);
+    }
+}
+
+#[test]
+fn a_bad_address_names_itself() {
+    let error = Transport::dial("not a uri").unwrap_err();
+    assert!(error.to_string().contains("\"not a uri\""), "{error}");
+}
