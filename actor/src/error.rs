@@ -1,0 +1,46 @@
+//! The one error type of the actor.
+
+/// Why an actor, an evaluation or an engine stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ActorError {
+    /// A service did not answer, or refused. Remedy: see that it runs at the address given; the status says the rest.
+    #[error("{call} failed: {status}; check that the service runs and is reachable")]
+    Call {
+        /// Service and method, as `Env.Reset`.
+        call: &'static str,
+        /// What the service said last.
+        status: Box<tonic::Status>,
+    },
+    /// A snapshot arrived broken or does not fit the model. Remedy: restart the learner; both sides must be one version.
+    #[error("policy snapshot v{policy_version}: {reason}; restart the learner if it persists")]
+    Snapshot {
+        /// The version announced.
+        policy_version: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The learner's terms or the actor's own settings cannot be met. Remedy: change the field named.
+    #[error("setting {field}: {reason}")]
+    Setting {
+        /// The field.
+        field: &'static str,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The model failed, or could not be opened.
+    #[error("policy: {0}")]
+    Policy(#[from] policy::PolicyError),
+    /// The engine's thread is gone; its log says why. Remedy: restart the actor.
+    #[error("the engine stopped: {0}; restart the actor")]
+    Engine(String),
+}
+
+impl ActorError {
+    /// An error of a call.
+    pub(crate) fn call(call: &'static str, status: tonic::Status) -> Self {
+        Self::Call {
+            call,
+            status: Box::new(status),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The actor: plays episodes with the policy against an environment and hands the trajectories to the learner.
+//!
+//! Invariant: what is sampled is a function of weights, question and coordinates (run seed, group, member, turn, position).
+//! It does not depend on which actor plays, on batching, on slots or on time. An actor is a pure client of two services and
+//! keeps nothing that matters.
+
+pub mod batcher;
+mod config;
+pub mod context;
+mod demonstrate;
+mod engine;
+mod error;
+mod evaluate;
+pub mod metrics;
+mod play;
+mod policies;
+pub mod prompt;
+mod retry;
+pub mod rollout;
+mod scripts;
+mod slots;
+mod sql_slips;
+pub mod tool_call;
+pub mod weights;
+mod worker;
+
+pub use config::{ActorConfig, EngineSettings};
+pub use demonstrate::{Demonstrations, demonstrate};
+pub use engine::{CompletionRequest, Engine};
+pub use error::ActorError;
+pub use evaluate::{EpisodeRecord, Evaluation, Score, StepRecord, evaluate, questions};
+pub use play::{Seat, Table};
+pub use policies::{ModelPolicy, Policy, Script, ScriptedPolicy, TurnView};
+pub use retry::Retry;
+pub use rollout::{Completion, RolloutLimits, Stop};
+pub use scripts::{
+    Demonstrator, Habits, HastyPolicy, OraclePolicy, RandomPolicy, Solution, Solutions,
+};
+pub use worker::run;

@@ -1,0 +1,107 @@
+//! The actor's metrics: each name stands here once, with its description.
+
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use proto::v1::Trajectory;
+
+const EPISODES: &str = "actor_episodes_total";
+const TURNS: &str = "actor_turns_total";
+const MALFORMED: &str = "actor_malformed_calls_total";
+const SAMPLED: &str = "actor_sampled_tokens_total";
+const FED: &str = "actor_fed_tokens_total";
+const REUSED: &str = "actor_reused_tokens_total";
+const RUNNING: &str = "actor_running_rows";
+const WAITING: &str = "actor_waiting_rows";
+const PASS_SECONDS: &str = "actor_pass_seconds";
+const POLICY_VERSION: &str = "actor_policy_version";
+const GROUPS: &str = "actor_groups_total";
+const IDLE_SECONDS: &str = "actor_idle_seconds_total";
+const RETRIES: &str = "actor_retries_total";
+
+/// Describes all metrics to the installed recorder.
+pub fn describe() {
+    describe_counter!(
+        EPISODES,
+        "Episodes played, by outcome: correct, wrong, unscored."
+    );
+    describe_counter!(TURNS, "Completions that became actions.");
+    describe_counter!(
+        MALFORMED,
+        "Completions without a well-formed tool call, sent as raw queries."
+    );
+    describe_counter!(SAMPLED, "Tokens sampled.");
+    describe_counter!(
+        FED,
+        "Tokens fed through the decoder, prompts and samples together."
+    );
+    describe_counter!(
+        REUSED,
+        "Context tokens found in the KV cache and not fed again."
+    );
+    describe_gauge!(RUNNING, "Completions being sampled.");
+    describe_gauge!(WAITING, "Completions that wait for a slot.");
+    describe_histogram!(
+        PASS_SECONDS,
+        Unit::Seconds,
+        "Time of one forward pass with its samples."
+    );
+    describe_gauge!(
+        POLICY_VERSION,
+        "Policy version that new completions are sampled with."
+    );
+    describe_counter!(GROUPS, "Groups submitted, by the learner's verdict.");
+    describe_counter!(
+        IDLE_SECONDS,
+        Unit::Seconds,
+        "Time that group loops spent waiting for work."
+    );
+    describe_counter!(RETRIES, "Calls tried again, by call.");
+}
+
+pub(crate) fn count_episode(trajectory: &Trajectory) {
+    let outcome = match (trajectory.scored, trajectory.correct) {
+        (false, _) => "unscored",
+        (true, true) => "correct",
+        (true, false) => "wrong",
+    };
+    counter!(EPISODES, "outcome" => outcome).increment(1);
+    counter!(TURNS).increment(trajectory.turns.len() as u64);
+    let malformed = trajectory
+        .turns
+        .iter()
+        .filter(|turn| turn.malformed)
+        .count();
+    counter!(MALFORMED).increment(malformed as u64);
+}
+
+pub(crate) fn record_pass(fed_tokens: usize, sampled_tokens: usize, seconds: f64) {
+    counter!(FED).increment(fed_tokens as u64);
+    counter!(SAMPLED).increment(sampled_tokens as u64);
+    histogram!(PASS_SECONDS).record(seconds);
+}
+
+pub(crate) fn count_reused(tokens: usize) {
+    counter!(REUSED).increment(tokens as u64);
+}
+
+pub(crate) fn set_rows(running: usize, waiting: usize) {
+    gauge!(RUNNING).set(running as f64);
+    gauge!(WAITING).set(waiting as f64);
+}
+
+pub(crate) fn set_policy_version(version: u64) {
+    gauge!(POLICY_VERSION).set(version as f64);
+}
+
+pub(crate) fn count_group(verdict: &'static str) {
+    counter!(GROUPS, "verdict" => verdict).increment(1);
+}
+
+pub(crate) fn count_idle(milliseconds: u32) {
+    counter!(IDLE_SECONDS).increment(u64::from(milliseconds) / 1_000);
+}
+
+pub(crate) fn count_retry(call: &'static str) {
+    counter!(RETRIES, "call" => call).increment(1);
+}

@@ -1,0 +1,211 @@
+//! The words around an episode: system prompt, opening message, solved examples, observations as tool messages.
+//!
+//! Invariant: pure text from the observation alone, cut to [`MAX_RESULT_CHARS`]. Leaves out templates and tokens.
+
+use policy::{Message, Role};
+use proto::v1::{Action, Observation};
+
+use crate::tool_call;
+
+/// Characters of a tool result that the model is shown (SQLEnv `training/prompts.py`).
+pub const MAX_RESULT_CHARS: usize = 2_000;
+/// Stands where an old tool result gave way to newer ones.
+pub const ELIDED_RESULT: &str = "[earlier result left out]";
+const TRUNCATED: &str = "... [truncated]";
+const EMPTY: &str = "(empty)";
+
+/// What opens every conversation.
+pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one call per turn: describe the tables you \
+need, run a query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, \
+or as [] when there is nothing.";
+
+/// The messages before the first completion: system prompt, `shots` solved examples, the question with its tables.
+#[must_use]
+pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
+    let mut messages = vec![Message::new(Role::System, SYSTEM_PROMPT)];
+    for example in EXAMPLES.iter().take(shots) {
+        messages.extend(example.messages());
+    }
+    messages.push(Message::new(
+        Role::User,
+        question(&observation.question, &observation.schema_info),
+    ));
+    messages
+}
+
+/// An observation as the tool's message.
+#[must_use]
+pub fn tool_message(observation: &Observation) -> Message {
+    Message::new(Role::Tool, tool_text(observation))
+}
+
+/// An observation's text as the model sees it: the result, or the error after `Error: `.
+#[must_use]
+pub fn tool_text(observation: &Observation) -> String {
+    if !observation.error.is_empty() {
+        capped(&format!("Error: {}", observation.error))
+    } else if observation.result.is_empty() {
+        EMPTY.to_owned()
+    } else {
+        capped(&observation.result)
+    }
+}
+
+fn question(text: &str, schema: &str) -> String {
+    format!("{text}\n{schema}")
+}
+
+fn capped(text: &str) -> String {
+    match text.char_indices().nth(MAX_RESULT_CHARS) {
+        Some((end, _)) => format!("{}{TRUNCATED}", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A solved episode on a made-up database.
+struct Example {
+    question: &'static str,
+    schema: &'static str,
+    /// Action type, argument, what came back.
+    steps: &'static [(&'static str, &'static str, &'static str)],
+}
+
+impl Example {
+    fn messages(&self) -> Vec<Message> {
+        let mut messages = vec![Message::new(
+            Role::User,
+            question(self.question, self.schema),
+        )];
+        for (kind, argument, result) in self.steps {
+            let action = Action {
+                action_type: (*kind).to_owned(),
+                argument: (*argument).to_owned(),
+            };
+            messages.push(Message::call(tool_call::of(&action)));
+            messages.push(Message::new(Role::Tool, *result));
+        }
+        messages
+    }
+}
+
+const EXAMPLES: [Example; 3] = [
+    Example {
+        question: "How many of the kites are longer than 3 metres?",
+        schema: "Available tables:\n- kite\n- flyer",
+        steps: &[
+            (
+                "DESCRIBE",
+                "kite",
+                "Table 'kite' columns:\n- kite_id: INTEGER\n- colour: TEXT\n- length_metres: REAL\nRow count: 61",
+            ),
+            (
+                "QUERY",
+                "SELECT COUNT(*) FROM kite WHERE length_metres > 3",
+                "1. 17",
+            ),
+            ("ANSWER", "17", "Answer submitted: correct."),
+        ],
+    },
+    Example {
+        question: "Which roasts have never been ordered?",
+        schema: "Available tables:\n- roast\n- coffee_order",
+        steps: &[
+            (
+                "DESCRIBE",
+                "roast",
+                "Table 'roast' columns:\n- roast_id: INTEGER\n- roast_name: TEXT\nRow count: 9",
+            ),
+            (
+                "QUERY",
+                "SELECT name FROM roast WHERE roast_id NOT IN (SELECT roast_id FROM coffee_order)",
+                "Error: SQL error: no such column: name",
+            ),
+            (
+                "QUERY",
+                "SELECT roast_name FROM roast WHERE roast_id NOT IN (SELECT roast_id FROM coffee_order)",
+                "1. Harbour Dark\n2. Slow Morning",
+            ),
+            (
+                "ANSWER",
+                "Harbour Dark, Slow Morning",
+                "Answer submitted: correct.",
+            ),
+        ],
+    },
+    Example {
+        question: "For each keeper, how many lighthouses do they look after?",
+        schema: "Available tables:\n- keeper\n- lighthouse",
+        steps: &[
+            (
+                "DESCRIBE",
+                "keeper",
+                "Table 'keeper' columns:\n- keeper_id: INTEGER\n- full_name: TEXT\nRow count: 2",
+            ),
+            (
+                "DESCRIBE",
+                "lighthouse",
+                "Table 'lighthouse' columns:\n- lighthouse_id: INTEGER\n- keeper_id: INTEGER\n- height: INTEGER\nRow count: 5",
+            ),
+            (
+                "QUERY",
+                "SELECT k.full_name, COUNT(*) FROM keeper k JOIN lighthouse l ON l.keeper_id = k.keeper_id GROUP BY k.keeper_id",
+                "1. Ines Moor | 3\n2. Tam Olsen | 2",
+            ),
+            (
+                "ANSWER",
+                "Ines Moor | 3\nTam Olsen | 2",
+                "Answer submitted: correct.",
+            ),
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observation(result: &str, error: &str) -> Observation {
+        Observation {
+            result: result.to_owned(),
+            error: error.to_owned(),
+            ..Observation::default()
+        }
+    }
+
+    #[test]
+    fn observations_become_tool_texts() {
+        assert_eq!(tool_text(&observation("1. 39", "")), "1. 39");
+        assert_eq!(tool_text(&observation("", "")), "(empty)");
+        assert_eq!(
+            tool_text(&observation("", "SQL error: no such column: x")),
+            "Error: SQL error: no such column: x"
+        );
+    }
+
+    #[test]
+    fn long_results_are_cut_by_characters() {
+        let exact = "é".repeat(MAX_RESULT_CHARS);
+        assert_eq!(tool_text(&observation(&exact, "")), exact);
+        let cut = tool_text(&observation(&format!("{exact}x"), ""));
+        assert_eq!(cut, format!("{exact}... [truncated]"));
+    }
+
+    #[test]
+    fn shots_stand_before_the_question() {
+        let observation = Observation {
+            question: "How many?".to_owned(),
+            schema_info: "Available tables:\n- t".to_owned(),
+            ..Observation::default()
+        };
+        for (shots, messages) in [(0, 2), (1, 2 + 7), (3, 2 + 7 + 9 + 9)] {
+            let opening = opening(&observation, shots);
+            assert_eq!(opening.len(), messages);
+            assert_eq!(opening[0].role, Role::System);
+            let last = opening.last().unwrap();
+            assert_eq!(
+                (last.role, last.content.as_str()),
+                (Role::User, "How many?\nAvailable tables:\n- t")
+            );
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Calls that are tried again while a service is away.
+//!
+//! Invariant: only calls that are safe to repeat come here, and only states that may pass are waited for; any other status
+//! is final at once. The pauses double from 50 ms to 2 s.
+
+use std::{future::Future, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tonic::{Code, Response, Status};
+
+use crate::{error::ActorError, metrics};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How patient a caller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// Seconds that one attempt may take.
+    pub call_timeout_seconds: u32,
+    /// Attempts after the first; about two seconds apart once the pauses have grown.
+    pub attempts: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            call_timeout_seconds: 60,
+            attempts: 30,
+        }
+    }
+}
+
+impl Retry {
+    /// A pause before something is tried anew.
+    pub(crate) async fn pause(&self) {
+        tokio::time::sleep(FIRST_PAUSE).await;
+    }
+
+    /// Makes a call, again and again while its status may pass.
+    pub(crate) async fn call<T, F>(
+        &self,
+        name: &'static str,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, ActorError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let limit = Duration::from_secs(self.call_timeout_seconds.into());
+        let mut pause = FIRST_PAUSE;
+        let mut attempts_left = self.attempts;
+        loop {
+            let status = match tokio::time::timeout(limit, attempt()).await {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) => status,
+                Err(_) => {
+                    Status::deadline_exceeded(format!("no answer within {} s", limit.as_secs()))
+                }
+            };
+            if attempts_left == 0 || !may_pass(status.code()) {
+                return Err(ActorError::call(name, status));
+            }
+            tracing::debug!(call = name, %status, "trying again");
+            metrics::count_retry(name);
+            attempts_left -= 1;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Whether waiting may help.
+pub(crate) fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::Cancelled
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const QUICK: Retry = Retry {
+        call_timeout_seconds: 1,
+        attempts: 2,
+    };
+
+    #[tokio::test]
+    async fn passing_states_are_waited_for() {
+        let calls = Cell::new(0);
+        let answer = QUICK
+            .call("Test.Call", || {
+                calls.set(calls.get() + 1);
+                let done = calls.get() == 3;
+                async move {
+                    if done {
+                        Ok(Response::new(7))
+                    } else {
+                        Err(Status::unavailable("away"))
+                    }
+                }
+            })
+            .await;
+        assert_eq!(answer.unwrap(), 7);
+        assert_eq!(calls.get(), 3);
+    }
+
+    #[tokio::test]
+    async fn lasting_states_and_worn_patience_are_errors() {
+        for (status, calls_made) in [
+            (Status::not_found("no such question"), 1),
+            (Status::unavailable("away"), 3),
+        ] {
+            let calls = Cell::new(0);
+            let answer: Result<(), _> = QUICK
+                .call("Test.Call", || {
+                    calls.set(calls.get() + 1);
+                    let status = status.clone();
+                    async move { Err(status) }
+                })
+                .await;
+            let message = answer.unwrap_err().to_string();
+            assert!(message.starts_with("Test.Call failed: "), "{message}");
+            assert!(message.contains(status.message()), "{message}");
+            assert_eq!(calls.get(), calls_made);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_hangs_counts_as_a_passing_state() {
+        let retry = Retry {
+            attempts: 0,
+            ..QUICK
+        };
+        let answer: Result<(), _> = retry.call("Test.Call", std::future::pending).await;
+        assert!(
+            answer
+                .unwrap_err()
+                .to_string()
+                .contains("no answer within 1 s")
+        );
+    }
+}

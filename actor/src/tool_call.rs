@@ -1,0 +1,307 @@
+//! From a completion's text to an action, and from an action to a completion's text (Qwen3/Hermes form).
+//!
+//! Invariant: every text gives an action. What holds no well-formed call becomes a QUERY with the raw text, as SQLEnv does,
+//! and is marked malformed: data for training, not an error. Only the first call of a turn counts; later ones are ignored.
+//! Whether the argument makes sense is the environment's business.
+
+use policy::ToolCall;
+use proto::v1::Action;
+use serde_json::{Map, Value};
+
+const OPEN: &str = "<tool_call>";
+const THINK_OPEN: &str = "<think>";
+const THINK_CLOSE: &str = "</think>";
+
+/// The four tools: the name a model calls, its one parameter, the action type.
+const TOOLS: [(&str, &str, &str); 4] = [
+    ("describe", "table_name", "DESCRIBE"),
+    ("sample", "table_name", "SAMPLE"),
+    ("query", "sql", "QUERY"),
+    ("answer", "value", "ANSWER"),
+];
+
+/// What a completion asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParsedCall {
+    /// The action to send to the environment.
+    pub action: Action,
+    /// True where the text held no well-formed call and is sent as a raw QUERY.
+    pub malformed: bool,
+}
+
+/// Reads the first tool call of a completion.
+///
+/// Tolerated: a missing closing tag after complete JSON, text and think blocks before the call, text after it, arguments
+/// that are absent, null, superfluous, not strings, or given as a JSON string. An absent argument is the empty string.
+#[must_use]
+pub fn parse(completion: &str) -> ParsedCall {
+    let text = without_end_markers(completion);
+    match first_call(text) {
+        Some(action) => ParsedCall {
+            action,
+            malformed: false,
+        },
+        None => ParsedCall {
+            action: action("QUERY", text.to_owned()),
+            malformed: true,
+        },
+    }
+}
+
+/// An action as the call that a model would make; one of a type that has no tool becomes a call that parses as malformed.
+#[must_use]
+pub fn of(action: &Action) -> ToolCall {
+    let (name, parameter) = TOOLS
+        .iter()
+        .find(|(_, _, kind)| action.action_type.eq_ignore_ascii_case(kind))
+        .map_or((action.action_type.as_str(), "value"), |tool| {
+            (tool.0, tool.1)
+        });
+    ToolCall::new(name, parameter, &action.argument)
+}
+
+/// An action from its parts.
+pub(crate) fn action(action_type: &str, argument: impl Into<String>) -> Action {
+    Action {
+        action_type: action_type.to_owned(),
+        argument: argument.into(),
+    }
+}
+
+/// Cuts end-of-turn markers such as `<|im_end|>` and blanks from the end.
+fn without_end_markers(text: &str) -> &str {
+    let mut text = text.trim_end();
+    while let Some(start) = text.strip_suffix("|>").and_then(|rest| rest.rfind("<|")) {
+        let name = &text[start + 2..text.len() - 2];
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            break;
+        }
+        text = text[..start].trim_end();
+    }
+    text
+}
+
+fn first_call(text: &str) -> Option<Action> {
+    let spoken = after_thinking(text)?;
+    let (_, body) = spoken.split_once(OPEN)?;
+    let call = serde_json::Deserializer::from_str(body)
+        .into_iter::<Map<String, Value>>()
+        .next()?
+        .ok()?;
+    let name = call.get("name")?.as_str()?;
+    let (_, parameter, kind) = TOOLS
+        .iter()
+        .find(|(tool, ..)| name.trim().eq_ignore_ascii_case(tool))?;
+    Some(action(kind, argument(call.get("arguments"), parameter)))
+}
+
+/// What follows the leading think block; nothing while the block is still open.
+fn after_thinking(text: &str) -> Option<&str> {
+    match text.trim_start().strip_prefix(THINK_OPEN) {
+        None => Some(text),
+        Some(thought) => thought.split_once(THINK_CLOSE).map(|(_, rest)| rest),
+    }
+}
+
+fn argument(arguments: Option<&Value>, parameter: &str) -> String {
+    match arguments {
+        Some(Value::Object(map)) => map.get(parameter).map_or_else(String::new, as_text),
+        // Some models write the arguments object as a JSON string.
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(Value::Object(map)) => map.get(parameter).map_or_else(String::new, as_text),
+            _ => text.clone(),
+        },
+        Some(value) => as_text(value),
+        None => String::new(),
+    }
+}
+
+/// A JSON value as answers are written: lists by comma, rows of cells by pipe, one a line.
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(rows) if rows.iter().any(Value::is_array) => {
+            rows.iter().map(row_text).collect::<Vec<_>>().join("\n")
+        }
+        Value::Array(items) => items.iter().map(as_text).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+fn row_text(row: &Value) -> String {
+    match row {
+        Value::Array(cells) => cells.iter().map(as_text).collect::<Vec<_>>().join(" | "),
+        other => as_text(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Completions as tabled for TRL 1.16.0 `parse_response`, read by our rules; where we differ the row says so.
+    #[test]
+    fn calls_are_read() {
+        let one = ("QUERY", "SELECT 1");
+        let table: &[(&str, (&str, &str))] = &[
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|>",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+                one,
+            ),
+            (
+                "I will look.\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+                one,
+            ),
+            (
+                "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+                one,
+            ),
+            (
+                "hm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+                one,
+            ),
+            (
+                "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call><tool_call>{\"name\": \"answer\", \"arguments\": {}}</tool_call>",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\"}\n</tool_call>",
+                ("QUERY", ""),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": null}\n</tool_call>",
+                ("QUERY", ""),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": null, \"value\": null}}\n</tool_call>",
+                ("QUERY", ""),
+            ),
+            (
+                "<tool_call>{\"name\":\"query\",\"arguments\":{\"sql\":\"a\\nb \\\"q\\\" \\u00e9 é\"}}</tool_call>",
+                ("QUERY", "a\nb \"q\" é é"),
+            ),
+            // TRL leaves string arguments to fail in the call.
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": \"{\\\"sql\\\": \\\"SELECT 1\\\"}\"}\n</tool_call>",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": \"SELECT 1\"}\n</tool_call>",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": 1, \"x\": [1, 2.5, true, null]}}\n</tool_call>",
+                ("ANSWER", "1"),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [\"a\", 2]}}\n</tool_call>",
+                ("ANSWER", "a, 2"),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [[\"a\", 2], [\"b\", 3]]}}\n</tool_call>",
+                ("ANSWER", "a | 2\nb | 3"),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call> trailing text<|im_end|>",
+                one,
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|><|im_end|>\n",
+                one,
+            ),
+            // TRL cuts at the first closing tag and finds no call.
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call>",
+                ("QUERY", "SELECT '</tool_call>'"),
+            ),
+            (
+                "<|im_start|>assistant\n<tool_call>\n{\"name\": \"Describe\", \"arguments\": {\"table_name\": \"singer\"}}\n</tool_call>",
+                ("DESCRIBE", "singer"),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"name\": \"answer\", \"arguments\": {}}\n</tool_call>",
+                ("ANSWER", ""),
+            ),
+            (
+                "<tool_call>\n{\"name\": \"sample\", \"arguments\": {\"table_name\": \"t\"}, \"extra\": 1}\n</tool_call>",
+                ("SAMPLE", "t"),
+            ),
+        ];
+        for (text, (kind, argument)) in table {
+            let call = parse(text);
+            assert!(!call.malformed, "{text}");
+            assert_eq!(call.action, action(kind, *argument), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_holds_no_call_is_a_raw_query() {
+        let table: &[(&str, &str)] = &[
+            ("Plain text.<|im_end|>", "Plain text."),
+            ("", ""),
+            ("<|im_end|>", ""),
+            (
+                "<think>\nnever closed <tool_call>{\"name\": \"query\"}",
+                "<think>\nnever closed <tool_call>{\"name\": \"query\"}",
+            ),
+            (
+                "<tool_call>\n{\"arguments\": {\"sql\": \"x\"}}\n</tool_call>",
+                "<tool_call>\n{\"arguments\": {\"sql\": \"x\"}}\n</tool_call>",
+            ),
+            (
+                "<tool_call>\nnot json\n</tool_call><|im_end|>",
+                "<tool_call>\nnot json\n</tool_call>",
+            ),
+            ("<tool_call></tool_call>", "<tool_call></tool_call>"),
+            (
+                "<tool_call>\n[\"query\"]\n</tool_call>",
+                "<tool_call>\n[\"query\"]\n</tool_call>",
+            ),
+            (
+                "<tool_call>\n{\"name\": 5, \"arguments\": {}}\n</tool_call>",
+                "<tool_call>\n{\"name\": 5, \"arguments\": {}}\n</tool_call>",
+            ),
+            (
+                "<tool_call>\n{\"name\": \"drop\", \"arguments\": {}}",
+                "<tool_call>\n{\"name\": \"drop\", \"arguments\": {}}",
+            ),
+            (
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT",
+                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT",
+            ),
+            ("Answer: 6 <tool_call", "Answer: 6 <tool_call"),
+            ("a <|not a marker|>", "a <|not a marker|>"),
+        ];
+        for (text, raw) in table {
+            let call = parse(text);
+            assert!(call.malformed, "{text}");
+            assert_eq!(call.action, action("QUERY", *raw), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_an_action(text in "(<think>|</think>|<tool_call>|</tool_call>|\\{|\\}|\"name\": \"query\"|<\\||\\|>|.){0,12}") {
+            let ParsedCall { action, malformed } = parse(&text);
+            prop_assert!(!malformed || action.action_type == "QUERY");
+        }
+
+        #[test]
+        fn what_is_rendered_is_read_back(kind in 0..TOOLS.len(), argument in ".*") {
+            let wanted = action(TOOLS[kind].2, argument);
+            let call = parse(&of(&wanted).to_text());
+            prop_assert!(!call.malformed);
+            prop_assert_eq!(call.action, wanted);
+        }
+    }
+}

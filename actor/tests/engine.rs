@@ -1,0 +1,225 @@
+//! The promise of the engine: what it samples depends on weights, context, settings and coordinates alone, and the
+//! log-probabilities it records are those that the learner computes, bit for bit.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use actor::{Completion, CompletionRequest, Engine};
+use futures::future::join_all;
+use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use support::{engine_settings, model};
+
+const CONTEXT_TOKENS: usize = 96;
+
+fn request(model: &Model, member: u32, sampling: SamplingSettings) -> CompletionRequest {
+    let text = format!("What is the {member}th prime number after {}?", member * 7);
+    CompletionRequest {
+        context: model.chat.encode(&text).unwrap(),
+        max_tokens: 6 + member as usize % 5,
+        sampling,
+        coordinates: Coordinates {
+            run_seed: 3,
+            group: 5,
+            member,
+            ..Coordinates::default()
+        },
+    }
+}
+
+fn requests(model: &Model) -> Vec<CompletionRequest> {
+    let filtered = SamplingSettings {
+        temperature: 0.8,
+        top_k: 50,
+        top_p: 0.9,
+        min_p: 0.01,
+    };
+    let settings = [
+        SamplingSettings::default(),
+        SamplingSettings::greedy(),
+        filtered,
+    ];
+    (0..12)
+        .map(|member| request(model, member, settings[member as usize % 3]))
+        .collect()
+}
+
+async fn complete_all(engine: &Engine, requests: &[CompletionRequest]) -> Vec<Completion> {
+    let completions = join_all(
+        requests
+            .iter()
+            .map(|request| engine.complete(request.clone())),
+    )
+    .await;
+    completions.into_iter().map(Result::unwrap).collect()
+}
+
+fn spawn(model: &Model, slots: usize, pass_tokens: usize) -> Engine {
+    Engine::spawn(
+        model,
+        0,
+        CONTEXT_TOKENS,
+        &engine_settings(slots, pass_tokens),
+    )
+    .unwrap()
+}
+
+/// Log-probabilities of the last tokens of a whole sequence as training computes them.
+fn training_logprobs(
+    model: &Model,
+    tokens: &[u32],
+    completion: usize,
+    temperature: f32,
+) -> Vec<f32> {
+    let decoder = Decoder::new(&model.config, &model.weights, Use::Train).unwrap();
+    let mut packed = PackedRows::default();
+    packed.push(tokens);
+    let hidden = decoder.forward(&packed, None).unwrap();
+    let before = hidden
+        .narrow(0, tokens.len() - completion - 1, completion)
+        .unwrap();
+    let targets = &tokens[tokens.len() - completion..];
+    let scored = decoder
+        .token_logprobs(&before, targets, temperature)
+        .unwrap();
+    scored.logprobs.to_vec1().unwrap()
+}
+
+#[tokio::test]
+async fn completions_do_not_depend_on_batching_slots_or_order() {
+    let model = model(1);
+    let requests = requests(&model);
+    let wanted = complete_all(&spawn(&model, 12, 512), &requests).await;
+    for (slots, pass_tokens) in [(1, 1), (3, 8), (64, 4096)] {
+        assert_eq!(
+            complete_all(&spawn(&model, slots, pass_tokens), &requests).await,
+            wanted
+        );
+    }
+    let mut reversed = requests.clone();
+    reversed.reverse();
+    let mut completions = complete_all(&spawn(&model, 5, 64), &reversed).await;
+    completions.reverse();
+    assert_eq!(completions, wanted);
+}
+
+#[tokio::test]
+async fn recorded_logprobs_are_the_learners() {
+    let model = model(2);
+    let requests = requests(&model);
+    let completions = complete_all(&spawn(&model, 4, 16), &requests).await;
+    for (request, completion) in requests.iter().zip(&completions) {
+        let tokens = [&request.context[..], &completion.tokens].concat();
+        let temperature = request.sampling.logprob_temperature();
+        let trained = training_logprobs(&model, &tokens, completion.tokens.len(), temperature);
+        assert_eq!(bits(&trained), bits(&completion.logprobs));
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Three turns of a conversation: kept in its slot, evicted between turns, or with every turn on a new engine.
+#[tokio::test]
+async fn turns_that_find_their_slot_equal_turns_that_do_not() {
+    let model = model(3);
+    let mut outcomes = Vec::new();
+    for engines in [
+        vec![spawn(&model, 4, 64)],
+        (0..3).map(|_| spawn(&model, 4, 64)).collect(),
+    ] {
+        outcomes.push(converse(&model, &engines, false).await);
+    }
+    outcomes.push(converse(&model, &[spawn(&model, 1, 64)], true).await);
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0], outcomes[2]);
+}
+
+async fn converse(model: &Model, engines: &[Engine], others_between: bool) -> Vec<Completion> {
+    let mut context = model
+        .chat
+        .encode("Let us talk about prime numbers.")
+        .unwrap();
+    let mut completions = Vec::new();
+    for turn in 0..3 {
+        let engine = &engines[turn % engines.len()];
+        let asked = CompletionRequest {
+            context: context.clone(),
+            max_tokens: 8,
+            sampling: SamplingSettings::default(),
+            coordinates: Coordinates {
+                turn: turn as u32,
+                ..Coordinates::default()
+            },
+        };
+        let completion = engine.complete(asked).await.unwrap();
+        context.extend(&completion.tokens);
+        context.extend(model.chat.encode(" And the next one?").unwrap());
+        completions.push(completion);
+        if others_between {
+            complete_all(engine, &requests(model)).await;
+        }
+    }
+    completions
+}
+
+/// Weights change under running completions and conversations: each completion is wholly of the version it states.
+#[tokio::test]
+async fn completions_are_of_the_version_they_state() {
+    let (old, new) = (model(4), model(5));
+    let requests = requests(&old);
+    let by_old = complete_all(&spawn(&old, 12, 64), &requests).await;
+    let mut by_new = complete_all(&spawn(&new, 12, 64), &requests).await;
+    for completion in &mut by_new {
+        completion.policy_version = 7;
+    }
+    let engine = spawn(&old, 2, 64);
+    let first = engine.complete(requests[0].clone()).await.unwrap();
+    assert_eq!(first, by_old[0]);
+    let (during, swapped) = tokio::join!(
+        complete_all(&engine, &requests),
+        engine.swap(7, new.weights.clone())
+    );
+    swapped.unwrap();
+    for (index, completion) in during.iter().enumerate() {
+        let wanted = if completion.policy_version == 7 {
+            &by_new
+        } else {
+            &by_old
+        };
+        assert_eq!(completion, &wanted[index]);
+    }
+    assert_eq!(complete_all(&engine, &requests).await, by_new);
+}
+
+#[tokio::test]
+async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
+    let model = model(4);
+    let asked = request(&model, 1, SamplingSettings::default());
+    let engine = spawn(&model, 2, 64);
+    let before = engine.complete(asked.clone()).await.unwrap();
+    let error = engine
+        .swap(1, Weights::new(BTreeMap::new()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().starts_with("policy: tensor"), "{error}");
+    assert_eq!(engine.complete(asked).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused() {
+    let model = model(6);
+    let engine = spawn(&model, 1, 64);
+    let good = request(&model, 1, SamplingSettings::default());
+    for (context, max_tokens) in [(vec![], 4), (vec![1; 90], 7), (good.context.clone(), 0)] {
+        let asked = CompletionRequest {
+            context,
+            max_tokens,
+            ..good.clone()
+        };
+        let error = engine.complete(asked).await.unwrap_err().to_string();
+        assert!(error.contains("max_context_tokens"), "{error}");
+    }
+    engine.complete(good).await.unwrap();
+}

@@ -1,0 +1,254 @@
+//! The rollout state machine on its own: any completions, any observations, no service and no model.
+
+use std::sync::Arc;
+
+use actor::{
+    prompt,
+    rollout::{Completion, CompletionWish, Rollout, RolloutLimits, Stop, Wish},
+};
+use policy::{Chat, Coordinates};
+use proptest::prelude::*;
+use proto::v1::{Action, Observation, StepResponse, Trajectory};
+
+fn chat() -> Arc<Chat> {
+    Arc::new(Chat::from_files(&policy::tiny::files()).unwrap())
+}
+
+fn first_observation() -> Observation {
+    Observation {
+        question: "How many books are there?".to_owned(),
+        schema_info: "Available tables:\n- book".to_owned(),
+        budget_remaining: 8,
+        ..Observation::default()
+    }
+}
+
+fn reply(result: &str, error: &str, done: bool) -> StepResponse {
+    StepResponse {
+        observation: Some(Observation {
+            result: result.to_owned(),
+            error: error.to_owned(),
+            done,
+            reward: Some(0.25),
+            ..Observation::default()
+        }),
+        ..StepResponse::default()
+    }
+}
+
+fn completion(tokens: Vec<u32>, stop: Stop) -> Completion {
+    Completion {
+        logprobs: tokens.iter().map(|token| -1.0 - *token as f32).collect(),
+        tokens,
+        policy_version: 3,
+        stop,
+    }
+}
+
+fn begin(
+    chat: &Arc<Chat>,
+    max_completion_tokens: usize,
+    max_context_tokens: usize,
+) -> (Rollout, CompletionWish) {
+    let limits = RolloutLimits {
+        max_completion_tokens,
+        max_context_tokens,
+        shots: 0,
+    };
+    let coordinates = Coordinates {
+        run_seed: 1,
+        group: 2,
+        member: 3,
+        ..Coordinates::default()
+    };
+    let (rollout, wish) =
+        Rollout::on_reset(chat.clone(), limits, coordinates, &first_observation()).unwrap();
+    (rollout, asked(wish))
+}
+
+fn asked(wish: Wish) -> CompletionWish {
+    match wish {
+        Wish::Complete(wish) => wish,
+        other => panic!("not a completion: {other:?}"),
+    }
+}
+
+fn done(wish: Wish) -> Trajectory {
+    match wish {
+        Wish::Done(trajectory) => trajectory,
+        other => panic!("not the end: {other:?}"),
+    }
+}
+
+const QUERY: &str = "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT COUNT(*) FROM book\"}}\n</tool_call>";
+const ANSWER: &str =
+    "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": \"9\"}}\n</tool_call>";
+
+/// The whole text that the model saw and wrote, and where the mask lies on it.
+#[test]
+fn an_episode_reads_as_a_conversation() {
+    let chat = chat();
+    let (mut rollout, wish) = begin(&chat, 64, 512);
+    assert_eq!(
+        (
+            wish.coordinates.member,
+            wish.coordinates.turn,
+            wish.max_tokens
+        ),
+        (3, 0, 64)
+    );
+    let query = chat.completion_ids(QUERY).unwrap();
+    let step = rollout
+        .on_completion(&completion(query, Stop::Token))
+        .unwrap();
+    let wanted = Action {
+        action_type: "QUERY".to_owned(),
+        argument: "SELECT COUNT(*) FROM book".to_owned(),
+    };
+    assert_eq!(step, Wish::Step(wanted));
+    let wish = asked(rollout.on_step(&reply("1. 9", "", false)).unwrap());
+    assert_eq!(wish.coordinates.turn, 1);
+    let answer = chat.completion_ids(ANSWER).unwrap();
+    rollout
+        .on_completion(&completion(answer, Stop::Token))
+        .unwrap();
+    let mut last = reply("Answer submitted: correct.", "", true);
+    last.correct = true;
+    let trajectory = done(rollout.on_step(&last).unwrap());
+
+    let segment = &trajectory.segments[0];
+    let text = chat.decode(&segment.tokens).unwrap();
+    let (head, tail) = text.split_once("How many books are there?").unwrap();
+    assert!(head.starts_with("<|im_start|>system\n"));
+    assert_eq!(
+        tail,
+        format!(
+            "\nAvailable tables:\n- book<|im_end|>\n<|im_start|>assistant\n{QUERY}<|im_end|>\n<|im_start|>user\n<tool_response>\n\
+             1. 9\n</tool_response><|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>"
+        )
+    );
+    let sampled = segment
+        .tokens
+        .iter()
+        .zip(&segment.mask)
+        .filter(|(_, mask)| **mask == 1);
+    let sampled: Vec<u32> = sampled.map(|(token, _)| *token).collect();
+    assert_eq!(
+        chat.decode(&sampled).unwrap(),
+        format!("{QUERY}<|im_end|>{ANSWER}<|im_end|>")
+    );
+    assert!(trajectory.scored && trajectory.correct);
+    assert_eq!((trajectory.member, trajectory.episode_return), (3, 0.5));
+    assert_eq!(trajectory.turns[0].observation_text, "1. 9");
+}
+
+#[test]
+fn a_cut_completion_is_closed_with_a_given_token() {
+    let chat = chat();
+    let (mut rollout, _) = begin(&chat, 8, 512);
+    let cut = chat
+        .encode("<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT")
+        .unwrap();
+    let raw = rollout
+        .on_completion(&completion(cut, Stop::Length))
+        .unwrap();
+    assert!(
+        matches!(raw, Wish::Step(action) if action.action_type == "QUERY" && action.argument.ends_with("SELECT"))
+    );
+    let wish = asked(
+        rollout
+            .on_step(&reply("", "SQL error: near \"<\": syntax error", false))
+            .unwrap(),
+    );
+    let text = chat.decode(&wish.context).unwrap();
+    assert!(
+        text.contains(
+            "SELECT<|im_end|>\n<|im_start|>user\n<tool_response>\nError: SQL error: near"
+        ),
+        "{text}"
+    );
+    let trajectory = rollout.fail("the node is away".to_owned());
+    let turn = &trajectory.turns[0];
+    assert!(turn.malformed && turn.truncated && turn.observation_is_error);
+    assert!(!trajectory.scored);
+    assert_eq!(trajectory.failure, "the node is away");
+    let masked = trajectory.segments[0]
+        .mask
+        .iter()
+        .map(|mask| u32::from(*mask))
+        .sum::<u32>();
+    assert_eq!(masked, turn.completion_tokens);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_episode_gives_a_consistent_trajectory(
+        limit in 48usize..160,
+        turns in prop::collection::vec((prop::collection::vec(0u32..900, 1..24), 0usize..400, any::<bool>()), 1..10),
+    ) {
+        const MOST: usize = 16;
+        let chat = chat();
+        let (mut rollout, mut wish) = begin(&chat, MOST, limit);
+        let last = turns.len() - 1;
+        let mut sampled = Vec::new();
+        for (index, (tokens, result, stops)) in turns.iter().enumerate() {
+            prop_assert!(wish.context.len() + wish.max_tokens <= limit);
+            prop_assert_eq!(wish.coordinates.turn as usize, index);
+            let mut tokens: Vec<u32> = tokens.iter().copied().take(wish.max_tokens).collect();
+            let stop = if *stops { Stop::Token } else { Stop::Length };
+            if *stops {
+                *tokens.last_mut().unwrap() = chat.stop_ids()[0];
+            }
+            sampled.extend(&tokens);
+            rollout.on_completion(&completion(tokens.clone(), stop)).unwrap();
+            let reply = reply(&"ab ".repeat(*result), "", index == last);
+            let shown = prompt::tool_message(reply.observation.as_ref().unwrap());
+            let closing: &[u32] = if *stops { &[] } else { &chat.stop_ids()[..1] };
+            let suffix = chat.tool_suffix_ids(&[shown]).unwrap();
+            let whole = [&wish.context[..], &tokens, closing, &suffix].concat();
+            let next = rollout.on_step(&reply).unwrap();
+            if index < last {
+                let fits = whole.len() + MOST <= limit;
+                wish = asked(next);
+                prop_assert_eq!(wish.context == whole, fits, "tokens give way only where room runs out");
+            } else {
+                check(&done(next), limit, &sampled)?;
+            }
+        }
+    }
+}
+
+/// Turns tile the mask; the masked tokens in order are those sampled, with their own log-probabilities.
+fn check(trajectory: &Trajectory, limit: usize, sampled: &[u32]) -> Result<(), TestCaseError> {
+    let mut found = Vec::new();
+    for turn in &trajectory.turns {
+        let segment = &trajectory.segments[turn.segment as usize];
+        let start = turn.completion_start as usize;
+        let span = start..start + turn.completion_tokens as usize;
+        prop_assert!(segment.mask[span.clone()].iter().all(|mask| *mask == 1));
+        for (token, logprob) in segment.tokens[span.clone()]
+            .iter()
+            .zip(&segment.logprobs[span])
+        {
+            prop_assert_eq!(*logprob, -1.0 - *token as f32);
+            found.push(*token);
+        }
+    }
+    prop_assert_eq!(&found, sampled);
+    let masked: usize = trajectory
+        .segments
+        .iter()
+        .flat_map(|segment| &segment.mask)
+        .map(|mask| usize::from(*mask))
+        .sum();
+    prop_assert_eq!(masked, sampled.len());
+    prop_assert!(
+        trajectory
+            .segments
+            .iter()
+            .all(|segment| segment.tokens.len() <= limit)
+    );
+    Ok(())
+}

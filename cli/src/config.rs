@@ -1,0 +1,335 @@
+//! Settings of a run: each crate's own struct, composed here, read from one TOML file and checked once.
+//!
+//! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. What comes out
+//! is written into the run's folder; nothing else in the program reads files, flags or the environment for settings.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::args::{ConfigArgs, Preset};
+
+/// Where the project's own data is built when no `--data` is given.
+pub const OWN_DATA_DIR: &str = "data/build";
+
+/// All settings of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunConfig {
+    /// Seed of every random number in the run.
+    pub seed: u64,
+    /// Which questions.
+    pub data: DataConfig,
+    /// Which policy.
+    pub model: ModelConfig,
+    /// The environment.
+    pub env: env_node::EnvConfig,
+    /// The supervised warm start.
+    pub warm_start: WarmStartConfig,
+    /// GRPO.
+    pub learner: learner::LearnerConfig,
+    /// The sampler.
+    pub actor: actor::ActorConfig,
+    /// Actors in a local run.
+    pub actors: ActorsConfig,
+    /// What is evaluated when.
+    pub evaluation: EvaluationConfig,
+}
+
+/// Which questions.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// A folder in one of the layouts that `data` reads; none: the project's own data, built on demand.
+    pub dir: Option<PathBuf>,
+    /// Databases by name, or `all`; none: the layout's default.
+    pub databases: Option<Vec<String>>,
+}
+
+/// Which policy.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// A Hugging Face folder; none: the embedded policy with random weights.
+    pub dir: Option<PathBuf>,
+}
+
+/// Actors in a local run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActorsConfig {
+    /// How many; each samples on a thread of its own. Results do not depend on it.
+    pub count: usize,
+}
+
+impl Default for ActorsConfig {
+    fn default() -> Self {
+        Self { count: 2 }
+    }
+}
+
+/// The supervised warm start: imitation of a careful oracle, then of demonstrators with mixed habits.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WarmStartConfig {
+    /// Off: GRPO starts from the base model.
+    pub enabled: bool,
+    /// First stage: demonstrations of the oracle.
+    pub oracle: learner::sft::SftConfig,
+    /// Second stage: demonstrations of mixed habits; 0 tokens switches it off.
+    pub habits: learner::sft::SftConfig,
+    /// Share of the second stage's episodes that a hasty demonstrator plays: it answers without a query.
+    pub hasty_share: f64,
+    /// Share of the careful episodes in the second stage that run a subtly wrong query.
+    pub wrong_query_share: f64,
+    /// Share of the careful episodes that make an SQL error and recover.
+    pub recovery_share: f64,
+    /// Also continue the first stage on oracle demonstrations for the second stage's tokens: the row of the report that
+    /// says what imitation alone reaches.
+    pub compare_oracle_only: bool,
+}
+
+impl Default for WarmStartConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            oracle: learner::sft::SftConfig::default(),
+            habits: learner::sft::SftConfig::default(),
+            hasty_share: 0.5,
+            wrong_query_share: 0.25,
+            recovery_share: 0.07,
+            compare_oracle_only: true,
+        }
+    }
+}
+
+/// What is evaluated when.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvaluationConfig {
+    /// Questions of `eval` in the comparison table, drawn by the seed.
+    pub questions: usize,
+    /// Questions of each part of `eval-unseen`.
+    pub unseen_questions: usize,
+    /// Questions of the learning curve, drawn from `eval` apart from those of the table.
+    pub curve_questions: usize,
+    /// Learner steps between two points of the learning curve; 0: none.
+    pub every_steps: u64,
+    /// Episodes played at once.
+    pub concurrency: usize,
+    /// Questions that the report shows side by side.
+    pub transcripts: usize,
+}
+
+impl Default for EvaluationConfig {
+    fn default() -> Self {
+        Self {
+            questions: 400,
+            unseen_questions: 200,
+            curve_questions: 200,
+            every_steps: 10,
+            concurrency: 64,
+            transcripts: 12,
+        }
+    }
+}
+
+impl RunConfig {
+    /// Composes the settings.
+    ///
+    /// # Errors
+    /// Names the file, key or flag that is wrong and what would be right.
+    pub fn resolve(args: &ConfigArgs) -> Result<Self> {
+        let preset = args.preset.unwrap_or(if args.model.is_some() {
+            Preset::Model
+        } else {
+            Preset::Tiny
+        });
+        let mut table = preset_table(preset);
+        if let Some(path) = &args.config {
+            merge(&mut table, read_table(path)?);
+        }
+        for assignment in &args.set {
+            merge(&mut table, parse_assignment(assignment)?);
+        }
+        let mut config: Self = table.try_into().map_err(|error| setting_error(&error))?;
+        config.apply_flags(args);
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads the resolved settings of a run that is resumed.
+    ///
+    /// # Errors
+    /// The file is missing or is not what this version wrote.
+    pub fn read(path: &std::path::Path) -> Result<Self> {
+        let config: Self = read_table(path)?
+            .try_into()
+            .map_err(|error| setting_error(&error))
+            .with_context(|| format!("in {}", path.display()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn apply_flags(&mut self, args: &ConfigArgs) {
+        if let Some(seed) = args.seed {
+            self.seed = seed;
+        }
+        if args.data.is_some() {
+            self.data.dir.clone_from(&args.data);
+        }
+        if args.databases.is_some() {
+            self.data.databases.clone_from(&args.databases);
+        }
+        if args.model.is_some() {
+            self.model.dir.clone_from(&args.model);
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.actors.count == 0 {
+            bail!("actors.count is 0; a local run needs at least 1");
+        }
+        if self.evaluation.concurrency == 0 {
+            bail!("evaluation.concurrency is 0; set it to 1 or more");
+        }
+        for (name, share) in [
+            ("hasty_share", self.warm_start.hasty_share),
+            ("wrong_query_share", self.warm_start.wrong_query_share),
+            ("recovery_share", self.warm_start.recovery_share),
+        ] {
+            if !(0.0..=1.0).contains(&share) {
+                bail!("warm_start.{name} is {share}; a share lies between 0 and 1");
+            }
+        }
+        self.learner.validate().context("in [learner]")?;
+        self.warm_start.oracle.validate().context("in [warm_start.oracle]")?;
+        self.warm_start.habits.validate().context("in [warm_start.habits]")?;
+        self.actor.validate()?;
+        Ok(())
+    }
+
+    /// The settings of the `tiny` preset.
+    ///
+    /// # Errors
+    /// See [`Self::resolve`].
+    pub fn preset_tiny() -> Result<Self> {
+        Self::resolve(&ConfigArgs {
+            preset: Some(Preset::Tiny),
+            ..ConfigArgs::default()
+        })
+    }
+
+    /// The learner's settings with the run's seed.
+    #[must_use]
+    pub fn learner_of_run(&self) -> learner::LearnerConfig {
+        learner::LearnerConfig {
+            run_seed: self.seed,
+            ..self.learner.clone()
+        }
+    }
+}
+
+fn preset_table(preset: Preset) -> Table {
+    let text = match preset {
+        Preset::Tiny => include_str!("../presets/tiny.toml").to_owned(),
+        Preset::Model => include_str!("../presets/model.toml").to_owned(),
+        Preset::Smoke => include_str!("../presets/smoke.toml").to_owned(),
+    };
+    text.parse().expect("presets parse: this is a bug")
+}
+
+fn read_table(path: &std::path::Path) -> Result<Table> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the settings file {}", path.display()))?;
+    text.parse()
+        .with_context(|| format!("{} is not valid TOML", path.display()))
+}
+
+/// `a.b=1` as a table; a value that is no TOML literal is taken as a string.
+fn parse_assignment(assignment: &str) -> Result<Table> {
+    let (key, value) = assignment
+        .split_once('=')
+        .ok_or_else(|| anyhow!("--set {assignment:?} has no '='; write KEY=VALUE"))?;
+    let value = format!("value = {value}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(value.to_owned()));
+    let mut parts = key.trim().rsplit('.');
+    let last = parts.next().unwrap_or_default();
+    let mut table = Table::from_iter([(last.to_owned(), value)]);
+    for part in parts {
+        table = Table::from_iter([(part.to_owned(), Value::Table(table))]);
+    }
+    Ok(table)
+}
+
+/// Lays `upper` over `lower`, table by table.
+fn merge(lower: &mut Table, upper: Table) {
+    for (key, value) in upper {
+        match (lower.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (_, value) => {
+                lower.insert(key, value);
+            }
+        }
+    }
+}
+
+fn setting_error(error: &toml::de::Error) -> anyhow::Error {
+    anyhow!("wrong setting: {}", error.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(set: &[&str]) -> Result<RunConfig> {
+        RunConfig::resolve(&ConfigArgs {
+            set: set.iter().map(|&text| text.to_owned()).collect(),
+            ..ConfigArgs::default()
+        })
+    }
+
+    #[test]
+    fn presets_resolve() {
+        for preset in [Preset::Tiny, Preset::Model, Preset::Smoke] {
+            RunConfig::resolve(&ConfigArgs {
+                preset: Some(preset),
+                ..ConfigArgs::default()
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let config = resolve(&["evaluation.questions=7", "evaluation.questions=9"]).unwrap();
+        assert_eq!(config.evaluation.questions, 9);
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let config = resolve(&["seed=5"]).unwrap();
+        let text = toml::to_string(&config).unwrap();
+        let again: RunConfig = toml::from_str(&text).unwrap();
+        assert_eq!(toml::to_string(&again).unwrap(), text);
+    }
+
+    #[test]
+    fn errors_name_the_setting() {
+        for (set, part) in [
+            ("learner.learning_rat=1", "learning_rat"),
+            ("seed=\"x\"", "string"),
+            ("seed", "KEY=VALUE"),
+            ("actors.count=0", "actors.count"),
+            ("warm_start.hasty_share=2", "hasty_share"),
+        ] {
+            let error = format!("{:#}", resolve(&[set]).unwrap_err());
+            assert!(error.contains(part), "{set}: {error}");
+        }
+    }
+}

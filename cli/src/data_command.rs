@@ -1,0 +1,81 @@
+//! `sqlenv data`: build, check and describe questions, and train the embedded policy's tokenizer on them.
+
+use std::{fs, path::Path, sync::Arc};
+
+use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
+use anyhow::{Context as _, Result, bail};
+use data::Dataset;
+
+use crate::{
+    args::DataCommand,
+    config::{DataConfig, RunConfig},
+    evaluation::Examiner,
+    progress::Progress,
+    setup::{self, Setup},
+};
+
+/// Runs a data command.
+///
+/// # Errors
+/// The data is missing, broken or cannot be written.
+pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
+    match command {
+        DataCommand::Build { out, seed } => {
+            setup::build_own(&out, seed, progress)?;
+            print!("{}", data::stats(&Dataset::open(&out, None)?));
+        }
+        DataCommand::Check { dir } => check(&dir)?,
+        DataCommand::Stats { dir, databases } => {
+            print!("{}", data::stats(&Dataset::open(&dir, databases.as_deref())?));
+        }
+        DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
+    }
+    Ok(())
+}
+
+fn check(dir: &Path) -> Result<()> {
+    let report = data::check(dir, None)?;
+    print!("{report}");
+    if !report.is_clean() {
+        bail!("{} does not pass; build it again with `sqlenv data build`", dir.display());
+    }
+    Ok(())
+}
+
+/// Trains the tokenizer on demonstrations of the train split, as the policy would see them.
+async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
+    let mut config = RunConfig::preset_tiny()?;
+    config.data = DataConfig {
+        dir: Some(data.to_owned()),
+        databases: None,
+    };
+    let setup = Setup::open(&config, progress)?;
+    let examiner = Examiner {
+        config: &config,
+        setup: &setup,
+        progress,
+    };
+    let chat = Arc::new(policy::tiny::model(0)?.chat);
+    let demonstrator = ScriptedPolicy::new(
+        Arc::clone(&chat),
+        Demonstrator::new(Arc::clone(&setup.solutions), Habits::mixed()),
+    );
+    let question_ids: Vec<String> = setup.dataset.split("train").map(|question| question.question_id.clone()).collect();
+    let stage = progress.stage("demonstrations", question_ids.len() as u64, "episodes");
+    let wanted = Demonstrations {
+        question_ids: &question_ids,
+        seed: 0,
+        concurrency: config.evaluation.concurrency,
+    };
+    let episodes = demonstrate(&demonstrator, &examiner.table(&chat), &wanted, |done, _| stage.set(done as u64)).await;
+    stage.finish("");
+    let texts: Vec<String> = episodes
+        .iter()
+        .flat_map(|episode| &episode.segments)
+        .map(|segment| chat.decode(&segment.tokens))
+        .collect::<Result<_, _>>()?;
+    let bytes = policy::tiny::train_tokenizer(texts.into_iter(), policy::tiny::VOCABULARY_SIZE)?;
+    fs::write(out, bytes).with_context(|| format!("cannot write {}", out.display()))?;
+    progress.say(&format!("wrote {}", out.display()));
+    Ok(())
+}

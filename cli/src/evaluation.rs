@@ -1,0 +1,260 @@
+//! Evaluations of a run: which questions are asked of whom, and how the answers get into the run's folder.
+//!
+//! Invariant: the questions of the comparison table and those of the learning curve never overlap, and neither choice
+//! depends on the run's seed; so settings can be chosen by the curve without touching the table.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use actor::{
+    Engine, EngineSettings, EpisodeRecord, ModelPolicy, OraclePolicy, Policy, RandomPolicy, RolloutLimits, ScriptedPolicy,
+    Table,
+};
+use anyhow::Result;
+use data::Question;
+use policy::{Chat, Model, SamplingSettings, random::derive_seed};
+use proto::v1;
+
+use crate::{
+    config::RunConfig,
+    progress::Progress,
+    run::{Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, Tally, Transcript},
+    setup::Setup,
+};
+
+/// The held-out questions of a run.
+pub struct HeldOut {
+    /// Split name and questions of each block of the comparison table; `eval` first.
+    pub table: Vec<(String, Vec<v1::Question>)>,
+    /// Questions of the learning curve.
+    pub curve: Vec<v1::Question>,
+}
+
+impl HeldOut {
+    /// Draws the questions.
+    #[must_use]
+    pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
+        let settings = &config.evaluation;
+        let mut eval = shuffled(setup, "eval");
+        let curve = eval.split_off(settings.questions.min(eval.len()));
+        let mut table = vec![("eval".to_owned(), eval)];
+        for split in setup.dataset.split_names() {
+            if split.starts_with("eval-unseen") {
+                let mut questions = shuffled(setup, &split);
+                questions.truncate(settings.unseen_questions);
+                table.push((split, questions));
+            }
+        }
+        Self {
+            table,
+            curve: curve.into_iter().take(settings.curve_questions).collect(),
+        }
+    }
+}
+
+/// The questions of a split in an order that depends on their ids alone.
+#[must_use]
+pub fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
+    let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
+    questions.sort_by_key(|question| derive_seed(0, &question.question_id));
+    questions.into_iter().map(wire).collect()
+}
+
+/// What the agent's side may know of a question.
+fn wire(question: &Question) -> v1::Question {
+    v1::Question {
+        question_id: question.question_id.clone(),
+        question_text: question.question_text.clone(),
+        database_name: question.database_name.clone(),
+        split: question.split.clone(),
+        difficulty: question.difficulty.clone(),
+    }
+}
+
+/// Plays evaluations and turns them into records.
+pub struct Examiner<'a> {
+    /// Settings of the run.
+    pub config: &'a RunConfig,
+    /// Questions and environment.
+    pub setup: &'a Setup,
+    /// Where long stages are shown.
+    pub progress: &'a Progress,
+}
+
+/// Who sits the examination, and when.
+#[derive(Clone, Copy)]
+pub struct Candidate {
+    /// Whose play.
+    pub policy: PolicyName,
+    /// Version that plays.
+    pub policy_version: u64,
+    /// Learner steps done.
+    pub step: u64,
+    /// How tokens are chosen.
+    pub mode: Mode,
+}
+
+impl Examiner<'_> {
+    /// A random or oracle policy.
+    #[must_use]
+    pub fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
+        match name {
+            PolicyName::Oracle => Box::new(ScriptedPolicy::new(
+                Arc::clone(chat),
+                OraclePolicy(Arc::clone(&self.setup.solutions)),
+            )),
+            _ => Box::new(ScriptedPolicy::new(Arc::clone(chat), RandomPolicy)),
+        }
+    }
+
+    /// An engine that plays `model`.
+    ///
+    /// # Errors
+    /// The model does not fit its own config.
+    pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
+        let settings = EngineSettings {
+            slots: self.config.evaluation.concurrency,
+            ..self.config.actor.engine.clone()
+        };
+        let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
+        Ok(Engine::spawn(model, policy_version, context_tokens, &settings)?)
+    }
+
+    /// A policy on an engine.
+    #[must_use]
+    pub fn model(&self, engine: &Engine, mode: Mode) -> ModelPolicy {
+        let sampling = match mode {
+            Mode::Greedy => SamplingSettings::greedy(),
+            Mode::Sampled => self.config.learner.rollout.sampling,
+        };
+        ModelPolicy::new(engine.clone(), sampling)
+    }
+
+    /// Has `policy` play `questions` of `split`; answers with the record and the episodes.
+    pub async fn examine(
+        &self,
+        candidate: Candidate,
+        policy: &dyn Policy,
+        chat: &Arc<Chat>,
+        split: &str,
+        questions: &[v1::Question],
+    ) -> (Evaluation, Vec<EpisodeRecord>) {
+        let title = format!("{} on {split}", candidate.policy);
+        let stage = self.progress.stage(&title, questions.len() as u64, "episodes");
+        let seed = derive_seed(self.config.seed, "evaluation");
+        let outcome = actor::evaluate(
+            policy,
+            &self.table(chat),
+            questions,
+            seed,
+            self.config.evaluation.concurrency,
+            |done, _| stage.set(done as u64),
+        )
+        .await;
+        let score = outcome.score;
+        stage.finish(&format!(
+            "{:.1} % correct ({:.1}–{:.1})",
+            100.0 * score.success_rate,
+            100.0 * score.wilson_low,
+            100.0 * score.wilson_high
+        ));
+        (record(candidate, split, &outcome), outcome.episodes)
+    }
+
+    /// The terms of every episode here.
+    #[must_use]
+    pub fn table(&self, chat: &Arc<Chat>) -> Table {
+        let rollout = &self.config.learner.rollout;
+        Table {
+            env: self.setup.env(),
+            chat: Arc::clone(chat),
+            limits: RolloutLimits {
+                max_completion_tokens: rollout.max_completion_tokens as usize,
+                max_context_tokens: rollout.max_context_tokens as usize,
+                shots: rollout.shots as usize,
+            },
+            reward_profile: rollout.reward_profile.clone(),
+            step_budget: rollout.step_budget,
+            retry: self.config.actor.env_retry,
+        }
+    }
+
+    /// The transcripts of played episodes.
+    #[must_use]
+    pub fn transcripts(&self, policy: PolicyName, episodes: &[EpisodeRecord]) -> Vec<Transcript> {
+        let questions: BTreeMap<&str, &Question> = self
+            .setup
+            .dataset
+            .questions
+            .iter()
+            .map(|question| (question.question_id.as_str(), question))
+            .collect();
+        episodes
+            .iter()
+            .filter_map(|episode| {
+                let question = questions.get(episode.question_id.as_str())?;
+                Some(transcript(policy, question, episode))
+            })
+            .collect()
+    }
+}
+
+fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Evaluation {
+    let tallies = |scores: &BTreeMap<String, actor::Score>| {
+        let tally = |score: &actor::Score| Tally {
+            questions: score.questions as u64,
+            correct: score.correct as u64,
+        };
+        scores.iter().map(|(name, score)| (name.clone(), tally(score))).collect()
+    };
+    Evaluation {
+        policy: candidate.policy,
+        policy_version: candidate.policy_version,
+        step: candidate.step,
+        split: split.to_owned(),
+        mode: candidate.mode,
+        questions: outcome.score.questions as u64,
+        correct: outcome.score.correct as u64,
+        success_rate: outcome.score.success_rate,
+        wilson_low: outcome.score.wilson_low,
+        wilson_high: outcome.score.wilson_high,
+        mean_reward: outcome.mean_reward,
+        mean_steps: outcome.mean_steps,
+        malformed_rate: outcome.malformed_rate,
+        by_level: tallies(&outcome.by_level),
+        by_database: tallies(&outcome.by_database),
+    }
+}
+
+fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) -> Transcript {
+    Transcript {
+        policy,
+        question_id: question.question_id.clone(),
+        question: question.question_text.clone(),
+        database: question.database_name.clone(),
+        difficulty: question.difficulty.clone(),
+        gold_sql: question.gold_sql.clone(),
+        gold_answer: data::answer_text(question),
+        correct: episode.correct,
+        reward: episode.total_reward,
+        steps: episode.steps.iter().map(|step| played(policy, step)).collect(),
+    }
+}
+
+fn played(policy: PolicyName, step: &actor::StepRecord) -> PlayedStep {
+    let [operational, progress, terminal, clip] = step.components;
+    PlayedStep {
+        completion: (!policy.is_scripted()).then(|| step.completion.clone()),
+        action_type: step.action_type.clone(),
+        argument: step.argument.clone(),
+        malformed: step.malformed,
+        result: (!step.is_error).then(|| step.observation.clone()),
+        error: step.is_error.then(|| step.observation.clone()),
+        reward: step.reward,
+        components: RewardComponents {
+            operational,
+            progress,
+            terminal,
+            clip,
+        },
+    }
+}

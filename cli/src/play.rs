@@ -1,0 +1,388 @@
+//! `sqlenv play`: a person plays an episode in the terminal.
+//!
+//! Reading a line and rendering an observation are pure; [`play`] only carries lines to the environment and back. What
+//! the player may see is what a policy sees; the gold answer comes after the end, and only from the caller.
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead, Write},
+};
+
+use anyhow::{Context, Result};
+use proto::{
+    EnvClient,
+    v1::{Action, Observation, ResetRequest, RewardComponents, StepRequest},
+};
+
+/// A typed line, understood.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Send this to the environment.
+    Act(Action),
+    /// Show what can be typed.
+    Help,
+    /// End the game.
+    Quit,
+    /// Nothing was typed.
+    Nothing,
+    /// Not understood; what to type instead.
+    Hint(String),
+}
+
+/// How a game went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The question played.
+    pub question_id: String,
+    /// True where the episode ended with a right answer.
+    pub correct: bool,
+    /// Sum of the step rewards.
+    pub episode_return: f64,
+    /// False where the player left before the end.
+    pub finished: bool,
+}
+
+/// What the environment keeps to itself, shown after the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gold {
+    /// The SQL the question was made from.
+    pub sql: String,
+    /// The right answer.
+    pub answer: String,
+}
+
+const VERBS: [(&str, &str, &str); 6] = [
+    ("describe", "TABLE", "columns, types and row count"),
+    ("sample", "TABLE", "the first five rows"),
+    ("query", "SQL", "run a SELECT"),
+    ("answer", "VALUE", "give the answer; this ends the episode"),
+    ("help", "", "show this"),
+    ("quit", "", "leave"),
+];
+
+/// Understands a line: a verb or the beginning of one (`q` is query), then its argument. Bare SQL counts as a query.
+#[must_use]
+pub fn parse(line: &str) -> Command {
+    let line = line.trim();
+    let (verb, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let verb = verb.to_lowercase();
+    let argument = argument.trim();
+    if verb.is_empty() {
+        return Command::Nothing;
+    }
+    if verb == "select" || verb == "with" {
+        return act("query", line);
+    }
+    if verb == "?" {
+        return Command::Help;
+    }
+    match VERBS.iter().find(|(name, ..)| name.starts_with(&verb)) {
+        Some(("help", ..)) => Command::Help,
+        Some(("quit", ..)) => Command::Quit,
+        Some((name, what, _)) if argument.is_empty() => {
+            Command::Hint(format!("{name} needs something after it: {name} {what}"))
+        }
+        Some((name, ..)) => act(name, argument),
+        None => Command::Hint(format!(
+            "I don't know {verb:?}. Type describe, sample, query, answer, help or quit."
+        )),
+    }
+}
+
+fn act(verb: &str, argument: &str) -> Command {
+    Command::Act(Action {
+        action_type: verb.to_uppercase(),
+        argument: argument.to_owned(),
+    })
+}
+
+/// What can be typed.
+#[must_use]
+pub fn help() -> String {
+    let mut text = "Type, in full or by the first letters:\n".to_owned();
+    for (verb, what, does) in VERBS {
+        let usage = format!("{verb} {what}");
+        let _ = writeln!(text, "  {usage:<16} {does}");
+    }
+    text + "Answers: one value, or a, b, c for a list, or rows as x | y.\n"
+}
+
+/// The first view of an episode.
+#[must_use]
+pub fn opening(observation: &Observation) -> String {
+    format!(
+        "\n{}\n\n{}\n\n{}\n",
+        observation.question,
+        observation.schema_info.trim_end(),
+        budget(observation.budget_remaining)
+    )
+}
+
+/// The view after an action.
+#[must_use]
+pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -> String {
+    let mut text = String::new();
+    if observation.error.is_empty() {
+        let result = observation.result.trim_end();
+        let result = if result.is_empty() {
+            "(nothing)"
+        } else {
+            result
+        };
+        let _ = writeln!(text, "{}", indent(result));
+    } else {
+        let _ = writeln!(text, "{}", indent(observation.error.trim_end()));
+        if let Some(hint) = hint(&observation.error) {
+            let _ = writeln!(text, "  → {hint}");
+        }
+    }
+    let reward = observation.reward.unwrap_or(0.0);
+    let _ = write!(text, "  reward {reward:+.3}");
+    let parts = components.map(parts).unwrap_or_default();
+    if !parts.is_empty() {
+        let _ = write!(text, " ({parts})");
+    }
+    if !observation.done {
+        let _ = write!(text, " · {}", budget(observation.budget_remaining));
+    }
+    text + "\n"
+}
+
+fn parts(components: &RewardComponents) -> String {
+    let named = [
+        ("operational", components.operational),
+        ("progress", components.progress),
+        ("terminal", components.terminal),
+        ("clip", components.clip),
+    ];
+    let shown = named.iter().filter(|(_, value)| *value != 0.0);
+    shown
+        .map(|(name, value)| format!("{name} {value:+.3}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn budget(left: u32) -> String {
+    match left {
+        1 => "1 action left: answer now".to_owned(),
+        n => format!("{n} actions left"),
+    }
+}
+
+fn hint(error: &str) -> Option<&'static str> {
+    let error = error.to_lowercase();
+    let hints = [
+        ("no such column", "describe the table to see its columns"),
+        ("no such table", "the table names stand above; describe one"),
+        ("ambiguous column", "write it as table.column"),
+        (
+            "syntax error",
+            "one SELECT statement, quotes around text: 'Paris'",
+        ),
+    ];
+    hints
+        .iter()
+        .find(|(sign, _)| error.contains(sign))
+        .map(|(_, hint)| *hint)
+}
+
+fn indent(text: &str) -> String {
+    text.lines()
+        .map(|line| format!("  {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The last words: right or wrong, the return, and the gold answer if the caller tells it.
+#[must_use]
+pub fn closing(outcome: &Outcome, gold: Option<&Gold>) -> String {
+    let verdict = match (outcome.finished, outcome.correct) {
+        (false, _) => "Left before the end.",
+        (true, true) => "Right!",
+        (true, false) => "Not right.",
+    };
+    let mut text = format!("\n{verdict} Return {:+.3}.\n", outcome.episode_return);
+    if let Some(gold) = gold.filter(|_| outcome.finished) {
+        let _ = write!(
+            text,
+            "Gold answer: {}\nGold SQL: {}\n",
+            gold.answer, gold.sql
+        );
+    }
+    text
+}
+
+/// Plays one episode: lines from `input`, views to `output`. `reveal` gives the gold of a question id, or nothing.
+///
+/// Waiting for a line blocks the calling task; run it where nothing else waits.
+///
+/// # Errors
+/// The environment refuses the question or cannot be reached; `input` or `output` breaks.
+pub async fn play(
+    mut env: EnvClient,
+    request: ResetRequest,
+    reveal: impl FnOnce(&str) -> Option<Gold>,
+    mut input: impl BufRead,
+    mut output: impl Write,
+) -> Result<Outcome> {
+    let start = env
+        .reset(request)
+        .await
+        .map_err(|s| refusal("cannot start an episode", &s))?
+        .into_inner();
+    let first = start
+        .observation
+        .context("the environment answered without an observation")?;
+    write!(output, "{}\n{}", opening(&first), help())?;
+    let mut token = start.token;
+    let mut outcome = Outcome {
+        question_id: start.question_id,
+        correct: false,
+        episode_return: 0.0,
+        finished: false,
+    };
+    let mut line = String::new();
+    while !outcome.finished {
+        write!(output, "\n> ")?;
+        output.flush()?;
+        line.clear();
+        if input.read_line(&mut line)? == 0 {
+            break;
+        }
+        let action = match parse(&line) {
+            Command::Act(action) => action,
+            Command::Quit => break,
+            Command::Nothing => continue,
+            Command::Help => {
+                write!(output, "{}", help())?;
+                continue;
+            }
+            Command::Hint(hint) => {
+                writeln!(output, "  {hint}")?;
+                continue;
+            }
+        };
+        let request = StepRequest {
+            token: token.clone(),
+            action: Some(action),
+        };
+        let step = env
+            .step(request)
+            .await
+            .map_err(|s| refusal("the environment refused the step", &s))?
+            .into_inner();
+        let seen = step
+            .observation
+            .context("the environment answered without an observation")?;
+        write!(output, "{}", reply(&seen, step.reward_components.as_ref()))?;
+        token = step.token;
+        outcome.correct = step.correct;
+        outcome.finished = seen.done;
+        outcome.episode_return += seen.reward.unwrap_or(0.0);
+    }
+    let gold = reveal(&outcome.question_id);
+    write!(output, "{}", closing(&outcome, gold.as_ref()))?;
+    output.flush()?;
+    Ok(outcome)
+}
+
+fn refusal(what: &str, status: &tonic::Status) -> anyhow::Error {
+    // The message names the thing and the remedy; the code adds nothing for a person.
+    anyhow::anyhow!("{what}: {}", status.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn action(action_type: &str, argument: &str) -> Command {
+        Command::Act(Action {
+            action_type: action_type.to_owned(),
+            argument: argument.to_owned(),
+        })
+    }
+
+    #[test]
+    fn lines_are_understood() {
+        for (line, command) in [
+            ("describe singer", action("DESCRIBE", "singer")),
+            ("  D   singer ", action("DESCRIBE", "singer")),
+            ("s x", action("SAMPLE", "x")),
+            ("q SELECT 1,  2", action("QUERY", "SELECT 1,  2")),
+            ("select 1", action("QUERY", "select 1")),
+            (
+                "With a AS (SELECT 1) SELECT * FROM a",
+                action("QUERY", "With a AS (SELECT 1) SELECT * FROM a"),
+            ),
+            ("answer Robbin CV", action("ANSWER", "Robbin CV")),
+            ("a 42", action("ANSWER", "42")),
+            ("", Command::Nothing),
+            ("help", Command::Help),
+            ("h", Command::Help),
+            ("?", Command::Help),
+            ("quit", Command::Quit),
+            ("QUIT now", Command::Quit),
+            ("qui", Command::Quit),
+            (
+                "query",
+                Command::Hint("query needs something after it: query SQL".to_owned()),
+            ),
+            (
+                "q",
+                Command::Hint("query needs something after it: query SQL".to_owned()),
+            ),
+        ] {
+            assert_eq!(parse(line), command, "{line:?}");
+        }
+        assert!(matches!(parse("drop table x"), Command::Hint(hint) if hint.contains("drop")));
+    }
+
+    #[test]
+    fn a_reply_shows_result_reward_by_layer_and_budget() {
+        let seen = Observation {
+            result: "1. 39".to_owned(),
+            reward: Some(0.16),
+            budget_remaining: 1,
+            ..Observation::default()
+        };
+        let components = RewardComponents {
+            operational: 0.01,
+            progress: 0.15,
+            terminal: 0.0,
+            clip: 0.0,
+        };
+        assert_eq!(
+            reply(&seen, Some(&components)),
+            "  1. 39\n  reward +0.160 (operational +0.010, progress +0.150) · 1 action left: answer now\n"
+        );
+    }
+
+    #[test]
+    fn an_error_comes_with_a_hint() {
+        let seen = Observation {
+            error: "SQL error: no such column: Salary".to_owned(),
+            reward: Some(-0.02),
+            budget_remaining: 9,
+            ..Observation::default()
+        };
+        let shown = reply(&seen, None);
+        assert!(shown.contains("→ describe the table"), "{shown}");
+        assert!(shown.contains("reward -0.020 · 9 actions left"), "{shown}");
+    }
+
+    #[test]
+    fn the_gold_is_told_only_after_the_end() {
+        let gold = Gold {
+            sql: "SELECT 1".to_owned(),
+            answer: "1".to_owned(),
+        };
+        let outcome = |finished| Outcome {
+            question_id: "q".to_owned(),
+            correct: false,
+            episode_return: 0.5,
+            finished,
+        };
+        assert!(closing(&outcome(true), Some(&gold)).contains("Gold answer: 1"));
+        assert!(!closing(&outcome(false), Some(&gold)).contains("Gold"));
+    }
+}

@@ -1,0 +1,56 @@
+//! `sqlenv play`: a person takes the policy's seat.
+
+use std::io::{stdin, stdout};
+
+use anyhow::{Context as _, Result, ensure};
+use policy::random::derive_seed;
+use proto::{EnvClient, Transport, v1::ResetRequest};
+
+use crate::{
+    args::PlayArgs,
+    config::RunConfig,
+    evaluation::shuffled,
+    play::{self, Gold},
+    progress::Progress,
+    setup::Setup,
+};
+
+/// Plays one episode on stdin and stdout.
+///
+/// # Errors
+/// The data cannot be used, or the environment does not answer.
+pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
+    let config = RunConfig::resolve(&args.config)?;
+    let mut setup = Setup::open(&config, progress)?;
+    if let Some(address) = &args.env {
+        setup.remote = Some(EnvClient::new(Transport::dial(address).context("--env")?));
+    }
+    let request = ResetRequest {
+        question_id: choose(args, &setup, config.seed)?,
+        ..ResetRequest::default()
+    };
+    let gold = |id: &str| {
+        let question = setup.dataset.questions.iter().find(|question| question.question_id == id)?;
+        Some(Gold {
+            sql: question.gold_sql.clone(),
+            answer: data::answer_text(question),
+        })
+    };
+    play::play(setup.env(), request, gold, stdin().lock(), stdout().lock()).await?;
+    Ok(())
+}
+
+fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
+    if let Some(id) = &args.question {
+        return Ok(id.clone());
+    }
+    let questions = shuffled(setup, &args.split);
+    ensure!(
+        !questions.is_empty(),
+        "split {:?} has no questions; --split takes one of {}",
+        args.split,
+        setup.dataset.split_names().join(", ")
+    );
+    let at = derive_seed(seed, "play") as usize % questions.len();
+    Ok(questions[at].question_id.clone())
+}

@@ -1,0 +1,300 @@
+//! Progress of long stages: bars on a terminal, plain lines elsewhere.
+//!
+//! Invariant: a stage always shows what it does, how far it is, how fast and how long still; without a terminal a line
+//! appears at most every few seconds, so that a log file stays short. There is no global state; clones share the display.
+
+mod plain;
+
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::number::seconds as seconds_in_words;
+use plain::{PlainStage, rate};
+
+const BAR: &str =
+    "{prefix:>24} {bar:28.cyan/dim} {human_pos}/{human_len} {unit}  {rate}  {left}  {msg}";
+const SPINNER: &str = "{prefix:>24} {spinner} {human_pos} {unit}  {rate}  {took}  {msg}";
+const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
+
+/// Where stages are shown. Cheap to clone.
+#[derive(Clone)]
+pub struct Progress(Face);
+
+#[derive(Clone)]
+enum Face {
+    Bars(MultiProgress),
+    Lines(Arc<Mutex<dyn Write + Send>>),
+}
+
+impl Progress {
+    /// Shows on stderr: bars if it is a terminal, lines if not.
+    #[must_use]
+    pub fn stderr() -> Self {
+        if io::stderr().is_terminal() {
+            Self(Face::Bars(MultiProgress::new()))
+        } else {
+            Self::lines(io::stderr())
+        }
+    }
+
+    /// Shows plain lines on `out`.
+    pub fn lines(out: impl Write + Send + 'static) -> Self {
+        Self(Face::Lines(Arc::new(Mutex::new(out))))
+    }
+
+    /// Starts a stage of `total` units; `None` where the total is not known.
+    pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> Stage {
+        let total = total.into();
+        match &self.0 {
+            Face::Bars(bars) => {
+                let bar = bars.add(ProgressBar::new(total.unwrap_or(0)));
+                bar.set_style(style(if total.is_some() { BAR } else { SPINNER }, unit));
+                bar.set_prefix(name.to_owned());
+                bar.enable_steady_tick(Duration::from_millis(200));
+                Stage(StageFace::Bar {
+                    bar,
+                    unit: unit.to_owned(),
+                })
+            }
+            Face::Lines(out) => {
+                let stage = PlainStage::new(name, total, unit);
+                print(out, &stage.opening());
+                Stage(StageFace::Lines {
+                    started: now(),
+                    stage: Mutex::new(stage),
+                    out: Arc::clone(out),
+                })
+            }
+        }
+    }
+
+    /// Prints a line above the bars.
+    pub fn say(&self, line: &str) {
+        match &self.0 {
+            Face::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
+            Face::Lines(out) => print(out, line),
+        }
+    }
+
+    /// A writer for `tracing_subscriber::fmt().with_writer(…)` whose lines do not tear the bars.
+    #[must_use]
+    pub fn log_writer(&self) -> LogWriter {
+        LogWriter(self.clone())
+    }
+}
+
+/// One long stage. Dropping it without [`Stage::finish`] leaves its last state on the screen.
+pub struct Stage(StageFace);
+
+enum StageFace {
+    Bar {
+        bar: ProgressBar,
+        unit: String,
+    },
+    Lines {
+        started: Instant,
+        stage: Mutex<PlainStage>,
+        out: Arc<Mutex<dyn Write + Send>>,
+    },
+}
+
+impl Stage {
+    /// `units` more are done.
+    pub fn advance(&self, units: u64) {
+        match &self.0 {
+            StageFace::Bar { bar, .. } => bar.inc(units),
+            StageFace::Lines { .. } => self.update(|stage| stage.position += units),
+        }
+    }
+
+    /// `units` are done in all.
+    pub fn set(&self, units: u64) {
+        match &self.0 {
+            StageFace::Bar { bar, .. } => bar.set_position(units),
+            StageFace::Lines { .. } => self.update(|stage| stage.position = units),
+        }
+    }
+
+    /// Says something beside the bar, such as the loss.
+    pub fn note(&self, text: &str) {
+        match &self.0 {
+            StageFace::Bar { bar, .. } => bar.set_message(text.to_owned()),
+            StageFace::Lines { .. } => self.update(|stage| text.clone_into(&mut stage.note)),
+        }
+    }
+
+    /// Ends the stage with a result.
+    pub fn finish(self, result: &str) {
+        match &self.0 {
+            StageFace::Bar { bar, unit } => {
+                bar.set_style(style(DONE, unit));
+                bar.finish_with_message(result.to_owned());
+            }
+            StageFace::Lines {
+                started,
+                stage,
+                out,
+            } => {
+                let stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+                let seconds = now().duration_since(*started).as_secs_f64();
+                print(out, &stage.closing(seconds, result));
+            }
+        }
+    }
+
+    fn update(&self, change: impl FnOnce(&mut PlainStage)) {
+        let StageFace::Lines {
+            started,
+            stage,
+            out,
+        } = &self.0
+        else {
+            return;
+        };
+        let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut stage);
+        let seconds = now().duration_since(*started).as_secs_f64();
+        if let Some(line) = stage.line_due(seconds) {
+            print(out, &line);
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let StageFace::Bar { bar, .. } = &self.0
+            && !bar.is_finished()
+        {
+            bar.abandon();
+        }
+    }
+}
+
+fn style(template: &str, unit: &str) -> ProgressStyle {
+    let template = template.replace("{unit}", &unit.replace(['{', '}'], ""));
+    ProgressStyle::with_template(&template)
+        .expect("the templates above are well-formed: this is a bug")
+        .progress_chars("━╸─")
+        .with_key("rate", |state: &ProgressState, w: &mut dyn fmt::Write| {
+            let _ = w.write_str(&rate(state.per_sec()));
+        })
+        .with_key("left", |state: &ProgressState, w: &mut dyn fmt::Write| {
+            if state.pos() > 0 && !state.is_finished() {
+                let _ = write!(w, "{} left", seconds_in_words(state.eta().as_secs_f64()));
+            }
+        })
+        .with_key("took", |state: &ProgressState, w: &mut dyn fmt::Write| {
+            let _ = w.write_str(&seconds_in_words(state.elapsed().as_secs_f64()));
+        })
+}
+
+fn print(out: &Mutex<dyn Write + Send>, line: &str) {
+    let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+    // A reader that went away must not end the run.
+    let _ = writeln!(out, "{line}");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the display's clock; no result depends on it"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Writes log lines above the bars; see [`Progress::log_writer`].
+#[derive(Clone)]
+pub struct LogWriter(Progress);
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.0.0 {
+            Face::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
+            Face::Lines(out) => out
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Shared {
+        fn lines(&self) -> Vec<String> {
+            let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            text.lines().map(str::to_owned).collect()
+        }
+    }
+
+    #[test]
+    fn without_a_terminal_a_stage_opens_and_closes_with_a_line() {
+        let out = Shared::default();
+        let progress = Progress::lines(out.clone());
+        drop(progress.stage("opening data", None, "files"));
+        let stage = progress.stage("warm start", 40, "steps");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| stage.advance(10));
+            }
+        });
+        stage.finish("loss 0.41");
+        progress.say("done");
+        progress
+            .log_writer()
+            .make_writer()
+            .write_all(b"a log line\n")
+            .unwrap();
+        let lines = out.lines();
+        assert_eq!(
+            lines[..2],
+            ["opening data: started", "warm start: 40 steps"]
+        );
+        assert!(
+            lines[2].starts_with("warm start: 40 steps in ") && lines[2].ends_with(", loss 0.41")
+        );
+        assert_eq!(lines[3..], ["done", "a log line"]);
+    }
+
+    #[test]
+    fn bars_accept_any_unit() {
+        for template in [BAR, SPINNER, DONE] {
+            style(template, "steps of {x}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The comparison table: every policy against every split, with Wilson intervals.
+
+use super::{
+    bars::{interval_strip, rate_in_words},
+    evaluations::{EVAL, Evaluations},
+    markup::{Element, el},
+    policy_class,
+};
+use crate::number;
+use crate::run::{Evaluation, Mode, PolicyName, Records};
+
+/// Heading, split and mode of the table's accuracy columns.
+const COLUMNS: [(&str, &str, Mode); 4] = [
+    ("new queries", EVAL, Mode::Greedy),
+    ("new queries, sampled", EVAL, Mode::Sampled),
+    ("new databases", "eval-unseen/database", Mode::Greedy),
+    ("new domains", "eval-unseen/domain", Mode::Greedy),
+];
+
+pub(super) fn section(records: &Records) -> Option<Element> {
+    let evaluations = Evaluations(&records.evaluations);
+    let policies: Vec<PolicyName> = PolicyName::ALL
+        .into_iter()
+        .filter(|p| {
+            COLUMNS
+                .iter()
+                .any(|(_, split, mode)| evaluations.last(*p, split, *mode).is_some())
+        })
+        .collect();
+    if policies.is_empty() {
+        return None;
+    }
+    let rows = policies.into_iter().map(|policy| row(evaluations, policy));
+    let table = el("table")
+        .class("comparison")
+        .child(el("thead").child(heading(evaluations)))
+        .child(el("tbody").children(rows));
+    Some(
+        el("section")
+            .attr("id", "comparison")
+            .child(el("h2").text("Who answers how many"))
+            .child(el("div").class("scroll").attr("tabindex", 0).child(table))
+            .child(el("p").class("caption").text(
+                "Share of questions answered right, in per cent, with Wilson's 95\u{a0}% interval. New queries: databases known from \
+                 training, SQL never trained on (split eval). New databases and new domains were never trained on (splits \
+                 eval-unseen/database and eval-unseen/domain). Greedy play except where sampled; random and oracle are scripted. \
+                 Reward, steps and malformed calls are of the first column.",
+            )),
+    )
+}
+
+fn heading(evaluations: Evaluations<'_>) -> Element {
+    let heading = |name: &str, detail: String| {
+        el("th")
+            .attr("scope", "col")
+            .text(name)
+            .child(el("small").text(detail))
+    };
+    let asked = |split: &str, mode| {
+        let counts = PolicyName::ALL
+            .into_iter()
+            .filter_map(|p| Some(evaluations.last(p, split, mode)?.questions));
+        counts
+            .max()
+            .map_or(String::new(), |n| format!("n = {}", number::count(n)))
+    };
+    el("tr")
+        .child(el("th").attr("scope", "col").text("Policy"))
+        .children(COLUMNS.map(|(name, split, mode)| heading(name, asked(split, mode))))
+        .child(heading("reward", "mean".to_owned()))
+        .child(heading("steps", "mean".to_owned()))
+        .child(heading("malformed", "% of turns".to_owned()))
+}
+
+fn row(evaluations: Evaluations<'_>, policy: PolicyName) -> Element {
+    let class = policy_class(policy);
+    let cells = COLUMNS.map(|(_, split, mode)| cell(class, evaluations.last(policy, split, mode)));
+    let first = evaluations.last(policy, EVAL, Mode::Greedy);
+    let figure = |show: fn(&Evaluation) -> String| {
+        el("td")
+            .class("figure")
+            .text(first.map_or("·".to_owned(), show))
+    };
+    el("tr")
+        .class(class)
+        .child(
+            el("th")
+                .attr("scope", "row")
+                .child(el("span").class("swatch"))
+                .text(policy),
+        )
+        .children(cells)
+        .child(figure(|e| number::signed(e.mean_reward)))
+        .child(figure(|e| format!("{:.1}", e.mean_steps)))
+        .child(figure(|e| number::percent(e.malformed_rate)))
+}
+
+fn cell(class: &str, evaluation: Option<&Evaluation>) -> Element {
+    let Some(e) = evaluation.filter(|e| e.questions > 0) else {
+        return el("td").class("rate").text("·");
+    };
+    let interval = (e.wilson_low, e.wilson_high);
+    el("td")
+        .class("rate")
+        .attr(
+            "title",
+            rate_in_words(e.success_rate, interval, e.correct, e.questions),
+        )
+        .child(el("b").text(number::percent(e.success_rate)))
+        .child(el("small").text(format!(
+            "{}–{}",
+            number::percent(interval.0),
+            number::percent(interval.1)
+        )))
+        .child(interval_strip(class, e.success_rate, interval))
+}

@@ -1,0 +1,13 @@
+//! The run folder: what a run leaves on disk, and how it is written and read back.
+//!
+//! Invariant: every file is either whole (written in one go) or a log of JSON lines that a crash may cut short; reading
+//! accepts both. Checkpoints and the journal belong to the learner.
+
+mod folder;
+mod records;
+
+pub use folder::{Records, RunFolder};
+pub use records::{
+    Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunInfo, RunStatus, Stage,
+    StageTime, StepRecord, Tally, Transcript,
+};

@@ -1,0 +1,133 @@
+//! What every command starts from: the questions, an environment that serves them, and the policy.
+
+use std::{path::Path, sync::Arc};
+
+use actor::{Solution, Solutions};
+use anyhow::{Context as _, Result};
+use candle_core::{DType, Device};
+use data::Dataset;
+use env_node::EnvNode;
+use policy::{Model, random::derive_seed};
+use proto::{EnvClient, Transport};
+
+use crate::{
+    config::{DataConfig, OWN_DATA_DIR, RunConfig},
+    progress::Progress,
+};
+
+/// Questions and an environment in this process.
+pub struct Setup {
+    /// The questions with their gold answers.
+    pub dataset: Arc<Dataset>,
+    /// The environment that serves them.
+    pub node: EnvNode,
+    /// How each question is solved: what scripted policies know.
+    pub solutions: Arc<Solutions>,
+    /// An env-node elsewhere that serves the same questions; it is played on instead.
+    pub remote: Option<EnvClient>,
+}
+
+impl Setup {
+    /// Opens the data and starts the environment.
+    ///
+    /// # Errors
+    /// The data is missing or broken, or the settings of the environment cannot be used.
+    pub fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
+        let dataset = open_dataset(&config.data, progress)?;
+        report_left_out(&dataset, progress);
+        let solutions = Arc::new(solutions(&dataset));
+        let node = EnvNode::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        Ok(Self {
+            dataset: Arc::new(dataset),
+            node,
+            solutions,
+            remote: None,
+        })
+    }
+
+    /// A client of the environment.
+    #[must_use]
+    pub fn env(&self) -> EnvClient {
+        match &self.remote {
+            Some(client) => client.clone(),
+            None => EnvClient::new(Transport::in_process(self.node.service())),
+        }
+    }
+}
+
+/// Opens the questions; builds the project's own where no folder is named.
+///
+/// # Errors
+/// See [`Dataset::open`] and [`data::build_if_needed`].
+pub fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset> {
+    let dir = match &config.dir {
+        Some(dir) => dir.as_path(),
+        None => {
+            build_own(Path::new(OWN_DATA_DIR), data::DEFAULT_SEED, progress)?;
+            Path::new(OWN_DATA_DIR)
+        }
+    };
+    let stage = progress.stage("opening data", None, "questions");
+    let dataset = Dataset::open(dir, config.databases.as_deref())?;
+    stage.set(dataset.questions.len() as u64);
+    stage.finish(&format!("{} databases", dataset.databases.len()));
+    Ok(dataset)
+}
+
+/// Builds the project's own data, unless an equal build is there.
+///
+/// # Errors
+/// See [`data::build_if_needed`].
+pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
+    let mut stage = None;
+    data::build_if_needed(out, seed, &mut |built| {
+        stage
+            .get_or_insert_with(|| progress.stage("building data", built.total as u64, "databases"))
+            .set(built.done as u64);
+    })?;
+    if let Some(stage) = stage {
+        stage.finish(&format!("in {}", out.display()));
+    }
+    Ok(())
+}
+
+/// The policy to start from: a Hugging Face folder, or the embedded one with random weights.
+///
+/// # Errors
+/// The folder is no model folder.
+pub fn base_model(config: &RunConfig) -> Result<Model> {
+    let model = match &config.model.dir {
+        Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
+        None => policy::tiny::model(derive_seed(config.seed, "weights"))?,
+    };
+    Ok(model)
+}
+
+fn solutions(dataset: &Dataset) -> Solutions {
+    dataset
+        .questions
+        .iter()
+        .map(|question| {
+            let solution = Solution {
+                database_name: question.database_name.clone(),
+                tables: question.tables_involved.clone(),
+                sql: question.gold_sql.clone(),
+                answer: data::answer_text(question),
+            };
+            (question.question_id.clone(), solution)
+        })
+        .collect()
+}
+
+/// Questions that cannot be asked are said, never dropped in silence.
+fn report_left_out(dataset: &Dataset, progress: &Progress) {
+    let Some(first) = dataset.left_out.first() else {
+        return;
+    };
+    progress.say(&format!(
+        "{} questions left out, the first {}: {}",
+        dataset.left_out.len(),
+        first.place,
+        first.reason
+    ));
+}

@@ -1,0 +1,122 @@
+//! The GRPO stage: trains in this process, records each step, and draws the learning curve.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Result;
+use learner::{Event, Learner};
+use policy::Model;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    evaluation::{Candidate, Examiner, HeldOut},
+    local::{LocalRun, checkpoint_model},
+    progress,
+    run::{Mode, PolicyName, RunFolder, Stage, StepRecord},
+};
+
+/// The split name that points of the learning curve are recorded under.
+const CURVE: &str = "eval/curve";
+
+/// Trains from `warm`, or from the newest checkpoint in the folder; `None` where a signal stopped it.
+pub(super) async fn grpo(
+    folder: &RunFolder,
+    examiner: &Examiner<'_>,
+    warm: Model,
+    shutdown: &CancellationToken,
+) -> Result<Option<(Model, u64)>> {
+    let config = examiner.config;
+    let curve = Curve {
+        folder,
+        examiner,
+        questions: HeldOut::draw(config, examiner.setup).curve,
+    };
+    let question_ids = examiner.setup.dataset.split("train").map(|question| question.question_id.clone()).collect();
+    curve.point(&warm, 0).await?;
+    let learner = Learner::open(config.learner_of_run(), warm.clone(), question_ids, folder.path(), true)?;
+    let stage = examiner.progress.stage("GRPO", config.learner.steps, "steps");
+    let mut run = LocalRun::start(learner, &examiner.setup.env(), config.actors.count, &config.actor, shutdown);
+    let mut newest = None;
+    let mut interrupted = false;
+    while let Some(event) = run.next().await? {
+        match event {
+            Event::Step { step, metrics } => {
+                note(&stage, step, &metrics);
+                folder.append_step(&StepRecord {
+                    step,
+                    stage: Stage::Grpo,
+                    policy_version: step,
+                    metrics,
+                })?;
+            }
+            Event::Checkpoint { step, path } => {
+                let model = checkpoint_model(&path)?;
+                if !shutdown.is_cancelled() {
+                    curve.point_at(&model, step).await?;
+                }
+                newest = Some(path);
+            }
+            Event::Finished { interrupted: early, .. } => interrupted = early,
+        }
+    }
+    let step = run.finish().await?;
+    stage.finish("");
+    if interrupted {
+        return Ok(None);
+    }
+    let model = match &newest {
+        Some(path) => checkpoint_model(path)?,
+        None => newest_model(folder.path())?.unwrap_or(warm),
+    };
+    Ok(Some((model, step)))
+}
+
+/// The newest checkpoint's model, where a run that is resumed had no step left to make.
+fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
+    let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
+    newest.map(|checkpoint| checkpoint_model(&checkpoint.path)).transpose()
+}
+
+fn note(stage: &progress::Stage, step: u64, metrics: &learner::metrics::Metrics) {
+    stage.set(step);
+    let figure = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+    stage.note(&format!(
+        "correct {:.0} %, reward {:.2}",
+        100.0 * figure("rewards/correct/mean"),
+        figure("reward")
+    ));
+}
+
+/// The learning curve: greedy and sampled accuracy on questions apart from the table's.
+struct Curve<'a> {
+    folder: &'a RunFolder,
+    examiner: &'a Examiner<'a>,
+    questions: Vec<proto::v1::Question>,
+}
+
+impl Curve<'_> {
+    async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
+        let every = self.examiner.config.evaluation.every_steps;
+        let is_due = every > 0 && (step % every == 0 || step == self.examiner.config.learner.steps);
+        if is_due { self.point(model, step).await } else { Ok(()) }
+    }
+
+    async fn point(&self, model: &Model, step: u64) -> Result<()> {
+        if self.examiner.config.evaluation.every_steps == 0 || self.questions.is_empty() {
+            return Ok(());
+        }
+        let chat = Arc::new(model.chat.clone());
+        let engine = self.examiner.engine(model, step)?;
+        for mode in [Mode::Greedy, Mode::Sampled] {
+            let candidate = Candidate {
+                policy: if step == 0 { PolicyName::WarmStart } else { PolicyName::Grpo },
+                policy_version: step,
+                step,
+                mode,
+            };
+            let policy = self.examiner.model(&engine, mode);
+            let (evaluation, _) = self.examiner.examine(candidate, &policy, &chat, CURVE, &self.questions).await;
+            self.folder.append_evaluation(&evaluation)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! The supervised warm start: imitation of the oracle, then of demonstrators with mixed habits.
+//!
+//! Two policies come out. The warm start, which GRPO begins with, has seen careful and careless players, as pretrained
+//! models and real logs have. The other one has imitated the oracle alone for as many tokens: the row of the report that
+//! keeps GRPO's gain from being oversold.
+
+use std::{ops::ControlFlow, path::Path, sync::Arc};
+
+use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device};
+use learner::sft::{self, SftConfig};
+use policy::{Chat, Model, random::derive_seed};
+use proto::v1::Segment;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    evaluation::Examiner,
+    run::{RunFolder, Stage, StepRecord},
+};
+
+/// The policies of the warm start.
+pub struct WarmStart {
+    /// What GRPO begins with.
+    pub warm: Model,
+    /// What imitation of the oracle alone reaches with the same tokens.
+    pub oracle_only: Option<Model>,
+}
+
+/// Trains the warm start; `None` where `shutdown` broke it off.
+///
+/// # Errors
+/// There is nothing to imitate, or training diverged.
+pub async fn warm_start(
+    examiner: &Examiner<'_>,
+    base: &Model,
+    folder: &RunFolder,
+    shutdown: &CancellationToken,
+) -> Result<Option<WarmStart>> {
+    let config = &examiner.config.warm_start;
+    let school = School {
+        examiner,
+        folder,
+        shutdown,
+    };
+    let careful = Habits {
+        error_share: config.recovery_share,
+        ..Habits::default()
+    };
+    let oracle = school.demonstrations("oracle", base, careful).await?;
+    let Some((first, steps)) = school.imitate("imitating the oracle", base, &oracle, &config.oracle, Some(0))? else {
+        return Ok(None);
+    };
+    if config.habits.budget_tokens == 0 {
+        return Ok(Some(WarmStart {
+            warm: first,
+            oracle_only: None,
+        }));
+    }
+    let mixed = Habits {
+        hasty_share: config.hasty_share,
+        wrong_query_share: config.wrong_query_share,
+        error_share: config.recovery_share,
+    };
+    let habits = school.demonstrations("mixed habits", base, mixed).await?;
+    let Some((warm, _)) = school.imitate("imitating mixed habits", &first, &habits, &config.habits, Some(steps))? else {
+        return Ok(None);
+    };
+    let mut oracle_only = None;
+    if config.compare_oracle_only {
+        let Some((model, _)) = school.imitate("oracle alone, to compare", &first, &oracle, &config.habits, None)? else {
+            return Ok(None);
+        };
+        oracle_only = Some(model);
+    }
+    Ok(Some(WarmStart { warm, oracle_only }))
+}
+
+/// What the stages of a warm start share.
+struct School<'a> {
+    examiner: &'a Examiner<'a>,
+    folder: &'a RunFolder,
+    shutdown: &'a CancellationToken,
+}
+
+impl School<'_> {
+    /// One demonstration of each training question, by players with these habits.
+    async fn demonstrations(&self, name: &str, model: &Model, habits: Habits) -> Result<Vec<Segment>> {
+        let setup = self.examiner.setup;
+        let chat: Arc<Chat> = Arc::new(model.chat.clone());
+        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
+        let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
+        let question_ids: Vec<String> = setup
+            .dataset
+            .split("train")
+            .map(|question| question.question_id.clone())
+            .collect();
+        let title = format!("demonstrations, {name}");
+        let stage = self
+            .examiner
+            .progress
+            .stage(&title, question_ids.len() as u64, "episodes");
+        let wanted = Demonstrations {
+            question_ids: &question_ids,
+            seed: derive_seed(self.examiner.config.seed, name),
+            concurrency: self.examiner.config.evaluation.concurrency,
+        };
+        let table = self.examiner.table(&chat);
+        let episodes = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64)).await;
+        ensure!(
+            !episodes.is_empty(),
+            "no demonstration fits: the train split is empty, or rollout.max_context_tokens is too small"
+        );
+        stage.finish(&format!("{} usable", episodes.len()));
+        Ok(episodes.into_iter().flat_map(|episode| episode.segments).collect())
+    }
+
+    /// Trains on demonstrations; answers with the model and its number of steps, or `None` where a signal broke it off.
+    /// Steps are recorded after the `recorded` ones, if given.
+    fn imitate(
+        &self,
+        title: &str,
+        start: &Model,
+        episodes: &[Segment],
+        config: &SftConfig,
+        recorded: Option<u64>,
+    ) -> Result<Option<(Model, u64)>> {
+        let stage = self.examiner.progress.stage(title, config.budget_tokens, "tokens");
+        let mut failure = None;
+        let config = SftConfig {
+            seed: derive_seed(self.examiner.config.seed, title),
+            ..config.clone()
+        };
+        let outcome = tokio::task::block_in_place(|| {
+            sft::train(start, episodes, &config, &mut |state| {
+                stage.set(state.tokens.min(config.budget_tokens));
+                stage.note(&format!("loss {:.3}", state.loss));
+                failure = self.record(recorded, &state).err();
+                if failure.is_some() || self.shutdown.is_cancelled() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
+        })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if !outcome.finished {
+            return Ok(None);
+        }
+        stage.finish("");
+        let model = Model {
+            weights: outcome.weights,
+            ..start.clone()
+        };
+        Ok(Some((model, outcome.steps)))
+    }
+
+    fn record(&self, recorded: Option<u64>, state: &sft::SftProgress) -> Result<()> {
+        let Some(offset) = recorded else {
+            return Ok(());
+        };
+        self.folder.append_step(&StepRecord {
+            step: offset + state.step,
+            stage: Stage::Sft,
+            policy_version: 0,
+            metrics: [
+                ("loss", state.loss),
+                ("grad_norm", state.grad_norm),
+                ("learning_rate", state.learning_rate),
+                ("num_tokens", state.tokens as f64),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        })
+    }
+}
+
+impl WarmStart {
+    const WARM: &str = "warm-start";
+    const ORACLE_ONLY: &str = "oracle-imitation";
+
+    /// The models that an earlier part of the run left in `run_dir`, if it got so far.
+    ///
+    /// # Errors
+    /// A folder is there but broken.
+    pub fn open(run_dir: &Path) -> Result<Option<Self>> {
+        let open = |name: &str| -> Result<Option<Model>> {
+            let dir = run_dir.join(name);
+            let found = dir.is_dir().then(|| Model::open(&dir, &Device::Cpu, DType::F32)).transpose()?;
+            Ok(found)
+        };
+        let oracle_only = open(Self::ORACLE_ONLY)?;
+        Ok(open(Self::WARM)?.map(|warm| Self { warm, oracle_only }))
+    }
+
+    /// Writes the models into `run_dir`; the warm start comes last, as the sign that all are there.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn save(&self, run_dir: &Path) -> Result<()> {
+        if let Some(model) = &self.oracle_only {
+            model.save(&run_dir.join(Self::ORACLE_ONLY))?;
+        }
+        self.warm.save(&run_dir.join(Self::WARM))?;
+        Ok(())
+    }
+}

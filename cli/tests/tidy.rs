@@ -1,0 +1,79 @@
+//! The dependency picture of ARCHITECTURE.md, held against the manifests.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// Crate and the crates of this workspace that it may depend on.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("data", &[]),
+    ("policy", &[]),
+    ("env-node", &["data", "proto"]),
+    ("actor", &["policy", "proto"]),
+    ("learner", &["policy", "proto"]),
+    (
+        "cli",
+        &["actor", "data", "env-node", "learner", "policy", "proto"],
+    ),
+];
+
+/// Files that must not touch clocks, threads, sockets or the async runtime.
+const PURE: &[&str] = &[
+    "env-node/src/episode.rs",
+    "env-node/src/reward.rs",
+    "env-node/src/verifier.rs",
+    "actor/src/rollout.rs",
+    "actor/src/tool_call.rs",
+    "actor/src/batcher.rs",
+    "learner/src/scheduler.rs",
+    "learner/src/advantage.rs",
+    "learner/src/batch.rs",
+    "learner/src/loss.rs",
+    "policy/src/chat.rs",
+    "policy/src/sampling.rs",
+];
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn workspace_dependencies(name: &str) -> BTreeSet<String> {
+    let path = root().join(name).join("Cargo.toml");
+    let manifest: toml::Table = fs::read_to_string(path).unwrap().parse().unwrap();
+    let dependencies = manifest["dependencies"].as_table().unwrap();
+    dependencies
+        .keys()
+        .filter(|name| ALLOWED.iter().any(|(known, _)| known == name))
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn crates_depend_as_drawn() {
+    for (name, allowed) in ALLOWED {
+        let allowed: BTreeSet<String> = allowed.iter().map(|&name| name.to_owned()).collect();
+        let actual = workspace_dependencies(name);
+        assert!(
+            actual.is_subset(&allowed),
+            "{name} depends on {actual:?}; the picture allows {allowed:?}"
+        );
+    }
+}
+
+#[test]
+fn pure_files_stay_pure() {
+    for file in PURE {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for banned in [
+            "tokio::",
+            "tonic::",
+            "std::thread",
+            "std::time::Instant",
+            "std::env",
+            "std::fs",
+            "std::net",
+        ] {
+            assert!(!code.contains(banned), "{file} mentions {banned}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+[
+    ("airline", include_str!("airline.toml")),
+    ("clinic", include_str!("clinic.toml")),
+    ("company", include_str!("company.toml")),
+    ("farm", include_str!("farm.toml")),
+    ("festival", include_str!("festival.toml")),
+    ("harbor", include_str!("harbor.toml")),
+    ("hotel", include_str!("hotel.toml")),
+    ("league", include_str!("league.toml")),
+    ("library", include_str!("library.toml")),
+    ("metro", include_str!("metro.toml")),
+    ("museum", include_str!("museum.toml")),
+    ("rental", include_str!("rental.toml")),
+    ("restaurant", include_str!("restaurant.toml")),
+    ("school", include_str!("school.toml")),
+    ("shop", include_str!("shop.toml")),
+]

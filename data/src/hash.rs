@@ -1,0 +1,43 @@
+//! SHA-256 of files and of names; what hashing decides (splits, random streams) it decides alike on every machine.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::DataError;
+
+/// Hex SHA-256 and length of a file, read in pieces.
+pub(crate) fn file_sha256(path: &Path) -> Result<(String, u64), DataError> {
+    let mut file = File::open(path).map_err(DataError::io(path, "open"))?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    let mut size_bytes = 0;
+    loop {
+        let count = file
+            .read(&mut buffer)
+            .map_err(DataError::io(path, "read"))?;
+        if count == 0 {
+            return Ok((hex::encode(hasher.finalize()), size_bytes));
+        }
+        hasher.update(&buffer[..count]);
+        size_bytes += count as u64;
+    }
+}
+
+/// SHA-256 of the parts; a part cannot run into the next one.
+pub(crate) fn name_hash(parts: &[&str]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().into()
+}
+
+/// A number in `0..100` that depends on the parts alone.
+pub(crate) fn percentile(parts: &[&str]) -> u64 {
+    let hash = name_hash(parts);
+    u64::from_le_bytes(std::array::from_fn(|i| hash[i])) % 100
+}

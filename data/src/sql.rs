@@ -1,0 +1,215 @@
+//! Gold SQL: run read-only within a budget, and compared by its normal form.
+//!
+//! Budgets count SQLite's own instructions, never time, so that the same query has the same fate everywhere.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::types::Value as Cell;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::DataError;
+
+/// SQLite instructions a gold query may spend.
+pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
+const STEPS_PER_CHECK: i32 = 10_000;
+const MAX_ROWS: usize = 20_000;
+
+/// A database in which gold SQL runs; nothing can be written through it.
+pub(crate) struct GoldDatabase {
+    connection: Connection,
+    /// Names as declared; queries may write them in another case.
+    declared: Vec<String>,
+    tables_read: Arc<Mutex<Vec<String>>>,
+    steps: Arc<AtomicU64>,
+}
+
+/// What a gold query gave, and the tables it read in the order in which they were first met.
+pub(crate) struct GoldRows {
+    pub(crate) rows: Vec<Vec<Cell>>,
+    pub(crate) tables: Vec<String>,
+}
+
+impl GoldDatabase {
+    /// Opens a database file read-only.
+    pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(DataError::sqlite(path))?;
+        Self::guard(connection).map_err(|error| {
+            DataError::format(
+                path,
+                format!("not a readable SQLite database ({error}); fetch or build it again"),
+            )
+        })
+    }
+
+    /// Takes over a connection and guards it.
+    pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
+        let declared = declared_tables(&connection)?;
+        let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
+        let seen = Arc::clone(&tables_read);
+        let authorizer = move |context: AuthContext<'_>| match context.action {
+            AuthAction::Read { table_name, .. } => {
+                let mut tables = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                tables.push(table_name.to_owned());
+                Authorization::Allow
+            }
+            AuthAction::Select | AuthAction::Function { .. } | AuthAction::Recursive => {
+                Authorization::Allow
+            }
+            _ => Authorization::Deny,
+        };
+        let steps = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&steps);
+        let over_budget = move || {
+            let before = counter.fetch_add(STEPS_PER_CHECK as u64, Ordering::Relaxed);
+            before + STEPS_PER_CHECK as u64 > BUDGET_STEPS
+        };
+        connection.authorizer(Some(authorizer))?;
+        connection.progress_handler(STEPS_PER_CHECK, Some(over_budget))?;
+        Ok(Self {
+            connection,
+            declared,
+            tables_read,
+            steps,
+        })
+    }
+
+    /// Runs one query to its end.
+    ///
+    /// # Errors
+    /// The reason in words: SQLite's own message, the spent budget, or too many rows.
+    pub(crate) fn run(&self, sql: &str) -> Result<GoldRows, String> {
+        self.steps.store(0, Ordering::Relaxed);
+        self.tables().clear();
+        let rows = self
+            .rows(sql)
+            .map_err(|error| match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::OperationInterrupted) => {
+                    format!("the gold SQL spends more than {BUDGET_STEPS} SQLite instructions")
+                }
+                _ => format!("the gold SQL fails: {error}"),
+            })?;
+        if rows.len() > MAX_ROWS {
+            return Err(format!("the gold SQL returns more than {MAX_ROWS} rows"));
+        }
+        Ok(GoldRows {
+            rows,
+            tables: self.tables_involved(),
+        })
+    }
+
+    fn tables_involved(&self) -> Vec<String> {
+        let mut involved: Vec<String> = Vec::new();
+        for read in self.tables().iter() {
+            let declared = self
+                .declared
+                .iter()
+                .find(|table| table.eq_ignore_ascii_case(read));
+            involved.extend(declared.filter(|table| !involved.contains(table)).cloned());
+        }
+        involved
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Vec<String>> {
+        self.tables_read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rows(&self, sql: &str) -> rusqlite::Result<Vec<Vec<Cell>>> {
+        let mut statement = self.connection.prepare(sql)?;
+        let width = statement.column_count();
+        let rows = statement.query_map([], |row| (0..width).map(|i| row.get(i)).collect())?;
+        rows.take(MAX_ROWS + 1).collect()
+    }
+}
+
+fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    connection
+        .prepare(sql)?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// SQL with the case of its words, its white space and its last semicolon taken out; literals stay as they are.
+pub(crate) fn normalize(sql: &str) -> String {
+    let mut normal = String::with_capacity(sql.len());
+    let mut quote = None;
+    for character in sql.trim().trim_end_matches([';', ' ', '\n']).chars() {
+        match quote {
+            Some(open) => {
+                normal.push(character);
+                if character == open {
+                    quote = None;
+                }
+            }
+            None if character.is_whitespace() => {
+                if !normal.ends_with(' ') {
+                    normal.push(' ');
+                }
+            }
+            None => {
+                if matches!(character, '\'' | '"' | '`') {
+                    quote = Some(character);
+                }
+                normal.extend(character.to_lowercase());
+            }
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_normal_form_folds_case_and_blanks_outside_of_literals() {
+        let cases = [
+            ("SELECT  Name\nFROM T ;", "select name from t"),
+            (
+                "select name from t where c = 'A  B'",
+                "select name from t where c = 'A  B'",
+            ),
+            ("SELECT \"Name\" FROM t", "select \"Name\" from t"),
+            ("SELECT 'it''s' FROM T", "select 'it''s' from t"),
+        ];
+        for (sql, normal) in cases {
+            assert_eq!(normalize(sql), normal);
+            assert_eq!(normalize(normal), normal, "a normal form is its own");
+        }
+    }
+
+    #[test]
+    fn gold_sql_reads_and_reports_its_tables() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch("CREATE TABLE B (x); CREATE TABLE A (x); INSERT INTO A VALUES (1)")
+            .unwrap();
+        let database = GoldDatabase::guard(connection).unwrap();
+        let mut tables = database
+            .run("SELECT count(*) FROM b AS c, a WHERE a.x IN (SELECT x FROM B)")
+            .unwrap()
+            .tables;
+        tables.sort();
+        assert_eq!(tables, ["A", "B"]);
+        assert_eq!(database.run("SELECT x FROM a").unwrap().tables, ["A"]);
+        for sql in [
+            "DELETE FROM A",
+            "INSERT INTO A VALUES (2)",
+            "PRAGMA user_version = 3",
+            "ATTACH ':memory:' AS m",
+        ] {
+            assert!(database.run(sql).is_err(), "{sql}");
+        }
+        assert_eq!(
+            database.run("SELECT x FROM a").unwrap().rows,
+            [[Cell::Integer(1)]]
+        );
+    }
+}

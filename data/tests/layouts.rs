@@ -1,0 +1,315 @@
+//! The three layouts on small made-up folders, whole and broken.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails as the test does"
+)]
+
+use std::path::Path;
+
+use data::{AnswerType, Dataset, check};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// A database with two tables: three dogs, two owners, one dog without an owner.
+fn write_database(path: &Path) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let sql = "CREATE TABLE Owners (id INTEGER PRIMARY KEY, city TEXT);
+        CREATE TABLE Dogs (id INTEGER PRIMARY KEY, name TEXT, owner INTEGER, weight REAL);
+        INSERT INTO Owners VALUES (1, 'Rome'), (2, 'Oslo');
+        INSERT INTO Dogs VALUES (1, 'Max', 1, 9.5), (2, 'Bella', 2, 4.25), (3, 'Rex', NULL, 30)";
+    connection.execute_batch(sql).unwrap();
+}
+
+fn spider(dev: &Value) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("tables.json"), "[]");
+    write(&dir.path().join("dev.json"), &dev.to_string());
+    write_database(&dir.path().join("database/dogs/dogs.sqlite"));
+    dir
+}
+
+fn record(question: &str, query: &str) -> Value {
+    json!({"db_id": "dogs", "question": question, "query": query})
+}
+
+fn sqlenv_record(id: &str, gold: &Value) -> Value {
+    json!({
+        "question_id": id, "question_text": "How many dogs?", "database_name": "dogs",
+        "gold_sql": "SELECT count(*) FROM Dogs", "gold_answer": gold, "answer_type": "integer",
+        "difficulty": "easy", "tables_involved": ["Dogs"], "split": id.split('_').nth(1).unwrap(),
+    })
+}
+
+fn sqlenv(root: &str, train: &Value, eval: &Value) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join(root);
+    write(
+        &root.join("questions/questions_train.json"),
+        &train.to_string(),
+    );
+    write(
+        &root.join("questions/questions_eval.json"),
+        &eval.to_string(),
+    );
+    write(&root.join("questions/db_list.json"), "[\"dogs\"]");
+    write_database(&root.join("databases/dogs/dogs.sqlite"));
+    dir
+}
+
+fn open_all(dir: &Path) -> Dataset {
+    Dataset::open(dir, Some(&["all".to_owned()])).unwrap()
+}
+
+fn error_of(dir: &Path) -> String {
+    Dataset::open(dir, Some(&["all".to_owned()]))
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn spider_answers_come_from_its_gold_sql() {
+    let dev = json!([
+        record("How many dogs?", "SELECT count(*) FROM dogs"),
+        record(
+            "How heavy is Max?",
+            "SELECT weight FROM Dogs WHERE name = 'Max'"
+        ),
+        record("Name all dogs.", "SELECT name FROM Dogs"),
+        record(
+            "Which cities?",
+            "SELECT D.name, O.city FROM dogs AS D JOIN owners AS O ON D.owner = O.id"
+        ),
+        record("Who owns Rex?", "SELECT owner FROM Dogs WHERE name = 'Rex'"),
+        record("Any cats?", "SELECT name FROM Dogs WHERE name = 'Tom'"),
+        record("Any birds?", "SELECT name FROM Birds"),
+    ]);
+    let dir = spider(&dev);
+    let dataset = open_all(dir.path());
+    let types: Vec<AnswerType> = dataset
+        .questions
+        .iter()
+        .map(|question| question.answer_type)
+        .collect();
+    assert_eq!(
+        types,
+        [
+            AnswerType::Integer,
+            AnswerType::Float,
+            AnswerType::List,
+            AnswerType::Table
+        ]
+    );
+    assert_eq!(
+        dataset.questions[2].gold_answer,
+        json!(["Max", "Bella", "Rex"])
+    );
+    let mut tables = dataset.questions[3].tables_involved.clone();
+    tables.sort();
+    assert_eq!(
+        tables,
+        ["Dogs", "Owners"],
+        "names as the database declares them"
+    );
+    let left_out: Vec<(&str, &str)> = dataset
+        .left_out
+        .iter()
+        .map(|left_out| (&*left_out.place, &*left_out.reason))
+        .collect();
+    assert_eq!(
+        left_out,
+        [
+            (
+                "dev.json[4]",
+                "the gold SQL returns nothing but NULL or blanks"
+            ),
+            ("dev.json[5]", "the gold SQL returns no row"),
+            ("dev.json[6]", "the gold SQL fails: no such table: Birds"),
+        ]
+    );
+    assert!(
+        check(dir.path(), Some(&["dogs".to_owned()]))
+            .unwrap()
+            .is_clean()
+    );
+}
+
+#[test]
+fn wordings_of_a_spider_query_stay_in_one_split() {
+    let queries: Vec<Value> = (0..60)
+        .flat_map(|limit| {
+            let query = format!("SELECT name FROM Dogs LIMIT {}", limit + 1);
+            [
+                record("One?", &query),
+                record(
+                    "The other?",
+                    &format!("select  NAME from dogs limit {} ;", limit + 1),
+                ),
+            ]
+        })
+        .collect();
+    let dir = spider(&json!(queries));
+    let dataset = open_all(dir.path());
+    assert_eq!(dataset.split_names(), ["eval", "train"]);
+    for pair in dataset.questions.chunks(2) {
+        assert_eq!(pair[0].split, pair[1].split, "{}", pair[0].gold_sql);
+    }
+    assert!(
+        (12..=60).contains(&dataset.split("eval").count()),
+        "near 30 in 100"
+    );
+    assert!(
+        dataset
+            .questions
+            .iter()
+            .any(|question| question.question_id == "dogs_train_000")
+    );
+}
+
+#[test]
+fn sqlenv_files_open_in_both_places_and_empty_answers_are_left_out() {
+    for root in ["", "data"] {
+        let train = json!([
+            sqlenv_record("dogs_train_000", &json!(3)),
+            sqlenv_record("dogs_train_001", &json!(null))
+        ]);
+        let dir = sqlenv(
+            root,
+            &train,
+            &json!([sqlenv_record("dogs_eval_000", &json!(3))]),
+        );
+        let dataset = Dataset::open(dir.path(), None).unwrap();
+        assert_eq!(dataset.questions.len(), 2);
+        assert_eq!(
+            dataset.split("eval").next().unwrap().question_id,
+            "dogs_eval_000"
+        );
+        assert_eq!(dataset.left_out[0].place, "dogs_train_001");
+        let file = &dataset.databases["dogs"];
+        assert_eq!((file.sha256.len(), file.size_bytes > 0), (64, true));
+    }
+}
+
+#[test]
+fn a_check_reports_wrong_answers_and_queries_in_two_splits() {
+    let train = json!([sqlenv_record("dogs_train_000", &json!(4))]);
+    let dir = sqlenv(
+        "",
+        &train,
+        &json!([sqlenv_record("dogs_eval_000", &json!(3))]),
+    );
+    let report = check(dir.path(), None).unwrap();
+    assert_eq!(report.problems.len(), 2, "{report}");
+    assert!(
+        report.problems[0].contains("dogs_train_000: the gold SQL now gives 3, the record says 4"),
+        "{report}"
+    );
+    assert!(
+        report.problems[1].contains("in the splits {\"eval\", \"train\"}"),
+        "{report}"
+    );
+}
+
+#[test]
+fn malformed_input_is_named_with_its_place() {
+    let good = record("How many dogs?", "SELECT count(*) FROM Dogs");
+    let cases = [
+        (
+            spider(&json!([good, {"db_id": "dogs", "question": "?"}])),
+            "dev.json: index 1: missing field `query`",
+        ),
+        (
+            spider(&json!([record("?", "  ")])),
+            "dev.json: index 0: the field query is empty",
+        ),
+        (
+            spider(&json!({"questions": []})),
+            "dev.json: not a JSON array",
+        ),
+        (
+            spider(&json!([{"db_id": "cats", "question": "?", "query": "SELECT 1"}])),
+            "cats.sqlite: the database `cats` is missing",
+        ),
+        (
+            spider(&json!([record("?", "SELECT 1 WHERE 0")])),
+            "no usable question (1 left out)",
+        ),
+        (
+            sqlenv("", &json!([{"question_id": "x"}]), &json!([])),
+            "questions_train.json: index 0: missing field",
+        ),
+        (
+            sqlenv(
+                "",
+                &json!([sqlenv_record("dogs_train_000", &json!(3))]),
+                &json!([sqlenv_record("dogs_train_000", &json!(3))]),
+            ),
+            "question_id `dogs_train_000` occurs twice",
+        ),
+    ];
+    for (dir, expected) in cases {
+        let error = error_of(dir.path());
+        assert!(error.contains(expected), "{error}\nlacks {expected}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_none_of_the_three_says_what_was_sought() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(error_of(&dir.path().join("nowhere")).contains("no such folder"));
+    let error = error_of(dir.path());
+    assert!(
+        ["manifest.json", "tables.json", "questions_train.json"]
+            .iter()
+            .all(|file| error.contains(file)),
+        "{error}"
+    );
+    write(&dir.path().join("tables.json"), "[]");
+    assert!(error_of(dir.path()).contains("neither dev.json nor train_spider.json"));
+    write(&dir.path().join("manifest.json"), "{}");
+    let error = error_of(dir.path());
+    assert!(
+        error.contains("manifest.json: not a manifest") && error.contains("sqlenv data build"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_broken_database_is_named() {
+    let dir = spider(&json!([record(
+        "How many dogs?",
+        "SELECT count(*) FROM Dogs"
+    )]));
+    write(
+        &dir.path().join("database/dogs/dogs.sqlite"),
+        "this is not a database, and never was one",
+    );
+    let error = error_of(dir.path());
+    assert!(
+        error.contains("dogs.sqlite: not a readable SQLite database"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_unknown_database_is_named_with_those_that_are_there() {
+    let dir = spider(&json!([record(
+        "How many dogs?",
+        "SELECT count(*) FROM Dogs"
+    )]));
+    let error = Dataset::open(dir.path(), Some(&["cats".to_owned()]))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`cats`") && error.contains("there are dogs"),
+        "{error}"
+    );
+    let error = Dataset::open(dir.path(), None).unwrap_err().to_string();
+    assert!(error.contains("none of SQLEnv's ten databases"), "{error}");
+}

@@ -1,0 +1,234 @@
+//! Settings of an env-node.
+//!
+//! Invariant: a default config serves; whatever changes what an agent can see is part of the environment version (see
+//! [`EnvConfig::environment_version`]), so that nodes of unlike rules refuse each other's tokens.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{error::EnvError, reward::RewardProfile};
+
+/// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
+const RULES_VERSION: &str = "1";
+/// Actions an episode may have at most, whatever the caller asks for.
+pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
+/// An HMAC key shorter than this is refused.
+const MIN_SIGNING_KEY_BYTES: usize = 32;
+
+/// Settings of an env-node; every field has a default.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvConfig {
+    /// Actions per episode where the caller asks for none; 1 to 1,000.
+    pub step_budget: u32,
+    /// Reward profile where the caller asks for none.
+    pub reward_profile: RewardProfile,
+    /// Taken from the reward of each action after the end of an episode; `SQLEnv`'s adapter takes 0.1.
+    pub post_episode_penalty: f64,
+    /// Bytes of an action's argument; a longer one is an error observation. Bounds answers; SQL has its own limit.
+    pub argument_bytes: usize,
+    /// Threads that run SQL; 0 means one per core.
+    pub sql_threads: usize,
+    /// Queries that may wait for a thread; more are refused with `RESOURCE_EXHAUSTED`.
+    pub sql_queue: usize,
+    /// Open databases kept per thread.
+    pub connections_per_thread: usize,
+    /// What one query may use.
+    pub sql: SqlLimits,
+    /// What one observation may show.
+    pub result: ResultLimits,
+    /// Seconds from Reset until a token expires.
+    pub token_ttl_seconds: u64,
+    /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent: random at start, so
+    /// that tokens end with the process. Never written out.
+    #[serde(skip_serializing)]
+    pub signing_key: Option<SigningKey>,
+}
+
+/// What one query may use.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SqlLimits {
+    /// Steps of SQLite's virtual machine: a time-out that is the same on every machine.
+    pub vm_steps: u64,
+    /// Backstop for work that virtual machine steps do not see, in seconds.
+    pub wall_clock_seconds: f64,
+    /// Bytes of one string, blob or row.
+    pub value_bytes: u32,
+    /// Bytes of the statement.
+    pub statement_bytes: u32,
+    /// Rows read from a result; progress compares that many.
+    pub rows: usize,
+}
+
+/// What one observation may show.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResultLimits {
+    /// Rows of a QUERY.
+    pub rows: usize,
+    /// Bytes of one cell.
+    pub cell_bytes: usize,
+    /// Bytes of one row.
+    pub row_bytes: usize,
+    /// Bytes of all rows; the first row is always shown.
+    pub result_bytes: usize,
+}
+
+/// A secret; it is not shown by `Debug`.
+#[derive(Clone, Deserialize)]
+pub struct SigningKey(String);
+
+impl From<String> for SigningKey {
+    fn from(key: String) -> Self {
+        Self(key)
+    }
+}
+
+impl SigningKey {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(secret)")
+    }
+}
+
+impl Default for EnvConfig {
+    fn default() -> Self {
+        Self {
+            step_budget: 15,
+            reward_profile: RewardProfile::Default,
+            post_episode_penalty: 0.0,
+            argument_bytes: 1 << 20,
+            sql_threads: 0,
+            sql_queue: 4_096,
+            connections_per_thread: 16,
+            sql: SqlLimits::default(),
+            result: ResultLimits::default(),
+            token_ttl_seconds: 24 * 3_600,
+            signing_key: None,
+        }
+    }
+}
+
+impl Default for SqlLimits {
+    fn default() -> Self {
+        Self {
+            vm_steps: 20_000_000,
+            wall_clock_seconds: 2.0,
+            value_bytes: 16 << 10,
+            statement_bytes: 16 << 10,
+            rows: 200,
+        }
+    }
+}
+
+impl Default for ResultLimits {
+    fn default() -> Self {
+        Self {
+            rows: 20,
+            cell_bytes: 500,
+            row_bytes: 4_000,
+            result_bytes: 16_000,
+        }
+    }
+}
+
+impl EnvConfig {
+    /// Names the rules an episode is played by: the code's version and a digest of the settings that agents can feel.
+    pub fn environment_version(&self) -> String {
+        let felt = serde_json::json!({
+            "post_episode_penalty": self.post_episode_penalty,
+            "argument_bytes": self.argument_bytes,
+            "sql": self.sql,
+            "result": self.result,
+        });
+        let digest = Sha256::digest(felt.to_string());
+        format!("{RULES_VERSION}-{}", hex::encode(&digest[..4]))
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+        let refuse = |field, remedy: &str| {
+            Err(EnvError::Config {
+                field,
+                remedy: remedy.to_owned(),
+            })
+        };
+        if !(1..=MAX_STEP_BUDGET).contains(&self.step_budget) {
+            return refuse("step_budget", "give 1 to 1000");
+        }
+        if !(0.0..=1.0).contains(&self.post_episode_penalty) {
+            return refuse("post_episode_penalty", "give a number from 0 to 1");
+        }
+        let wall_clock = self.sql.wall_clock_seconds;
+        if !(wall_clock > 0.0 && wall_clock <= 3_600.0) {
+            return refuse(
+                "sql.wall_clock_seconds",
+                "give more than 0 and at most 3600",
+            );
+        }
+        for (field, value) in [
+            ("argument_bytes", self.argument_bytes),
+            ("sql_queue", self.sql_queue),
+            ("connections_per_thread", self.connections_per_thread),
+            ("sql.rows", self.sql.rows),
+            ("result.rows", self.result.rows),
+            ("result.cell_bytes", self.result.cell_bytes),
+            ("result.row_bytes", self.result.row_bytes),
+            ("result.result_bytes", self.result.result_bytes),
+        ] {
+            if value == 0 {
+                return refuse(field, "give at least 1");
+            }
+        }
+        if self.sql.rows <= self.result.rows {
+            return refuse("sql.rows", "give more than result.rows");
+        }
+        match &self.signing_key {
+            Some(key) if key.as_bytes().len() < MIN_SIGNING_KEY_BYTES => refuse(
+                "signing_key",
+                "give at least 32 bytes, or none for a random key",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_neither_shown_nor_written() {
+        let config = EnvConfig {
+            signing_key: Some("0123456789abcdef0123456789abcdef".to_owned().into()),
+            ..EnvConfig::default()
+        };
+        assert!(config.validate().is_ok());
+        assert!(!format!("{config:?}").contains("abcdef"));
+        let written = serde_json::to_string(&config).unwrap();
+        assert!(!written.contains("abcdef"));
+        let read: EnvConfig = serde_json::from_str(&written).unwrap();
+        assert_eq!(read.environment_version(), config.environment_version());
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let config = EnvConfig {
+            step_budget: 0,
+            ..EnvConfig::default()
+        };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "env-node setting step_budget is out of range: give 1 to 1000"
+        );
+        let unknown = serde_json::from_str::<EnvConfig>(r#"{"step_bugdet": 3}"#);
+        assert!(unknown.unwrap_err().to_string().contains("step_bugdet"));
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong outside the agent's doing.
+//!
+//! What the agent does wrong (bad SQL, unknown table, spent budget) is an observation and never an [`EnvError`].
+
+use std::path::PathBuf;
+
+use crate::token::TokenError;
+
+/// An env-node cannot start, or cannot serve a call.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// A setting is out of range. Remedy: in the message.
+    #[error("env-node setting {field} is out of range: {remedy}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What to give.
+        remedy: String,
+    },
+    /// A database file cannot be served. Remedy: in the message.
+    #[error("database {name:?} ({path}): {reason}", path = path.display())]
+    Database {
+        /// The database.
+        name: String,
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The dataset is inconsistent. Remedy: in the message.
+    #[error("dataset {dataset:?}: {reason}")]
+    Dataset {
+        /// The dataset.
+        dataset: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The caller asked for something that does not exist here.
+    #[error("{0}")]
+    NotFound(String),
+    /// The caller's request is malformed.
+    #[error("{0}")]
+    Request(String),
+    /// The episode token is refused.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Too many queries wait. Remedy: retry after a pause, add nodes, or raise `sql_threads` or `sql_queue`.
+    #[error("env-node is overloaded: {waiting} queries wait; retry after a pause")]
+    Overloaded {
+        /// Length of the queue.
+        waiting: usize,
+    },
+    /// A query thread failed. Remedy: retry; the step was not applied.
+    #[error("env-node failed inside: {0}; the step was not applied, retry it")]
+    Internal(String),
+    /// The server stopped on a transport error.
+    #[error("env-node server failed: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}

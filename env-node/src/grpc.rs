@@ -1,0 +1,146 @@
+//! The `sqlenv.v1.Env` service and its server.
+//!
+//! Invariant: what the agent does wrong is an observation; a status means that the step was not applied. The clock is
+//! read here and nowhere else.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use proto::v1::{
+    FILE_DESCRIPTOR_SET, InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse,
+    ResetRequest, ResetResponse, StepRequest, StepResponse,
+    env_server::{Env, EnvServer},
+};
+use tokio::net::TcpListener;
+use tonic::{
+    Code, Request, Response, Status, async_trait,
+    transport::{Server, server::TcpIncoming},
+};
+
+use crate::{error::EnvError, metrics, node::EnvNode, token::TokenError};
+
+/// Largest request: a token with a full history and one action.
+const MAX_REQUEST_BYTES: usize = 32 << 20;
+/// Largest reply: the same, or a page of questions.
+const MAX_REPLY_BYTES: usize = 64 << 20;
+
+#[async_trait]
+impl Env for EnvNode {
+    async fn reset(
+        &self,
+        request: Request<ResetRequest>,
+    ) -> Result<Response<ResetResponse>, Status> {
+        reply(Self::reset(self, request.into_inner(), now_unix_seconds()))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "times the call for a metric")]
+    async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
+        let began = Instant::now();
+        let StepRequest { token, action } = request.into_inner();
+        let action = action.unwrap_or_default();
+        let outcome = Self::step(self, token, &action, now_unix_seconds()).await;
+        if let Ok(response) = &outcome {
+            metrics::step_served(&action.action_type, response, began.elapsed());
+        }
+        reply(outcome)
+    }
+
+    async fn list_questions(
+        &self,
+        request: Request<ListQuestionsRequest>,
+    ) -> Result<Response<ListQuestionsResponse>, Status> {
+        reply(Self::list_questions(self, &request.into_inner()))
+    }
+
+    async fn info(&self, _request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        reply(Ok(Self::info(self)))
+    }
+}
+
+impl EnvNode {
+    /// The generated server, for `proto::Transport::in_process` or a router.
+    pub fn service(&self) -> EnvServer<Self> {
+        EnvServer::new(self.clone())
+            .max_decoding_message_size(MAX_REQUEST_BYTES)
+            .max_encoding_message_size(MAX_REPLY_BYTES)
+    }
+}
+
+/// Serves `node` on `listener`, with the standard health and reflection services, until `shutdown` resolves; calls in
+/// flight are finished first.
+///
+/// # Errors
+/// The transport fails.
+pub async fn serve(
+    listener: TcpListener,
+    node: EnvNode,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), EnvError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<EnvServer<EnvNode>>().await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("descriptors are compiled in: this is a bug");
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .add_service(health_service)
+        .add_service(reflection)
+        .add_service(node.service())
+        .serve_with_incoming_shutdown(incoming, async move {
+            shutdown.await;
+            health.set_not_serving::<EnvServer<EnvNode>>().await;
+        })
+        .await?;
+    Ok(())
+}
+
+fn reply<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
+    match outcome {
+        Ok(message) => Ok(Response::new(message)),
+        Err(error) => {
+            let status = Status::from(error);
+            metrics::call_refused(status.code());
+            Err(status)
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tokens expire by the clock; the node takes it as an argument"
+)]
+fn now_unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+impl From<EnvError> for Status {
+    fn from(error: EnvError) -> Self {
+        let code = match &error {
+            EnvError::NotFound(_) => Code::NotFound,
+            EnvError::Request(_) => Code::InvalidArgument,
+            EnvError::Token(
+                TokenError::Malformed(_) | TokenError::ForeignKey { .. } | TokenError::Forged,
+            ) => Code::Unauthenticated,
+            EnvError::Token(
+                TokenError::Expired(_)
+                | TokenError::ForeignVersion { .. }
+                | TokenError::ForeignDatabase { .. },
+            ) => Code::FailedPrecondition,
+            EnvError::Overloaded { .. } => Code::ResourceExhausted,
+            EnvError::Internal(_) => Code::Unavailable,
+            EnvError::Config { .. }
+            | EnvError::Database { .. }
+            | EnvError::Dataset { .. }
+            | EnvError::Serve(_) => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,34 @@
+//! The environment: stateless episodes over read-only SQL databases, served as `sqlenv.v1.Env`.
+//!
+//! An episode is a value, carried by a signed token; [`EnvNode`] joins the pure step ([`episode`], [`reward`],
+//! [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but caches. What the agent does wrong is an
+//! observation; only infrastructure faults are errors. Leaves out OpenEnv's HTTP faces and the admin port.
+
+mod catalog;
+mod config;
+mod database;
+mod decimal;
+pub mod episode;
+mod error;
+mod gold;
+mod grpc;
+mod metrics;
+mod node;
+mod pool;
+pub mod progress;
+pub mod reward;
+mod rows;
+mod sandbox;
+mod schema;
+mod sql_text;
+mod token;
+pub mod verifier;
+
+pub use config::{EnvConfig, ResultLimits, SigningKey, SqlLimits};
+pub use error::EnvError;
+pub use grpc::serve;
+pub use metrics::describe as describe_metrics;
+pub use node::EnvNode;
+pub use rows::{Cell, Rows};
+pub use schema::{Schema, Table};
+pub use token::TokenError;

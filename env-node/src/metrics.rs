@@ -1,0 +1,114 @@
+//! Names of the env-node's metrics, each defined once. Counters and gauges go to whatever recorder the process installs.
+
+use std::time::Duration;
+
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use proto::v1::StepResponse;
+
+use crate::{
+    episode::EpisodeState,
+    reward::RewardProfile,
+    sandbox::{Failure, QueryRun},
+};
+
+/// Episodes started, by `profile`.
+const EPISODES: &str = "env_episodes_total";
+/// Episodes ended, by `outcome`: correct, incorrect, exhausted.
+const EPISODES_ENDED: &str = "env_episodes_ended_total";
+/// Steps, by `action` and `ok`.
+const STEPS: &str = "env_steps_total";
+/// Time to serve a step, by `action`.
+const STEP_SECONDS: &str = "env_step_seconds";
+/// Queries, by `outcome`.
+const QUERIES: &str = "env_queries_total";
+/// Virtual machine steps of a query.
+const QUERY_VM_STEPS: &str = "env_query_vm_steps";
+/// Queries that wait for a thread.
+const QUEUE_DEPTH: &str = "env_queue_depth";
+/// Calls refused, by `code`.
+const REFUSED: &str = "env_refused_calls_total";
+
+/// Describes every metric to the recorder in place. Call after the recorder is installed.
+pub fn describe() {
+    describe_counter!(EPISODES, "Episodes started, by reward profile");
+    describe_counter!(
+        EPISODES_ENDED,
+        "Episodes ended, by outcome: correct, incorrect, exhausted"
+    );
+    describe_counter!(
+        STEPS,
+        "Steps served, by action and whether the action succeeded"
+    );
+    describe_histogram!(
+        STEP_SECONDS,
+        Unit::Seconds,
+        "Time to serve a step, by action"
+    );
+    describe_counter!(
+        QUERIES,
+        "Queries run, by outcome: ok, denied, vm_steps, wall_clock, error"
+    );
+    describe_histogram!(
+        QUERY_VM_STEPS,
+        Unit::Count,
+        "SQLite virtual machine steps of a query"
+    );
+    describe_gauge!(QUEUE_DEPTH, Unit::Count, "Queries that wait for a thread");
+    describe_counter!(REFUSED, "Calls refused, by gRPC status code");
+}
+
+pub(crate) fn episode_started(profile: RewardProfile) {
+    counter!(EPISODES, "profile" => profile.to_string()).increment(1);
+}
+
+pub(crate) fn step_served(action_type: &str, response: &StepResponse, took: Duration) {
+    let action = ["DESCRIBE", "SAMPLE", "QUERY", "ANSWER"]
+        .into_iter()
+        .find(|name| name.eq_ignore_ascii_case(action_type.trim()))
+        .unwrap_or("unknown");
+    let Some(observation) = &response.observation else {
+        return;
+    };
+    let ok = if observation.error.is_empty() {
+        "true"
+    } else {
+        "false"
+    };
+    counter!(STEPS, "action" => action, "ok" => ok).increment(1);
+    histogram!(STEP_SECONDS, "action" => action).record(took);
+}
+
+pub(crate) fn episode_ended(state: &EpisodeState) {
+    let answered = state
+        .history
+        .last()
+        .is_some_and(|action| action.starts_with("ANSWER"));
+    let outcome = match (state.correct, answered) {
+        (true, _) => "correct",
+        (false, true) => "incorrect",
+        (false, false) => "exhausted",
+    };
+    counter!(EPISODES_ENDED, "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn query_run(run: &QueryRun) {
+    let outcome = match run.rows.as_ref().map_err(|error| error.failure) {
+        Ok(_) => "ok",
+        Err(Failure::Denied) => "denied",
+        Err(Failure::VmSteps) => "vm_steps",
+        Err(Failure::WallClock) => "wall_clock",
+        Err(Failure::Sqlite) => "error",
+    };
+    counter!(QUERIES, "outcome" => outcome).increment(1);
+    histogram!(QUERY_VM_STEPS).record(run.vm_steps as f64);
+}
+
+pub(crate) fn queue_depth(waiting: usize) {
+    gauge!(QUEUE_DEPTH).set(waiting as f64);
+}
+
+pub(crate) fn call_refused(code: tonic::Code) {
+    counter!(REFUSED, "code" => format!("{code:?}")).increment(1);
+}

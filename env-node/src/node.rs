@@ -1,0 +1,277 @@
+//! An env-node: datasets, databases and threads joined to the pure step.
+//!
+//! Invariant: the node holds caches only. A reply is a function of the request, the dataset, the config and, for
+//! expiry, the clock that the caller passes in. Leaves out the wire (`grpc.rs`).
+
+use std::sync::Arc;
+
+use data::{AnswerType, Dataset};
+use proto::v1::{
+    self, Action, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
+    ResetResponse, StepResponse,
+};
+
+use crate::{
+    catalog::{Catalog, Item},
+    config::{EnvConfig, MAX_STEP_BUDGET},
+    episode::{self, Effect, EpisodeState, Outcome, Plan},
+    error::EnvError,
+    gold::{GoldRows, is_right},
+    metrics,
+    pool::Pool,
+    progress::Profile,
+    reward::RewardProfile,
+    sandbox::Sandbox,
+    token::{TokenBody, TokenError, TokenKey},
+};
+
+const MAX_EPISODE_ID_BYTES: usize = 255;
+
+/// Serves episodes. Cheap to clone; all clones share databases and threads.
+#[derive(Clone)]
+pub struct EnvNode(Arc<Inner>);
+
+struct Inner {
+    config: EnvConfig,
+    environment_version: String,
+    key: TokenKey,
+    catalog: Catalog,
+    pool: Pool,
+}
+
+impl EnvNode {
+    /// Verifies every database by hash, reads the schemas and starts the SQL threads.
+    ///
+    /// # Errors
+    /// A setting out of range, a database file that is missing, changed or broken, or a question on an absent database.
+    pub fn open(dataset: Dataset, config: EnvConfig) -> Result<Self, EnvError> {
+        config.validate()?;
+        Ok(Self(Arc::new(Inner {
+            environment_version: config.environment_version(),
+            key: signing_key(&config)?,
+            catalog: Catalog::open(dataset, &config.result)?,
+            pool: Pool::new(&config)?,
+            config,
+        })))
+    }
+
+    /// Starts an episode.
+    pub(crate) fn reset(
+        &self,
+        request: ResetRequest,
+        now_unix_seconds: u64,
+    ) -> Result<ResetResponse, EnvError> {
+        let node = &self.0;
+        let item = node.catalog.choose(&request)?;
+        let question_id = item.question.question_id.clone();
+        let reward_profile = match request.reward_profile.as_str() {
+            "" => node.config.reward_profile,
+            name => name
+                .parse::<RewardProfile>()
+                .map_err(|error| EnvError::Request(error.to_string()))?,
+        };
+        let step_budget = match request.step_budget {
+            0 => node.config.step_budget,
+            budget if budget <= MAX_STEP_BUDGET => budget,
+            budget => {
+                return Err(EnvError::Request(format!(
+                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
+                )));
+            }
+        };
+        let episode_id = match request.episode_id {
+            id if id.is_empty() => format!("{question_id}#{}", request.seed),
+            id if id.len() <= MAX_EPISODE_ID_BYTES => id,
+            id => {
+                return Err(EnvError::Request(format!(
+                    "episode_id has {} bytes; at most {MAX_EPISODE_ID_BYTES} are allowed",
+                    id.len()
+                )));
+            }
+        };
+        let body = TokenBody {
+            environment_version: node.environment_version.clone(),
+            expires_at_unix_seconds: now_unix_seconds.saturating_add(node.config.token_ttl_seconds),
+            database_sha256: item.database.file.sha256.clone(),
+            state: EpisodeState {
+                episode_id: episode_id.clone(),
+                question_id: question_id.clone(),
+                reward_profile: reward_profile as i32,
+                step_budget,
+                ..EpisodeState::default()
+            },
+        };
+        metrics::episode_started(reward_profile);
+        Ok(ResetResponse {
+            token: node.key.seal(&body),
+            episode_id,
+            question_id,
+            observation: Some(
+                body.state
+                    .observation(&item.question.question_text, &item.database.schema),
+            ),
+        })
+    }
+
+    /// Applies one action to the episode in `token`.
+    pub(crate) async fn step(
+        &self,
+        token: Vec<u8>,
+        action: &Action,
+        now_unix_seconds: u64,
+    ) -> Result<StepResponse, EnvError> {
+        let node = &self.0;
+        let mut body = node
+            .key
+            .open(&token, &node.environment_version, now_unix_seconds)?;
+        let item = node.question_of(&body)?;
+        let effect = if body.state.done {
+            episode::after_the_end(&body.state, node.config.post_episode_penalty)
+        } else {
+            node.play(item, &body.state, action).await?
+        };
+        let token = if body.state.done {
+            token
+        } else {
+            body.state.clone_from(&effect.state);
+            if body.state.done {
+                metrics::episode_ended(&body.state);
+            }
+            node.key.seal(&body)
+        };
+        Ok(response(token, effect, item))
+    }
+
+    /// Lists questions, without their answers.
+    pub(crate) fn list_questions(
+        &self,
+        request: &ListQuestionsRequest,
+    ) -> Result<ListQuestionsResponse, EnvError> {
+        self.0.catalog.list(request)
+    }
+
+    /// Describes the node.
+    pub(crate) fn info(&self) -> InfoResponse {
+        let node = &self.0;
+        let databases = node.catalog.databases().map(|database| v1::Database {
+            name: database.file.name.clone(),
+            sha256: database.file.sha256.clone(),
+            size_bytes: database.file.size_bytes,
+        });
+        let splits = node.catalog.split_sizes().map(|(name, count)| v1::Split {
+            name: name.to_owned(),
+            question_count: count as u32,
+        });
+        InfoResponse {
+            environment_version: node.environment_version.clone(),
+            default_reward_profile: node.config.reward_profile.to_string(),
+            default_step_budget: node.config.step_budget,
+            databases: databases.collect(),
+            splits: splits.collect(),
+        }
+    }
+}
+
+impl Inner {
+    fn question_of(&self, body: &TokenBody) -> Result<&Item, TokenError> {
+        let question_id = &body.state.question_id;
+        self.catalog
+            .get(question_id)
+            .filter(|item| item.database.file.sha256 == body.database_sha256)
+            .ok_or_else(|| TokenError::ForeignDatabase {
+                question_id: question_id.clone(),
+            })
+    }
+
+    async fn play(
+        &self,
+        item: &Item,
+        state: &EpisodeState,
+        action: &Action,
+    ) -> Result<Effect, EnvError> {
+        let schema = &item.database.schema;
+        let plan = episode::plan(action, schema, self.config.argument_bytes);
+        let outcome = match &plan {
+            Plan::Describe(table) => Outcome::Text(schema.tables[*table].description.clone()),
+            Plan::Sample(table) => Outcome::Text(schema.tables[*table].sample.clone()),
+            Plan::Query(sql) => self.query(item, sql).await?,
+            Plan::Answer(answer) => Outcome::Verdict(self.is_right(item, answer).await?),
+            Plan::Refuse(error) => Outcome::Error(error.clone()),
+        };
+        Ok(episode::apply(state, action, &plan, outcome))
+    }
+
+    async fn query(&self, item: &Item, sql: &str) -> Result<Outcome, EnvError> {
+        let (sql, limits) = (sql.to_owned(), self.config.result);
+        let (question, gold) = (Arc::clone(&item.question), Arc::clone(&item.gold));
+        let work = move |sandbox: &Sandbox| {
+            let run = sandbox.query(&sql);
+            metrics::query_run(&run);
+            match run.rows {
+                Ok(rows) => {
+                    let gold = gold.get_or_init(|| GoldRows::run(sandbox, &question.gold_sql));
+                    let level = gold
+                        .profile
+                        .as_ref()
+                        .map_or(0, |gold| Profile::new(&rows).level(gold));
+                    Outcome::Rows {
+                        text: rows.render(&limits),
+                        level,
+                    }
+                }
+                Err(error) => Outcome::Error(error.message),
+            }
+        };
+        self.pool.run(Arc::clone(&item.database), work).await
+    }
+
+    /// Scalars are checked here; lists and tables, which need the gold rows and take time, by the SQL threads.
+    async fn is_right(&self, item: &Item, answer: &str) -> Result<bool, EnvError> {
+        if !matches!(
+            item.question.answer_type,
+            AnswerType::List | AnswerType::Table
+        ) {
+            return Ok(is_right(&item.question, None, answer));
+        }
+        let (question, gold, answer) = (
+            Arc::clone(&item.question),
+            Arc::clone(&item.gold),
+            answer.to_owned(),
+        );
+        let work = move |sandbox: &Sandbox| {
+            let gold = gold.get_or_init(|| GoldRows::run(sandbox, &question.gold_sql));
+            is_right(&question, gold.rows.as_deref(), &answer)
+        };
+        self.pool.run(Arc::clone(&item.database), work).await
+    }
+}
+
+fn signing_key(config: &EnvConfig) -> Result<TokenKey, EnvError> {
+    if let Some(key) = &config.signing_key {
+        return Ok(TokenKey::new(key.as_bytes()));
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| EnvError::Internal(format!("the system gives no random key: {error}")))?;
+    let key = TokenKey::new(&bytes);
+    tracing::info!(
+        key_id = key.id(),
+        "signing episode tokens with a random key: they end with this process; set signing_key to share them between nodes"
+    );
+    Ok(key)
+}
+
+fn response(token: Vec<u8>, effect: Effect, item: &Item) -> StepResponse {
+    let mut observation = effect
+        .state
+        .observation(&item.question.question_text, &item.database.schema);
+    observation.result = effect.result;
+    observation.error = effect.error;
+    observation.reward = Some(effect.reward.total());
+    StepResponse {
+        token,
+        observation: Some(observation),
+        reward_components: Some(effect.reward.components()),
+        correct: effect.state.correct,
+    }
+}

@@ -1,0 +1,155 @@
+//! How close returned rows come to the gold rows.
+//!
+//! `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of five levels, so that the gold answer
+//! cannot be read off the reward. Pure. Cardinality is `SQLEnv`'s published formula; overlap and range are not
+//! published and are fixed here.
+
+use crate::rows::{Cell, Rows};
+
+/// The level of rows that match the gold rows; levels go from 0 to this.
+pub const TOP_LEVEL: u32 = 4;
+
+/// What of a result counts for closeness.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    row_count: usize,
+    /// Distinct cell texts, sorted.
+    cells: Vec<String>,
+    /// Least and greatest number among the cells.
+    range: Option<(f64, f64)>,
+}
+
+impl Profile {
+    /// Sums up rows. Both sides of a comparison must be cut to the same number of rows.
+    pub fn new(rows: &Rows) -> Self {
+        let all_cells = || rows.rows.iter().flatten();
+        let mut cells: Vec<String> = all_cells().map(Cell::to_string).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        let range =
+            all_cells()
+                .filter_map(number)
+                .fold(None, |range: Option<(f64, f64)>, number| {
+                    let (least, greatest) = range.unwrap_or((number, number));
+                    Some((least.min(number), greatest.max(number)))
+                });
+        Self {
+            row_count: rows.rows.len(),
+            cells,
+            range,
+        }
+    }
+
+    /// Closeness of `self` to `gold` as a level from 0 to [`TOP_LEVEL`].
+    pub fn level(&self, gold: &Self) -> u32 {
+        (self.closeness(gold) * f64::from(TOP_LEVEL)).round() as u32
+    }
+
+    /// Closeness of `self` to `gold` in `[0, 1]`; 1 for equal profiles.
+    pub fn closeness(&self, gold: &Self) -> f64 {
+        0.25 * cardinality(self.row_count, gold.row_count)
+            + 0.50 * overlap(&self.cells, &gold.cells)
+            + 0.25 * range_closeness(self.range, gold.range)
+    }
+}
+
+/// `1 - |p - g| / max(p, g, 1)` over row counts.
+pub fn cardinality(predicted_rows: usize, gold_rows: usize) -> f64 {
+    let larger = predicted_rows.max(gold_rows).max(1);
+    1.0 - predicted_rows.abs_diff(gold_rows) as f64 / larger as f64
+}
+
+/// Jaccard index of two sorted sets; two empty sets are equal.
+fn overlap(left: &[String], right: &[String]) -> f64 {
+    let shared = left
+        .iter()
+        .filter(|cell| right.binary_search(cell).is_ok())
+        .count();
+    match left.len() + right.len() - shared {
+        0 => 1.0,
+        union => shared as f64 / union as f64,
+    }
+}
+
+/// Mean closeness of the ends of two ranges; 1 where neither side has numbers, 0 where one side has none.
+fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> f64 {
+    match (left, right) {
+        (None, None) => 1.0,
+        (Some(left), Some(right)) => {
+            0.5 * (relative_closeness(left.0, right.0) + relative_closeness(left.1, right.1))
+        }
+        _ => 0.0,
+    }
+}
+
+/// `1 - |a - b| / max(|a|, |b|)`, not below 0; 1 for equal numbers.
+fn relative_closeness(a: f64, b: f64) -> f64 {
+    if a == b {
+        return 1.0;
+    }
+    (1.0 - (a - b).abs() / a.abs().max(b.abs())).max(0.0)
+}
+
+fn number(cell: &Cell) -> Option<f64> {
+    match cell {
+        Cell::Integer(number) => Some(*number as f64),
+        Cell::Real(number) if number.is_finite() => Some(*number),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn profile(rows: Vec<Vec<Cell>>) -> Profile {
+        Profile::new(&Rows {
+            rows,
+            complete: true,
+        })
+    }
+
+    #[test]
+    fn worked_levels() {
+        let gold = profile(vec![vec![Cell::Integer(39)]]);
+        let text = |text: &str| Cell::Text(text.to_owned());
+        for (rows, level) in [
+            (vec![vec![Cell::Integer(39)]], 4),
+            // 0.25 + 0 + 0.25 × 38/39
+            (vec![vec![Cell::Integer(38)]], 2),
+            // 0.25 + 0 + 0
+            (vec![vec![text("x")]], 1),
+            // 0.125 + 0.25 + 0.1875: one of two cells, the same least number, half the greatest
+            (vec![vec![Cell::Integer(39)], vec![Cell::Integer(78)]], 2),
+            (vec![], 0),
+        ] {
+            assert_eq!(profile(rows.clone()).level(&gold), level, "{rows:?}");
+        }
+    }
+
+    fn cell() -> impl Strategy<Value = Cell> {
+        prop_oneof![
+            Just(Cell::Null),
+            any::<i64>().prop_map(Cell::Integer),
+            any::<f64>()
+                .prop_filter("SQLite has no NaN", |x| !x.is_nan())
+                .prop_map(Cell::Real),
+            "[ab]{0,2}".prop_map(Cell::Text),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn bounded_and_one_on_itself(
+            left in proptest::collection::vec(proptest::collection::vec(cell(), 2), 0..6),
+            right in proptest::collection::vec(proptest::collection::vec(cell(), 2), 0..6),
+        ) {
+            let (left, right) = (profile(left), profile(right));
+            let closeness = left.closeness(&right);
+            prop_assert!((0.0..=1.0).contains(&closeness), "{closeness}");
+            prop_assert_eq!(left.level(&left), TOP_LEVEL);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What an agent may learn of a database by looking: names, columns, row counts, sample rows.
+//!
+//! Invariant: a value read once when the database is opened; DESCRIBE and SAMPLE never touch SQLite again.
+
+/// The tables and views of a database, in order of creation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schema {
+    /// The tables.
+    pub tables: Vec<Table>,
+}
+
+/// One table or view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Name as declared.
+    pub name: String,
+    /// `Table 'x' columns:` and one `- Name: TYPE` line a column.
+    pub columns_text: String,
+    /// What DESCRIBE shows: the columns and the row count.
+    pub description: String,
+    /// What SAMPLE shows: the first rows, numbered.
+    pub sample: String,
+}
+
+impl Table {
+    /// `columns` are pairs of name and declared type; a column declared without a type shows as ANY.
+    pub fn new(name: &str, columns: &[(String, String)], row_count: u64, sample: String) -> Self {
+        let mut columns_text = format!("Table '{name}' columns:");
+        for (column, declared_type) in columns {
+            let shown_type = if declared_type.is_empty() {
+                "ANY"
+            } else {
+                declared_type
+            };
+            columns_text.push_str(&format!("\n- {column}: {shown_type}"));
+        }
+        Self {
+            name: name.to_owned(),
+            description: format!("{columns_text}\nRow count: {row_count}"),
+            columns_text,
+            sample,
+        }
+    }
+}
+
+impl Schema {
+    /// Index of the table of this name; the exact spelling wins over another case.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let position = |matches: &dyn Fn(&Table) -> bool| self.tables.iter().position(matches);
+        position(&|table| table.name == name)
+            .or_else(|| position(&|table| table.name.eq_ignore_ascii_case(name)))
+    }
+
+    /// All table names in one line.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self
+            .tables
+            .iter()
+            .map(|table| table.name.as_str())
+            .collect();
+        names.join(", ")
+    }
+
+    /// The observation's `schema_info`: all table names, then the columns of the described tables, oldest first.
+    pub fn info(&self, described: &[u32]) -> String {
+        let mut info = "Available tables:".to_owned();
+        for table in &self.tables {
+            info.push_str("\n- ");
+            info.push_str(&table.name);
+        }
+        for table in described
+            .iter()
+            .filter_map(|&index| self.tables.get(index as usize))
+        {
+            info.push('\n');
+            info.push_str(&table.columns_text);
+        }
+        info
+    }
+}

@@ -1,0 +1,87 @@
+//! The oracle on real data: describe the tables, run the gold SQL, answer. Needs `../shared/data/spider`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use data::{Dataset, answer_text};
+use env_node::{EnvConfig, EnvNode};
+use proto::{
+    EnvClient, Transport,
+    v1::{Action, ResetRequest, StepRequest, StepResponse},
+};
+
+#[tokio::test]
+async fn the_oracle_is_right_on_every_question() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
+    if !folder.exists() {
+        eprintln!(
+            "SKIPPED: {} is not there; the oracle was not run on Spider",
+            folder.display()
+        );
+        return;
+    }
+    let dataset = Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();
+    let questions = dataset.questions.clone();
+    let node = EnvNode::open(dataset, EnvConfig::default()).unwrap();
+    let mut client = EnvClient::new(Transport::in_process(node.service()));
+    let mut wrong = Vec::new();
+    for question in &questions {
+        let reset = ResetRequest {
+            question_id: question.question_id.clone(),
+            reward_profile: "sqlenv-final".to_owned(),
+            step_budget: 100,
+            ..ResetRequest::default()
+        };
+        let mut token = client.reset(reset).await.unwrap().into_inner().token;
+        let mut total = 0.0;
+        let mut correct = false;
+        let mut errors = String::new();
+        let describes = question
+            .tables_involved
+            .iter()
+            .map(|table| ("DESCRIBE", table.clone()));
+        let rest = [
+            ("QUERY", question.gold_sql.clone()),
+            ("ANSWER", answer_text(question)),
+        ];
+        for (action_type, argument) in describes.chain(rest) {
+            let reply = step(&mut client, token, action_type, argument).await;
+            let seen = reply.observation.unwrap();
+            total += seen.reward.unwrap();
+            errors += &seen.error;
+            token = reply.token;
+            correct = reply.correct;
+        }
+        if !correct || (total - 1.15_f64).abs() > 1e-9 {
+            wrong.push(format!(
+                "{} {correct} {total} {errors} {}",
+                question.question_id, question.gold_sql
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        questions.len(),
+        wrong.join("\n")
+    );
+}
+
+async fn step(
+    client: &mut EnvClient,
+    token: Vec<u8>,
+    action_type: &str,
+    argument: String,
+) -> StepResponse {
+    let action = Some(Action {
+        action_type: action_type.to_owned(),
+        argument,
+    });
+    client
+        .step(StepRequest { token, action })
+        .await
+        .unwrap()
+        .into_inner()
+}

@@ -1,0 +1,205 @@
+//! Group-relative advantages, as TRL 1.16.0 computes them (golden cases in `tests/golden/grpo_cases.json`).
+//!
+//! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that is `None` (or NaN) is
+//! missing; a row in which every reward is missing is unscorable: it takes no part in mean and std and its advantage is 0.
+
+use serde::{Deserialize, Serialize};
+
+/// Added to a standard deviation before dividing by it.
+const STD_EPSILON: f64 = 1e-4;
+/// A standard deviation at or below this counts as "no spread" (`torch.isclose` to zero).
+const ZERO_STD: f64 = 1e-8;
+
+/// What centred rewards are divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaleRewards {
+    /// The standard deviation of the group.
+    #[default]
+    Group,
+    /// The standard deviation of the whole batch.
+    Batch,
+    /// Nothing (Dr. GRPO).
+    None,
+}
+
+/// How several reward columns become one advantage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardAggregation {
+    /// Weighted sum, then centred and scaled.
+    #[default]
+    SumThenNormalize,
+    /// Each column normalised in its group, weighted sum, normalised over the batch (GDPO); ignores [`ScaleRewards`].
+    NormalizeThenSum,
+}
+
+/// How advantages are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdvantageSettings {
+    /// What centred rewards are divided by.
+    pub scale_rewards: ScaleRewards,
+    /// How several reward columns become one advantage.
+    #[serde(alias = "multi_objective_aggregation")]
+    pub aggregation: RewardAggregation,
+}
+
+/// Advantages of a batch and the statistics logged with them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advantages {
+    /// One a row; 0 for unscorable rows.
+    pub advantages: Vec<f64>,
+    /// Mean of the weighted rewards over scorable rows; NaN if there is none.
+    pub reward_mean: f64,
+    /// Standard deviation (n - 1) over the whole batch.
+    pub reward_std: f64,
+    /// Share of rows whose scaling deviation is zero.
+    pub zero_std_share: f64,
+}
+
+/// Advantages from `rewards` [rows][columns] and `weights` [columns].
+#[must_use]
+pub fn advantages(
+    rewards: &[Vec<Option<f64>>],
+    weights: &[f64],
+    group_size: usize,
+    settings: AdvantageSettings,
+) -> Advantages {
+    let totals: Vec<f64> = rewards
+        .iter()
+        .map(|row| weighted_sum(row, weights))
+        .collect();
+    let batch = Moments::of(&totals);
+    let (raw, deviations) = match settings.aggregation {
+        RewardAggregation::SumThenNormalize => {
+            sum_then_normalize(&totals, group_size, settings.scale_rewards)
+        }
+        RewardAggregation::NormalizeThenSum => normalize_then_sum(rewards, weights, group_size),
+    };
+    let zero = deviations
+        .iter()
+        .filter(|std| std.abs() <= ZERO_STD)
+        .count();
+    Advantages {
+        advantages: raw.into_iter().map(zero_unless_finite).collect(),
+        reward_mean: batch.mean,
+        reward_std: batch.std,
+        zero_std_share: zero as f64 / deviations.len().max(1) as f64,
+    }
+}
+
+/// Weighted sum of the rewards that are there; NaN if none is.
+#[must_use]
+pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
+    let mut present = row
+        .iter()
+        .zip(weights)
+        .filter_map(|(reward, weight)| Some(reward.filter(|r| !r.is_nan())? * weight))
+        .peekable();
+    if present.peek().is_none() {
+        return f64::NAN;
+    }
+    present.sum()
+}
+
+/// Whether a group's total rewards differ, so that it can teach something. Unscorable members (NaN) are left out.
+#[must_use]
+pub fn has_spread(totals: &[f64]) -> bool {
+    Moments::of(totals).std > ZERO_STD
+}
+
+/// Returns centred, scaled rewards and the deviation each row was held against.
+fn sum_then_normalize(
+    totals: &[f64],
+    group_size: usize,
+    scale: ScaleRewards,
+) -> (Vec<f64>, Vec<f64>) {
+    let batch_std = Moments::of(totals).std_or_zero();
+    let mut out = Vec::with_capacity(totals.len());
+    let mut deviations = Vec::with_capacity(totals.len());
+    for group in totals.chunks(group_size.max(1)) {
+        let moments = Moments::of(group);
+        let std = match scale {
+            ScaleRewards::Batch => batch_std,
+            ScaleRewards::Group | ScaleRewards::None => moments.std_or_zero(),
+        };
+        for total in group {
+            let centred = total - moments.mean;
+            out.push(match scale {
+                ScaleRewards::None => centred,
+                ScaleRewards::Group | ScaleRewards::Batch => centred / (std + STD_EPSILON),
+            });
+            deviations.push(std);
+        }
+    }
+    (out, deviations)
+}
+
+fn normalize_then_sum(
+    rewards: &[Vec<Option<f64>>],
+    weights: &[f64],
+    group_size: usize,
+) -> (Vec<f64>, Vec<f64>) {
+    let mut normalised = vec![vec![None; weights.len()]; rewards.len()];
+    for start in (0..rewards.len()).step_by(group_size.max(1)) {
+        let rows = start..(start + group_size).min(rewards.len());
+        for column in 0..weights.len() {
+            let values: Vec<f64> = rewards[rows.clone()]
+                .iter()
+                .map(|row| row[column].unwrap_or(f64::NAN))
+                .collect();
+            let moments = Moments::of(&values);
+            for (row, value) in rows.clone().zip(&values) {
+                let scaled = (value - moments.mean) / (moments.std_or_zero() + STD_EPSILON);
+                normalised[row][column] = Some(scaled);
+            }
+        }
+    }
+    let totals: Vec<f64> = normalised
+        .iter()
+        .map(|row| weighted_sum(row, weights))
+        .collect();
+    let batch = Moments::of(&totals);
+    let out = totals
+        .iter()
+        .map(|total| (total - batch.mean) / (batch.std + STD_EPSILON))
+        .collect();
+    (out, vec![batch.std; totals.len()])
+}
+
+fn zero_unless_finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+/// Mean and Bessel-corrected deviation of the values that are not NaN.
+pub(crate) struct Moments {
+    pub(crate) mean: f64,
+    /// NaN for fewer than two values.
+    pub(crate) std: f64,
+    len: usize,
+}
+
+impl Moments {
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let present: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
+        let n = present.len() as f64;
+        let mean = present.iter().sum::<f64>() / n;
+        let squares: f64 = present.iter().map(|v| (v - mean) * (v - mean)).sum();
+        let std = if present.len() < 2 {
+            f64::NAN
+        } else {
+            (squares / (n - 1.0)).sqrt()
+        };
+        Self {
+            mean,
+            std,
+            len: values.len(),
+        }
+    }
+
+    /// TRL's rule for a single value: no deviation instead of an undefined one.
+    fn std_or_zero(&self) -> f64 {
+        if self.len == 1 { 0.0 } else { self.std }
+    }
+}

@@ -1,0 +1,291 @@
+//! Checkpoints: all that resuming needs, on disk, whole or not at all.
+//!
+//! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights and moments) and
+//! `state.json` (where the run stands, and the SHA-256 of every other file). It is written under another name, synced and
+//! renamed, then `LATEST` is pointed at it. A checkpoint whose files do not match is passed over for the one before.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor};
+use policy::{Model, Weights};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::{AtPath, LearnerError, Result},
+    network::Network,
+    optimizer::{Moments, Parameter},
+};
+
+const STATE: &str = "state.json";
+const TENSORS: &str = "trainer.safetensors";
+const MODEL: &str = "hf";
+const LATEST: &str = "LATEST";
+
+/// Where a run stands after a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Learner steps made, which is the policy version.
+    pub step: u64,
+    /// The first group that the next step looks at.
+    pub next_group_index: u64,
+    /// The journal's records before this byte are used up.
+    pub journal_offset: u64,
+    /// Optimiser updates made.
+    pub updates: u64,
+    /// Tokens trained on so far.
+    pub tokens_seen: u64,
+    /// Names settings, questions and base model; a run resumes only under the same.
+    pub fingerprint: String,
+    /// SHA-256 of the checkpoint's other files by relative path.
+    pub files: BTreeMap<String, String>,
+}
+
+/// A checkpoint read back.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Where the run stands.
+    pub state: State,
+    /// The folder.
+    pub path: PathBuf,
+    parameters: BTreeMap<String, Parameter>,
+    moments: BTreeMap<String, Moments>,
+}
+
+impl Checkpoint {
+    /// Puts weights and optimiser state into `network`.
+    ///
+    /// # Errors
+    /// The checkpoint is of another model.
+    pub fn restore(self, network: &mut Network) -> Result<()> {
+        network.set_parameters(self.parameters)?;
+        network.optimizer.moments = self.moments;
+        network.optimizer.updates = self.state.updates;
+        Ok(())
+    }
+}
+
+/// Writes `folder/step_N`, points `LATEST` at it, removes all but the newest `keep_last`, and returns its path.
+///
+/// # Errors
+/// The disk is full or fails; the checkpoints before are then untouched.
+pub fn save(
+    folder: &Path,
+    mut state: State,
+    model: &Model,
+    network: &Network,
+    keep_last: usize,
+) -> Result<PathBuf> {
+    let name = format!("step_{}", state.step);
+    let (temporary, path) = (folder.join(format!(".{name}.partial")), folder.join(&name));
+    remove(&temporary)?;
+    fs::create_dir_all(&temporary).at("create", &temporary)?;
+    model.save(&temporary.join(MODEL))?;
+    let tensors = temporary.join(TENSORS);
+    fs::write(&tensors, trainer_tensors(network)?.to_bytes()?).at("write", &tensors)?;
+    state.files = hashes(&temporary)?;
+    let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
+    fs::write(temporary.join(STATE), json).at("write", &temporary.join(STATE))?;
+    sync_tree(&temporary)?;
+    remove(&path)?;
+    fs::rename(&temporary, &path).at("put in place", &path)?;
+    sync(folder)?;
+    point_latest(folder, &name)?;
+    prune(folder, keep_last)?;
+    Ok(path)
+}
+
+/// The newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step that is whole.
+///
+/// # Errors
+/// There are checkpoints, but none is whole; or the folder cannot be read.
+pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
+    let mut candidates = steps(folder)?;
+    let latest = fs::read_to_string(folder.join(LATEST)).unwrap_or_default();
+    let named = candidates
+        .iter()
+        .position(|(_, path)| path.ends_with(latest.trim()));
+    if let Some(named) = named.filter(|_| !latest.trim().is_empty()) {
+        candidates[..=named].rotate_right(1);
+    }
+    let mut newest_fault = None;
+    for (_, path) in candidates {
+        match load(&path) {
+            Ok(checkpoint) => return Ok(Some(checkpoint)),
+            Err(fault) => {
+                tracing::warn!(%fault, "checkpoint passed over");
+                newest_fault.get_or_insert(fault);
+            }
+        }
+    }
+    newest_fault.map_or(Ok(None), Err)
+}
+
+/// Reads one checkpoint and checks every file.
+///
+/// # Errors
+/// [`LearnerError::Broken`] names the file that is missing or changed.
+pub fn load(path: &Path) -> Result<Checkpoint> {
+    let state = path.join(STATE);
+    let json = fs::read(&state).at("read", &state)?;
+    let state: State = serde_json::from_slice(&json).map_err(|fault| {
+        LearnerError::broken(&state, format!("not a checkpoint's state: {fault}"))
+    })?;
+    for (name, expected) in &state.files {
+        let file = path.join(name);
+        let bytes = fs::read(&file).at("read", &file)?;
+        if hex::encode(Sha256::digest(&bytes)) != *expected {
+            let reason = "changed since it was written (SHA-256 differs); remove this checkpoint";
+            return Err(LearnerError::broken(&file, reason));
+        }
+    }
+    let tensors = path.join(TENSORS);
+    let bytes = fs::read(&tensors).at("read", &tensors)?;
+    let (parameters, moments) = read_tensors(&bytes)?;
+    Ok(Checkpoint {
+        state,
+        path: path.to_owned(),
+        parameters,
+        moments,
+    })
+}
+
+/// Weights and moments under the names `weights.NAME`, `first.NAME`, `second.NAME`.
+fn trainer_tensors(network: &Network) -> Result<Weights> {
+    let mut tensors = BTreeMap::new();
+    for (name, parameter) in network.parameters() {
+        let mut put = |kind: &str, values: &[f32]| -> Result<()> {
+            let tensor = Tensor::from_slice(values, parameter.shape.as_slice(), &Device::Cpu)?;
+            tensors.insert(format!("{kind}.{name}"), tensor);
+            Ok(())
+        };
+        put("weights", &parameter.values)?;
+        if let Some(moments) = network.optimizer.moments.get(name) {
+            put("first", &moments.first)?;
+            put("second", &moments.second)?;
+        }
+    }
+    Ok(Weights::new(tensors))
+}
+
+type TrainerState = (BTreeMap<String, Parameter>, BTreeMap<String, Moments>);
+
+fn read_tensors(bytes: &[u8]) -> Result<TrainerState> {
+    let tensors = Weights::from_bytes(bytes, &Device::Cpu, DType::F32)?;
+    let flat = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+    let (mut parameters, mut moments) = (BTreeMap::new(), BTreeMap::new());
+    for (full_name, tensor) in tensors.iter() {
+        if let Some(name) = full_name.strip_prefix("weights.") {
+            parameters.insert(
+                name.to_owned(),
+                Parameter::new(tensor.dims().to_vec(), flat(tensor)?),
+            );
+        } else if let Some(name) = full_name.strip_prefix("first.") {
+            let second = tensors.get(&format!("second.{name}"))?;
+            moments.insert(
+                name.to_owned(),
+                Moments {
+                    first: flat(tensor)?,
+                    second: flat(second)?,
+                },
+            );
+        }
+    }
+    Ok((parameters, moments))
+}
+
+/// All `step_N` folders, highest step first.
+fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).at("read", folder)? {
+        let path = entry.at("read", folder)?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        if let Some(step) = name
+            .strip_prefix("step_")
+            .and_then(|step| step.parse().ok())
+        {
+            found.push((step, path));
+        }
+    }
+    found.sort_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+fn prune(folder: &Path, keep_last: usize) -> Result<()> {
+    steps(folder)?
+        .into_iter()
+        .skip(keep_last.max(1))
+        .try_for_each(|(_, path)| remove(&path))
+}
+
+fn point_latest(folder: &Path, name: &str) -> Result<()> {
+    let temporary = folder.join(format!(".{LATEST}.partial"));
+    fs::write(&temporary, name).at("write", &temporary)?;
+    sync(&temporary)?;
+    fs::rename(&temporary, folder.join(LATEST)).at("put in place", &folder.join(LATEST))?;
+    sync(folder)
+}
+
+/// SHA-256 of all files under `folder`, by relative path with `/`.
+fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let mut out = BTreeMap::new();
+    for path in files(folder)? {
+        let bytes = fs::read(&path).at("read", &path)?;
+        let parts = path.strip_prefix(folder).unwrap_or(&path).components();
+        let name: Vec<_> = parts
+            .map(|part| part.as_os_str().to_string_lossy())
+            .collect();
+        out.insert(name.join("/"), hex::encode(Sha256::digest(&bytes)));
+    }
+    Ok(out)
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(folder).at("read", folder)? {
+        let path = entry.at("read", folder)?.path();
+        if path.is_dir() {
+            out.extend(files(&path)?);
+        } else {
+            out.push(path);
+        }
+    }
+    Ok(out)
+}
+
+/// Syncs all files and folders under `folder`, and `folder`.
+fn sync_tree(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).at("read", folder)? {
+        let path = entry.at("read", folder)?.path();
+        if path.is_dir() {
+            sync_tree(&path)?;
+        } else {
+            sync(&path)?;
+        }
+    }
+    sync(folder)
+}
+
+fn sync(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .at("sync", path)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(fault).at("remove", path),
+        _ => Ok(()),
+    }
+}

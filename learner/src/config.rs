@@ -1,0 +1,388 @@
+//! The learner's settings, with TRL's defaults and, as aliases, TRL's names.
+//!
+//! Invariant: a configuration that [`LearnerConfig::validate`] passes cannot fail for its numbers later, in particular
+//! no sample can be longer than a micro-batch. Actors have no settings of their own: they get [`RolloutConfig`] from here.
+
+use policy::SamplingSettings;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    advantage::AdvantageSettings,
+    error::{LearnerError, Result},
+    loss::LossSettings,
+    optimizer::OptimizerSettings,
+    schedule::{ScheduleKind, ScheduleSettings},
+};
+
+/// Settings of a training run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LearnerConfig {
+    /// Every random number of the run derives from it.
+    #[serde(alias = "seed")]
+    pub run_seed: u64,
+    /// Learner steps; step s makes policy version s.
+    #[serde(alias = "max_steps")]
+    pub steps: u64,
+    /// Groups with spread in a full batch.
+    pub groups_per_step: u64,
+    /// Trajectories a group.
+    #[serde(alias = "num_generations")]
+    pub group_size: usize,
+    /// Groups rolled out for one step at most; then it makes do with those that have spread. 0: 4 x `groups_per_step`.
+    pub max_groups_per_step: u64,
+    /// Whether groups without spread are replaced by others. False is TRL's way.
+    pub refill_zero_spread: bool,
+    /// Versions a trajectory may lag behind the step that trains on it; 0: synchronous.
+    pub max_staleness: u64,
+    /// Seconds after which a group that an actor took is given to another.
+    pub lease_seconds: u32,
+    /// Optimiser updates a batch.
+    pub num_iterations: u64,
+    /// What the policy ratio is held against.
+    pub ratio_against: RatioAgainst,
+    /// Tokens a forward pass holds at most; bounds memory. Not below `rollout.max_context_tokens`.
+    pub micro_batch_tokens: usize,
+    /// Threads that compute micro-batches; changes speed, never results.
+    pub threads: usize,
+    /// What a trajectory's reward is made of.
+    pub rewards: RewardWeights,
+    /// How rewards become advantages.
+    pub advantage: AdvantageSettings,
+    /// The policy loss.
+    pub loss: LossSettings,
+    /// AdamW and clipping.
+    pub optimizer: OptimizerSettings,
+    /// The course of the learning rate.
+    pub schedule: ScheduleSettings,
+    /// How actors sample.
+    pub rollout: RolloutConfig,
+    /// When to write checkpoints.
+    pub checkpoint: CheckpointConfig,
+}
+
+impl Default for LearnerConfig {
+    fn default() -> Self {
+        Self {
+            run_seed: 42,
+            steps: 40,
+            groups_per_step: 16,
+            group_size: 8,
+            max_groups_per_step: 0,
+            refill_zero_spread: true,
+            max_staleness: 0,
+            lease_seconds: 300,
+            num_iterations: 1,
+            ratio_against: RatioAgainst::default(),
+            micro_batch_tokens: 4096,
+            threads: 1,
+            rewards: RewardWeights::default(),
+            advantage: AdvantageSettings::default(),
+            loss: LossSettings::default(),
+            optimizer: OptimizerSettings::default(),
+            schedule: ScheduleSettings::default(),
+            rollout: RolloutConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+        }
+    }
+}
+
+/// The policy that the importance ratio has in its denominator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RatioAgainst {
+    /// The one that sampled, by its recorded log-probs (as TRL's asynchronous trainer): the ratio measures staleness.
+    #[default]
+    Sampler,
+    /// The learner's before the step (as TRL's synchronous trainer); the sampler correction covers the rest.
+    Learner,
+}
+
+/// Weights of the reward columns `correct`, `shaping` and `return`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardWeights {
+    /// Of 1 for a right answer, else 0.
+    pub correct: f64,
+    /// Of the episode's return without its terminal layer.
+    pub shaping: f64,
+    /// Of the episode's whole return.
+    #[serde(rename = "return")]
+    pub episode_return: f64,
+}
+
+impl Default for RewardWeights {
+    fn default() -> Self {
+        Self {
+            correct: 1.0,
+            shaping: 1.0,
+            episode_return: 0.0,
+        }
+    }
+}
+
+impl RewardWeights {
+    /// Names of the columns, in the order of [`Self::weights`].
+    pub const COLUMNS: [&str; 3] = ["correct", "shaping", "return"];
+
+    /// The weights in column order.
+    #[must_use]
+    pub fn weights(&self) -> [f64; 3] {
+        [self.correct, self.shaping, self.episode_return]
+    }
+}
+
+/// How actors sample; goes to them with `Join`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RolloutConfig {
+    /// Temperature, which must be above 0 here, and filters.
+    pub sampling: SamplingSettings,
+    /// Tokens one turn may sample.
+    #[serde(alias = "max_completion_length")]
+    pub max_completion_tokens: u32,
+    /// Tokens one context may hold.
+    pub max_context_tokens: u32,
+    /// Actions an episode.
+    pub step_budget: u32,
+    /// Reward profile of the environment; empty: the node's default.
+    pub reward_profile: String,
+    /// Solved examples in front of each question: 0, 1 or 3.
+    pub shots: u32,
+}
+
+impl Default for RolloutConfig {
+    fn default() -> Self {
+        Self {
+            sampling: SamplingSettings::default(),
+            max_completion_tokens: 512,
+            max_context_tokens: 4096,
+            step_budget: 15,
+            reward_profile: String::new(),
+            shots: 0,
+        }
+    }
+}
+
+/// When checkpoints are written and how many stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Steps between checkpoints; 0: only at the end of the run or when it is stopped.
+    #[serde(alias = "save_steps")]
+    pub every_steps: u64,
+    /// Checkpoints kept, at least 1.
+    #[serde(alias = "save_total_limit")]
+    pub keep_last: usize,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self {
+            every_steps: 10,
+            keep_last: 2,
+        }
+    }
+}
+
+impl LearnerConfig {
+    /// Groups looked at for one step at most.
+    #[must_use]
+    pub fn most_groups_per_step(&self) -> u64 {
+        match self.max_groups_per_step {
+            0 => 4 * self.groups_per_step,
+            most => most,
+        }
+    }
+
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// [`LearnerError::Setting`] names the first field that cannot be used, and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        at_least_one("steps", self.steps)?;
+        at_least_one("groups_per_step", self.groups_per_step)?;
+        at_least_one("num_iterations", self.num_iterations)?;
+        at_least_one("threads", self.threads as u64)?;
+        at_least_one("lease_seconds", self.lease_seconds.into())?;
+        at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
+        self.validate_groups()?;
+        self.rollout.validate()?;
+        if self.micro_batch_tokens < self.rollout.max_context_tokens as usize {
+            let problem = format!(
+                "{} is less than rollout.max_context_tokens ({}), so a long sample would not fit; \
+                 raise the first or lower the second",
+                self.micro_batch_tokens, self.rollout.max_context_tokens
+            );
+            return Err(LearnerError::setting("micro_batch_tokens", problem));
+        }
+        self.validate_loss()?;
+        self.validate_optimizer()
+    }
+
+    fn validate_groups(&self) -> Result<()> {
+        if self.group_size < 2 {
+            return Err(LearnerError::setting(
+                "group_size",
+                format!(
+                    "is {}; advantages compare the members of a group, give at least 2",
+                    self.group_size
+                ),
+            ));
+        }
+        if self.most_groups_per_step() < self.groups_per_step {
+            let problem = format!(
+                "is {}, less than groups_per_step ({}); raise it or give 0 for 4 x groups_per_step",
+                self.max_groups_per_step, self.groups_per_step
+            );
+            return Err(LearnerError::setting("max_groups_per_step", problem));
+        }
+        if self.rewards.weights().iter().all(|weight| *weight == 0.0) {
+            return Err(LearnerError::setting(
+                "rewards",
+                "all weights are 0; give one another value",
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_loss(&self) -> Result<()> {
+        let loss = &self.loss;
+        range("loss.clip_low", loss.clip_low, 0.0, 1.0)?;
+        range("loss.clip_high", loss.high(), 0.0, f64::MAX)?;
+        range("loss.delta", loss.delta.unwrap_or(0.0), 0.0, f64::MAX)?;
+        range("loss.kl_coef", loss.kl_coef, 0.0, f64::MAX)?;
+        range("loss.entropy_coef", loss.entropy_coef, 0.0, f64::MAX)?;
+        range(
+            "loss.top_entropy_quantile",
+            loss.top_entropy_quantile,
+            0.0,
+            1.0,
+        )?;
+        range(
+            "loss.sapo_temperature_pos",
+            loss.sapo_temperature_pos,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+        )?;
+        range(
+            "loss.sapo_temperature_neg",
+            loss.sapo_temperature_neg,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+        )
+    }
+
+    fn validate_optimizer(&self) -> Result<()> {
+        let optimizer = &self.optimizer;
+        range(
+            "optimizer.learning_rate",
+            optimizer.learning_rate,
+            0.0,
+            f64::MAX,
+        )?;
+        range(
+            "optimizer.weight_decay",
+            optimizer.weight_decay,
+            0.0,
+            f64::MAX,
+        )?;
+        range(
+            "optimizer.adam_beta1",
+            optimizer.adam_beta1,
+            0.0,
+            1.0 - f64::EPSILON,
+        )?;
+        range(
+            "optimizer.adam_beta2",
+            optimizer.adam_beta2,
+            0.0,
+            1.0 - f64::EPSILON,
+        )?;
+        range(
+            "optimizer.adam_epsilon",
+            optimizer.adam_epsilon,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+        )?;
+        range(
+            "optimizer.max_grad_norm",
+            optimizer.max_grad_norm,
+            0.0,
+            f64::MAX,
+        )?;
+        range("schedule.min_factor", self.schedule.min_factor, 0.0, 1.0)
+    }
+
+    /// SHA-256, in hexadecimal, of all that shapes the weights: a run may resume only under the same.
+    ///
+    /// Left out: threads, leases, checkpoints, and the number of steps where the learning rate does not depend on it.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let mut shaping = Self {
+            threads: 0,
+            lease_seconds: 0,
+            checkpoint: CheckpointConfig::default(),
+            ..self.clone()
+        };
+        if self.schedule.kind == ScheduleKind::Constant {
+            shaping.steps = 0;
+        }
+        let json = serde_json::to_vec(&shaping).expect("plain settings serialise: this is a bug");
+        hex::encode(Sha256::digest(json))
+    }
+}
+
+impl RolloutConfig {
+    fn validate(&self) -> Result<()> {
+        self.sampling.validate()?;
+        range(
+            "rollout.sampling.temperature",
+            self.sampling.temperature.into(),
+            1e-3,
+            1e3,
+        )?;
+        at_least_one(
+            "rollout.max_completion_tokens",
+            self.max_completion_tokens.into(),
+        )?;
+        at_least_one("rollout.step_budget", self.step_budget.into())?;
+        if self.max_context_tokens <= self.max_completion_tokens {
+            let problem = format!(
+                "is {}, no more than rollout.max_completion_tokens ({}); a context holds a prompt too",
+                self.max_context_tokens, self.max_completion_tokens
+            );
+            return Err(LearnerError::setting("rollout.max_context_tokens", problem));
+        }
+        if ![0, 1, 3].contains(&self.shots) {
+            return Err(LearnerError::setting(
+                "rollout.shots",
+                format!("is {}; give 0, 1 or 3", self.shots),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn at_least_one(field: &'static str, value: u64) -> Result<()> {
+    if value == 0 {
+        return Err(LearnerError::setting(field, "is 0; give at least 1"));
+    }
+    Ok(())
+}
+
+fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
+    if !(min..=max).contains(&value) {
+        let upper = if max == f64::MAX {
+            "up".to_owned()
+        } else {
+            format!("to {max}")
+        };
+        return Err(LearnerError::setting(
+            field,
+            format!("is {value}; give a number from {min} {upper}"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! A training run: how it is opened or resumed, and what the service and the trainer's thread share.
+//!
+//! Invariant: a run folder belongs to one base model, one list of questions and one set of settings; a run that does not
+//! match what is there is refused. Leaves out the loop over the steps, which is in `run`.
+
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use policy::Model;
+use proto::v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings};
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    checkpoint::{self, State},
+    config::LearnerConfig,
+    error::{AtPath, LearnerError, Result},
+    group::GroupRules,
+    intake::Intake,
+    metrics::{self, Metrics},
+    run::Run,
+    scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
+    trainer::Trainer,
+    weights::Snapshot,
+};
+
+const JOURNAL: &str = "journal.bin";
+const CHECKPOINTS: &str = "checkpoints";
+
+/// What a run reports as it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A step was made; its version is published.
+    Step {
+        /// The step, which is the new policy version.
+        step: u64,
+        /// The step's figures under TRL's names.
+        metrics: Metrics,
+    },
+    /// A checkpoint was written.
+    Checkpoint {
+        /// The step after which.
+        step: u64,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The run is over.
+    Finished {
+        /// Steps made in all.
+        step: u64,
+        /// True where a shutdown came before the last step.
+        interrupted: bool,
+    },
+}
+
+/// A training run; cheap to clone. It serves actors from the moment it is opened and trains while [`Learner::train`] runs.
+#[derive(Clone)]
+pub struct Learner {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What service and trainer share.
+pub(crate) struct Shared {
+    pub(crate) config: LearnerConfig,
+    pub(crate) intake: Intake,
+    pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// True once no stream may go on.
+    pub(crate) closed: watch::Sender<bool>,
+    question_ids: Vec<String>,
+    order: QuestionOrder,
+    run_id: String,
+    opened: Instant,
+    pub(crate) model: Model,
+    /// Taken by the thread that trains.
+    trainer: Mutex<Option<Trainer>>,
+    pub(crate) checkpoints: PathBuf,
+    pub(crate) fingerprint: String,
+}
+
+impl Learner {
+    /// Opens a run in `run_dir`: a new one, or with `resume` the one that is there, if any.
+    ///
+    /// `model` is the base in both cases; a resumed run takes its weights from the newest whole checkpoint.
+    ///
+    /// # Errors
+    /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is false, or holds one with
+    /// other settings, questions or base model; a file cannot be read or written.
+    pub fn open(
+        config: LearnerConfig,
+        model: Model,
+        question_ids: Vec<String>,
+        run_dir: &Path,
+        resume: bool,
+    ) -> Result<Self> {
+        config.validate()?;
+        if question_ids.is_empty() {
+            return Err(LearnerError::setting(
+                "questions",
+                "none are given; choose a split that has some",
+            ));
+        }
+        let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
+        if !resume && (journal.exists() || checkpoints.exists()) {
+            let reason = "holds a run already; resume it or choose another run folder";
+            return Err(LearnerError::broken(run_dir, reason));
+        }
+        std::fs::create_dir_all(run_dir).at("create", run_dir)?;
+        let fingerprint = fingerprint(&config, &model, &question_ids)?;
+        let mut trainer = Trainer::new(&config, &model)?;
+        let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
+            Some(state) => state,
+            None => base_checkpoint(&checkpoints, fingerprint.clone(), &model, &trainer)?,
+        };
+        let scheduler = Scheduler::new(
+            scheduler_settings(&config),
+            state.step,
+            state.next_group_index,
+        );
+        let rules = GroupRules::new(&config, model.config.vocab_size);
+        let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
+        let snapshot = Snapshot::new(state.step, trainer.weights()?.to_bytes()?);
+        let learner = Self {
+            shared: Arc::new(Shared {
+                intake,
+                snapshots: watch::Sender::new(snapshot),
+                closed: watch::Sender::new(false),
+                order: QuestionOrder::new(question_ids.len(), config.run_seed),
+                question_ids,
+                run_id: run_dir
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+                opened: now(),
+                model,
+                trainer: Mutex::new(Some(trainer)),
+                checkpoints,
+                fingerprint,
+                config,
+            }),
+        };
+        metrics::describe();
+        Ok(learner)
+    }
+
+    /// The newest version's weights.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.snapshots.borrow().clone()
+    }
+
+    /// Ends all open weight streams, so that a server can stop.
+    pub fn close_streams(&self) {
+        self.shared.closed.send_replace(true);
+    }
+
+    /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of steps made in all.
+    /// A run can be trained once in the life of a `Learner`.
+    ///
+    /// # Errors
+    /// A step or a checkpoint failed; what was written before is whole.
+    pub async fn train(
+        &self,
+        events: mpsc::Sender<Event>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<u64> {
+        let trainer = self
+            .shared
+            .trainer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let trainer = trainer.ok_or(LearnerError::Thread("trainer"))?;
+        let (done, mut ended) = oneshot::channel();
+        let mut run = Run {
+            shared: Arc::clone(&self.shared),
+            trainer,
+            events,
+        };
+        let body = move || {
+            // Nobody listens any more if the caller gave up on the run.
+            let _ = done.send(run.all_steps());
+        };
+        let spawned = thread::Builder::new()
+            .name("trainer".to_owned())
+            .spawn(body);
+        spawned.at("start the trainer of", &self.shared.checkpoints)?;
+        let result = tokio::select! {
+            result = &mut ended => result,
+            () = shutdown => {
+                self.shared.intake.stop();
+                ended.await
+            }
+        };
+        result.unwrap_or(Err(LearnerError::Thread("trainer")))
+    }
+}
+
+impl Shared {
+    /// Time since the run was opened.
+    pub(crate) fn now(&self) -> Duration {
+        now().duration_since(self.opened)
+    }
+
+    pub(crate) fn question_id(&self, group_index: u64) -> String {
+        self.question_ids[self.order.question(group_index)].clone()
+    }
+
+    pub(crate) fn join_response(&self) -> JoinResponse {
+        let file = |(name, content): &(String, Vec<u8>)| ModelFile {
+            name: name.clone(),
+            content: content.clone(),
+        };
+        JoinResponse {
+            run_id: self.run_id.clone(),
+            run_seed: self.config.run_seed,
+            model_files: self.model.files.iter().map(file).collect(),
+            rollout: Some(self.rollout_settings()),
+            policy_version: self.snapshots.borrow().policy_version,
+        }
+    }
+
+    fn rollout_settings(&self) -> RolloutSettings {
+        let rollout = &self.config.rollout;
+        let policy::SamplingSettings {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+        } = rollout.sampling;
+        RolloutSettings {
+            sampling: Some(SamplingSettings {
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+            }),
+            max_completion_tokens: rollout.max_completion_tokens,
+            max_context_tokens: rollout.max_context_tokens,
+            step_budget: rollout.step_budget,
+            reward_profile: rollout.reward_profile.clone(),
+            shots: rollout.shots,
+        }
+    }
+}
+
+/// Writes the checkpoint that a new run starts from, so that every resumed run has one.
+fn base_checkpoint(
+    checkpoints: &Path,
+    fingerprint: String,
+    model: &Model,
+    trainer: &Trainer,
+) -> Result<State> {
+    let state = State {
+        fingerprint,
+        ..State::default()
+    };
+    checkpoint::save(checkpoints, state.clone(), model, &trainer.network, 1)?;
+    Ok(state)
+}
+
+/// Puts the newest checkpoint, if there is one, into `trainer`.
+fn restore(checkpoints: &Path, fingerprint: &str, trainer: &mut Trainer) -> Result<Option<State>> {
+    let Some(checkpoint) = checkpoint::load_latest(checkpoints)? else {
+        return Ok(None);
+    };
+    let state = checkpoint.state.clone();
+    if state.fingerprint != fingerprint {
+        let reason = "was written under other settings, questions or another base model; \
+                      give those of the run, or start a new one in another folder";
+        return Err(LearnerError::broken(&checkpoint.path, reason));
+    }
+    checkpoint.restore(&mut trainer.network)?;
+    trainer.tokens_seen = state.tokens_seen;
+    Ok(Some(state))
+}
+
+fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
+    SchedulerSettings {
+        steps: config.steps,
+        groups_per_step: config.groups_per_step,
+        max_groups_per_step: config.most_groups_per_step(),
+        max_staleness: config.max_staleness,
+        lease: Duration::from_secs(config.lease_seconds.into()),
+    }
+}
+
+/// Names settings, questions and base weights, SHA-256 in hexadecimal.
+fn fingerprint(config: &LearnerConfig, model: &Model, question_ids: &[String]) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(config.fingerprint());
+    for id in question_ids {
+        hash.update((id.len() as u64).to_le_bytes());
+        hash.update(id);
+    }
+    hash.update(model.weights.to_bytes()?);
+    Ok(hex::encode(hash.finalize()))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the rim: leases and step times are measured here"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,94 @@
+//! The one error of the crate.
+//!
+//! Invariant: every message names the field, file or address at fault and what to do. What an actor does wrong is
+//! answered with a gRPC status and never ends the run.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// What can go wrong in the learner.
+#[derive(Debug, thiserror::Error)]
+pub enum LearnerError {
+    /// A setting cannot be used. Remedy: change the named field.
+    #[error("learner setting {field}: {problem}")]
+    Setting {
+        /// The field, as spelled in the configuration file.
+        field: &'static str,
+        /// The value met and what is accepted.
+        problem: String,
+    },
+    /// A file could not be read or written. Remedy: check the path, its permissions and the room on the disk.
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    File {
+        /// What was being done.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file is there but not what it should be. Remedy: the reason tells.
+    #[error("{path}: {reason}", path = path.display())]
+    Broken {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// The policy could not be built or run.
+    #[error(transparent)]
+    Policy(#[from] policy::PolicyError),
+    /// The tensor library failed, most likely for want of memory. Remedy: lower `micro_batch_tokens`.
+    #[error("tensor computation failed: {0}; if memory ran out, lower micro_batch_tokens")]
+    Tensor(#[from] candle_core::Error),
+    /// Training blew up. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm`.
+    #[error(
+        "the gradient of update {update} is not finite; lower the learning rate or lengthen its warm-up"
+    )]
+    Diverged {
+        /// The update, counted from 1.
+        update: u64,
+    },
+    /// The service could not be served. Remedy: check that the port is free.
+    #[error("cannot serve the learner: {0}; check that the address is free")]
+    Serve(#[from] tonic::transport::Error),
+    /// A thread of the learner ended unexpectedly.
+    #[error("the {0} thread ended unexpectedly: this is a bug")]
+    Thread(&'static str),
+}
+
+/// Results of this crate.
+pub type Result<T, E = LearnerError> = std::result::Result<T, E>;
+
+impl LearnerError {
+    pub(crate) fn setting(field: &'static str, problem: impl Into<String>) -> Self {
+        Self::Setting {
+            field,
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn broken(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Broken {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Names the file in an I/O error.
+pub(crate) trait AtPath<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> AtPath<T> for io::Result<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| LearnerError::File {
+            action,
+            path: path.to_owned(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! The journal of accepted groups: the run's source of truth.
+//!
+//! Invariant: a group is on the disk before it is acknowledged. A record is the payload's length and CRC-32 (each u32,
+//! little-endian) and the payload, a `SubmitRequest`. A crash may tear the last record; what follows the last whole one
+//! is cut off at opening, and those groups are rolled out again.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use prost::Message;
+use proto::v1::SubmitRequest;
+
+use crate::error::{AtPath, Result};
+
+const HEADER_BYTES: usize = 8;
+
+/// A record read back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Where the record begins in the file, in bytes.
+    pub offset: u64,
+    /// The group.
+    pub request: SubmitRequest,
+}
+
+/// An open journal, ready to append.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    end: u64,
+}
+
+impl Journal {
+    /// Opens or creates the journal and reads the records from byte `from` on; a torn tail is cut.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn open(path: &Path, from: u64) -> Result<(Self, Vec<Entry>)> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .open(path);
+        let mut file = file.at("open the journal", path)?;
+        let length = file.metadata().at("read the journal", path)?.len();
+        let (entries, end) = read_entries(&mut file, from, length).at("read the journal", path)?;
+        if end < length {
+            tracing::warn!(path = %path.display(), cut_bytes = length - end, "journal had a torn tail");
+            file.set_len(end)
+                .at("cut the torn tail of the journal", path)?;
+        }
+        file.seek(SeekFrom::Start(end))
+            .at("read the journal", path)?;
+        Ok((
+            Self {
+                file,
+                path: path.to_owned(),
+                end,
+            },
+            entries,
+        ))
+    }
+
+    /// Appends a group, waits until it is on the disk and returns where its record begins.
+    ///
+    /// # Errors
+    /// The disk is full or fails; the group is then not in.
+    pub fn append(&mut self, request: &SubmitRequest) -> Result<u64> {
+        let offset = self.end;
+        let written = self.write(request);
+        if written.is_err() {
+            // Whatever part was written must not stand in front of the next record.
+            self.file
+                .set_len(offset)
+                .at("append to the journal", &self.path)?;
+            self.file
+                .seek(SeekFrom::Start(offset))
+                .at("append to the journal", &self.path)?;
+        }
+        self.end = offset + written.at("append to the journal", &self.path)?;
+        Ok(offset)
+    }
+
+    fn write(&mut self, request: &SubmitRequest) -> io::Result<u64> {
+        let payload = request.encode_to_vec();
+        let mut record = Vec::with_capacity(HEADER_BYTES + payload.len());
+        record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        record.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        record.extend_from_slice(&payload);
+        self.file.write_all(&record)?;
+        self.file.sync_data()?;
+        Ok(record.len() as u64)
+    }
+
+    /// Where the next record will begin, in bytes.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+/// All whole records from byte `from` on, and where they end.
+fn read_entries(file: &mut File, from: u64, length: u64) -> io::Result<(Vec<Entry>, u64)> {
+    let mut offset = from.min(length);
+    file.seek(SeekFrom::Start(offset))?;
+    let mut reader = BufReader::new(file);
+    let mut entries = Vec::new();
+    while let Some((request, bytes)) = read_entry(&mut reader, length - offset)? {
+        entries.push(Entry { offset, request });
+        offset += bytes;
+    }
+    Ok((entries, offset))
+}
+
+/// The next record and its size, or none if the `left` bytes do not begin with a whole one.
+fn read_entry(reader: &mut impl Read, left: u64) -> io::Result<Option<(SubmitRequest, u64)>> {
+    if left < HEADER_BYTES as u64 {
+        return Ok(None);
+    }
+    let mut header = [0; HEADER_BYTES];
+    reader.read_exact(&mut header)?;
+    let word = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let (payload_bytes, crc) = (u64::from(word(0)), word(4));
+    let bytes = HEADER_BYTES as u64 + payload_bytes;
+    // An empty group is never accepted: a length of 0 is a hole that a crash left.
+    if payload_bytes == 0 || bytes > left {
+        return Ok(None);
+    }
+    let mut payload = vec![0; payload_bytes as usize];
+    reader.read_exact(&mut payload)?;
+    if crc32fast::hash(&payload) != crc {
+        return Ok(None);
+    }
+    Ok(SubmitRequest::decode(payload.as_slice())
+        .ok()
+        .map(|request| (request, bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(group_index: u64) -> SubmitRequest {
+        SubmitRequest {
+            actor_id: "a".to_owned(),
+            group_index,
+            lease_id: 9,
+            trajectories: vec![],
+        }
+    }
+
+    fn written(path: &Path) -> Vec<u64> {
+        let (mut journal, entries) = Journal::open(path, 0).unwrap();
+        assert_eq!(entries, []);
+        (1..4)
+            .map(|index| journal.append(&group(index)).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn groups_come_back_in_order_and_from_an_offset() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let offsets = written(&path);
+        let (journal, entries) = Journal::open(&path, 0).unwrap();
+        let read: Vec<(u64, u64)> = entries
+            .iter()
+            .map(|e| (e.offset, e.request.group_index))
+            .collect();
+        assert_eq!(read, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
+        let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(Journal::open(&path, journal.end()).unwrap().1, []);
+    }
+
+    #[test]
+    fn a_torn_tail_of_any_length_is_cut_and_appending_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let offsets = written(&path);
+        let whole = std::fs::read(&path).unwrap();
+        for length in offsets[2]..whole.len() as u64 {
+            std::fs::write(&path, &whole[..length as usize]).unwrap();
+            let (mut journal, entries) = Journal::open(&path, 0).unwrap();
+            assert_eq!(entries.len(), 2, "cut at {length}");
+            assert_eq!(journal.append(&group(3)).unwrap(), offsets[2]);
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_or_a_hole_ends_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let offsets = written(&path);
+        let whole = std::fs::read(&path).unwrap();
+        for at in offsets[2] as usize..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x40;
+            std::fs::write(&path, &changed).unwrap();
+            assert_eq!(Journal::open(&path, 0).unwrap().1.len(), 2, "byte {at}");
+        }
+        std::fs::write(&path, [whole.as_slice(), &[0; 100]].concat()).unwrap();
+        assert_eq!(Journal::open(&path, 0).unwrap().1.len(), 3);
+    }
+}

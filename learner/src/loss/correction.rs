@@ -1,0 +1,103 @@
+//! Factors of the policy term that carry no gradient: sampler correction, off-policy mask, entropy mask.
+//!
+//! Pure. The KL term is touched by none of them.
+
+use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
+
+/// The sampler-correction ratios, one a token (a row's ratio stands at each of its tokens), and their statistics.
+pub(super) fn sampler_ratios(
+    learner: &[f64],
+    sampler: &[f64],
+    rows: &[usize],
+    settings: &LossSettings,
+) -> (Vec<f64>, SamplingStats) {
+    let mut stats = SamplingStats::default();
+    let gap = |(learner, sampler): (&f64, &f64)| {
+        if sampler.is_nan() {
+            return 0.0;
+        }
+        stats.difference((learner - sampler).abs());
+        learner - sampler
+    };
+    let gaps: Vec<f64> = learner.iter().zip(sampler).map(gap).collect();
+    let mut ratios = Vec::with_capacity(gaps.len());
+    let mut rest = gaps.as_slice();
+    for &len in rows {
+        let (row, tail) = rest.split_at(len);
+        rest = tail;
+        row_ratios(row, settings, &mut ratios, &mut stats);
+    }
+    (ratios, stats)
+}
+
+fn row_ratios(
+    gaps: &[f64],
+    settings: &LossSettings,
+    out: &mut Vec<f64>,
+    stats: &mut SamplingStats,
+) {
+    let min = settings.sampler_clip_min.unwrap_or(f64::NEG_INFINITY);
+    let max = settings.sampler_clip_max.unwrap_or(f64::INFINITY);
+    let mask = |ratio: f64| {
+        if (min..=max).contains(&ratio) {
+            ratio
+        } else {
+            0.0
+        }
+    };
+    let truncate = |ratio: f64| ratio.max(min).min(max);
+    let bound = |ratio| match settings.sampler_correction {
+        SamplerCorrection::Off => 1.0,
+        SamplerCorrection::TokenMask | SamplerCorrection::SequenceMask => mask(ratio),
+        SamplerCorrection::TokenTruncate | SamplerCorrection::SequenceTruncate => truncate(ratio),
+    };
+    match settings.sampler_correction {
+        SamplerCorrection::Off
+        | SamplerCorrection::TokenMask
+        | SamplerCorrection::TokenTruncate => {
+            for gap in gaps {
+                let ratio = bound(gap.exp());
+                stats.ratio(ratio);
+                out.push(ratio);
+            }
+        }
+        SamplerCorrection::SequenceMask | SamplerCorrection::SequenceTruncate => {
+            let ratio = bound(gaps.iter().sum::<f64>().exp());
+            stats.ratio(ratio);
+            out.extend(std::iter::repeat_n(ratio, gaps.len()));
+        }
+    }
+}
+
+/// 1 where the off-policy mask keeps a token, else 0: kept if its advantage is not negative or its row has not drifted.
+pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) -> Vec<f64> {
+    let Some(threshold) = settings.off_policy_mask_threshold else {
+        return vec![1.0; input.logprobs.len()];
+    };
+    let behaviour = input.sampler.or(input.old).unwrap_or(input.logprobs);
+    let mut keep = Vec::with_capacity(input.logprobs.len());
+    for row in input.row_ranges() {
+        let drift: f64 = row.clone().map(|t| behaviour[t] - input.logprobs[t]).sum();
+        let near = drift / row.len().max(1) as f64 <= threshold;
+        keep.extend(row.map(|t| f64::from(u8::from(near || input.advantages[t] >= 0.0))));
+    }
+    keep
+}
+
+/// 1 for the tokens in the top `top_entropy_quantile` by entropy, else 0.
+///
+/// The threshold is the linearly interpolated quantile in f32, as TRL takes it, of the tokens given here.
+pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
+    if top_quantile >= 1.0 || entropies.is_empty() {
+        return vec![1.0; entropies.len()];
+    }
+    let mut sorted: Vec<f32> = entropies.iter().map(|&e| e as f32).collect();
+    sorted.sort_by(f32::total_cmp);
+    let rank = (1.0 - top_quantile) * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
+    let threshold = below + (above - below) * (rank - rank.floor()) as f32;
+    entropies
+        .iter()
+        .map(|&e| f64::from(u8::from(e as f32 >= threshold)))
+        .collect()
+}

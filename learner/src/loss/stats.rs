@@ -1,0 +1,194 @@
+//! Sums behind the loss metrics. They merge over micro-batches in order, so that metrics cover the whole batch.
+
+use std::collections::BTreeMap;
+
+/// Shares of clipped units (tokens, or rows at sequence level).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClipStats {
+    /// Units counted.
+    pub units: f64,
+    /// Units with a ratio below the range and a negative advantage.
+    pub low: f64,
+    /// Units with a ratio above the range and a positive advantage.
+    pub high: f64,
+    /// Smallest share of `low` over rows that have tokens.
+    pub low_min: Option<f64>,
+    /// Largest share of `high` over rows that have tokens.
+    pub high_max: Option<f64>,
+}
+
+/// Sums over the loss tokens of one or more micro-batches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LossStats {
+    /// Loss tokens.
+    pub tokens: f64,
+    /// Rows, empty ones included.
+    pub rows: f64,
+    /// Sum of the entropies, in nats.
+    pub entropy: f64,
+    /// Sum of the KL estimates; absent without a reference.
+    pub kl: Option<f64>,
+    /// Of the losses that clip.
+    pub clip: Option<ClipStats>,
+    /// Units capped by CISPO, and units counted.
+    pub cispo: Option<(f64, f64)>,
+    /// Sum over rows of VESPO's mean weight.
+    pub vespo_phi: Option<f64>,
+    /// Loss without the entropy bonus; absent without one.
+    pub policy_loss: Option<f64>,
+}
+
+impl LossStats {
+    /// Adds the sums of a later micro-batch.
+    pub fn merge(&mut self, other: &Self) {
+        let add = |a: &mut Option<f64>, b: Option<f64>| {
+            *a = match (*a, b) {
+                (Some(a), Some(b)) => Some(a + b),
+                (a, b) => a.or(b),
+            };
+        };
+        self.tokens += other.tokens;
+        self.rows += other.rows;
+        self.entropy += other.entropy;
+        add(&mut self.kl, other.kl);
+        add(&mut self.vespo_phi, other.vespo_phi);
+        add(&mut self.policy_loss, other.policy_loss);
+        if let Some((capped, units)) = other.cispo {
+            let own = self.cispo.get_or_insert((0.0, 0.0));
+            *own = (own.0 + capped, own.1 + units);
+        }
+        if let Some(clip) = &other.clip {
+            self.clip.get_or_insert_default().merge(clip);
+        }
+    }
+
+    /// Metrics under TRL's names. A value that has no units is left out.
+    #[must_use]
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let mut out = BTreeMap::new();
+        let mut put = |name: &str, value: Option<f64>| {
+            value
+                .filter(|v| !v.is_nan())
+                .map(|value| out.insert(name.to_owned(), value));
+        };
+        put("entropy", Some(self.entropy / self.tokens.max(1.0)));
+        put("kl", self.kl.map(|kl| kl / self.tokens.max(1.0)));
+        put(
+            "cispo_clip_ratio",
+            self.cispo.map(|(capped, units)| capped / units.max(1.0)),
+        );
+        put(
+            "vespo/phi_seq_mean",
+            self.vespo_phi.map(|phi| phi / self.rows),
+        );
+        put("policy_loss", self.policy_loss);
+        if let Some(clip) = &self.clip {
+            let units = clip.units.max(1.0);
+            put("clip_ratio/low_mean", Some(clip.low / units));
+            put("clip_ratio/high_mean", Some(clip.high / units));
+            put(
+                "clip_ratio/region_mean",
+                Some((clip.low + clip.high) / units),
+            );
+            put("clip_ratio/low_min", clip.low_min);
+            put("clip_ratio/high_max", clip.high_max);
+        }
+        out
+    }
+}
+
+impl ClipStats {
+    /// Counts a row of `units` of which `low` and `high` are clipped; `has_tokens` is false for an empty row.
+    pub(super) fn row(&mut self, units: f64, low: f64, high: f64, has_tokens: bool) {
+        let share = |part: f64| has_tokens.then_some(part / units);
+        let row = Self {
+            units,
+            low,
+            high,
+            low_min: share(low),
+            high_max: share(high),
+        };
+        self.merge(&row);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.units += other.units;
+        self.low += other.low;
+        self.high += other.high;
+        self.low_min = fold(self.low_min, other.low_min, f64::min);
+        self.high_max = fold(self.high_max, other.high_max, f64::max);
+    }
+}
+
+/// How far the learner's log-probs are from the sampler's, and what the correction made of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplingStats {
+    tokens: f64,
+    difference_sum: f64,
+    difference_max: f64,
+    ratios: f64,
+    ratio_sum: f64,
+    ratio_min: Option<f64>,
+    ratio_max: Option<f64>,
+}
+
+impl SamplingStats {
+    pub(super) fn difference(&mut self, value: f64) {
+        self.tokens += 1.0;
+        self.difference_sum += value;
+        self.difference_max = self.difference_max.max(value);
+    }
+
+    pub(super) fn ratio(&mut self, value: f64) {
+        self.ratios += 1.0;
+        self.ratio_sum += value;
+        self.ratio_min = fold(self.ratio_min, Some(value), f64::min);
+        self.ratio_max = fold(self.ratio_max, Some(value), f64::max);
+    }
+
+    /// Adds the sums of a later micro-batch.
+    pub fn merge(&mut self, other: &Self) {
+        self.tokens += other.tokens;
+        self.difference_sum += other.difference_sum;
+        self.difference_max = self.difference_max.max(other.difference_max);
+        self.ratios += other.ratios;
+        self.ratio_sum += other.ratio_sum;
+        self.ratio_min = fold(self.ratio_min, other.ratio_min, f64::min);
+        self.ratio_max = fold(self.ratio_max, other.ratio_max, f64::max);
+    }
+
+    /// Metrics under TRL's names; 0 where nothing was counted.
+    #[must_use]
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let names = [
+            (
+                "sampling/sampling_logp_difference/mean",
+                self.difference_sum / self.tokens.max(1.0),
+            ),
+            ("sampling/sampling_logp_difference/max", self.difference_max),
+            (
+                "sampling/importance_sampling_ratio/min",
+                self.ratio_min.unwrap_or(0.0),
+            ),
+            (
+                "sampling/importance_sampling_ratio/mean",
+                self.ratio_sum / self.ratios.max(1.0),
+            ),
+            (
+                "sampling/importance_sampling_ratio/max",
+                self.ratio_max.unwrap_or(0.0),
+            ),
+        ];
+        names
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+}
+
+fn fold(a: Option<f64>, b: Option<f64>, pick: fn(f64, f64) -> f64) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(pick(a, b)),
+        (a, b) => a.or(b),
+    }
+}

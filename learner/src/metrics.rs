@@ -1,0 +1,209 @@
+//! Names of the learner's metrics, each in one place, and the figures a step takes from its rollouts.
+//!
+//! Two sets: counters and gauges for Prometheus (prefix `learner_`, base units), and the record of a step for
+//! `metrics.jsonl`, whose names are TRL's where TRL has one. Rollout figures cover all groups a step looked at, also those
+//! left out for want of spread, so that `reward` measures the policy and not the choice of groups.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+use proto::v1::Trajectory;
+
+use crate::{
+    advantage::{Moments, has_spread, weighted_sum},
+    config::RewardWeights,
+    group::Group,
+    trainer::StepGroups,
+};
+
+/// The figures of one step by name.
+pub type Metrics = BTreeMap<String, f64>;
+
+const STEP: &str = "learner_step";
+const STEP_SECONDS: &str = "learner_step_seconds";
+const WAIT_SECONDS: &str = "learner_wait_for_batch_seconds";
+const POLICY_VERSION: &str = "learner_policy_version";
+const GROUPS_CLAIMED: &str = "learner_groups_claimed_total";
+const GROUPS_SUBMITTED: &str = "learner_groups_submitted_total";
+const CHECKPOINTS: &str = "learner_checkpoints_total";
+
+/// Describes the Prometheus metrics to the installed recorder.
+pub fn describe() {
+    describe_gauge!(STEP, "Learner steps made.");
+    describe_gauge!(
+        STEP_SECONDS,
+        "Seconds the last step took, waiting included."
+    );
+    describe_gauge!(WAIT_SECONDS, "Seconds the last step waited for its groups.");
+    describe_gauge!(POLICY_VERSION, "Newest policy version published.");
+    describe_counter!(
+        GROUPS_CLAIMED,
+        "Groups handed out, repeats after lost leases included."
+    );
+    describe_counter!(GROUPS_SUBMITTED, "Groups submitted, by verdict.");
+    describe_counter!(CHECKPOINTS, "Checkpoints written.");
+}
+
+pub(crate) fn group_claimed() {
+    counter!(GROUPS_CLAIMED).increment(1);
+}
+
+pub(crate) fn group_submitted(verdict: &'static str) {
+    counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(1);
+}
+
+pub(crate) fn checkpoint_written() {
+    counter!(CHECKPOINTS).increment(1);
+}
+
+pub(crate) fn step_made(version: u64, wait_seconds: f64, step_seconds: f64) {
+    gauge!(STEP).set(version as f64);
+    gauge!(POLICY_VERSION).set(version as f64);
+    gauge!(WAIT_SECONDS).set(wait_seconds);
+    gauge!(STEP_SECONDS).set(step_seconds);
+}
+
+/// Figures of a step's rollouts: rewards, lengths, tool calls, staleness at `version`, groups.
+#[must_use]
+pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
+    let all: Vec<&Group> = groups
+        .kept
+        .iter()
+        .chain(&groups.left_out)
+        .map(Arc::as_ref)
+        .collect();
+    let trajectories: Vec<&Trajectory> = all.iter().flat_map(|group| &group.trajectories).collect();
+    let mut out = Metrics::new();
+    rewards(&all, weights, &mut out);
+    lengths(&trajectories, &mut out);
+    tools(&trajectories, &mut out);
+    staleness(&trajectories, version, &mut out);
+    put(&mut out, "groups/kept", groups.kept.len() as f64);
+    put(&mut out, "groups/left_out", groups.left_out.len() as f64);
+    let failed = trajectories
+        .iter()
+        .filter(|trajectory| !trajectory.scored)
+        .count();
+    put(&mut out, "episodes/failed", failed as f64);
+    out
+}
+
+/// Tokens of all segments of all groups.
+#[must_use]
+pub fn tokens(groups: &StepGroups) -> u64 {
+    let all = groups.kept.iter().chain(&groups.left_out);
+    let segments = all
+        .flat_map(|group| &group.trajectories)
+        .flat_map(|trajectory| &trajectory.segments);
+    segments.map(|segment| segment.tokens.len() as u64).sum()
+}
+
+/// Whether the token limit cut the trajectory's last turn.
+#[must_use]
+pub fn is_truncated(trajectory: &Trajectory) -> bool {
+    trajectory.turns.last().is_some_and(|turn| turn.truncated)
+}
+
+/// Inserts a figure, unless it is undefined (no values to take a mean of).
+fn put(out: &mut Metrics, name: &str, value: f64) {
+    if !value.is_nan() {
+        out.insert(name.to_owned(), value);
+    }
+}
+
+fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
+    let of_group = |group: &&Group| -> Vec<f64> {
+        group
+            .rewards
+            .iter()
+            .map(|row| weighted_sum(row, &weights.weights()))
+            .collect()
+    };
+    let totals: Vec<Vec<f64>> = groups.iter().map(of_group).collect();
+    let flat = totals.concat();
+    let moments = Moments::of(&flat);
+    put(out, "reward", moments.mean);
+    put(out, "reward_std", moments.std);
+    let without = totals.iter().filter(|totals| !has_spread(totals)).count() as f64;
+    put(out, "frac_reward_zero_std", without / totals.len() as f64);
+    put(out, "groups/zero_spread", without);
+    for (column, name) in RewardWeights::COLUMNS.into_iter().enumerate() {
+        let rows = groups.iter().flat_map(|group| &group.rewards);
+        let values: Vec<f64> = rows.map(|row| row[column].unwrap_or(f64::NAN)).collect();
+        let moments = Moments::of(&values);
+        put(out, &format!("rewards/{name}/mean"), moments.mean);
+        put(out, &format!("rewards/{name}/std"), moments.std);
+    }
+}
+
+/// Sampled tokens a trajectory; `terminated` are those that no token limit cut.
+fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
+    let length = |trajectory: &Trajectory| {
+        let masks = trajectory.segments.iter().flat_map(|segment| &segment.mask);
+        masks.filter(|&&mask| mask == 1).count() as f64
+    };
+    let (mut all, mut terminated) = (Vec::new(), Vec::new());
+    for trajectory in trajectories {
+        all.push(length(trajectory));
+        if !is_truncated(trajectory) {
+            terminated.push(length(trajectory));
+        }
+    }
+    let clipped = (all.len() - terminated.len()) as f64 / all.len() as f64;
+    put(out, "completions/clipped_ratio", clipped);
+    for (lengths, suffix) in [(all, "length"), (terminated, "terminated_length")] {
+        put(
+            out,
+            &format!("completions/mean_{suffix}"),
+            Moments::of(&lengths).mean,
+        );
+        put(
+            out,
+            &format!("completions/min_{suffix}"),
+            extreme(&lengths, f64::min),
+        );
+        put(
+            out,
+            &format!("completions/max_{suffix}"),
+            extreme(&lengths, f64::max),
+        );
+    }
+}
+
+/// `call_frequency`: calls a trajectory; `failure_frequency`: share of calls that were malformed or met an error.
+fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
+    let turns: Vec<_> = trajectories
+        .iter()
+        .flat_map(|trajectory| &trajectory.turns)
+        .collect();
+    let count =
+        |hit: fn(&proto::v1::Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
+    let failed = count(|turn| turn.malformed || turn.observation_is_error);
+    put(
+        out,
+        "tools/call_frequency",
+        turns.len() as f64 / trajectories.len() as f64,
+    );
+    put(out, "tools/failure_frequency", failed / turns.len() as f64);
+    put(
+        out,
+        "tools/malformed_frequency",
+        count(|turn| turn.malformed) / turns.len() as f64,
+    );
+}
+
+/// Versions between the learner's and the oldest that sampled in a trajectory.
+fn staleness(trajectories: &[&Trajectory], version: u64, out: &mut Metrics) {
+    let oldest = |t: &&Trajectory| t.turns.iter().map(|turn| turn.policy_version).min();
+    let lags: Vec<f64> = trajectories
+        .iter()
+        .filter_map(oldest)
+        .map(|v| version.saturating_sub(v) as f64)
+        .collect();
+    put(out, "staleness/mean", Moments::of(&lags).mean);
+    put(out, "staleness/max", extreme(&lags, f64::max));
+}
+
+fn extreme(values: &[f64], pick: fn(f64, f64) -> f64) -> f64 {
+    values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
+}

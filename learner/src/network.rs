@@ -1,0 +1,271 @@
+//! A decoder that learns: scores, gradients and updates, for both supervised training and GRPO.
+//!
+//! Invariant: gradients are summed in micro-batch order, so the bits of an update depend on the micro-batches alone,
+//! never on the number of threads; and a parameter that received no gradient is an error, never a silent zero.
+
+use std::{collections::BTreeMap, thread};
+
+use candle_core::Tensor;
+use policy::{
+    Decoder, DecoderConfig, TrainableWeights, Use, Weights, check_gradients, ops::TokenLogprobs,
+};
+
+use crate::{
+    batch::MicroBatch,
+    error::{LearnerError, Result},
+    optimizer::{AdamW, Gradients, OptimizerSettings, Parameter},
+};
+
+/// What the decoder thinks of the scored tokens of a micro-batch, one value a token.
+#[derive(Clone, Debug)]
+pub struct Scores {
+    /// Log-probabilities at the given temperature.
+    pub logprobs: Vec<f64>,
+    /// Entropies of the distributions they come from, in nats.
+    pub entropies: Vec<f64>,
+}
+
+/// Derivatives of a loss by the scores, one a token.
+#[derive(Clone, Debug)]
+pub struct Coefficients {
+    /// d loss / d log-probability.
+    pub d_logprobs: Vec<f64>,
+    /// d loss / d entropy; absent where entropy does not enter the loss.
+    pub d_entropies: Option<Vec<f64>>,
+}
+
+/// How micro-batches are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// Divides the logits.
+    pub temperature: f32,
+    /// Micro-batches computed at once; memory grows with it, results do not change.
+    pub threads: usize,
+}
+
+/// A decoder, its master weights and its optimiser.
+pub struct Network {
+    decoder: Decoder,
+    vars: TrainableWeights,
+    parameters: BTreeMap<String, Parameter>,
+    /// The optimiser, with its state.
+    pub optimizer: AdamW,
+}
+
+impl Network {
+    /// A network that starts from a copy of `weights`, on their device and in their dtype.
+    ///
+    /// # Errors
+    /// The weights do not fit the configuration.
+    pub fn new(
+        config: &DecoderConfig,
+        weights: &Weights,
+        settings: OptimizerSettings,
+    ) -> Result<Self> {
+        let vars = weights.trainable()?;
+        let decoder = Decoder::new(config, &vars.view(), Use::Train)?;
+        let mut parameters = BTreeMap::new();
+        for (name, var) in vars.iter() {
+            parameters.insert(
+                name.to_owned(),
+                Parameter::new(var.dims().to_vec(), to_f32(var.as_tensor())?),
+            );
+        }
+        Ok(Self {
+            decoder,
+            vars,
+            parameters,
+            optimizer: AdamW::new(settings),
+        })
+    }
+
+    /// The master copies, by name.
+    #[must_use]
+    pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
+        &self.parameters
+    }
+
+    /// Replaces the weights, for instance by a checkpoint's.
+    ///
+    /// # Errors
+    /// A name or shape is not this network's.
+    pub fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
+        self.parameters = parameters;
+        self.write_vars()
+    }
+
+    /// A copy of the weights in the model's dtype.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn weights(&self) -> Result<Weights> {
+        Ok(self.vars.snapshot()?)
+    }
+
+    /// Scores without gradient, one per micro-batch.
+    ///
+    /// # Errors
+    /// The forward pass failed.
+    pub fn scores(&self, micro_batches: &[MicroBatch], pass: Pass) -> Result<Vec<Scores>> {
+        scores(&self.decoder, micro_batches, pass)
+    }
+
+    /// The gradient of the loss whose derivatives by the scores `coefficients` gives, summed over the micro-batches, and
+    /// what `coefficients` returned beside them. It is called once for each micro-batch, with its number.
+    ///
+    /// # Errors
+    /// A pass failed, or a parameter received no gradient.
+    pub fn gradients<T: Send>(
+        &self,
+        micro_batches: &[MicroBatch],
+        pass: Pass,
+        coefficients: impl Fn(usize, &MicroBatch, &Scores) -> (Coefficients, T) + Sync,
+    ) -> Result<(Gradients, Vec<T>)> {
+        let mut sum = Gradients::new();
+        let mut extras = Vec::with_capacity(micro_batches.len());
+        let one = |number: usize, micro: &MicroBatch| {
+            let output = forward(&self.decoder, micro, pass.temperature)?;
+            let (coefficients, extra) = coefficients(number, micro, &Scores::read(&output)?);
+            Ok((self.backward(&output, &coefficients)?, extra))
+        };
+        in_waves(micro_batches, pass.threads, one, |(gradients, extra)| {
+            add(&mut sum, gradients);
+            extras.push(extra);
+        })?;
+        Ok((sum, extras))
+    }
+
+    /// Back-propagates `sum(score * constant)`: the loss itself needs no autograd.
+    fn backward(&self, output: &TokenLogprobs, coefficients: &Coefficients) -> Result<Gradients> {
+        let mut surrogate = dot(&output.logprobs, &coefficients.d_logprobs)?;
+        if let Some(d_entropies) = &coefficients.d_entropies {
+            surrogate = (surrogate + dot(&output.entropies, d_entropies)?)?;
+        }
+        let store = surrogate.backward()?;
+        check_gradients(&self.vars, &store)?;
+        let mut gradients = Gradients::new();
+        for (name, var) in self.vars.iter() {
+            if let Some(gradient) = store.get(var.as_tensor()) {
+                gradients.insert(name.to_owned(), to_f32(gradient)?);
+            }
+        }
+        Ok(gradients)
+    }
+
+    /// Clips, makes one update at `learning_rate` and returns the gradient's norm before clipping.
+    ///
+    /// # Errors
+    /// [`LearnerError::Diverged`] if the norm is not finite; the weights are then as before.
+    pub fn update(&mut self, mut gradients: Gradients, learning_rate: f64) -> Result<f64> {
+        if gradients.values().flatten().any(|g| !g.is_finite()) {
+            return Err(LearnerError::Diverged {
+                update: self.optimizer.updates + 1,
+            });
+        }
+        let norm = self
+            .optimizer
+            .step(&mut self.parameters, &mut gradients, learning_rate);
+        self.write_vars()?;
+        Ok(norm)
+    }
+
+    fn write_vars(&self) -> Result<()> {
+        for (name, var) in self.vars.iter() {
+            let parameter = self.parameters.get(name).ok_or_else(|| {
+                policy::PolicyError::tensor(name, "is missing from the weights to be set")
+            })?;
+            let tensor =
+                Tensor::from_slice(&parameter.values, parameter.shape.as_slice(), var.device())?;
+            var.set(&tensor.to_dtype(var.dtype())?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Scores under a decoder that does not learn, one per micro-batch.
+///
+/// # Errors
+/// The forward pass failed.
+pub fn scores(decoder: &Decoder, micro_batches: &[MicroBatch], pass: Pass) -> Result<Vec<Scores>> {
+    let mut all = Vec::with_capacity(micro_batches.len());
+    let one = |_, micro: &MicroBatch| Scores::read(&forward(decoder, micro, pass.temperature)?);
+    in_waves(micro_batches, pass.threads, one, |scores| all.push(scores))?;
+    Ok(all)
+}
+
+fn forward(decoder: &Decoder, micro: &MicroBatch, temperature: f32) -> Result<TokenLogprobs> {
+    let hidden = decoder.forward(&micro.packed, None)?;
+    let predictors = Tensor::new(micro.predictors.as_slice(), decoder.device())?;
+    let hidden = hidden.index_select(&predictors, 0)?;
+    Ok(decoder.token_logprobs(&hidden, &micro.targets, temperature)?)
+}
+
+impl Scores {
+    fn read(output: &TokenLogprobs) -> Result<Self> {
+        let read = |tensor: &Tensor| {
+            Ok::<_, LearnerError>(to_f32(tensor)?.into_iter().map(f64::from).collect())
+        };
+        Ok(Self {
+            logprobs: read(&output.logprobs)?,
+            entropies: read(&output.entropies)?,
+        })
+    }
+}
+
+/// Runs `work` on all micro-batches, `threads` at a time, and takes the results in micro-batch order.
+fn in_waves<T: Send>(
+    micro_batches: &[MicroBatch],
+    threads: usize,
+    work: impl Fn(usize, &MicroBatch) -> Result<T> + Sync,
+    mut take: impl FnMut(T),
+) -> Result<()> {
+    let numbered: Vec<(usize, &MicroBatch)> = micro_batches.iter().enumerate().collect();
+    for wave in numbered.chunks(threads.max(1)) {
+        let results: Vec<Result<T>> = thread::scope(|scope| {
+            let spawn = |&(number, micro)| {
+                scope.spawn({
+                    let work = &work;
+                    move || work(number, micro)
+                })
+            };
+            let handles: Vec<_> = wave.iter().map(spawn).collect();
+            let join = |handle: thread::ScopedJoinHandle<'_, _>| {
+                handle
+                    .join()
+                    .unwrap_or(Err(LearnerError::Thread("gradient")))
+            };
+            handles.into_iter().map(join).collect()
+        });
+        for result in results {
+            take(result?);
+        }
+    }
+    Ok(())
+}
+
+fn add(sum: &mut Gradients, gradients: Gradients) {
+    for (name, gradient) in gradients {
+        match sum.get_mut(&name) {
+            Some(total) => total
+                .iter_mut()
+                .zip(&gradient)
+                .for_each(|(total, g)| *total += g),
+            None => {
+                sum.insert(name, gradient);
+            }
+        }
+    }
+}
+
+fn dot(scores: &Tensor, coefficients: &[f64]) -> Result<Tensor> {
+    let constants: Vec<f32> = coefficients.iter().map(|&c| c as f32).collect();
+    let constants = Tensor::new(constants, scores.device())?.to_dtype(scores.dtype())?;
+    Ok((scores * constants)?.sum_all()?)
+}
+
+fn to_f32(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor
+        .flatten_all()?
+        .to_dtype(candle_core::DType::F32)?
+        .to_vec1()?)
+}

@@ -1,0 +1,55 @@
+//! Learning-rate schedules, equal to those of transformers 5.23 (golden values in `tests/golden/schedules.json`).
+//!
+//! Pure. A schedule maps the number of optimiser updates already made to a factor of the base rate; so the first update
+//! of a warm-up has factor 0. Past their end `linear` stays at 0 and `cosine` rises again, as there.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+/// The course of the rate after the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Stays.
+    #[default]
+    #[serde(alias = "constant_with_warmup")]
+    Constant,
+    /// Falls to 0 at the last update.
+    Linear,
+    /// Half a cosine down to `min_factor`.
+    Cosine,
+}
+
+/// A schedule without its length, which follows from the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleSettings {
+    /// The course after the warm-up.
+    #[serde(alias = "lr_scheduler_type")]
+    pub kind: ScheduleKind,
+    /// Updates over which the rate climbs from 0.
+    pub warmup_steps: u64,
+    /// Where `cosine` ends, as a share of the base rate (transformers: `min_lr_rate`).
+    pub min_factor: f64,
+}
+
+impl ScheduleSettings {
+    /// Factor of the base rate for the update that follows `done` updates, of `total` planned.
+    #[must_use]
+    pub fn factor(&self, done: u64, total: u64) -> f64 {
+        if done < self.warmup_steps {
+            return done as f64 / self.warmup_steps.max(1) as f64;
+        }
+        let span = total.saturating_sub(self.warmup_steps).max(1) as f64;
+        match self.kind {
+            ScheduleKind::Constant => 1.0,
+            ScheduleKind::Linear => (total.saturating_sub(done) as f64 / span).max(0.0),
+            ScheduleKind::Cosine => {
+                let progress = (done - self.warmup_steps) as f64 / span;
+                let cosine = (0.5 * (1.0 + (PI * progress).cos())).max(0.0);
+                cosine * (1.0 - self.min_factor) + self.min_factor
+            }
+        }
+    }
+}

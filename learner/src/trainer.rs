@@ -1,0 +1,289 @@
+//! One GRPO step: groups in, new weights and metrics out.
+//!
+//! Invariant: the result is a function of the groups (in index order), the settings and the trainer's state. A row of the
+//! loss is a segment: a trajectory whose old tool results gave way has several, each with the trajectory's advantage.
+
+use std::sync::Arc;
+
+use policy::{Decoder, Model, Use, Weights};
+
+use crate::{
+    advantage::{Advantages, advantages},
+    batch::{MicroBatch, Sample, micro_batches},
+    config::{LearnerConfig, RatioAgainst},
+    error::Result,
+    group::Group,
+    loss::{LossInput, LossStats, SamplingStats, Scale, loss, sampling_stats},
+    metrics::{self, Metrics},
+    network::{Coefficients, Network, Pass, Scores, scores},
+};
+
+/// The policy being trained and what a step needs beside the groups.
+pub struct Trainer {
+    config: LearnerConfig,
+    /// The policy being trained.
+    pub network: Network,
+    /// Tokens seen so far, prompts and tool results included.
+    pub tokens_seen: u64,
+    reference: Option<Decoder>,
+}
+
+/// The groups of a step.
+#[derive(Clone, Debug, Default)]
+pub struct StepGroups {
+    /// Those that are trained on, in index order.
+    pub kept: Vec<Arc<Group>>,
+    /// Those that were looked at and left out.
+    pub left_out: Vec<Arc<Group>>,
+}
+
+/// The rows of the loss, and one value per scored token of each.
+struct Rows {
+    samples: Vec<Sample>,
+    sampler: Vec<Vec<f64>>,
+    advantages: Vec<Vec<f64>>,
+}
+
+/// What one pass over one micro-batch leaves behind.
+struct Trace {
+    loss: f64,
+    stats: LossStats,
+    sampling: SamplingStats,
+    logprobs: Vec<f64>,
+}
+
+impl Trainer {
+    /// A trainer whose policy, and whose reference if the settings ask for one, is `model`.
+    ///
+    /// # Errors
+    /// The model's weights do not fit its configuration.
+    pub fn new(config: &LearnerConfig, model: &Model) -> Result<Self> {
+        let reference = (config.loss.kl_coef > 0.0)
+            .then(|| Decoder::new(&model.config, &model.weights, Use::Sample))
+            .transpose()?;
+        let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
+        Ok(Self {
+            config: config.clone(),
+            network,
+            tokens_seen: 0,
+            reference,
+        })
+    }
+
+    /// The weights after the last step.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn weights(&self) -> Result<Weights> {
+        self.network.weights()
+    }
+
+    /// Trains on one batch at version `version` and returns the step's metrics. Without kept groups the weights stay.
+    ///
+    /// # Errors
+    /// A pass failed or training diverged; the weights are then as before the failing update.
+    pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
+        let advantages = group_advantages(&groups.kept, &self.config);
+        let rows = Rows::new(
+            &groups.kept,
+            &advantages,
+            self.config.loss.mask_truncated_completions,
+        );
+        let micro_batches = micro_batches(&rows.samples, self.config.micro_batch_tokens);
+        let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
+        self.tokens_seen += metrics::tokens(groups);
+        metrics.insert("num_tokens".to_owned(), self.tokens_seen as f64);
+        if micro_batches.is_empty() {
+            return Ok(metrics);
+        }
+        let reference = self.reference_logprobs(&micro_batches)?;
+        let mut old: Option<Vec<Vec<f64>>> = None;
+        for _ in 0..self.config.num_iterations {
+            let traces = self.iterate(
+                &rows,
+                &micro_batches,
+                &reference,
+                old.as_deref(),
+                &mut metrics,
+            )?;
+            old.get_or_insert_with(|| traces.into_iter().map(|trace| trace.logprobs).collect());
+        }
+        Ok(metrics)
+    }
+
+    fn pass(&self) -> Pass {
+        let temperature = self.config.rollout.sampling.logprob_temperature();
+        Pass {
+            temperature,
+            threads: self.config.threads,
+        }
+    }
+
+    fn reference_logprobs(&self, micro_batches: &[MicroBatch]) -> Result<Vec<Option<Vec<f64>>>> {
+        match &self.reference {
+            None => Ok(vec![None; micro_batches.len()]),
+            Some(decoder) => {
+                let all = scores(decoder, micro_batches, self.pass())?;
+                Ok(all
+                    .into_iter()
+                    .map(|scores| Some(scores.logprobs))
+                    .collect())
+            }
+        }
+    }
+
+    /// One optimiser update over the whole batch. `old`: the learner's log-probs of the first iteration.
+    fn iterate(
+        &mut self,
+        rows: &Rows,
+        micro_batches: &[MicroBatch],
+        reference: &[Option<Vec<f64>>],
+        old: Option<&[Vec<f64>]>,
+        metrics: &mut Metrics,
+    ) -> Result<Vec<Trace>> {
+        let tokens: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
+        let longest = f64::from(self.config.rollout.max_context_tokens);
+        let divisor = self
+            .config
+            .loss
+            .divisor(rows.samples.len() as f64, tokens as f64, longest);
+        let (gradients, traces) =
+            self.network
+                .gradients(micro_batches, self.pass(), |number, micro, scores| {
+                    let entropy_share = micro.targets.len() as f64 / tokens as f64;
+                    let scale = Scale {
+                        divisor,
+                        entropy_share,
+                    };
+                    let old = old.map(|all| all[number].as_slice());
+                    trace(
+                        &self.config,
+                        rows,
+                        micro,
+                        scores,
+                        old,
+                        reference[number].as_deref(),
+                        scale,
+                    )
+                })?;
+        let learning_rate = self.learning_rate();
+        let norm = self.network.update(gradients, learning_rate)?;
+        if old.is_none() {
+            metrics
+                .extend(merged(traces.iter().map(|t| &t.sampling), SamplingStats::merge).metrics());
+        }
+        metrics.extend(merged(traces.iter().map(|t| &t.stats), LossStats::merge).metrics());
+        metrics.insert(
+            "loss".to_owned(),
+            traces.iter().map(|trace| trace.loss).sum(),
+        );
+        metrics.insert("grad_norm".to_owned(), norm);
+        metrics.insert("learning_rate".to_owned(), learning_rate);
+        Ok(traces)
+    }
+
+    /// The rate of the next update.
+    fn learning_rate(&self) -> f64 {
+        let total = self.config.steps * self.config.num_iterations;
+        let factor = self
+            .config
+            .schedule
+            .factor(self.network.optimizer.updates, total);
+        self.config.optimizer.learning_rate * factor
+    }
+}
+
+/// Loss and derivatives of one micro-batch.
+fn trace(
+    config: &LearnerConfig,
+    rows: &Rows,
+    micro: &MicroBatch,
+    scores: &Scores,
+    learner: Option<&[f64]>,
+    reference: Option<&[f64]>,
+    scale: Scale,
+) -> (Coefficients, Trace) {
+    let recorded = micro.gather(&rows.sampler);
+    let (old, sampler) = match config.ratio_against {
+        RatioAgainst::Sampler => (Some(recorded.as_slice()), None),
+        RatioAgainst::Learner => (learner, Some(recorded.as_slice())),
+    };
+    let input = LossInput {
+        rows: &micro.scored,
+        logprobs: &scores.logprobs,
+        old,
+        sampler,
+        reference,
+        entropies: &scores.entropies,
+        advantages: &micro.gather(&rows.advantages),
+    };
+    let output = loss(&input, &config.loss, scale);
+    let sampling = sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss);
+    let trace = Trace {
+        loss: output.loss,
+        stats: output.stats,
+        sampling,
+        logprobs: scores.logprobs.clone(),
+    };
+    (
+        Coefficients {
+            d_logprobs: output.d_logprobs,
+            d_entropies: output.d_entropies,
+        },
+        trace,
+    )
+}
+
+/// Advantages of all trajectories of the kept groups, in order.
+fn group_advantages(kept: &[Arc<Group>], config: &LearnerConfig) -> Advantages {
+    let rewards: Vec<Vec<Option<f64>>> = kept
+        .iter()
+        .flat_map(|group| group.rewards.clone())
+        .collect();
+    advantages(
+        &rewards,
+        &config.rewards.weights(),
+        config.group_size,
+        config.advantage,
+    )
+}
+
+impl Rows {
+    fn new(kept: &[Arc<Group>], advantages: &Advantages, mask_truncated: bool) -> Self {
+        let mut rows = Self {
+            samples: Vec::new(),
+            sampler: Vec::new(),
+            advantages: Vec::new(),
+        };
+        let trajectories = kept.iter().flat_map(|group| &group.trajectories);
+        for (trajectory, &advantage) in trajectories.zip(&advantages.advantages) {
+            let masked = mask_truncated && metrics::is_truncated(trajectory);
+            for segment in &trajectory.segments {
+                let sampled =
+                    (0..segment.tokens.len()).filter(|&at| segment.mask[at] == 1 && !masked);
+                let scored: Vec<usize> = sampled.collect();
+                let recorded = scored
+                    .iter()
+                    .map(|&at| f64::from(segment.logprobs[at]))
+                    .collect();
+                rows.sampler.push(recorded);
+                rows.advantages.push(vec![advantage; scored.len()]);
+                rows.samples.push(Sample {
+                    tokens: segment.tokens.clone(),
+                    scored,
+                });
+            }
+        }
+        rows
+    }
+}
+
+fn merged<'a, T: Default + 'a>(
+    parts: impl Iterator<Item = &'a T>,
+    merge: impl Fn(&mut T, &T),
+) -> T {
+    parts.fold(T::default(), |mut sum, part| {
+        merge(&mut sum, part);
+        sum
+    })
+}

@@ -1,0 +1,179 @@
+//! A small model and a made-up actor that the tests share.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use learner::{Event, Learner, LearnerConfig, config::CheckpointConfig};
+use policy::{DecoderConfig, Model, Weights};
+use proto::{
+    LearnerClient, Transport,
+    v1::{
+        ClaimRequest, GroupClaim, RewardComponents, Segment, SubmitRequest, Trajectory, Turn,
+        claim_response::Outcome,
+    },
+};
+use tokio::sync::{Notify, mpsc};
+
+/// A Qwen3 of two layers and width 32 with the embedded policy's text files.
+pub(crate) fn small_model(seed: u64) -> Model {
+    let mut files = policy::tiny::files();
+    let (_, bytes) = files
+        .iter_mut()
+        .find(|(name, _)| name == "config.json")
+        .unwrap();
+    let full = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
+    let small = DecoderConfig {
+        hidden_size: 32,
+        intermediate_size: 64,
+        layers: 2,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+        ..full
+    };
+    *bytes = small.to_json().into_bytes();
+    let weights = Weights::random(&small, seed).unwrap();
+    Model::from_files(files, weights).unwrap()
+}
+
+/// A run of a few quick steps.
+pub(crate) fn small_config() -> LearnerConfig {
+    let mut config = LearnerConfig {
+        run_seed: 5,
+        steps: 4,
+        groups_per_step: 3,
+        group_size: 4,
+        micro_batch_tokens: 64,
+        checkpoint: CheckpointConfig {
+            every_steps: 1,
+            keep_last: 10,
+        },
+        ..LearnerConfig::default()
+    };
+    config.optimizer.learning_rate = 1e-3;
+    config.rollout.max_completion_tokens = 16;
+    config.rollout.max_context_tokens = 64;
+    config
+}
+
+pub(crate) fn questions() -> Vec<String> {
+    (0..7).map(|number| format!("question-{number}")).collect()
+}
+
+fn mixed(parts: [u64; 4]) -> u64 {
+    let mix = |state: u64, part: u64| {
+        (state ^ part)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    };
+    parts.into_iter().fold(0x5151, mix)
+}
+
+/// A group as a function of its index and the version that sampled it; about one in four has no spread.
+pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
+    let dull = mixed([claim.group_index, version, 0, 0]).is_multiple_of(4);
+    (0..claim.group_size)
+        .map(|member| {
+            let draw = |at: u64| mixed([claim.group_index, version, u64::from(member), at]);
+            let length = 6 + draw(100) as usize % 20;
+            let mask: Vec<u8> = (0..length)
+                .map(|at| u8::from(at >= 3 && at != length / 2))
+                .collect();
+            let segment = Segment {
+                tokens: (0..length as u64)
+                    .map(|at| 300 + (draw(at) % 500) as u32)
+                    .collect(),
+                logprobs: mask
+                    .iter()
+                    .map(|&sampled| -6.5 * f32::from(sampled))
+                    .collect(),
+                mask,
+            };
+            let correct = !dull && draw(7).is_multiple_of(2);
+            let terminal = f64::from(u8::from(correct));
+            Trajectory {
+                member,
+                segments: vec![segment],
+                turns: vec![Turn {
+                    policy_version: version,
+                    reward_components: Some(RewardComponents {
+                        terminal,
+                        ..RewardComponents::default()
+                    }),
+                    ..Turn::default()
+                }],
+                episode_return: terminal,
+                correct,
+                scored: true,
+                failure: String::new(),
+            }
+        })
+        .collect()
+}
+
+/// Claims and submits until the run is over.
+pub(crate) async fn actor(learner: Learner, name: String) {
+    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
+    loop {
+        let policy_version = learner.snapshot().policy_version;
+        let request = ClaimRequest {
+            actor_id: name.clone(),
+            policy_version,
+        };
+        match client
+            .claim(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .outcome
+            .unwrap()
+        {
+            Outcome::Finished(_) => return,
+            Outcome::Wait(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Outcome::Group(claim) => {
+                let trajectories = group(&claim, policy_version);
+                let submit = SubmitRequest {
+                    actor_id: name.clone(),
+                    group_index: claim.group_index,
+                    lease_id: claim.lease_id,
+                    trajectories,
+                };
+                client.submit(submit).await.unwrap();
+            }
+        }
+    }
+}
+
+/// Trains with `actors` actors, stopping after step `stop_after`; returns the events and the last snapshot's bytes.
+pub(crate) async fn train(
+    learner: &Learner,
+    actors: usize,
+    stop_after: Option<u64>,
+) -> (Vec<Event>, Vec<u8>) {
+    let tasks: Vec<_> = (0..actors)
+        .map(|number| tokio::spawn(actor(learner.clone(), format!("actor-{number}"))))
+        .collect();
+    let (sender, mut receiver) = mpsc::channel(1);
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let watcher = tokio::spawn(async move {
+        let mut events = Vec::new();
+        while let Some(event) = receiver.recv().await {
+            if matches!(&event, Event::Step { step, .. } if Some(*step) == stop_after) {
+                stop.notify_one();
+            }
+            events.push(event);
+        }
+        events
+    });
+    learner
+        .train(sender, async move { stopped.notified().await })
+        .await
+        .unwrap();
+    let events = watcher.await.unwrap();
+    tasks.iter().for_each(|task| task.abort());
+    (events, learner.snapshot().body().to_vec())
+}
+
+pub(crate) fn open(config: LearnerConfig, folder: &Path, resume: bool) -> learner::Result<Learner> {
+    Learner::open(config, small_model(1), questions(), folder, resume)
+}

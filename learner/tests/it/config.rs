@@ -1,0 +1,152 @@
+//! Settings: TRL's names and defaults, and errors that name the field.
+
+use learner::{
+    LearnerConfig,
+    loss::{LossSettings, LossType},
+    schedule::ScheduleKind,
+};
+use serde_json::json;
+
+#[test]
+fn defaults_are_usable_and_trl_s() {
+    let config = LearnerConfig::default();
+    config.validate().unwrap();
+    assert_eq!(config.group_size, 8);
+    assert_eq!(config.optimizer.learning_rate, 1e-6);
+    let LossSettings {
+        loss_type,
+        clip_low,
+        kl_coef,
+        sampler_clip_max,
+        ..
+    } = config.loss;
+    assert_eq!(
+        (loss_type, clip_low, kl_coef, sampler_clip_max),
+        (LossType::Dapo, 0.2, 0.0, Some(3.0))
+    );
+}
+
+#[test]
+fn trl_names_are_accepted() {
+    let config: LearnerConfig = serde_json::from_value(json!({
+        "seed": 3, "max_steps": 7, "num_generations": 4,
+        "advantage": {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"},
+        "loss": {
+            "loss_type": "dr_grpo", "epsilon": 0.1, "epsilon_high": 0.28, "beta": 0.04,
+            "importance_sampling_level": "sequence", "use_bias_correction_kl": false,
+            "vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_max": 2.0
+        },
+        "schedule": {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5},
+        "rollout": {"max_completion_length": 64, "sampling": {"temperature": 0.7}},
+        "rewards": {"correct": 0.5, "return": 1.0},
+        "checkpoint": {"save_steps": 5, "save_total_limit": 3}
+    }))
+    .unwrap();
+    config.validate().unwrap();
+    assert_eq!(
+        (config.run_seed, config.steps, config.group_size),
+        (3, 7, 4)
+    );
+    assert_eq!(
+        (
+            config.loss.clip_low,
+            config.loss.high(),
+            config.loss.kl_coef
+        ),
+        (0.1, 0.28, 0.04)
+    );
+    assert_eq!(config.schedule.kind, ScheduleKind::Constant);
+    assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0]);
+    let again = serde_json::to_value(&config).unwrap();
+    assert_eq!(
+        serde_json::from_value::<LearnerConfig>(again).unwrap(),
+        config
+    );
+}
+
+#[test]
+fn unknown_fields_are_named() {
+    let fault =
+        serde_json::from_value::<LearnerConfig>(json!({"loss": {"epsilonn": 0.1}})).unwrap_err();
+    assert!(fault.to_string().contains("epsilonn"), "{fault}");
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_its_remedy() {
+    type Change = fn(&mut LearnerConfig);
+    let table: [(Change, &str); 13] = [
+        (|c| c.steps = 0, "steps"),
+        (|c| c.groups_per_step = 0, "groups_per_step"),
+        (|c| c.group_size = 1, "group_size"),
+        (|c| c.max_groups_per_step = 3, "max_groups_per_step"),
+        (|c| c.threads = 0, "threads"),
+        (|c| c.micro_batch_tokens = 100, "micro_batch_tokens"),
+        (|c| c.loss.clip_low = 1.5, "loss.clip_low"),
+        (
+            |c| c.loss.top_entropy_quantile = f64::NAN,
+            "loss.top_entropy_quantile",
+        ),
+        (
+            |c| c.optimizer.learning_rate = -1.0,
+            "optimizer.learning_rate",
+        ),
+        (|c| c.rollout.sampling.temperature = 0.0, "temperature"),
+        (
+            |c| c.rollout.max_context_tokens = 512,
+            "rollout.max_context_tokens",
+        ),
+        (|c| c.rollout.shots = 2, "rollout.shots"),
+        (
+            |c| c.rewards = serde_json::from_value(json!({"correct": 0, "shaping": 0})).unwrap(),
+            "rewards",
+        ),
+    ];
+    for (change, field) in table {
+        let mut config = LearnerConfig::default();
+        change(&mut config);
+        let fault = config.validate().unwrap_err().to_string();
+        assert!(fault.contains(field), "{field}: {fault}");
+    }
+}
+
+#[test]
+fn the_fingerprint_follows_what_shapes_the_weights() {
+    let base = LearnerConfig::default();
+    let same = [
+        LearnerConfig {
+            threads: 8,
+            ..base.clone()
+        },
+        LearnerConfig {
+            lease_seconds: 5,
+            ..base.clone()
+        },
+        LearnerConfig {
+            steps: 99,
+            ..base.clone()
+        },
+    ];
+    assert!(
+        same.iter()
+            .all(|config| config.fingerprint() == base.fingerprint())
+    );
+    let mut cosine = base.clone();
+    cosine.schedule.kind = ScheduleKind::Cosine;
+    let longer = LearnerConfig {
+        steps: 99,
+        ..cosine.clone()
+    };
+    assert_ne!(
+        cosine.fingerprint(),
+        longer.fingerprint(),
+        "the rate depends on the steps"
+    );
+    assert_ne!(
+        LearnerConfig {
+            run_seed: 1,
+            ..base.clone()
+        }
+        .fingerprint(),
+        base.fingerprint()
+    );
+}

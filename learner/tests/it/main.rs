@@ -1,0 +1,12 @@
+//! Tests of the learner as its users see it, in one binary.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers may fail it")]
+
+mod common;
+mod config;
+mod golden_loss;
+mod golden_optimizer;
+mod run;
+mod scheduler;
+mod service;
+mod sft;

@@ -1,0 +1,240 @@
+//! Whole runs over the in-process transport: same bits whatever the actors, threads and interruptions.
+
+use std::fs;
+
+use crate::common::{open, small_config, train};
+use learner::{Event, LearnerConfig, config::RatioAgainst};
+
+async fn whole_run(config: LearnerConfig, actors: usize) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(config, folder.path(), false).unwrap();
+    train(&learner, actors, None).await.1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_and_threads_do_not_change_a_bit() {
+    let one = whole_run(small_config(), 1).await;
+    let base = crate::common::small_model(1).weights.to_bytes().unwrap();
+    assert_ne!(one, base, "training changes the weights");
+    assert!(one == whole_run(small_config(), 3).await, "three actors");
+    assert!(
+        one == whole_run(
+            LearnerConfig {
+                threads: 3,
+                ..small_config()
+            },
+            1
+        )
+        .await,
+        "three threads"
+    );
+    assert!(
+        one != whole_run(
+            LearnerConfig {
+                run_seed: 6,
+                groups_per_step: 2,
+                ..small_config()
+            },
+            1
+        )
+        .await
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_resumes_to_the_same_bits() {
+    let expected = whole_run(small_config(), 2).await;
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path(), false).unwrap();
+    let (events, halfway) = train(&learner, 2, Some(2)).await;
+    let Some(Event::Finished {
+        step,
+        interrupted: true,
+    }) = events.last()
+    else {
+        panic!(
+            "the run should have been interrupted, got {:?}",
+            events.last()
+        );
+    };
+    assert!((2..4).contains(step), "stopped after step {step}");
+    assert!(halfway != expected);
+    drop(learner);
+    let learner = open(small_config(), folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, *step);
+    assert!(
+        learner.snapshot().body() == halfway,
+        "resumes with the weights it stopped with"
+    );
+    assert!(train(&learner, 1, None).await.1 == expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crashed_run_replays_its_journal_without_actors() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path(), false).unwrap();
+    let (events, expected) = train(&learner, 2, None).await;
+    drop(learner);
+    for lost in 2..=4 {
+        fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{lost}"))).unwrap();
+    }
+    let learner = open(small_config(), folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 1);
+    let (replayed, weights) = train(&learner, 0, None).await;
+    assert!(weights == expected);
+    let figures = |events: &[Event]| -> Vec<(u64, f64, f64)> {
+        let figures = events.iter().filter_map(|event| match event {
+            Event::Step { step, metrics } => Some((*step, metrics["loss"], metrics["num_tokens"])),
+            _ => None,
+        });
+        figures.filter(|(step, ..)| *step > 1).collect()
+    };
+    assert_eq!(
+        figures(&replayed),
+        figures(&events),
+        "loss and token counts go on as before"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_checkpoint_is_passed_over_and_one_before_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path(), false).unwrap();
+    let expected = train(&learner, 1, None).await.1;
+    drop(learner);
+    let tensors = folder.path().join("checkpoints/step_4/trainer.safetensors");
+    let mut bytes = fs::read(&tensors).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&tensors, bytes).unwrap();
+    fs::remove_file(folder.path().join("checkpoints/step_3/state.json")).unwrap();
+    let learner = open(small_config(), folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 2);
+    assert!(train(&learner, 1, None).await.1 == expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.checkpoint.keep_last = 2;
+    let learner = open(config, folder.path(), false).unwrap();
+    let (events, weights) = train(&learner, 1, None).await;
+    let checkpoints = folder.path().join("checkpoints");
+    let mut names: Vec<String> = fs::read_dir(&checkpoints)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["LATEST", "step_3", "step_4"]);
+    assert_eq!(
+        fs::read_to_string(checkpoints.join("LATEST")).unwrap(),
+        "step_4"
+    );
+    let cpu = candle_core::Device::Cpu;
+    let hf = checkpoints.join("step_4/hf");
+    let model = policy::Model::open(&hf, &cpu, candle_core::DType::F32).unwrap();
+    assert!(model.weights.to_bytes().unwrap() == weights);
+    let last = events.iter().rev().nth(1).unwrap();
+    assert!(matches!(last, Event::Checkpoint { step: 4, path } if path.ends_with("step_4")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_report_trl_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.loss.kl_coef = 0.04;
+    config.loss.entropy_coef = 0.01;
+    config.ratio_against = RatioAgainst::Learner;
+    config.num_iterations = 2;
+    let learner = open(config, folder.path(), false).unwrap();
+    let (events, _) = train(&learner, 1, None).await;
+    let Some(Event::Step { metrics, .. }) = events.first() else {
+        panic!("no step: {events:?}")
+    };
+    for name in [
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "rewards/correct/mean",
+        "rewards/shaping/std",
+        "completions/mean_length",
+        "completions/clipped_ratio",
+        "completions/max_terminated_length",
+        "entropy",
+        "kl",
+        "clip_ratio/region_mean",
+        "policy_loss",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "sampling/sampling_logp_difference/mean",
+        "sampling/importance_sampling_ratio/max",
+        "tools/call_frequency",
+        "tools/failure_frequency",
+        "num_tokens",
+        "step_time",
+        "staleness/max",
+        "groups/kept",
+        "groups/left_out",
+        "groups/zero_spread",
+        "time/train",
+    ] {
+        assert!(
+            metrics.get(name).is_some_and(|value| value.is_finite()),
+            "{name}: {:?}",
+            metrics.get(name)
+        );
+    }
+    assert_eq!(metrics["groups/kept"], 3.0);
+    assert_eq!(metrics["groups/left_out"], metrics["groups/zero_spread"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_run_ends_and_keeps_its_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(
+        LearnerConfig {
+            max_staleness: 2,
+            ..small_config()
+        },
+        folder.path(),
+        false,
+    )
+    .unwrap();
+    let (events, _) = train(&learner, 2, None).await;
+    let lags = events.iter().filter_map(|event| match event {
+        Event::Step { metrics, .. } => Some(metrics["staleness/max"]),
+        _ => None,
+    });
+    assert!(
+        lags.clone().all(|lag| lag <= 2.0),
+        "{:?}",
+        lags.collect::<Vec<_>>()
+    );
+    assert_eq!(lags.count(), 4);
+}
+
+#[test]
+fn a_run_folder_is_not_reused_by_accident() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(small_config(), folder.path(), false).unwrap());
+    let Err(fault) = open(small_config(), folder.path(), false) else {
+        panic!("opened twice")
+    };
+    assert!(fault.to_string().contains("holds a run already"), "{fault}");
+    let mut other = small_config();
+    other.optimizer.learning_rate = 2e-3;
+    let Err(fault) = open(other, folder.path(), true) else {
+        panic!("resumed under other settings")
+    };
+    assert!(fault.to_string().contains("other settings"), "{fault}");
+    let unrelated = LearnerConfig {
+        threads: 2,
+        steps: 9,
+        ..small_config()
+    };
+    assert!(
+        open(unrelated, folder.path(), true).is_ok(),
+        "threads and more steps may change"
+    );
+}

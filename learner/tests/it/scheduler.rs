@@ -1,0 +1,315 @@
+//! The scheduler: timing independence as a property, staleness, leases and limits as tables.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use learner::scheduler::{
+    Claim, Lease, Outcome, QuestionOrder, Scheduler, SchedulerSettings, Verdict,
+};
+use proptest::prelude::*;
+
+fn settings(steps: u64, groups: u64, most: u64, staleness: u64) -> SchedulerSettings {
+    SchedulerSettings {
+        steps,
+        groups_per_step: groups,
+        max_groups_per_step: most,
+        max_staleness: staleness,
+        lease: Duration::from_secs(10),
+    }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn lease(claim: Claim) -> Lease {
+    match claim {
+        Claim::Group(lease) => lease,
+        other => panic!("expected a group, got {other:?}"),
+    }
+}
+
+/// What every run must come to: computed from the contents alone.
+fn expected_batches(
+    settings: &SchedulerSettings,
+    kept: impl Fn(u64, u64) -> bool,
+) -> Vec<Vec<u64>> {
+    let mut start = 0;
+    (0..settings.steps)
+        .map(|version| {
+            let mut batch = Vec::new();
+            let end = start + settings.max_groups_per_step;
+            while start < end && (batch.len() as u64) < settings.groups_per_step {
+                if kept(start, version) {
+                    batch.push(start);
+                }
+                start += 1;
+            }
+            batch
+        })
+        .collect()
+}
+
+/// Content of a group as the rollout would make it: a function of index and version.
+fn content(seed: u64, share: u64, index: u64, version: u64) -> bool {
+    let mixed = (seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version << 40)
+        .wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 33) % 100 < share
+}
+
+/// One actor's unfinished work.
+struct Work {
+    lease: Lease,
+    version: u64,
+}
+
+/// Plays a run under an arbitrary schedule, then fairly to its end; returns the batches and how often each group was handed out.
+fn play(
+    settings: SchedulerSettings,
+    seed: u64,
+    share: u64,
+    actors: usize,
+    choices: &[(u8, u8)],
+) -> (Vec<Vec<u64>>, BTreeMap<u64, u64>) {
+    let mut scheduler = Scheduler::new(settings, 0, 0);
+    let mut busy: Vec<Vec<Work>> = (0..actors).map(|_| Vec::new()).collect();
+    let (mut now, mut batches, mut handed) = (0, Vec::new(), BTreeMap::new());
+    for turn in 0.. {
+        assert!(turn < 10_000, "the run makes no progress");
+        let fair = (turn / 2, if turn % 2 == 0 { 0 } else { 5 });
+        let (actor, action) = choices
+            .get(turn)
+            .map_or(fair, |&(a, b)| (usize::from(a), b));
+        let actor = actor % actors;
+        let version = scheduler.version();
+        match action % 8 {
+            0..=3 => match scheduler.claim(seconds(now), version) {
+                Claim::Group(lease) => {
+                    *handed.entry(lease.group_index).or_insert(0) += 1;
+                    busy[actor].push(Work { lease, version });
+                }
+                Claim::Wait => now += 1,
+                Claim::Finished => break,
+            },
+            4 => {
+                busy[actor].clear();
+                now += 11;
+            }
+            other => {
+                let works = &mut busy[actor];
+                if works.is_empty() {
+                    continue;
+                }
+                let work = works.remove(usize::from(other) % works.len());
+                let index = work.lease.group_index;
+                let kept = content(seed, share, index, work.version);
+                for repeat in 0..2 {
+                    match scheduler.judge(index, work.version) {
+                        Verdict::Accept if repeat == 0 => {
+                            let outcome = Outcome {
+                                kept,
+                                oldest_version: work.version,
+                            };
+                            scheduler.record(index, outcome);
+                        }
+                        Verdict::Duplicate => {}
+                        verdict => panic!("group {index}: {verdict:?} at repeat {repeat}"),
+                    }
+                }
+            }
+        }
+        if let Some(batch) = scheduler
+            .batch()
+            .filter(|_| scheduler.version() < settings.steps)
+        {
+            batches.push(batch.group_indices.clone());
+            scheduler.advance(&batch);
+        }
+    }
+    (batches, handed)
+}
+
+proptest! {
+    #[test]
+    fn batches_do_not_depend_on_timing_actors_or_lost_leases(
+        seed: u64,
+        share in 0_u64..=100,
+        groups in 1_u64..6,
+        extra in 0_u64..8,
+        actors in 1_usize..4,
+        choices in proptest::collection::vec((any::<u8>(), any::<u8>()), 0..300),
+    ) {
+        let settings = settings(4, groups, groups + extra, 0);
+        let kept = |index, version| content(seed, share, index, version);
+        let expected = expected_batches(&settings, kept);
+        let (batches, handed) = play(settings, seed, share, actors, &choices);
+        prop_assert_eq!(&batches, &expected);
+        // No group beyond those the batches looked at was handed out.
+        let quiet = play(settings, seed, share, 1, &[]).1;
+        prop_assert_eq!(handed.keys().collect::<Vec<_>>(), quiet.keys().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_question_comes_once_an_epoch(questions in 1_usize..40, seed: u64, epoch in 0_u64..4) {
+        let order = QuestionOrder::new(questions, seed);
+        let first = epoch * questions as u64;
+        let mut seen: Vec<usize> =
+            (first..first + questions as u64).map(|index| order.question(index)).collect();
+        seen.sort_unstable();
+        prop_assert_eq!(seen, (0..questions).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn question_order_follows_the_seed() {
+    let order = |seed| {
+        let order = QuestionOrder::new(50, seed);
+        (0..100)
+            .map(|index| order.question(index))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(7), order(7));
+    assert_ne!(order(7), order(8));
+    assert_ne!(order(7)[..50], order(7)[50..], "epochs differ");
+}
+
+#[test]
+fn a_synchronous_run_waits_for_the_new_version() {
+    let mut scheduler = Scheduler::new(settings(2, 1, 1, 0), 0, 0);
+    let first = lease(scheduler.claim(seconds(0), 0));
+    assert_eq!((first.group_index, first.min_policy_version), (0, 0));
+    assert_eq!(
+        scheduler.claim(seconds(0), 0),
+        Claim::Wait,
+        "the batch is full"
+    );
+    assert_eq!(scheduler.judge(0, 0), Verdict::Accept);
+    scheduler.record(
+        0,
+        Outcome {
+            kept: true,
+            oldest_version: 0,
+        },
+    );
+    assert_eq!(
+        scheduler.claim(seconds(0), 0),
+        Claim::Wait,
+        "the step is not made yet"
+    );
+    let batch = scheduler.batch().unwrap();
+    scheduler.advance(&batch);
+    assert_eq!(
+        scheduler.claim(seconds(0), 0),
+        Claim::Wait,
+        "the actor's weights are old"
+    );
+    assert_eq!(lease(scheduler.claim(seconds(0), 1)).min_policy_version, 1);
+    scheduler.record(
+        1,
+        Outcome {
+            kept: true,
+            oldest_version: 1,
+        },
+    );
+    scheduler.advance(&scheduler.batch().unwrap());
+    assert_eq!(scheduler.claim(seconds(0), 1), Claim::Finished);
+}
+
+#[test]
+fn staleness_lets_actors_work_ahead_but_not_further() {
+    let mut scheduler = Scheduler::new(settings(9, 2, 8, 1), 3, 10);
+    let minima: Vec<u64> = (0..4)
+        .map(|_| lease(scheduler.claim(seconds(0), 3)).min_policy_version)
+        .collect();
+    assert_eq!(
+        minima,
+        [2, 2, 3, 3],
+        "two groups for step 4, two for step 5"
+    );
+    assert_eq!(scheduler.claim(seconds(0), 3), Claim::Wait);
+    assert_eq!(scheduler.judge(10, 1), Verdict::Stale);
+    assert_eq!(scheduler.judge(11, 2), Verdict::Accept);
+    assert_eq!(
+        lease(scheduler.claim(seconds(0), 2)).group_index,
+        10,
+        "given out again"
+    );
+}
+
+#[test]
+fn the_last_steps_allow_no_work_ahead() {
+    let mut scheduler = Scheduler::new(settings(4, 1, 4, 5), 3, 0);
+    assert_eq!(lease(scheduler.claim(seconds(0), 3)).group_index, 0);
+    assert_eq!(scheduler.claim(seconds(0), 3), Claim::Wait);
+}
+
+#[test]
+fn groups_that_grew_too_old_are_left_out() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 3, 1), 0, 0);
+    for index in 0..3 {
+        scheduler.record(
+            index,
+            Outcome {
+                kept: true,
+                oldest_version: 0,
+            },
+        );
+    }
+    for expected in [vec![0], vec![1]] {
+        let batch = scheduler.batch().unwrap();
+        assert_eq!((&batch.group_indices, batch.left_out.len()), (&expected, 0));
+        scheduler.advance(&batch);
+    }
+    assert_eq!(scheduler.version(), 2);
+    assert_eq!(
+        scheduler.batch(),
+        None,
+        "group 2 was sampled with version 0, two behind"
+    );
+}
+
+#[test]
+fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
+    let mut scheduler = Scheduler::new(settings(1, 2, 2, 0), 0, 0);
+    let lost = lease(scheduler.claim(seconds(0), 0));
+    assert_eq!(lease(scheduler.claim(seconds(9), 0)).group_index, 1);
+    let again = lease(scheduler.claim(seconds(10), 0));
+    assert_eq!(again.group_index, lost.group_index);
+    assert_ne!(again.lease_id, lost.lease_id);
+    assert_eq!(scheduler.expired_leases(), 1);
+    assert_eq!(scheduler.judge(0, 0), Verdict::Accept);
+    scheduler.record(
+        0,
+        Outcome {
+            kept: true,
+            oldest_version: 0,
+        },
+    );
+    assert_eq!(scheduler.judge(0, 0), Verdict::Duplicate);
+    assert_eq!(scheduler.judge(2, 0), Verdict::Unknown);
+}
+
+#[test]
+fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
+    let mut scheduler = Scheduler::new(settings(2, 2, 3, 0), 0, 0);
+    for (index, kept) in [false, true, false].into_iter().enumerate() {
+        assert_eq!(
+            lease(scheduler.claim(seconds(0), 0)).group_index,
+            index as u64
+        );
+        scheduler.record(
+            index as u64,
+            Outcome {
+                kept,
+                oldest_version: 0,
+            },
+        );
+    }
+    assert_eq!(scheduler.claim(seconds(0), 0), Claim::Wait);
+    let batch = scheduler.batch().unwrap();
+    assert_eq!(
+        (&batch.group_indices, &batch.left_out),
+        (&vec![1], &vec![0, 2])
+    );
+    scheduler.advance(&batch);
+    assert_eq!(lease(scheduler.claim(seconds(0), 1)).group_index, 3);
+}

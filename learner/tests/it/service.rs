@@ -1,0 +1,219 @@
+//! The service over TCP: the contract's answers to good and bad calls.
+
+use crate::common::{actor, group, open, small_config};
+use learner::{Learner, serve};
+use proto::{
+    LearnerClient, Transport,
+    v1::{
+        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
+        WeightsRequest, claim_response::Outcome, weights_response::Part,
+    },
+};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tonic::Code;
+
+struct Server {
+    learner: Learner,
+    client: LearnerClient,
+    address: String,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<learner::Result<()>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let learner = open(small_config(), folder.path(), false).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = serve(listener, learner.clone(), async {
+            stopped.await.unwrap_or(());
+        });
+        let ended = tokio::spawn(serving);
+        let client = LearnerClient::new(Transport::dial(&address).unwrap());
+        Self {
+            learner,
+            client,
+            address,
+            stop,
+            ended,
+            _folder: folder,
+        }
+    }
+
+    async fn claim(&mut self, policy_version: u64) -> Outcome {
+        let request = ClaimRequest {
+            actor_id: "a".to_owned(),
+            policy_version,
+        };
+        self.client
+            .claim(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .outcome
+            .unwrap()
+    }
+
+    async fn submit(
+        &mut self,
+        claim: &GroupClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<SubmitVerdict, tonic::Status> {
+        let GroupClaim {
+            group_index,
+            lease_id,
+            ..
+        } = *claim;
+        let request = SubmitRequest {
+            actor_id: "a".to_owned(),
+            group_index,
+            lease_id,
+            trajectories,
+        };
+        Ok(self.client.submit(request).await?.into_inner().verdict())
+    }
+}
+
+fn claimed(outcome: Outcome) -> GroupClaim {
+    match outcome {
+        Outcome::Group(claim) => claim,
+        other => panic!("expected a group, got {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn join_hands_over_model_and_settings() {
+    let mut server = Server::start().await;
+    let request = JoinRequest {
+        actor_id: "a".to_owned(),
+    };
+    let join = server.client.join(request).await.unwrap().into_inner();
+    assert_eq!((join.run_seed, join.policy_version), (5, 0));
+    assert!(
+        join.model_files
+            .iter()
+            .any(|file| file.name == "tokenizer.json" && !file.content.is_empty())
+    );
+    let rollout = join.rollout.unwrap();
+    assert_eq!(
+        (rollout.max_completion_tokens, rollout.max_context_tokens),
+        (16, 64)
+    );
+    assert_eq!(rollout.sampling.unwrap().temperature, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_counted_once_and_faulty_ones_refused() {
+    let mut server = Server::start().await;
+    let claim = claimed(server.claim(0).await);
+    assert_eq!(
+        (
+            claim.group_index,
+            claim.group_size,
+            claim.min_policy_version
+        ),
+        (0, 4, 0)
+    );
+    assert!(
+        matches!(server.claim(3).await, Outcome::Wait(_)),
+        "a version that does not exist yet"
+    );
+
+    let short = group(&claim, 0)[..2].to_vec();
+    let fault = server.submit(&claim, short).await.unwrap_err();
+    assert_eq!(fault.code(), Code::InvalidArgument);
+    assert!(
+        fault.message().contains("2 trajectories, expected 4"),
+        "{fault}"
+    );
+
+    let unknown = GroupClaim {
+        group_index: 1_000,
+        ..claim.clone()
+    };
+    let fault = server.submit(&unknown, group(&claim, 0)).await.unwrap_err();
+    assert!(fault.message().contains("never handed out"), "{fault}");
+
+    let verdict = server.submit(&claim, group(&claim, 0)).await.unwrap();
+    assert_eq!(verdict, SubmitVerdict::Accepted);
+    let verdict = server.submit(&claim, group(&claim, 0)).await.unwrap();
+    assert_eq!(verdict, SubmitVerdict::Duplicate);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_stream_in_whole_and_newest_only() {
+    let mut server = Server::start().await;
+    let request = WeightsRequest {
+        actor_id: "a".to_owned(),
+        after_version: None,
+    };
+    let mut stream = server.client.weights(request).await.unwrap().into_inner();
+    let mut body = Vec::new();
+    let Some(Part::Header(header)) = stream.message().await.unwrap().unwrap().part else {
+        panic!("a snapshot begins with its header");
+    };
+    while (body.len() as u64) < header.size_bytes {
+        let Some(Part::Chunk(chunk)) = stream.message().await.unwrap().unwrap().part else {
+            panic!("a chunk follows");
+        };
+        assert_eq!(chunk.crc32, crc32fast::hash(&chunk.data));
+        assert_eq!(chunk.offset, body.len() as u64);
+        body.extend(chunk.data);
+    }
+    assert_eq!(header.policy_version, 0);
+    assert!(body == server.learner.snapshot().body());
+
+    let (events, mut seen) = mpsc::channel(8);
+    let drain = tokio::spawn(async move { while seen.recv().await.is_some() {} });
+    tokio::spawn(actor(server.learner.clone(), "b".to_owned()));
+    server
+        .learner
+        .train(events, std::future::pending())
+        .await
+        .unwrap();
+    drain.await.unwrap();
+    assert!(matches!(server.claim(4).await, Outcome::Finished(_)));
+    let request = WeightsRequest {
+        actor_id: "late".to_owned(),
+        after_version: Some(1),
+    };
+    let mut late = server.client.weights(request).await.unwrap().into_inner();
+    let first = late.message().await.unwrap().unwrap().part;
+    assert!(matches!(first, Some(Part::Header(header)) if header.policy_version == 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_ends_open_streams() {
+    let mut server = Server::start().await;
+    let request = WeightsRequest {
+        actor_id: "a".to_owned(),
+        after_version: Some(0),
+    };
+    let mut stream = server.client.weights(request).await.unwrap().into_inner();
+    server.stop.send(()).unwrap();
+    assert!(matches!(stream.message().await, Ok(None) | Err(_)));
+    drop((stream, server.client));
+    server.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_answers_for_the_service() {
+    let server = Server::start().await;
+    let transport = Transport::dial(&server.address).unwrap();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(transport);
+    let request = tonic_health::pb::HealthCheckRequest {
+        service: "sqlenv.v1.Learner".to_owned(),
+    };
+    let status = health.check(request).await.unwrap().into_inner().status();
+    assert_eq!(
+        status,
+        tonic_health::pb::health_check_response::ServingStatus::Serving
+    );
+}

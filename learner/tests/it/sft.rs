@@ -1,0 +1,207 @@
+//! Supervised training and the gradients under it.
+
+use std::ops::ControlFlow;
+
+use crate::common::small_model;
+use learner::{
+    batch::{Sample, micro_batches},
+    network::{Coefficients, Network, Pass},
+    optimizer::{OptimizerSettings, Parameter},
+    sft::{SftConfig, held_out_loss, train},
+};
+use policy::Model;
+use proto::v1::Segment;
+
+/// Episodes in which each assistant token repeats the token three places before it.
+fn episodes(count: u32) -> Vec<Segment> {
+    let episode = |seed: u32| {
+        let base = [300 + seed % 7, 320 + seed % 5, 340 + seed % 3];
+        let tokens: Vec<u32> = base
+            .iter()
+            .cycle()
+            .take(9 + (seed as usize % 4))
+            .copied()
+            .collect();
+        let mask = (0..tokens.len()).map(|at| u8::from(at >= 3)).collect();
+        Segment {
+            logprobs: vec![0.0; tokens.len()],
+            mask,
+            tokens,
+        }
+    };
+    (0..count).map(episode).collect()
+}
+
+fn config() -> SftConfig {
+    let mut config = SftConfig {
+        budget_tokens: 12_000,
+        micro_batch_tokens: 40,
+        ..SftConfig::from_scratch()
+    };
+    config.schedule.warmup_steps = 5;
+    config.optimizer.learning_rate = 1e-2;
+    config
+}
+
+fn go_on(_: learner::sft::SftProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn training_learns_and_generalises() {
+    let model = small_model(3);
+    let (all, config) = (episodes(100), config());
+    let (taught, held_out) = all.split_at(80);
+    let before = held_out_loss(&model, held_out, &config).unwrap();
+    let mut losses = Vec::new();
+    let outcome = train(&model, taught, &config, &mut |progress| {
+        losses.push(progress.loss);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let model = Model {
+        weights: outcome.weights,
+        ..model
+    };
+    let after = held_out_loss(&model, held_out, &config).unwrap();
+    assert!(before > 6.0, "random weights know nothing: {before}");
+    assert!(after < 0.5 * before, "{before} -> {after}");
+    assert_eq!(losses.len() as u64, outcome.steps);
+    assert!(outcome.finished && outcome.tokens >= config.budget_tokens);
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let (model, episodes) = (small_model(3), episodes(20));
+    let bytes = |threads| {
+        let config = SftConfig {
+            threads,
+            budget_tokens: 800,
+            ..config()
+        };
+        train(&model, &episodes, &config, &mut go_on)
+            .unwrap()
+            .weights
+            .to_bytes()
+            .unwrap()
+    };
+    let one = bytes(1);
+    assert!(one == bytes(2));
+    assert!(one == bytes(5));
+}
+
+#[test]
+fn a_training_that_is_broken_off_says_so() {
+    let mut heard = 0;
+    let outcome = train(&small_model(3), &episodes(20), &config(), &mut |progress| {
+        heard = progress.step;
+        if progress.step == 3 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
+    .unwrap();
+    assert_eq!((heard, outcome.steps, outcome.finished), (3, 3, false));
+}
+
+#[test]
+fn nothing_to_learn_is_an_error() {
+    let unmasked = Segment {
+        tokens: vec![300, 301],
+        mask: vec![0, 0],
+        logprobs: vec![0.0; 2],
+    };
+    let config = SftConfig {
+        context_weight: 0.0,
+        ..config()
+    };
+    for episodes in [vec![], vec![unmasked]] {
+        let fault = train(&small_model(3), &episodes, &config, &mut go_on).unwrap_err();
+        assert!(
+            fault.to_string().contains("none with a token to learn"),
+            "{fault}"
+        );
+    }
+}
+
+/// The gradient of a weighted sum of log-probs and entropies against central differences along random directions.
+#[test]
+fn gradients_equal_finite_differences() {
+    let model = small_model(4);
+    let samples: Vec<Sample> = episodes(6)
+        .into_iter()
+        .map(|episode| Sample {
+            scored: (2..episode.tokens.len()).collect(),
+            tokens: episode.tokens,
+        })
+        .collect();
+    let micro = micro_batches(&samples, 30);
+    assert!(micro.len() > 1);
+    let pass = Pass {
+        temperature: 0.8,
+        threads: 2,
+    };
+    let weight = |at: usize| 0.3 - 0.1 * (at % 7) as f64;
+    let mut network =
+        Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
+    let value = |network: &Network| -> f64 {
+        let scores = network.scores(&micro, pass).unwrap();
+        let of_one = |scores: &learner::network::Scores| -> f64 {
+            let terms = scores.logprobs.iter().zip(&scores.entropies).enumerate();
+            terms
+                .map(|(at, (logprob, entropy))| weight(at) * (logprob + 0.5 * entropy))
+                .sum()
+        };
+        scores.iter().map(of_one).sum()
+    };
+    let (gradients, _) = network
+        .gradients(&micro, pass, |_, micro, _| {
+            let d_logprobs: Vec<f64> = (0..micro.targets.len()).map(weight).collect();
+            let d_entropies = Some(d_logprobs.iter().map(|d| 0.5 * d).collect());
+            (
+                Coefficients {
+                    d_logprobs,
+                    d_entropies,
+                },
+                (),
+            )
+        })
+        .unwrap();
+    let start = network.parameters().clone();
+    for (name, parameter) in &start {
+        let direction = |at: usize| {
+            if (at * 2_654_435_761) % 97 < 48 {
+                1.0_f32
+            } else {
+                -1.0
+            }
+        };
+        let step = 2e-3_f32;
+        let moved = |sign: f32| {
+            let values = parameter.values.iter().enumerate();
+            let values = values
+                .map(|(at, value)| value + sign * step * direction(at))
+                .collect();
+            let mut all = start.clone();
+            all.insert(
+                name.clone(),
+                Parameter::new(parameter.shape.clone(), values),
+            );
+            all
+        };
+        network.set_parameters(moved(1.0)).unwrap();
+        let above = value(&network);
+        network.set_parameters(moved(-1.0)).unwrap();
+        let numeric = (above - value(&network)) / (2.0 * f64::from(step));
+        let products = gradients[name].iter().enumerate();
+        let analytic: f64 = products
+            .map(|(at, g)| f64::from(*g) * f64::from(direction(at)))
+            .sum();
+        let bound = 0.03 * analytic.abs().max(numeric.abs()).max(0.05);
+        assert!(
+            (numeric - analytic).abs() <= bound,
+            "{name}: {analytic} against {numeric}"
+        );
+    }
+}

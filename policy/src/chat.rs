@@ -1,0 +1,342 @@
+//! Conversations as tokens: prompts, completions and tool results in the words of one model.
+//!
+//! Invariant: a conversation grows by appending segments (prompt, completion, tool results, completion ...), each encoded on
+//! its own; nothing that was sampled or fed is ever rendered or tokenized again. Leaves out parsing of completions.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::error::{PolicyError, Result};
+use crate::template::Template;
+use crate::tokenizer::{self, Tokenizer};
+
+const CONFIG_FILE: &str = "tokenizer_config.json";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+const GENERATION_FILE: &str = "generation_config.json";
+
+/// The content of a stand-in assistant turn: nothing that a template prints by itself.
+const STAND_IN: &str = "qzxassistantturnxzq";
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The rules of the game.
+    System,
+    /// The question.
+    User,
+    /// The policy.
+    Assistant,
+    /// The environment's reply to a tool call.
+    Tool,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said; may be empty when there are tool calls.
+    pub content: String,
+    /// The calls an assistant makes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+impl Message {
+    /// A message without tool calls.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Self {
+            role,
+            content: content.into(),
+            tool_calls: Vec::new(),
+        }
+    }
+
+    /// An assistant's turn that is one tool call.
+    pub fn call(call: ToolCall) -> Self {
+        Self {
+            role: Role::Assistant,
+            content: String::new(),
+            tool_calls: vec![call],
+        }
+    }
+
+    /// The message as templates see it.
+    fn to_json(&self) -> Value {
+        let mut message = json!({"role": self.role, "content": self.content});
+        if !self.tool_calls.is_empty() {
+            let calls = self
+                .tool_calls
+                .iter()
+                .map(|call| json!({"type": "function", "function": call}));
+            message["tool_calls"] = calls.collect();
+        }
+        message
+    }
+}
+
+/// A structured action.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The tool's name.
+    pub name: String,
+    /// Its arguments, an object.
+    pub arguments: Value,
+}
+
+impl ToolCall {
+    /// A call of `tool` with one string argument.
+    pub fn new(tool: &str, parameter: &str, argument: &str) -> Self {
+        Self {
+            name: tool.to_string(),
+            arguments: json!({parameter: argument}),
+        }
+    }
+
+    /// The call as Hermes and Qwen3 spell it: `<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`.
+    pub fn to_text(&self) -> String {
+        let call = minijinja::Value::from_serialize(
+            json!({"name": self.name, "arguments": self.arguments}),
+        );
+        format!(
+            "<tool_call>\n{}\n</tool_call>",
+            crate::python::to_json(&call)
+        )
+    }
+}
+
+/// The text side of a model: tokenizer, chat template and stop tokens.
+#[derive(Debug, Clone)]
+pub struct Chat {
+    tokenizer: Tokenizer,
+    template: Template,
+    /// What a template sees beside the conversation: `bos_token`, `eos_token`, `enable_thinking` ...
+    variables: Map<String, Value>,
+    stop_ids: Vec<u32>,
+    turn_end: String,
+}
+
+impl Chat {
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, the template (`chat_template.jinja`, or inside of the config) and
+    /// the end-of-text ids of `generation_config.json`, if there. Thinking is off.
+    pub fn from_files(files: &[(String, Vec<u8>)]) -> Result<Self> {
+        let find = |name: &str| {
+            files
+                .iter()
+                .find(|(file, _)| file == name)
+                .map(|(_, bytes)| bytes.as_slice())
+        };
+        let tokenizer = Tokenizer::from_bytes(find(tokenizer::FILE).ok_or_else(|| {
+            PolicyError::file(
+                tokenizer::FILE,
+                "missing: a Hugging Face model folder with a fast tokenizer has it",
+            )
+        })?)?;
+        let config =
+            find(CONFIG_FILE).map_or(Ok(Value::Null), |bytes| parse(CONFIG_FILE, bytes))?;
+        let generation =
+            find(GENERATION_FILE).map_or(Ok(Value::Null), |bytes| parse(GENERATION_FILE, bytes))?;
+        let template = Template::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
+
+        let mut chat = Self {
+            tokenizer,
+            template,
+            variables: special_tokens(&config),
+            stop_ids: Vec::new(),
+            turn_end: String::new(),
+        };
+        chat = chat.with_thinking(false);
+        let (id, text) = chat.find_turn_end()?;
+        let mut ends = vec![id];
+        ends.extend(chat.tokenizer.added_tokens_ending_with(&text));
+        ends.extend(end_ids(&chat.tokenizer, &config, &generation));
+        for id in ends {
+            if !chat.stop_ids.contains(&id) {
+                chat.stop_ids.push(id);
+            }
+        }
+        chat.turn_end = text;
+        Ok(chat)
+    }
+
+    /// Whether prompts invite the model to think; off by default. Templates that know no thinking ignore it.
+    pub fn with_thinking(mut self, enable: bool) -> Self {
+        self.variables
+            .insert("enable_thinking".into(), enable.into());
+        self
+    }
+
+    /// The text of a conversation. No `tools` means that the template sees none.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let mut context = self.variables.clone();
+        context.insert(
+            "messages".into(),
+            messages.iter().map(Message::to_json).collect(),
+        );
+        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        if !tools.is_empty() {
+            context.insert("tools".into(), tools.into());
+        }
+        self.template.render(&context)
+    }
+
+    /// The tokens to feed before the first completion, up to and including the generation prompt.
+    pub fn prompt_ids(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
+        self.encode(&self.render(messages, tools, true)?)
+    }
+
+    /// The tokens that a completion with this text would be sampled as, its stop token included.
+    pub fn completion_ids(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode(&format!("{text}{}", self.turn_end))
+    }
+
+    /// The text of a sampled completion without the end of its turn.
+    pub fn completion_text(&self, ids: &[u32]) -> Result<String> {
+        let text = self.decode(ids)?;
+        match (text.strip_suffix(&self.turn_end), ids.split_last()) {
+            (Some(body), _) => Ok(body.to_string()),
+            // Ended by the end of all text instead.
+            (None, Some((last, body))) if self.stop_ids.contains(last) => self.decode(body),
+            _ => Ok(text),
+        }
+    }
+
+    /// The tokens to feed after a completion that ended with a stop token: the tool results and the next generation
+    /// prompt. This is TRL's method, render a stand-in conversation and take what follows the assistant's turn, but from
+    /// the place of that turn, since templates such as Qwen3's print past turns differently
+    /// ([`is_prefix_preserving`](Self::is_prefix_preserving)).
+    pub fn tool_suffix_ids(&self, tool_messages: &[Message]) -> Result<Vec<u32>> {
+        let (_, after) = self.around_stand_in(tool_messages)?;
+        let suffix = after.strip_prefix(&self.turn_end).ok_or_else(|| {
+            PolicyError::Text(format!(
+                "chat template: it prints {after:?} after an assistant's turn in place of {:?}",
+                self.turn_end
+            ))
+        })?;
+        self.encode(suffix)
+    }
+
+    /// Whether the template prints an assistant's turn alike with and without tool results after it. Where it does not,
+    /// a conversation rendered anew is not the one that was sampled; here it never is.
+    pub fn is_prefix_preserving(&self) -> Result<bool> {
+        let (alone, _) = self.around_stand_in(&[])?;
+        let (followed, _) = self.around_stand_in(&[Message::new(Role::Tool, "1. 1")])?;
+        Ok(alone == followed)
+    }
+
+    /// The ids that end a completion: first the token that the template writes after a turn, then all tokens that end with
+    /// its text, then those that the configs name.
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// One more than the largest token id; logit columns from here on are padding.
+    pub fn vocabulary_size(&self) -> usize {
+        self.tokenizer.vocabulary_size()
+    }
+
+    /// See [`Tokenizer::encode`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.tokenizer.encode(text)
+    }
+
+    /// See [`Tokenizer::decode`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.tokenizer.decode(ids)
+    }
+
+    /// What is printed before and after the content of a stand-in assistant turn that `tool_messages` follow.
+    fn around_stand_in(&self, tool_messages: &[Message]) -> Result<(String, String)> {
+        let mut messages = vec![
+            Message::new(Role::User, "x"),
+            Message::new(Role::Assistant, STAND_IN),
+        ];
+        messages.extend_from_slice(tool_messages);
+        let text = self.render(&messages, &[], !tool_messages.is_empty())?;
+        match text.split_once(STAND_IN) {
+            Some((before, after)) => Ok((before.to_string(), after.to_string())),
+            None => Err(PolicyError::Text(format!(
+                "chat template: it prints no content of an assistant's turn; {text:?} should hold {STAND_IN:?}"
+            ))),
+        }
+    }
+
+    /// The token that the template writes after an assistant's turn.
+    fn find_turn_end(&self) -> Result<(u32, String)> {
+        let (_, after) = self.around_stand_in(&[])?;
+        self.tokenizer.leading_added_token(&after)?.ok_or_else(|| {
+            PolicyError::Text(format!(
+                "chat template: it ends an assistant's turn with {after:?}, which begins with no control token of {}; \
+                 use a template that ends turns with one",
+                tokenizer::FILE
+            ))
+        })
+    }
+}
+
+fn parse(file: &str, bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| PolicyError::file(Path::new(file), format!("not JSON: {error}")))
+}
+
+/// The template's text: its own file first, as in transformers; of several named ones that for tool use.
+fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
+    if let Some(bytes) = file {
+        return String::from_utf8(bytes.to_vec()).map_err(|error| {
+            PolicyError::file(Path::new(TEMPLATE_FILE), format!("not UTF-8: {error}"))
+        });
+    }
+    let named = |name: &str| {
+        let entries = config["chat_template"].as_array()?;
+        entries.iter().find(|entry| entry["name"] == name)?["template"].as_str()
+    };
+    config["chat_template"]
+        .as_str()
+        .or_else(|| named("tool_use"))
+        .or_else(|| named("default"))
+        .map(str::to_string)
+        .ok_or_else(|| {
+            PolicyError::file(
+                Path::new(TEMPLATE_FILE),
+                format!("missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned model or add one"),
+            )
+        })
+}
+
+/// `bos_token`, `eos_token` ... of the config as plain strings, the way transformers hands them to templates.
+fn special_tokens(config: &Value) -> Map<String, Value> {
+    ["bos_token", "eos_token", "pad_token", "unk_token"]
+        .into_iter()
+        .filter_map(|name| {
+            let token = &config[name];
+            let text = token.as_str().or_else(|| token["content"].as_str())?;
+            Some((name.to_string(), text.into()))
+        })
+        .collect()
+}
+
+/// The end-of-text ids that the two configs name.
+fn end_ids(tokenizer: &Tokenizer, config: &Value, generation: &Value) -> Vec<u32> {
+    let eos = special_tokens(config)
+        .get("eos_token")
+        .and_then(|text| tokenizer.id_of(text.as_str()?));
+    let listed = match &generation["eos_token_id"] {
+        Value::Array(ids) => ids.clone(),
+        id => vec![id.clone()],
+    };
+    eos.into_iter()
+        .chain(
+            listed
+                .iter()
+                .filter_map(|id| id.as_u64().map(|id| id as u32)),
+        )
+        .collect()
+}

@@ -1,0 +1,31 @@
+//! The policy: one decoder that samples and trains, its weights, its tokens and its text.
+//!
+//! Invariant: sampler and learner run the same forward pass ([`Decoder`]) with reductions of fixed order, so the
+//! log-probability recorded when a token is sampled is, bit for bit, the one that the learner computes.
+
+mod chat;
+mod config;
+mod decoder;
+mod error;
+mod kv_cache;
+mod model;
+pub mod ops;
+mod python;
+pub mod random;
+pub mod sampling;
+pub mod template;
+pub mod tiny;
+pub mod tokenizer;
+mod tools;
+mod weights;
+
+pub use chat::{Chat, Message, Role, ToolCall};
+pub use config::{DecoderConfig, Family, RopeScaling};
+pub use decoder::{Decoder, PackedRows, Row, Use};
+pub use error::{PolicyError, Result};
+pub use kv_cache::KvCache;
+pub use model::Model;
+pub use random::Coordinates;
+pub use sampling::{Sampled, SamplingSettings};
+pub use tools::sqlenv_tools;
+pub use weights::{TrainableWeights, Weights, check_gradients};

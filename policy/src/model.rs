@@ -1,0 +1,150 @@
+//! A model as a Hugging Face folder: config, weights, text files.
+//!
+//! Invariant: what is opened can be saved and opened again with the same files and the same weights; `save` puts a whole
+//! folder in place or nothing. Leaves out the forward pass.
+
+use std::fs;
+use std::path::Path;
+
+use candle_core::{DType, Device};
+
+use crate::chat::Chat;
+use crate::config::DecoderConfig;
+use crate::error::{PolicyError, Result};
+use crate::weights::Weights;
+
+const CONFIG_FILE: &str = "config.json";
+
+/// The files of a folder that belong to the model, beside its weights. All but the config and the tokenizer are optional.
+const FILES: [&str; 10] = [
+    CONFIG_FILE,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "LICENSE",
+];
+
+/// A policy at rest.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The decoder's shape.
+    pub config: DecoderConfig,
+    /// The parameters.
+    pub weights: Weights,
+    /// The text side.
+    pub chat: Chat,
+    /// All files but the weights, by name: what an actor needs besides them.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+impl Model {
+    /// Opens a Hugging Face folder: `config.json`, `tokenizer.json`, a chat template and safetensors.
+    pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
+        if !dir.is_dir() {
+            let reason = "no such folder; a model folder holds config.json, tokenizer.json and model.safetensors";
+            return Err(PolicyError::file(dir, reason));
+        }
+        let files = read_files(dir)?;
+        let in_dir = |error| within(dir, error);
+        let config = config_of(&files).map_err(in_dir)?;
+        let chat = Chat::from_files(&files).map_err(in_dir)?;
+        let weights = Weights::load(dir, &config, device, dtype)?;
+        Ok(Self {
+            config,
+            weights,
+            chat,
+            files,
+        })
+    }
+
+    /// A model of files that are in memory, as an actor gets them from the learner.
+    pub fn from_files(files: Vec<(String, Vec<u8>)>, weights: Weights) -> Result<Self> {
+        let config = config_of(&files)?;
+        Ok(Self {
+            weights: weights.fitted(&config)?,
+            config,
+            chat: Chat::from_files(&files)?,
+            files,
+        })
+    }
+
+    /// Writes the folder `dir`, replacing one that is there. It is written beside its place first, so that `dir` is always a
+    /// whole model.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let temporary = beside(dir, "partial")?;
+        remove(&temporary)?;
+        fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
+        for (name, content) in &self.files {
+            let path = temporary.join(name);
+            fs::write(&path, content).map_err(|error| PolicyError::file(&path, error))?;
+        }
+        self.weights.save(&temporary)?;
+        let old = beside(dir, "old")?;
+        remove(&old)?;
+        if dir.exists() {
+            fs::rename(dir, &old).map_err(|error| PolicyError::file(dir, error))?;
+        }
+        fs::rename(&temporary, dir).map_err(|error| PolicyError::file(dir, error))?;
+        remove(&old)
+    }
+}
+
+/// The decoder's config among `files`.
+pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
+    let (_, bytes) = files
+        .iter()
+        .find(|(name, _)| name == CONFIG_FILE)
+        .ok_or_else(|| {
+            PolicyError::file(
+                CONFIG_FILE,
+                "missing: a Hugging Face model folder describes its architecture there",
+            )
+        })?;
+    let text = std::str::from_utf8(bytes).map_err(|error| PolicyError::file(CONFIG_FILE, error))?;
+    DecoderConfig::from_json(text)
+}
+
+fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for name in FILES {
+        let path = dir.join(name);
+        match fs::read(&path) {
+            Ok(content) => files.push((name.to_string(), content)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(PolicyError::file(&path, error)),
+        }
+    }
+    Ok(files)
+}
+
+/// An error about a file by its name becomes one by its path.
+fn within(dir: &Path, error: PolicyError) -> PolicyError {
+    match error {
+        PolicyError::File { path, reason } => PolicyError::file(dir.join(path), reason),
+        PolicyError::Text(reason) => PolicyError::file(dir, reason),
+        other => other,
+    }
+}
+
+fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {
+    let name = dir
+        .file_name()
+        .ok_or_else(|| PolicyError::file(dir, "a model is saved into a named folder"))?;
+    let mut name = name.to_os_string();
+    name.push(format!(".{suffix}"));
+    Ok(dir.with_file_name(name))
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(PolicyError::file(dir, error))
+        }
+        _ => Ok(()),
+    }
+}

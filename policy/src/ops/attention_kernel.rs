@@ -1,0 +1,443 @@
+//! Causal attention over one sequence of keys and values: forward, and backward by recomputation.
+//!
+//! Invariant: what a query returns depends, bit for bit, on that query and its own keys and values alone: scores are chains
+//! over D, the softmax sums in a fixed order, the output is a chain over the keys, and keys beyond a query's own weigh an
+//! exact zero. So it is the same in a batch, alone, from the cache, in one prefill, in chunks or token by token.
+
+use super::math::{exp, sums};
+use super::matmul::{PANEL, View, multiply_strip};
+use super::simd::{Kernel, LANES, Simd};
+
+/// Rows of a block of work; a row is one query of one head.
+const BLOCK: usize = 48;
+
+/// Keys and values of some sequences, laid out for the tile kernel; appending writes in place.
+///
+/// A key block holds 32 keys as `[D][32]`; a value panel holds 32 of the D columns as `[capacity][32]`.
+pub(crate) struct KvStrips {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    capacity: usize,
+    head_dim: usize,
+}
+
+impl KvStrips {
+    /// Room for `capacity` tokens (rounded up to 32) of each of `sequences` sequences.
+    pub(crate) fn new(sequences: usize, capacity: usize, head_dim: usize) -> Self {
+        let capacity = capacity.next_multiple_of(PANEL);
+        Self {
+            keys: vec![0.0; sequences * capacity * head_dim],
+            values: vec![0.0; sequences * capacity * head_dim.next_multiple_of(PANEL)],
+            capacity,
+            head_dim,
+        }
+    }
+
+    /// Writes the key and the value [D] of one token.
+    pub(crate) fn write(&mut self, sequence: usize, position: usize, key: &[f32], value: &[f32]) {
+        assert!(position < self.capacity, "a key beyond the capacity: this is a bug");
+        let sequence = self.sequence(sequence);
+        let (block, column) = (position / PANEL, position % PANEL);
+        let keys = &mut self.keys[sequence.keys_at + block * self.head_dim * PANEL + column..];
+        for (d, &key) in key.iter().enumerate() {
+            keys[d * PANEL] = key;
+        }
+        for (panel, value) in value.chunks(PANEL).enumerate() {
+            let at = sequence.values_at + (panel * self.capacity + position) * PANEL;
+            self.values[at..at + value.len()].copy_from_slice(value);
+        }
+    }
+
+    /// Copies the first `tokens` tokens of one sequence over another's.
+    pub(crate) fn copy(&mut self, from: usize, to: usize, tokens: usize) {
+        let (from, to) = (self.sequence(from), self.sequence(to));
+        let keys = tokens.next_multiple_of(PANEL) * self.head_dim;
+        self.keys
+            .copy_within(from.keys_at..from.keys_at + keys, to.keys_at);
+        for panel in 0..self.head_dim.div_ceil(PANEL) {
+            let panel = panel * self.capacity * PANEL;
+            let start = from.values_at + panel;
+            self.values
+                .copy_within(start..start + tokens * PANEL, to.values_at + panel);
+        }
+    }
+
+    fn sequence(&self, sequence: usize) -> Sequence {
+        Sequence {
+            keys_at: sequence * self.capacity * self.head_dim,
+            values_at: sequence * self.capacity * self.head_dim.next_multiple_of(PANEL),
+        }
+    }
+
+    fn key_block(&self, sequence: Sequence, block: usize) -> &[f32] {
+        let size = self.head_dim * PANEL;
+        &self.keys[sequence.keys_at + block * size..][..size]
+    }
+
+    fn value_panel(&self, sequence: Sequence, panel: usize, keys: usize) -> &[f32] {
+        &self.values[sequence.values_at + panel * self.capacity * PANEL..][..keys * PANEL]
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sequence {
+    keys_at: usize,
+    values_at: usize,
+}
+
+/// Sizes of the heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl Heads {
+    /// Query heads that share one key-value head.
+    fn group(self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    fn scale(self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+}
+
+/// The queries of one row that attend to one key-value head, and where their keys begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) heads: Heads,
+    pub(crate) kv_head: usize,
+    /// The row's first token in the packed batch, and its number of tokens.
+    pub(crate) first: usize,
+    pub(crate) len: usize,
+    /// Keys before the first token's own.
+    pub(crate) past: usize,
+}
+
+impl Span {
+    fn queries(&self) -> usize {
+        self.len * self.heads.group()
+    }
+
+    /// Offset in a [T, heads, D] tensor of query `i` (token by token, the group's heads inside).
+    fn offset(&self, i: usize) -> usize {
+        let group = self.heads.group();
+        let head = self.kv_head * group + i % group;
+        ((self.first + i / group) * self.heads.heads + head) * self.heads.head_dim
+    }
+
+    /// Keys that query `i` sees.
+    fn keys(&self, i: usize) -> usize {
+        self.past + i / self.heads.group() + 1
+    }
+
+    /// Offset of the row's token `t` in a [T, kv_heads, D] tensor.
+    fn kv_offset(&self, t: usize) -> usize {
+        ((self.first + t) * self.heads.kv_heads + self.kv_head) * self.heads.head_dim
+    }
+
+    /// Writes the row's keys and values [T, kv_heads, D] behind the sequence's past.
+    pub(crate) fn append(&self, k: &[f32], v: &[f32], strips: &mut KvStrips, sequence: usize) {
+        for t in 0..self.len {
+            let at = self.kv_offset(t)..self.kv_offset(t) + self.heads.head_dim;
+            strips.write(sequence, self.past + t, &k[at.clone()], &v[at]);
+        }
+    }
+}
+
+/// Buffers of one block, reused from block to block.
+pub(crate) struct Scratch {
+    queries: Vec<f32>,
+    weights: Vec<f32>,
+    output: Vec<f32>,
+}
+
+impl Scratch {
+    pub(crate) fn new(heads: Heads, most_keys: usize) -> Self {
+        Self {
+            queries: vec![0.0; BLOCK * heads.head_dim],
+            weights: vec![0.0; BLOCK * most_keys.next_multiple_of(PANEL)],
+            output: vec![0.0; BLOCK * PANEL],
+        }
+    }
+}
+
+/// The attention of one span; writes its part of `out` [T, heads, D].
+pub(crate) struct Forward<'a> {
+    pub(crate) span: Span,
+    pub(crate) q: &'a [f32],
+    pub(crate) strips: &'a KvStrips,
+    pub(crate) sequence: usize,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (span, strips, scratch) = (self.span, self.strips, self.scratch);
+        let head_dim = span.heads.head_dim;
+        let sequence = strips.sequence(self.sequence);
+        for start in (0..span.queries()).step_by(BLOCK) {
+            let block = Queries::new(span, start);
+            block.gather(self.q, &mut scratch.queries);
+            block.scores::<S>(&scratch.queries, strips, sequence, &mut scratch.weights);
+            let inverses = block.softmax::<S>(&mut scratch.weights);
+            let weights = block.weights(&scratch.weights);
+            for panel in 0..head_dim.div_ceil(PANEL) {
+                let values = strips.value_panel(sequence, panel, block.keys);
+                multiply_strip::<S>(weights, values, &mut scratch.output, PANEL, false);
+                let width = PANEL.min(head_dim - panel * PANEL);
+                for (i, inverse) in inverses.iter().enumerate().take(block.count) {
+                    let at = span.offset(start + i) + panel * PANEL;
+                    let row = &scratch.output[i * PANEL..][..width];
+                    for (out, x) in self.out[at..at + width].iter_mut().zip(row) {
+                        *out = x * inverse;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Up to 48 consecutive queries of a span.
+#[derive(Clone, Copy)]
+struct Queries {
+    span: Span,
+    start: usize,
+    count: usize,
+    /// Keys that the last of them sees.
+    keys: usize,
+}
+
+impl Queries {
+    fn new(span: Span, start: usize) -> Self {
+        let count = BLOCK.min(span.queries() - start);
+        Self {
+            span,
+            start,
+            count,
+            keys: span.keys(start + count - 1),
+        }
+    }
+
+    /// Width of a row of scores.
+    fn padded(&self) -> usize {
+        self.keys.next_multiple_of(PANEL)
+    }
+
+    fn weights<'a>(&self, weights: &'a [f32]) -> View<'a> {
+        View::new(weights, self.count, self.keys, self.padded())
+    }
+
+    /// Copies the block's rows of x [T, heads, D] into `rows` [count, D].
+    fn gather(&self, x: &[f32], rows: &mut [f32]) {
+        let head_dim = self.span.heads.head_dim;
+        for (i, row) in rows.chunks_exact_mut(head_dim).take(self.count).enumerate() {
+            let at = self.span.offset(self.start + i);
+            row.copy_from_slice(&x[at..at + head_dim]);
+        }
+    }
+
+    /// The same as value panels: `[panel][count][32]`.
+    fn gather_panels(&self, rows: &[f32], panels: &mut [f32]) {
+        let head_dim = self.span.heads.head_dim;
+        for (i, row) in rows.chunks_exact(head_dim).take(self.count).enumerate() {
+            for (panel, part) in row.chunks(PANEL).enumerate() {
+                let at = (panel * self.count + i) * PANEL;
+                panels[at..at + part.len()].copy_from_slice(part);
+            }
+        }
+    }
+
+    /// rows [count, D] times the keys: [count, padded].
+    #[inline(always)]
+    fn scores<S: Simd>(
+        &self,
+        rows: &[f32],
+        strips: &KvStrips,
+        sequence: Sequence,
+        scores: &mut [f32],
+    ) {
+        let head_dim = self.span.heads.head_dim;
+        let rows = View::new(rows, self.count, head_dim, head_dim);
+        for block in 0..self.keys.div_ceil(PANEL) {
+            let keys = strips.key_block(sequence, block);
+            multiply_strip::<S>(rows, keys, &mut scores[block * PANEL..], self.padded(), false);
+        }
+    }
+
+    /// Turns each row of scores into e^(scaled score - maximum), zero beyond its keys; returns 1 / sum of each row.
+    #[inline(always)]
+    fn softmax<S: Simd>(&self, scores: &mut [f32]) -> [f32; BLOCK] {
+        let mut inverses = [0.0; BLOCK];
+        let scale = S::splat(self.span.heads.scale());
+        let rows = scores.chunks_exact_mut(self.padded()).take(self.count);
+        for (i, row) in rows.enumerate() {
+            row[self.span.keys(self.start + i)..].fill(f32::NEG_INFINITY);
+            let (row, _) = row.as_chunks_mut::<LANES>();
+            let mut max = S::splat(f32::NEG_INFINITY);
+            for scores in &*row {
+                max = max.max(S::load(scores));
+            }
+            let max = S::splat(max.max_lane()).mul(scale);
+            let mut sum = S::splat(0.0);
+            for scores in row {
+                let weight = exp(S::load(scores).mul(scale).sub(max));
+                weight.store(scores);
+                sum = sum.add(weight);
+            }
+            inverses[i] = 1.0 / sum.sum_lanes();
+        }
+        inverses
+    }
+}
+
+/// Buffers of the backward pass of one span.
+pub(crate) struct BackwardScratch {
+    scratch: Scratch,
+    /// Gradient of the output's rows, and of the weights.
+    doutput: Vec<f32>,
+    dweights: Vec<f32>,
+    panels: Vec<f32>,
+    /// Gradients of keys and values as value panels: `[panel][keys][32]`.
+    dkeys: Vec<f32>,
+    dvalues: Vec<f32>,
+}
+
+impl BackwardScratch {
+    pub(crate) fn new(heads: Heads, most_keys: usize) -> Self {
+        let columns = heads.head_dim.next_multiple_of(PANEL);
+        Self {
+            scratch: Scratch::new(heads, most_keys),
+            doutput: vec![0.0; BLOCK * heads.head_dim],
+            dweights: vec![0.0; BLOCK * most_keys.next_multiple_of(PANEL)],
+            panels: vec![0.0; BLOCK * columns],
+            dkeys: vec![0.0; most_keys * columns],
+            dvalues: vec![0.0; most_keys * columns],
+        }
+    }
+}
+
+/// The gradient of one span without a past: writes its parts of `dq`, `dk` and `dv`.
+pub(crate) struct Backward<'a> {
+    pub(crate) span: Span,
+    pub(crate) q: &'a [f32],
+    pub(crate) out: &'a [f32],
+    pub(crate) dout: &'a [f32],
+    /// Sequence 0: keys and values; and the other way round.
+    pub(crate) keys_values: &'a KvStrips,
+    pub(crate) values_keys: &'a KvStrips,
+    pub(crate) scratch: &'a mut BackwardScratch,
+    pub(crate) dq: &'a mut [f32],
+    pub(crate) dk: &'a mut [f32],
+    pub(crate) dv: &'a mut [f32],
+}
+
+impl Kernel for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (span, b) = (self.span, self.scratch);
+        let (head_dim, keys) = (span.heads.head_dim, span.len);
+        let panels = head_dim.div_ceil(PANEL);
+        let sequence = self.keys_values.sequence(0);
+        b.dkeys[..keys * panels * PANEL].fill(0.0);
+        b.dvalues[..keys * panels * PANEL].fill(0.0);
+        for start in (0..span.queries()).step_by(BLOCK) {
+            let block = Queries::new(span, start);
+            let weights = &mut b.scratch.weights;
+            block.gather(self.q, &mut b.scratch.queries);
+            block.scores::<S>(&b.scratch.queries, self.keys_values, sequence, weights);
+            let inverses = block.softmax::<S>(weights);
+            block.gather(self.dout, &mut b.doutput);
+            block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
+            for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
+                let at = span.offset(start + i);
+                let range = i * block.padded()..(i + 1) * block.padded();
+                score_gradient::<S>(
+                    &mut weights[range.clone()],
+                    &mut b.dweights[range],
+                    inverse,
+                    dot::<S>(&self.out[at..at + head_dim], &b.doutput[i * head_dim..][..head_dim]),
+                    span.heads.scale(),
+                );
+            }
+            block.gather_panels(&b.doutput, &mut b.panels);
+            block.add_transposed::<S>(weights, &b.panels, keys, &mut b.dvalues);
+            block.gather_panels(&b.scratch.queries, &mut b.panels);
+            block.add_transposed::<S>(&b.dweights, &b.panels, keys, &mut b.dkeys);
+            for panel in 0..panels {
+                let keys = self.values_keys.value_panel(sequence, panel, block.keys);
+                let dscores = block.weights(&b.dweights);
+                multiply_strip::<S>(dscores, keys, &mut b.scratch.output, PANEL, false);
+                let width = PANEL.min(head_dim - panel * PANEL);
+                for i in 0..block.count {
+                    let at = span.offset(start + i) + panel * PANEL;
+                    self.dq[at..at + width].copy_from_slice(&b.scratch.output[i * PANEL..][..width]);
+                }
+            }
+        }
+        for t in 0..span.len {
+            let at = span.kv_offset(t)..span.kv_offset(t) + head_dim;
+            from_panels(&b.dkeys, keys, t, &mut self.dk[at.clone()]);
+            from_panels(&b.dvalues, keys, t, &mut self.dv[at]);
+        }
+    }
+}
+
+impl Queries {
+    /// sums [panel][all keys][32] += weights [count, keys]ᵀ times panels [panel][count][32].
+    #[inline(always)]
+    fn add_transposed<S: Simd>(
+        &self,
+        weights: &[f32],
+        panels: &[f32],
+        all_keys: usize,
+        sums: &mut [f32],
+    ) {
+        let weights = self.weights(weights).transposed();
+        for panel in 0..self.span.heads.head_dim.div_ceil(PANEL) {
+            let rows = &panels[panel * self.count * PANEL..][..self.count * PANEL];
+            multiply_strip::<S>(weights, rows, &mut sums[panel * all_keys * PANEL..], PANEL, true);
+        }
+    }
+}
+
+/// Of one row: normalises the weights, and turns their gradient into that of the raw scores: w (dw - dout·out) scale.
+#[inline(always)]
+fn score_gradient<S: Simd>(
+    weights: &mut [f32],
+    dweights: &mut [f32],
+    inverse: f32,
+    dot: f32,
+    scale: f32,
+) {
+    let (inverse, dot, scale) = (S::splat(inverse), S::splat(dot), S::splat(scale));
+    let (weights, _) = weights.as_chunks_mut::<LANES>();
+    let (dweights, _) = dweights.as_chunks_mut::<LANES>();
+    for (weight, dweight) in weights.iter_mut().zip(dweights) {
+        let normalised = S::load(weight).mul(inverse);
+        normalised.store(weight);
+        let dscore = normalised.mul(S::load(dweight).sub(dot)).mul(scale);
+        dscore.store(dweight);
+    }
+}
+
+#[inline(always)]
+fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
+    sums::<S>(x, y, |x, y| [x.mul(y), S::splat(0.0)])[0]
+}
+
+/// Row `t` of `[panel][rows][32]`.
+fn from_panels(panels: &[f32], rows: usize, t: usize, out: &mut [f32]) {
+    for (panel, out) in out.chunks_mut(PANEL).enumerate() {
+        let at = (panel * rows + t) * PANEL;
+        out.copy_from_slice(&panels[at..at + out.len()]);
+    }
+}

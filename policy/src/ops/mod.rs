@@ -1,0 +1,71 @@
+//! The decoder's operations, each with a right gradient and with the same bits wherever it runs.
+//!
+//! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
+//! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
+//! device or dtype it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
+//! the tests. Candle's fused norms, softmax and rotary embeddings are left out: they drop their gradient without a word.
+
+mod attention;
+mod attention_kernel;
+mod linear;
+mod logprobs;
+mod math;
+mod matmul;
+mod norm;
+mod rope;
+mod simd;
+mod swiglu;
+
+pub use attention::{attention, attention_composed};
+pub use linear::{LinearWeight, linear, linear_composed};
+pub use logprobs::{TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_composed};
+pub use norm::{rms_norm, rms_norm_composed};
+pub use rope::{RopeTable, rope, rope_composed};
+pub use simd::{InstructionSet, with_instruction_set};
+pub use swiglu::{swiglu, swiglu_composed};
+
+pub(crate) use attention::{attend_composed, cached_attention};
+pub(crate) use attention_kernel::KvStrips;
+
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
+
+/// Whether the kernels serve this tensor: f32 on the CPU.
+fn has_kernels(x: &Tensor) -> bool {
+    x.device().is_cpu() && x.dtype() == DType::F32
+}
+
+/// Half-precision tensors as f32; others as they are.
+fn at_least_f32(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::BF16 | DType::F16 => x.to_dtype(DType::F32),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// The values of a contiguous f32 storage.
+fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        None => bail!("a kernel was given a strided tensor: this is a bug"),
+    }
+}
+
+/// Lends the values of f32 CPU tensors to `f`, copying only those that are strided.
+fn read<T, const N: usize>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([&[f32]; N]) -> Result<T>,
+) -> Result<T> {
+    let mut contiguous = Vec::with_capacity(N);
+    for tensor in tensors {
+        contiguous.push(tensor.contiguous()?);
+    }
+    let guards: Vec<_> = contiguous.iter().map(Tensor::storage_and_layout).collect();
+    let mut slices: [&[f32]; N] = [&[]; N];
+    for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
+        let Storage::Cpu(storage) = &**storage else {
+            bail!("a CPU kernel was given a tensor of another device: this is a bug");
+        };
+        *slice = values(storage, layout)?;
+    }
+    f(slices)
+}

@@ -1,0 +1,165 @@
+//! Rotary position embedding, the half-split layout of Hugging Face (Su et al., arXiv:2104.09864).
+//!
+//! Invariant: the angle is f32(position) * inverse frequency in f32, as transformers computes it; its sine and cosine come
+//! from a pure-Rust libm, so they are the same on every machine.
+
+use std::sync::{Arc, RwLock};
+
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+
+use super::simd::{Kernel, Simd, dispatch};
+use super::{at_least_f32, has_kernels, read, values};
+
+/// Sines and cosines of every position met so far.
+pub struct RopeTable {
+    inverse_frequencies: Vec<f32>,
+    /// Per position: the cosines, then the sines.
+    turns: RwLock<Arc<Vec<f32>>>,
+}
+
+impl RopeTable {
+    /// A table for these inverse frequencies, one for each pair of a head's D values.
+    pub fn new(inverse_frequencies: Vec<f32>) -> Self {
+        Self {
+            inverse_frequencies,
+            turns: RwLock::default(),
+        }
+    }
+
+    /// The cosines and sines of `positions`, laid end to end: [T, D/2] cosines and sines interleaved per position.
+    fn gather(&self, positions: &[u32]) -> Vec<f32> {
+        let width = 2 * self.inverse_frequencies.len();
+        let count = positions.iter().max().map_or(0, |&last| last as usize + 1);
+        let turns = self.turns_up_to(count);
+        let mut gathered = Vec::with_capacity(positions.len() * width);
+        for &position in positions {
+            gathered.extend_from_slice(&turns[position as usize * width..][..width]);
+        }
+        gathered
+    }
+
+    fn turns_up_to(&self, count: usize) -> Arc<Vec<f32>> {
+        let width = 2 * self.inverse_frequencies.len();
+        const WHOLE: &str = "no reader or writer panics: this is a bug";
+        let known = Arc::clone(&self.turns.read().expect(WHOLE));
+        if known.len() >= count * width {
+            return known;
+        }
+        let mut turns = Vec::with_capacity(count.next_power_of_two() * width);
+        for position in 0..count.next_power_of_two() {
+            let angles = self
+                .inverse_frequencies
+                .iter()
+                .map(|frequency| f64::from(position as f32 * frequency));
+            turns.extend(angles.clone().map(|angle| libm::cos(angle) as f32));
+            turns.extend(angles.map(|angle| libm::sin(angle) as f32));
+        }
+        let turns = Arc::new(turns);
+        *self.turns.write().expect(WHOLE) = Arc::clone(&turns);
+        turns
+    }
+}
+
+/// Rotates x [T, heads, D] by the positions [T] of its tokens.
+pub fn rope(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
+    if !has_kernels(x) {
+        return rope_composed(x, table, positions);
+    }
+    let op = Rope {
+        turns: table.gather(positions).into(),
+        inverse: false,
+    };
+    x.contiguous()?.apply_op1(op)
+}
+
+/// The same from candle's operations; half precision is widened to f32 inside.
+pub fn rope_composed(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
+    let wide = at_least_f32(x)?;
+    let (tokens, _, width) = x.dims3()?;
+    let turns = Tensor::from_vec(table.gather(positions), (tokens, 1, width), x.device())?;
+    let turns = turns.to_dtype(wide.dtype())?;
+    let (cos, sin) = (turns.narrow(2, 0, width / 2)?, turns.narrow(2, width / 2, width / 2)?);
+    let (left, right) = (wide.narrow(2, 0, width / 2)?, wide.narrow(2, width / 2, width / 2)?);
+    let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
+    let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
+    Tensor::cat(&[turned_left, turned_right], 2)?.to_dtype(x.dtype())
+}
+
+struct Rope {
+    turns: Arc<[f32]>,
+    inverse: bool,
+}
+
+impl Rope {
+    fn turn(&self, x: &[f32], shape: &Shape) -> Result<Vec<f32>> {
+        let (tokens, heads, width) = shape.dims3()?;
+        if self.turns.len() != tokens * width {
+            candle_core::bail!("rope: {shape:?} against {} turns", self.turns.len());
+        }
+        let mut y = vec![0.0; x.len()];
+        dispatch(Turn {
+            x,
+            turns: &self.turns,
+            heads,
+            half: width / 2,
+            inverse: self.inverse,
+            y: &mut y,
+        });
+        Ok(y)
+    }
+}
+
+impl CustomOp1 for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let y = self.turn(values(x, layout)?, layout.shape())?;
+        Ok((CpuStorage::F32(y), layout.shape().clone()))
+    }
+
+    /// The inverse rotation of the gradient.
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let back = Self {
+            turns: Arc::clone(&self.turns),
+            inverse: true,
+        };
+        let dx = read([dy], |[dy]| back.turn(dy, x.shape()))?;
+        Ok(Some(Tensor::from_vec(dx, x.shape(), &Device::Cpu)?))
+    }
+}
+
+struct Turn<'a> {
+    x: &'a [f32],
+    turns: &'a [f32],
+    heads: usize,
+    half: usize,
+    inverse: bool,
+    y: &'a mut [f32],
+}
+
+impl Kernel for Turn<'_> {
+    type Output = ();
+
+    /// Plain loops: the compiler vectorises them, and without contraction their bits are the same at any width.
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (half, width) = (self.half, 2 * self.half);
+        let sign = if self.inverse { -1.0 } else { 1.0 };
+        let tokens = self.x.chunks_exact(self.heads * width);
+        let tokens = tokens.zip(self.y.chunks_exact_mut(self.heads * width));
+        for ((x, y), turns) in tokens.zip(self.turns.chunks_exact(width)) {
+            let (cos, sin) = turns.split_at(half);
+            for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+                let (x_left, x_right) = x.split_at(half);
+                let (y_left, y_right) = y.split_at_mut(half);
+                for i in 0..half {
+                    let (cos, sin) = (cos[i], sign * sin[i]);
+                    y_left[i] = x_left[i] * cos - x_right[i] * sin;
+                    y_right[i] = x_right[i] * cos + x_left[i] * sin;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Values spelled as Python spells them: `str()`, `repr()` and `json.dumps`.
+//!
+//! Invariant: pure functions from a template value to text; numbers keep Python's shortest form (`1e+20`, `1.0`).
+//! Leaves out what chat templates never print: bytes, dates, non-string keys of JSON objects other than numbers.
+
+use std::fmt::Write;
+
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// The two options of `json.dumps` that templates use.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JsonLayout {
+    /// Whether characters beyond ASCII are escaped.
+    pub(crate) ensure_ascii: bool,
+    /// Spaces per level; none means one line with ", " and ": ".
+    pub(crate) indent: Option<usize>,
+}
+
+/// `json.dumps(value, ensure_ascii=False)` of a value that came from JSON.
+pub(crate) fn to_json(value: &Value) -> String {
+    let mut text = String::new();
+    write_json(&mut text, value, JsonLayout::default()).expect("JSON is JSON: this is a bug");
+    text
+}
+
+/// `json.dumps(value)` in a given layout.
+pub(crate) fn write_json(out: &mut String, value: &Value, layout: JsonLayout) -> Result<(), Error> {
+    json(out, value, layout, 0)
+}
+
+/// `str(value)`; undefined is empty.
+pub(crate) fn write_str(out: &mut String, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Undefined => {}
+        ValueKind::String => out.push_str(&value.to_string()),
+        _ => write_repr(out, value)?,
+    }
+    Ok(())
+}
+
+fn json(out: &mut String, value: &Value, layout: JsonLayout, depth: usize) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])?),
+        ValueKind::String => json_string(out, &value.to_string(), layout.ensure_ascii),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.map(|item| (None, item));
+            json_items(out, items, ['[', ']'], layout, depth)?;
+        }
+        ValueKind::Map => {
+            let items = entries(value)?
+                .into_iter()
+                .map(|(key, item)| (Some(key), item));
+            json_items(out, items, ['{', '}'], layout, depth)?;
+        }
+        kind => {
+            let detail = format!("tojson: a value of kind {kind} is not JSON");
+            return Err(Error::new(ErrorKind::InvalidOperation, detail));
+        }
+    }
+    Ok(())
+}
+
+fn json_items(
+    out: &mut String,
+    items: impl Iterator<Item = (Option<Value>, Value)>,
+    brackets: [char; 2],
+    layout: JsonLayout,
+    depth: usize,
+) -> Result<(), Error> {
+    let new_line = |out: &mut String, depth: usize| {
+        if let Some(indent) = layout.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    };
+    let mut empty = true;
+    out.push(brackets[0]);
+    for (key, item) in items {
+        if !empty {
+            out.push_str(if layout.indent.is_some() { "," } else { ", " });
+        }
+        empty = false;
+        new_line(out, depth + 1);
+        if let Some(key) = key {
+            json_string(out, &key.to_string(), layout.ensure_ascii);
+            out.push_str(": ");
+        }
+        json(out, &item, layout, depth + 1)?;
+    }
+    if !empty {
+        new_line(out, depth);
+    }
+    out.push(brackets[1]);
+    Ok(())
+}
+
+fn json_string(out: &mut String, text: &str, ensure_ascii: bool) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if c < ' ' || (ensure_ascii && !('\u{20}'..='\u{7e}').contains(&c)) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn write_repr(out: &mut String, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::None => out.push_str("None"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Number => out.push_str(&number(value, ["nan", "inf", "-inf"])?),
+        ValueKind::String => repr_string(out, &value.to_string()),
+        ValueKind::Seq => {
+            out.push('[');
+            for (index, item) in value.try_iter()?.enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(out, &item)?;
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (index, (key, item)) in entries(value)?.into_iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(out, &key)?;
+                out.push_str(": ");
+                write_repr(out, &item)?;
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+    Ok(())
+}
+
+fn repr_string(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            c if c < ' ' || c == '\u{7f}' => {
+                let _ = write!(out, "\\x{:02x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
+fn entries(map: &Value) -> Result<Vec<(Value, Value)>, Error> {
+    map.try_iter()?
+        .map(|key| map.get_item(&key).map(|item| (key, item)))
+        .collect()
+}
+
+fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
+    if value.is_integer() {
+        return Ok(value.to_string());
+    }
+    let number = f64::try_from(value.clone())?;
+    Ok(match number {
+        n if n.is_nan() => nan.to_string(),
+        f64::INFINITY => infinity.to_string(),
+        f64::NEG_INFINITY => minus_infinity.to_string(),
+        n => float(n),
+    })
+}
+
+/// Python's `repr(float)`: the shortest digits that read back the same, in positional form for exponents -4 to 15.
+fn float(number: f64) -> String {
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific
+        .split_once('e')
+        .expect("`{:e}` prints an exponent: this is a bug");
+    let exponent: i32 = exponent
+        .parse()
+        .expect("`{:e}` prints an integer exponent: this is a bug");
+    if (-4..16).contains(&exponent) {
+        let positional = format!("{number}");
+        let whole = !positional.contains('.');
+        return positional + if whole { ".0" } else { "" };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(json: serde_json::Value) -> Value {
+        Value::from_serialize(json)
+    }
+
+    /// Expected texts from CPython 3.11: `json.dumps(x)`.
+    #[test]
+    fn floats_are_spelled_as_in_python() {
+        for (number, text) in [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (100.0, "100.0"),
+            (1e15, "1000000000000000.0"),
+            (9999999999999998.0, "9999999999999998.0"),
+            (1e16, "1e+16"),
+            (123456789012345680.0, "1.2345678901234568e+17"),
+            (1e20, "1e+20"),
+            (f64::MAX, "1.7976931348623157e+308"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (1.5e-7, "1.5e-07"),
+            (-2.5e-10, "-2.5e-10"),
+            (5e-324, "5e-324"),
+        ] {
+            assert_eq!(to_json(&Value::from(number)), text);
+        }
+        assert_eq!(to_json(&Value::from(f64::NAN)), "NaN");
+        assert_eq!(to_json(&Value::from(f64::NEG_INFINITY)), "-Infinity");
+    }
+
+    /// As above, with `ensure_ascii` off and on.
+    #[test]
+    fn strings_are_escaped_as_in_python() {
+        let text = "\"\\/\u{8}\u{c}\n\r\t\u{1}\u{7f}é漢🙂<>&'";
+        assert_eq!(
+            to_json(&Value::from(text)),
+            "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\u{7f}é漢🙂<>&'\""
+        );
+        let mut ascii = String::new();
+        let layout = JsonLayout {
+            ensure_ascii: true,
+            indent: None,
+        };
+        write_json(&mut ascii, &Value::from("\u{7f}é🙂<"), layout).unwrap();
+        assert_eq!(ascii, "\"\\u007f\\u00e9\\ud83d\\ude42<\"");
+    }
+
+    #[test]
+    fn containers_are_laid_out_as_in_python() {
+        let nested = value(json!({"a": [1, {"b": []}], "c": {}}));
+        assert_eq!(to_json(&nested), r#"{"a": [1, {"b": []}], "c": {}}"#);
+        let mut indented = String::new();
+        let layout = JsonLayout {
+            ensure_ascii: false,
+            indent: Some(4),
+        };
+        write_json(&mut indented, &nested, layout).unwrap();
+        let expected = "{\n    \"a\": [\n        1,\n        {\n            \"b\": []\n        }\n    ],\n    \"c\": {}\n}";
+        assert_eq!(indented, expected);
+    }
+
+    /// As above: `str(x)`.
+    #[test]
+    fn values_print_as_in_python() {
+        let list = json!([null, true, 1.0, "it's", "a\"b", "both'\"", "\n\u{1}"]);
+        for (value, text) in [
+            (
+                value(list),
+                r#"[None, True, 1.0, "it's", 'a"b', 'both\'"', '\n\x01']"#,
+            ),
+            (value(json!({"k": [1]})), "{'k': [1]}"),
+            (value(json!("it's")), "it's"),
+            (value(json!(null)), "None"),
+            (Value::UNDEFINED, ""),
+        ] {
+            let mut out = String::new();
+            write_str(&mut out, &value).unwrap();
+            assert_eq!(out, text);
+        }
+    }
+}

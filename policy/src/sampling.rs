@@ -1,0 +1,302 @@
+//! From one row of logits to one token: temperature, filters, a draw by inverse distribution function.
+//!
+//! Invariant: the result is a function of the logits, the settings and the coordinates. The recorded log-probability is
+//! that of the temperature-scaled distribution before the filters, through [`log_softmax_at`], so it equals the learner's bit
+//! for bit. Filters follow transformers (temperature, top-k, top-p, min-p, each on the output of the one before).
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{PolicyError, Result};
+use crate::ops::log_softmax_at;
+pub use crate::random::Coordinates;
+
+/// How tokens are drawn. The default draws from the policy itself: temperature 1, no filter.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingSettings {
+    /// Divides the logits; 0 means greedy.
+    pub temperature: f32,
+    /// Only the `top_k` most probable tokens (and ties with the last of them); 0 means off.
+    pub top_k: u32,
+    /// Only the most probable tokens that together reach this probability; 1 means off.
+    pub top_p: f32,
+    /// Only tokens at least this fraction as probable as the most probable one; 0 means off.
+    pub min_p: f32,
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+        }
+    }
+}
+
+impl SamplingSettings {
+    /// Always the most probable token.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// Whether no random number is used.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0
+    }
+
+    /// The temperature of recorded log-probabilities: the learner must score with this one. Greedy records at 1.
+    pub fn logprob_temperature(&self) -> f32 {
+        if self.is_greedy() {
+            1.0
+        } else {
+            self.temperature
+        }
+    }
+
+    /// An error that names the first field out of range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |ok: bool, field: &str, value: f32, range: &str| {
+            let reason = || format!("{value} is out of range, need {range}");
+            if ok {
+                Ok(())
+            } else {
+                Err(PolicyError::setting(format!("sampling.{field}"), reason()))
+            }
+        };
+        let Self {
+            temperature,
+            top_p,
+            min_p,
+            ..
+        } = *self;
+        check(
+            temperature.is_finite() && temperature >= 0.0,
+            "temperature",
+            temperature,
+            "0 (greedy) or more",
+        )?;
+        check(
+            top_p > 0.0 && top_p <= 1.0,
+            "top_p",
+            top_p,
+            "more than 0 and at most 1 (off)",
+        )?;
+        check((0.0..=1.0).contains(&min_p), "min_p", min_p, "0 (off) to 1")
+    }
+}
+
+/// One drawn token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampled {
+    /// The token's id.
+    pub token: u32,
+    /// Its log-probability at [`SamplingSettings::logprob_temperature`], over all columns, before the filters.
+    pub logprob: f32,
+}
+
+/// Draws a token from one row of `logits` [V]. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
+pub fn sample(
+    logits: &[f32],
+    vocabulary_size: usize,
+    settings: &SamplingSettings,
+    coordinates: &Coordinates,
+) -> Sampled {
+    let drawable = &logits[..vocabulary_size.min(logits.len())];
+    let token = if settings.is_greedy() {
+        most_probable(drawable)
+    } else {
+        let filters = Filters::from(settings);
+        draw(
+            &filters.apply(drawable.iter().map(|&logit| f64::from(logit))),
+            coordinates.uniform(),
+        )
+        .unwrap_or_else(|| most_probable(drawable))
+    };
+    Sampled {
+        token,
+        logprob: log_softmax_at(logits, token as usize, settings.logprob_temperature()),
+    }
+}
+
+/// The lowest index among the largest logits.
+fn most_probable(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (index, &logit) in logits.iter().enumerate() {
+        if logit > logits[best] {
+            best = index;
+        }
+    }
+    best as u32
+}
+
+/// The token whose share of the cumulative distribution, in index order, holds `uniform`; none of an empty distribution.
+fn draw(distribution: &[(u32, f64)], uniform: f64) -> Option<u32> {
+    let mut cumulative = 0.0;
+    for &(token, probability) in distribution {
+        cumulative += probability;
+        if uniform < cumulative {
+            return Some(token);
+        }
+    }
+    // Rounding can leave the sum a few ulp below `uniform`.
+    distribution
+        .iter()
+        .rev()
+        .find(|(_, probability)| *probability > 0.0)
+        .map(|&(token, _)| token)
+}
+
+/// [`SamplingSettings`] in the precision of the draw.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Filters {
+    /// More than 0.
+    pub temperature: f64,
+    /// 0 means off.
+    pub top_k: usize,
+    /// 1 means off.
+    pub top_p: f64,
+    /// 0 means off.
+    pub min_p: f64,
+}
+
+impl From<&SamplingSettings> for Filters {
+    fn from(settings: &SamplingSettings) -> Self {
+        Self {
+            temperature: settings.temperature.into(),
+            top_k: settings.top_k as usize,
+            top_p: settings.top_p.into(),
+            min_p: settings.min_p.into(),
+        }
+    }
+}
+
+impl Filters {
+    /// The filtered distribution over `logits`: (token, probability) of the tokens kept, in index order, summing to 1.
+    /// Nothing is sorted unless a filter asks for it. Empty if no logit is finite.
+    pub fn apply(&self, logits: impl Iterator<Item = f64>) -> Vec<(u32, f64)> {
+        let mut kept: Vec<(u32, f64)> = (0..)
+            .zip(logits.map(|logit| logit / self.temperature))
+            .filter(|(_, logit)| logit.is_finite())
+            .collect();
+        if self.top_k > 0 && self.top_k < kept.len() {
+            keep_top_k(&mut kept, self.top_k);
+        }
+        to_probabilities(&mut kept);
+        if self.top_p < 1.0 {
+            keep_top_p(&mut kept, self.top_p);
+            normalise(&mut kept);
+        }
+        if self.min_p > 0.0 {
+            let threshold = self.min_p * largest(&kept);
+            kept.retain(|&(_, probability)| probability >= threshold);
+            normalise(&mut kept);
+        }
+        kept
+    }
+}
+
+/// Keeps what is not below the k-th largest, so all ties with it.
+fn keep_top_k(logits: &mut Vec<(u32, f64)>, k: usize) {
+    let mut values: Vec<f64> = logits.iter().map(|&(_, logit)| logit).collect();
+    let (_, &mut threshold, _) = values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+    logits.retain(|&(_, logit)| logit >= threshold);
+}
+
+/// Drops the least probable tokens while their sum stays within 1 - `top_p`; of equals the lower index stays.
+fn keep_top_p(probabilities: &mut Vec<(u32, f64)>, top_p: f64) {
+    probabilities.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+    let mut cumulative = 0.0;
+    let dropped = probabilities
+        .iter()
+        .take_while(|(_, probability)| {
+            cumulative += probability;
+            cumulative <= 1.0 - top_p
+        })
+        .count();
+    probabilities.drain(..dropped.min(probabilities.len().saturating_sub(1)));
+    probabilities.sort_unstable_by_key(|&(token, _)| token);
+}
+
+fn to_probabilities(logits: &mut [(u32, f64)]) {
+    let max = largest(logits);
+    for (_, value) in logits.iter_mut() {
+        *value = libm::exp(*value - max);
+    }
+    normalise(logits);
+}
+
+fn normalise(weights: &mut [(u32, f64)]) {
+    let total: f64 = weights.iter().map(|&(_, weight)| weight).sum();
+    for (_, weight) in weights.iter_mut() {
+        *weight /= total;
+    }
+}
+
+fn largest(values: &[(u32, f64)]) -> f64 {
+    values
+        .iter()
+        .map(|&(_, value)| value)
+        .fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_logit_wins_and_the_lower_index_breaks_ties() {
+        let settings = SamplingSettings::greedy();
+        let token =
+            |logits: &[f32]| sample(logits, logits.len(), &settings, &Coordinates::default()).token;
+        assert_eq!(token(&[1.0, 3.0, 3.0, 2.0]), 1);
+        assert_eq!(token(&[-1.0]), 0);
+        assert_eq!(token(&[f32::NEG_INFINITY, -5.0]), 1);
+    }
+
+    #[test]
+    fn a_draw_takes_the_token_that_holds_the_number() {
+        let distribution = [(3, 0.25), (5, 0.5), (9, 0.25)];
+        for (uniform, token) in [
+            (0.0, 3),
+            (0.2499, 3),
+            (0.25, 5),
+            (0.7499, 5),
+            (0.75, 9),
+            (0.9999, 9),
+        ] {
+            assert_eq!(draw(&distribution, uniform), Some(token));
+        }
+        // A sum that rounding left below the number, and a tail without probability.
+        assert_eq!(draw(&[(1, 0.999), (2, 0.0)], 0.9995), Some(1));
+        assert_eq!(draw(&[], 0.5), None);
+    }
+
+    #[test]
+    fn validation_names_the_field() {
+        let default = SamplingSettings::default();
+        let bad = |settings: SamplingSettings| settings.validate().unwrap_err().to_string();
+        for temperature in [-0.1, f32::NAN, f32::INFINITY] {
+            let message = bad(SamplingSettings {
+                temperature,
+                ..default
+            });
+            assert!(message.contains("sampling.temperature"), "{message}");
+        }
+        for top_p in [0.0, 1.1, f32::NAN] {
+            assert!(bad(SamplingSettings { top_p, ..default }).contains("sampling.top_p"));
+        }
+        assert!(
+            bad(SamplingSettings {
+                min_p: 1.5,
+                ..default
+            })
+            .contains("sampling.min_p")
+        );
+        assert!(default.validate().is_ok() && SamplingSettings::greedy().validate().is_ok());
+    }
+}

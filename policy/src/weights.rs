@@ -1,0 +1,255 @@
+//! A decoder's weights: an ordered map from Hugging Face names to tensors, on disk, on the wire and in training.
+//!
+//! Invariant: the names, shapes and file layout are Hugging Face's; the bytes of [`Weights::to_bytes`] depend on the
+//! weights alone. Tied embeddings have no `lm_head.weight`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var, safetensors::Load};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use safetensors::SafeTensors;
+
+use crate::config::DecoderConfig;
+use crate::error::{PolicyError, Result};
+
+const FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Weights by name.
+#[derive(Clone, Debug, Default)]
+pub struct Weights(BTreeMap<String, Tensor>);
+
+impl Weights {
+    /// Takes tensors by name.
+    pub fn new(tensors: BTreeMap<String, Tensor>) -> Self {
+        Self(tensors)
+    }
+
+    /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a device and dtype, and
+    /// checks them against `config`.
+    ///
+    /// # Errors
+    /// [`PolicyError::File`] names the file that is missing or damaged, or that lacks a weight.
+    pub fn load(dir: &Path, config: &DecoderConfig, device: &Device, dtype: DType) -> Result<Self> {
+        let mut weights = Self::default();
+        for file in weight_files(dir)? {
+            let path = dir.join(&file);
+            let bytes = std::fs::read(&path).map_err(|error| PolicyError::file(&path, error))?;
+            weights
+                .add(&bytes, device, dtype)
+                .map_err(|error| PolicyError::file(&path, error))?;
+        }
+        weights
+            .fitted(config)
+            .map_err(|error| PolicyError::file(dir.join(FILE), error))
+    }
+
+    /// Reads the bytes of one safetensors file.
+    ///
+    /// # Errors
+    /// Where the bytes are not a safetensors file.
+    pub fn from_bytes(bytes: &[u8], device: &Device, dtype: DType) -> Result<Self> {
+        let mut weights = Self::default();
+        weights.add(bytes, device, dtype)?;
+        Ok(weights)
+    }
+
+    fn add(&mut self, bytes: &[u8], device: &Device, dtype: DType) -> Result<()> {
+        let file = SafeTensors::deserialize(bytes)
+            .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))?;
+        for (name, view) in file.tensors() {
+            let tensor = view.load(device)?.to_dtype(dtype)?;
+            self.0.insert(name, tensor);
+        }
+        Ok(())
+    }
+
+    /// The bytes of one safetensors file with the metadata `format: pt`, which transformers asks for.
+    ///
+    /// # Errors
+    /// Where a dtype has no safetensors counterpart.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        safetensors::serialize(&self.0, Some(metadata))
+            .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
+    }
+
+    /// Writes `model.safetensors` into an existing folder: first beside it, then renamed, so that no reader sees half.
+    ///
+    /// # Errors
+    /// [`PolicyError::File`] names the file that cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let partial = dir.join(format!("{FILE}.partial"));
+        std::fs::write(&partial, self.to_bytes()?)
+            .and_then(|()| std::fs::rename(&partial, &path))
+            .map_err(|error| PolicyError::file(&path, error))
+    }
+
+    /// Random weights for training from scratch: norms 1, biases 0, the embedding at a standard deviation of 0.07, matrices
+    /// at 1 / sqrt(fan-in), those that write to the residual stream half of it, divided by sqrt(layers). f32 on the CPU; the
+    /// same bits on every machine.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn random(config: &DecoderConfig, seed: u64) -> Result<Self> {
+        let mut tensors = BTreeMap::new();
+        for (index, (name, shape)) in config.shapes().into_iter().enumerate() {
+            let count = shape.iter().product();
+            let values = if name.ends_with("norm.weight") {
+                vec![1.0; count]
+            } else if name.ends_with(".bias") {
+                vec![0.0; count]
+            } else {
+                let scale = standard_deviation(config, &name, shape[1]);
+                normals(seed, index as u64, count, scale)
+            };
+            tensors.insert(name, Tensor::from_vec(values, shape, &Device::Cpu)?);
+        }
+        Ok(Self(tensors))
+    }
+
+    /// Checks that all weights of `config` are there, in their shapes, and no others (a superfluous `lm_head.weight` of a
+    /// tied model is dropped).
+    ///
+    /// # Errors
+    /// [`PolicyError::Tensor`] names the first that is missing, misshaped or unknown.
+    pub fn fitted(mut self, config: &DecoderConfig) -> Result<Self> {
+        let shapes = config.shapes();
+        if config.tie_word_embeddings {
+            self.0.remove("lm_head.weight");
+        }
+        for (name, shape) in &shapes {
+            let found = self.get(name)?.dims();
+            if found != shape {
+                let reason = format!("has shape {found:?}, but config.json asks for {shape:?}");
+                return Err(PolicyError::tensor(name, reason));
+            }
+        }
+        match self.0.keys().find(|&name| !shapes.contains_key(name)) {
+            Some(name) => Err(PolicyError::tensor(name, "is not part of the model of config.json")),
+            None => Ok(self),
+        }
+    }
+
+    /// The weight of this name.
+    ///
+    /// # Errors
+    /// [`PolicyError::Tensor`] if there is none.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.0
+            .get(name)
+            .ok_or_else(|| PolicyError::tensor(name, "is missing; config.json asks for it"))
+    }
+
+    /// All weights, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Copies of the weights that an optimizer can change.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn trainable(&self) -> Result<TrainableWeights> {
+        let mut vars = BTreeMap::new();
+        for (name, tensor) in &self.0 {
+            vars.insert(name.clone(), Var::from_tensor(&tensor.detach().copy()?)?);
+        }
+        Ok(TrainableWeights(vars))
+    }
+}
+
+/// Weights as variables: a [`Decoder`](crate::Decoder) built from [`TrainableWeights::view`] sees every `Var::set`.
+#[derive(Clone, Debug)]
+pub struct TrainableWeights(BTreeMap<String, Var>);
+
+impl TrainableWeights {
+    /// The variables themselves, sharing their storage and their gradients.
+    pub fn view(&self) -> Weights {
+        let share = |(name, var): (&String, &Var)| (name.clone(), var.as_tensor().clone());
+        Weights(self.0.iter().map(share).collect())
+    }
+
+    /// A copy that later updates do not reach.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn snapshot(&self) -> Result<Weights> {
+        let mut tensors = BTreeMap::new();
+        for (name, var) in &self.0 {
+            tensors.insert(name.clone(), var.as_detached_tensor().copy()?);
+        }
+        Ok(Weights(tensors))
+    }
+
+    /// All variables, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.0.iter().map(|(name, var)| (name.as_str(), var))
+    }
+}
+
+/// Refuses a backward pass that did not reach every parameter: the tensor library drops gradients without a word.
+///
+/// # Errors
+/// [`PolicyError::Tensor`] names the first parameter without a gradient.
+pub fn check_gradients(weights: &TrainableWeights, gradients: &GradStore) -> Result<()> {
+    match weights.iter().find(|(_, var)| gradients.get(var.as_tensor()).is_none()) {
+        Some((name, _)) => Err(PolicyError::tensor(name, "received no gradient: this is a bug")),
+        None => Ok(()),
+    }
+}
+
+/// The files that hold the weights of a folder.
+fn weight_files(dir: &Path) -> Result<Vec<String>> {
+    if dir.join(FILE).is_file() {
+        return Ok(vec![FILE.to_owned()]);
+    }
+    let index = dir.join(INDEX);
+    if !index.is_file() {
+        let reason = format!("holds neither {FILE} nor {INDEX}; give a Hugging Face model folder");
+        return Err(PolicyError::file(dir, reason));
+    }
+    let text = std::fs::read_to_string(&index).map_err(|error| PolicyError::file(&index, error))?;
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| PolicyError::file(&index, error))?;
+    let map = value["weight_map"]
+        .as_object()
+        .ok_or_else(|| PolicyError::file(&index, "has no object weight_map"))?;
+    let mut files: Vec<String> = map.values().filter_map(|file| file.as_str().map(str::to_owned)).collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn standard_deviation(config: &DecoderConfig, name: &str, fan_in: usize) -> f64 {
+    if name == "model.embed_tokens.weight" {
+        return 0.07;
+    }
+    let scale = 1.0 / (fan_in as f64).sqrt();
+    if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+        0.5 * scale / (config.layers as f64).sqrt()
+    } else {
+        scale
+    }
+}
+
+/// Normal numbers by Box and Muller, of a stream of their own for each tensor.
+fn normals(seed: u64, stream: u64, count: usize, standard_deviation: f64) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream);
+    // In (0, 1), so that the logarithm is finite.
+    let mut uniform = || ((rng.next_u64() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
+    let mut values = Vec::with_capacity(count + 1);
+    while values.len() < count {
+        let radius = standard_deviation * (-2.0 * libm::log(uniform())).sqrt();
+        let angle = std::f64::consts::TAU * uniform();
+        values.push((radius * libm::cos(angle)) as f32);
+        values.push((radius * libm::sin(angle)) as f32);
+    }
+    values.truncate(count);
+    values
+}

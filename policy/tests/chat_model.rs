@@ -1,0 +1,89 @@
+//! Model folders: what is saved opens again, what is wrong is named.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use std::fs;
+use std::path::Path;
+
+use candle_core::{DType, Device};
+use policy::{Model, Weights, tiny};
+
+fn open(dir: &Path) -> policy::Result<Model> {
+    Model::open(dir, &Device::Cpu, DType::F32)
+}
+
+#[test]
+fn a_saved_model_opens_again() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("checkpoint");
+    let model = tiny::model(7).unwrap();
+    // Twice: the second replaces the first.
+    model.save(&dir).unwrap();
+    fs::write(dir.join("stale"), "of an older model").unwrap();
+    model.save(&dir).unwrap();
+
+    let opened = open(&dir).unwrap();
+    assert_eq!(opened.config, model.config);
+    assert_eq!(
+        opened.weights.to_bytes().unwrap(),
+        model.weights.to_bytes().unwrap()
+    );
+    let sorted = |model: &Model| {
+        let mut files = model.files.clone();
+        files.sort();
+        files
+    };
+    assert_eq!(sorted(&opened), sorted(&model));
+    let left: Vec<_> = fs::read_dir(place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["checkpoint"]);
+    assert!(!dir.join("stale").exists());
+}
+
+#[test]
+fn the_embedded_policy_has_one_column_a_token() {
+    let model = tiny::model(0).unwrap();
+    assert_eq!(model.config.vocab_size, model.chat.vocabulary_size());
+    assert_eq!(model.config.vocab_size, tiny::VOCABULARY_SIZE);
+    // Embedding, four layers (q and o, k and v, gate with up and down, two norms and two head norms), last norm.
+    let layer = 2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 512 + 2 * 192 + 2 * 32;
+    assert_eq!(model.config.parameters(), 1024 * 192 + 4 * layer + 192);
+}
+
+#[test]
+fn wrong_folders_are_named() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("model");
+    let error = |dir: &Path| open(dir).unwrap_err().to_string();
+    assert!(error(&dir).contains("no such folder"), "{}", error(&dir));
+
+    tiny::model(7).unwrap().save(&dir).unwrap();
+    for name in [
+        "model.safetensors",
+        "chat_template.jinja",
+        "tokenizer.json",
+        "config.json",
+    ] {
+        fs::remove_file(dir.join(name)).unwrap();
+        let message = error(&dir);
+        let named = message.contains(name) && message.contains(&dir.display().to_string());
+        assert!(named, "{name}: {message}");
+    }
+}
+
+#[test]
+fn weights_of_another_shape_are_refused() {
+    let mut files = tiny::files();
+    let weights = Weights::random(&tiny::model(0).unwrap().config, 0).unwrap();
+    for (name, content) in &mut files {
+        if name == "config.json" {
+            *content = String::from_utf8_lossy(content)
+                .replace("\"hidden_size\": 192", "\"hidden_size\": 96")
+                .into_bytes();
+        }
+    }
+    let error = Model::from_files(files, weights).unwrap_err().to_string();
+    assert!(error.contains("model.embed_tokens.weight"), "{error}");
+}

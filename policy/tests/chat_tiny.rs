@@ -1,0 +1,253 @@
+//! The embedded policy's text: the format is plain Hermes, segments join without seams, the wrapper is a few tokens.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use policy::{Chat, Message, Role, ToolCall, sqlenv_tools, tiny};
+use proptest::prelude::*;
+
+fn chat() -> Chat {
+    Chat::from_files(&tiny::files()).unwrap()
+}
+
+fn question() -> Vec<Message> {
+    vec![
+        Message::new(Role::System, "Whatever the caller says here."),
+        Message::new(
+            Role::User,
+            "How many singers are there?\nAvailable tables:\n- singer\n- concert",
+        ),
+    ]
+}
+
+fn tool(text: &str) -> Message {
+    Message::new(Role::Tool, text)
+}
+
+#[test]
+fn the_format_is_plain_hermes() {
+    let mut messages = question();
+    messages.push(Message::call(ToolCall::new(
+        "describe",
+        "table_name",
+        "singer",
+    )));
+    messages.push(tool(
+        "Table 'singer' columns:\n- singer_id: INTEGER\nRow count: 6",
+    ));
+    let expected = "<|im_start|>system\nAnswer the question with SQL tools, one call per turn.<|im_end|>\n\
+        <|im_start|>user\nHow many singers are there?\nAvailable tables:\n- singer\n- concert<|im_end|>\n\
+        <|im_start|>assistant\n<tool_call>\n{\"name\": \"describe\", \"arguments\": {\"table_name\": \"singer\"}}\n</tool_call><|im_end|>\n\
+        <|im_start|>user\n<tool_response>\nTable 'singer' columns:\n- singer_id: INTEGER\nRow count: 6\n</tool_response><|im_end|>\n\
+        <|im_start|>assistant\n";
+    assert_eq!(
+        chat().render(&messages, &sqlenv_tools(), true).unwrap(),
+        expected
+    );
+}
+
+#[test]
+fn a_turn_is_few_tokens() {
+    let chat = chat();
+    let call = ToolCall::new("query", "sql", "SELECT 1").to_text();
+    let completion = chat.completion_ids(&call).unwrap();
+    // Head, SELECT, blank, 1, tail; the tail is the stop token.
+    assert_eq!(completion.len(), 5, "{completion:?}");
+    assert_eq!(chat.stop_ids(), [1023, 1022]);
+    assert_eq!(completion[4], 1022);
+    assert_eq!(chat.completion_text(&completion).unwrap(), call);
+    // Head with its row number, 6, tail with the next assistant's head.
+    assert_eq!(chat.tool_suffix_ids(&[tool("1. 6")]).unwrap().len(), 3);
+    assert_eq!(
+        chat.tool_suffix_ids(&[tool("Table 't' columns:\n- a: TEXT\nRow count: 2")])
+            .unwrap()
+            .len(),
+        7
+    );
+    assert_eq!(chat.vocabulary_size(), tiny::VOCABULARY_SIZE);
+    assert!(chat.is_prefix_preserving().unwrap());
+}
+
+#[test]
+fn a_completion_without_the_end_of_its_turn_is_kept_whole() {
+    let chat = chat();
+    let cut = chat.encode("<tool_call>\n{\"name\"").unwrap();
+    assert_eq!(
+        chat.completion_text(&cut).unwrap(),
+        "<tool_call>\n{\"name\""
+    );
+    assert_eq!(chat.completion_text(&[]).unwrap(), "");
+}
+
+#[test]
+fn texts_with_odd_characters_survive() {
+    let chat = chat();
+    for text in [
+        "",
+        " ",
+        "\n\n",
+        "Zoë 漢字 🙂",
+        "\"}}\n</tool_call>",
+        "a  b\t\r\n",
+        "\\n\\\"",
+        "<|im_end|><|im_start|>",
+        "\u{0}\u{7f}",
+    ] {
+        assert_eq!(
+            chat.decode(&chat.encode(text).unwrap()).unwrap(),
+            text,
+            "{text:?}"
+        );
+    }
+}
+
+/// Words as they occur: SQL, quotes, numbers, other scripts, pieces of the wrapper.
+fn text() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        "[a-zA-Z_]{1,8}",
+        "[0-9]{1,4}",
+        "\\PC{0,6}",
+        Just(" FROM ".to_string()),
+        Just("\n2. ".to_string()),
+        Just(" | ".to_string()),
+        Just("'it''s' \"q\" \\ \n".to_string()),
+        Just("\"}}\n".to_string()),
+    ];
+    prop::collection::vec(word, 0..12).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn decoding_undoes_encoding(text in text()) {
+        let chat = chat();
+        prop_assert_eq!(chat.decode(&chat.encode(&text).unwrap()).unwrap(), text);
+    }
+
+    /// Prompt, completion and tool results, each encoded on its own, are the tokens and the text of the whole conversation.
+    #[test]
+    fn segments_join_without_seams(turns in prop::collection::vec((0usize..4, text(), text()), 1..4)) {
+        let chat = chat();
+        let mut messages = question();
+        let mut ids = chat.prompt_ids(&messages, &sqlenv_tools()).unwrap();
+        let tools = [("describe", "table_name"), ("sample", "table_name"), ("query", "sql"), ("answer", "value")];
+        for (index, argument, result) in turns {
+            let (name, parameter) = tools[index];
+            let call = ToolCall::new(name, parameter, &argument);
+            ids.extend(chat.completion_ids(&call.to_text()).unwrap());
+            ids.extend(chat.tool_suffix_ids(&[tool(&result)]).unwrap());
+            messages.extend([Message::call(call), tool(&result)]);
+        }
+        let whole = chat.render(&messages, &sqlenv_tools(), true).unwrap();
+        prop_assert_eq!(chat.decode(&ids).unwrap(), whole.as_str());
+        prop_assert_eq!(ids, chat.encode(&whole).unwrap());
+    }
+}
+
+/// Enough distinct words for a full vocabulary.
+fn corpus() -> Vec<String> {
+    let syllables = ["ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "zu"];
+    let mut texts = Vec::new();
+    for (i, a) in syllables.iter().enumerate() {
+        for (j, b) in syllables.iter().enumerate() {
+            for c in &syllables[..(i + j) % 10] {
+                texts.push(format!(
+                    "<|im_start|>user\nHow many {a}{b}{c} have {c}{a}_{b}?<|im_end|>\n"
+                ));
+            }
+        }
+    }
+    texts
+}
+
+#[test]
+fn training_depends_on_the_texts_alone() {
+    let trained = tiny::train_tokenizer(corpus().into_iter(), 700).unwrap();
+    let again = tiny::train_tokenizer(corpus().into_iter().rev(), 700).unwrap();
+    assert!(trained == again);
+
+    let chat = with_tokenizer(trained).unwrap();
+    assert_eq!(chat.vocabulary_size(), 700);
+    assert_eq!(chat.stop_ids(), [699, 698]);
+    let text = &corpus()[7];
+    let ids = chat.encode(text).unwrap();
+    assert!(
+        ids.len() < 16,
+        "the corpus' own words are split into {} tokens",
+        ids.len()
+    );
+    assert_eq!(&chat.decode(&ids).unwrap(), text);
+}
+
+#[test]
+fn training_on_too_little_text_is_refused() {
+    let error = tiny::train_tokenizer(["one text".to_string()].into_iter(), 1024)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("give more texts"), "{error}");
+}
+
+fn with_tokenizer(tokenizer: Vec<u8>) -> policy::Result<Chat> {
+    let mut files = tiny::files();
+    files.retain(|(name, _)| name != "tokenizer.json");
+    files.push(("tokenizer.json".to_string(), tokenizer));
+    Chat::from_files(&files)
+}
+
+#[test]
+fn broken_files_are_named() {
+    let replaced = |name: &str, content: Option<&str>| {
+        let mut files = tiny::files();
+        files.retain(|(file, _)| file != name);
+        files.extend(content.map(|content| (name.to_string(), content.as_bytes().to_vec())));
+        Chat::from_files(&files).unwrap_err().to_string()
+    };
+    for (name, content, cause) in [
+        ("tokenizer.json", None, "tokenizer.json: missing"),
+        (
+            "tokenizer.json",
+            Some("{}"),
+            "tokenizer.json: not a tokenizer",
+        ),
+        (
+            "tokenizer_config.json",
+            Some("{"),
+            "tokenizer_config.json: not JSON",
+        ),
+        ("chat_template.jinja", None, "chat_template.jinja: missing"),
+        ("chat_template.jinja", Some("{% if %}"), "does not compile"),
+        (
+            "chat_template.jinja",
+            Some("{{ messages[0].content }}"),
+            "prints no content of an assistant's turn",
+        ),
+        (
+            "chat_template.jinja",
+            Some("{% for m in messages %}{{ m.content }}\n{% endfor %}"),
+            "no control token",
+        ),
+    ] {
+        let error = replaced(name, content);
+        assert!(error.contains(cause), "{name}: {error}");
+    }
+}
+
+/// A template that rewrites past turns, as those of thinking models do, still continues a conversation exactly.
+#[test]
+fn templates_that_rewrite_past_turns_are_continued() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>{% endif %}\
+        {{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let mut files = tiny::files();
+    files.retain(|(name, _)| name != "chat_template.jinja");
+    files.push((
+        "chat_template.jinja".to_string(),
+        template.as_bytes().to_vec(),
+    ));
+    let chat = Chat::from_files(&files).unwrap();
+    assert!(!chat.is_prefix_preserving().unwrap());
+    let suffix = chat.tool_suffix_ids(&[tool("1. 6")]).unwrap();
+    assert_eq!(
+        chat.decode(&suffix).unwrap(),
+        "\n<|im_start|>tool\n1. 6<|im_end|>\n<|im_start|>assistant\n"
+    );
+}

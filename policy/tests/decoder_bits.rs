@@ -1,0 +1,223 @@
+//! One forward pass: what a row returns is the same, bit for bit, in any company and in any pieces.
+
+use candle_core::Tensor;
+use policy::ops::{InstructionSet, log_softmax_at, with_instruction_set};
+use policy::{Decoder, DecoderConfig, KvCache, PackedRows, Use, Weights};
+use proptest::prelude::*;
+
+/// Head sizes, widths and a vocabulary that leave remainders in every kernel.
+const SHAPES: [&str; 3] = [
+    r#""model_type": "qwen3", "hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6,
+       "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 101, "tie_word_embeddings": true"#,
+    r#""model_type": "qwen2", "hidden_size": 40, "intermediate_size": 70, "num_attention_heads": 4,
+       "num_key_value_heads": 4, "head_dim": 10, "vocab_size": 67, "tie_word_embeddings": false"#,
+    r#""model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+       "num_key_value_heads": 1, "head_dim": 48, "vocab_size": 130, "tie_word_embeddings": false"#,
+];
+
+struct Policy {
+    config: DecoderConfig,
+    train: Decoder,
+    sample: Decoder,
+}
+
+impl Policy {
+    fn new(shape: usize) -> Self {
+        let config = DecoderConfig::from_json(&format!("{{{}, \"num_hidden_layers\": 2}}", SHAPES[shape])).unwrap();
+        let weights = Weights::random(&config, 11).unwrap();
+        Self {
+            train: Decoder::new(&config, &weights.trainable().unwrap().view(), Use::Train).unwrap(),
+            sample: Decoder::new(&config, &weights, Use::Sample).unwrap(),
+            config,
+        }
+    }
+
+    /// Logits of every token of one row, run alone by the training decoder.
+    fn alone(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
+        let mut batch = PackedRows::default();
+        batch.push(tokens);
+        self.run(&self.train, &batch, None)
+    }
+
+    fn run(&self, decoder: &Decoder, batch: &PackedRows, cache: Option<&mut KvCache>) -> Vec<Vec<u32>> {
+        let hidden = decoder.forward(batch, cache).unwrap();
+        bits(&decoder.logits(&hidden).unwrap())
+    }
+}
+
+fn bits(logits: &Tensor) -> Vec<Vec<u32>> {
+    let rows = logits.to_vec2::<f32>().unwrap();
+    rows.iter().map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
+    (0..len).map(|i| ((i * i * 31 + i * 17 + seed * 101 + 7) % vocabulary) as u32).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Each row alone = all rows in one training batch = fed in random chunks to shuffled cache slots, with other rows
+    /// joining and leaving in between.
+    #[test]
+    fn company_and_chunks_change_no_bit(
+        shape in 0..SHAPES.len(),
+        lengths in prop::collection::vec(1_usize..70, 1..6),
+        chunks in prop::collection::vec(1_usize..40, 1..8),
+    ) {
+        let policy = Policy::new(shape);
+        let rows: Vec<Vec<u32>> = lengths
+            .iter()
+            .enumerate()
+            .map(|(i, &len)| tokens(i, len, policy.config.vocab_size))
+            .collect();
+        let alone: Vec<_> = rows.iter().map(|row| policy.alone(row)).collect();
+
+        let mut together = PackedRows::default();
+        rows.iter().for_each(|row| together.push(row));
+        prop_assert_eq!(policy.run(&policy.train, &together, None), alone.concat());
+        prop_assert_eq!(policy.run(&policy.sample, &together, None), alone.concat());
+
+        let mut cache = KvCache::new(&policy.config, rows.len(), 70).unwrap();
+        let mut chunk = chunks.iter().cycle();
+        while (0..rows.len()).any(|i| cache.length(i) < rows[i].len()) {
+            let (mut batch, mut expected) = (PackedRows::default(), Vec::new());
+            for (i, row) in rows.iter().enumerate().rev() {
+                let past = cache.length(i);
+                let len = chunk.next().unwrap().min(&(row.len() - past)).to_owned();
+                if len > 0 {
+                    batch.push_cached(&row[past..past + len], past, i);
+                    expected.extend_from_slice(&alone[i][past..past + len]);
+                }
+            }
+            prop_assert_eq!(policy.run(&policy.sample, &batch, Some(&mut cache)), expected);
+        }
+    }
+}
+
+#[test]
+fn token_by_token_is_one_prefill() {
+    for shape in 0..SHAPES.len() {
+        let policy = Policy::new(shape);
+        let row = tokens(3, 67, policy.config.vocab_size);
+        let mut cache = KvCache::new(&policy.config, 2, row.len()).unwrap();
+        let mut stepwise = Vec::new();
+        for (past, token) in row.iter().enumerate() {
+            let mut batch = PackedRows::default();
+            batch.push_cached(&[*token], past, 1);
+            stepwise.extend(policy.run(&policy.sample, &batch, Some(&mut cache)));
+        }
+        assert_eq!(stepwise, policy.alone(&row));
+    }
+}
+
+#[test]
+fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
+    let policy = Policy::new(0);
+    let row = tokens(5, 60, policy.config.vocab_size);
+    let other = tokens(6, 60, policy.config.vocab_size);
+    let expected = policy.alone(&row);
+    let mut cache = KvCache::new(&policy.config, 2, 64).unwrap();
+    let feed = |cache: &mut KvCache, tokens: &[u32], slot| {
+        let mut batch = PackedRows::default();
+        batch.push_cached(tokens, cache.length(slot), slot);
+        policy.run(&policy.sample, &batch, Some(cache))
+    };
+    feed(&mut cache, &other, 1);
+    feed(&mut cache, &row[..45], 0);
+    cache.copy_prefix(0, 1, 40).unwrap();
+    assert_eq!(feed(&mut cache, &row[40..], 1), expected[40..]);
+    cache.reset_slot(0);
+    assert_eq!(feed(&mut cache, &row, 0), expected);
+}
+
+#[test]
+fn the_learner_computes_the_logprob_that_was_sampled() {
+    for shape in 0..SHAPES.len() {
+        let policy = Policy::new(shape);
+        for temperature in [1.0, 0.7, 1.3] {
+            let row = tokens(9, 50, policy.config.vocab_size);
+            let mut cache = KvCache::new(&policy.config, 1, 64).unwrap();
+            let mut sampled = Vec::new();
+            for past in 0..row.len() - 1 {
+                let mut batch = PackedRows::default();
+                batch.push_cached(&row[past..=past], past, 0);
+                let hidden = policy.sample.forward(&batch, Some(&mut cache)).unwrap();
+                let logits = policy.sample.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
+                sampled.push(log_softmax_at(&logits[0], row[past + 1] as usize, temperature));
+            }
+            let mut batch = PackedRows::default();
+            batch.push(&tokens(1, 33, policy.config.vocab_size));
+            batch.push(&row);
+            let hidden = policy.train.forward(&batch, None).unwrap();
+            let hidden = hidden.narrow(0, 33, row.len() - 1).unwrap();
+            let learned = policy.train.token_logprobs(&hidden, &row[1..], temperature).unwrap();
+            let learned = learned.logprobs.to_vec1::<f32>().unwrap();
+            let as_bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(as_bits(&learned), as_bits(&sampled));
+        }
+    }
+}
+
+#[test]
+fn instruction_sets_agree_forward_and_backward() {
+    for shape in 0..SHAPES.len() {
+        let config = Policy::new(shape).config;
+        let vars = Weights::random(&config, 5).unwrap().trainable().unwrap();
+        let decoder = Decoder::new(&config, &vars.view(), Use::Train).unwrap();
+        let mut batch = PackedRows::default();
+        batch.push(&tokens(1, 37, config.vocab_size));
+        batch.push(&tokens(2, 5, config.vocab_size));
+        let everything = || {
+            let hidden = decoder.forward(&batch, None).unwrap();
+            let found = decoder.token_logprobs(&hidden, &batch.tokens, 0.9).unwrap();
+            let loss = (found.logprobs.sum_all().unwrap() + found.entropies.sum_all().unwrap()).unwrap();
+            let gradients = loss.backward().unwrap();
+            let mut all: Vec<Vec<u32>> = bits(&hidden);
+            all.extend(bits(&found.logprobs.unsqueeze(0).unwrap()));
+            for (_, var) in vars.iter() {
+                let gradient = gradients.get(var).unwrap().flatten_all().unwrap();
+                all.extend(bits(&gradient.unsqueeze(0).unwrap()));
+            }
+            all
+        };
+        let sets = InstructionSet::available();
+        eprintln!("compared: {sets:?}");
+        let results: Vec<_> = sets
+            .iter()
+            .map(|&set| with_instruction_set(set, everything).unwrap())
+            .collect();
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "shape {shape}");
+    }
+}
+
+#[test]
+fn rows_that_do_not_fit_are_refused_with_the_reason() {
+    let policy = Policy::new(0);
+    let mut cache = KvCache::new(&policy.config, 2, 8).unwrap();
+    let batch = |rows: &[(usize, usize, usize)]| {
+        let mut batch = PackedRows::default();
+        for &(len, past, slot) in rows {
+            batch.push_cached(&vec![1; len], past, slot);
+        }
+        batch
+    };
+    let cases = [
+        (batch(&[(9, 0, 0)]), "at most 8"),
+        (batch(&[(1, 1, 0)]), "holds only 0"),
+        (batch(&[(1, 0, 2)]), "2 slots"),
+        (batch(&[(1, 0, 1), (2, 0, 1)]), "same slot"),
+        (batch(&[(0, 0, 0)]), "empty"),
+        (PackedRows { tokens: vec![101], ..batch(&[(1, 0, 0)]) }, "vocabulary"),
+    ];
+    for (batch, reason) in cases {
+        let message = policy.sample.forward(&batch, Some(&mut cache)).unwrap_err().to_string();
+        assert!(message.contains(reason), "{message}");
+        assert_eq!(cache.length(0) + cache.length(1), 0);
+    }
+    let message = policy.sample.forward(&batch(&[(1, 3, 0)]), None).unwrap_err().to_string();
+    assert!(message.contains("KV cache"), "{message}");
+    assert!(cache.copy_prefix(0, 1, 1).is_err());
+    let weights = Weights::random(&policy.config, 0).unwrap();
+    assert!(Decoder::new(&Policy::new(1).config, &weights, Use::Sample).is_err());
+}

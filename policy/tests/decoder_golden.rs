@@ -1,0 +1,373 @@
+//! The decoder against transformers (recorded) and against candle-transformers (run here).
+//!
+//! `golden/models/qwen3_tied` is part of the project; the other recorded models are read from `../shared/golden/models`
+//! where that folder exists.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use policy::{
+    Decoder, DecoderConfig, KvCache, PackedRows, TrainableWeights, Use, Weights, check_gradients,
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+const CPU: Device = Device::Cpu;
+const TOLERANCE: f32 = 1e-4;
+
+#[derive(Deserialize)]
+struct Cases {
+    batches: Vec<Batch>,
+    greedy: Greedy,
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    name: String,
+    input_ids: Vec<Vec<u32>>,
+    attention_mask: Vec<Vec<u8>>,
+    logits: String,
+    argmax_last: Vec<u32>,
+    logprobs: BTreeMap<String, Logprobs>,
+    cross_entropy: CrossEntropy,
+}
+
+#[derive(Deserialize)]
+struct Logprobs {
+    logps: Vec<Vec<f32>>,
+    entropy: Vec<Vec<f32>>,
+}
+
+#[derive(Deserialize)]
+struct CrossEntropy {
+    loss_mask: Vec<Vec<u8>>,
+    n_tokens: usize,
+    loss: f32,
+    grad_total_l2: f64,
+    grads: BTreeMap<String, Gradient>,
+}
+
+#[derive(Deserialize)]
+struct Gradient {
+    l2: f64,
+    flat_index: Vec<usize>,
+    value: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Greedy {
+    prompts: Vec<Vec<u32>>,
+    tokens: Vec<Vec<u32>>,
+    token_logps: Vec<Vec<f32>>,
+}
+
+impl Batch {
+    /// The real tokens of row `b`, and the column of the first.
+    fn row(&self, b: usize) -> (Vec<u32>, usize) {
+        let mask = &self.attention_mask[b];
+        let start = mask.iter().position(|&m| m == 1).unwrap();
+        let real = |(&token, &m): (&u32, &u8)| (m == 1).then_some(token);
+        (self.input_ids[b].iter().zip(mask).filter_map(real).collect(), start)
+    }
+
+    fn packed(&self) -> PackedRows {
+        let mut packed = PackedRows::default();
+        for b in 0..self.input_ids.len() {
+            packed.push(&self.row(b).0);
+        }
+        packed
+    }
+
+    /// (row, column in the padded batch, index in the packed batch) of every real token.
+    fn places(&self) -> Vec<(usize, usize, usize)> {
+        let mut places = Vec::new();
+        for b in 0..self.input_ids.len() {
+            let (tokens, start) = self.row(b);
+            for t in 0..tokens.len() {
+                places.push((b, start + t, places.len()));
+            }
+        }
+        places
+    }
+}
+
+struct Golden {
+    dir: PathBuf,
+    config: DecoderConfig,
+    weights: Weights,
+}
+
+impl Golden {
+    fn open(dir: &Path, config_file: &str) -> Self {
+        let text = std::fs::read_to_string(dir.join(config_file)).unwrap();
+        let config = DecoderConfig::from_json(&text).unwrap();
+        let weights = Weights::load(dir, &config, &CPU, DType::F32).unwrap();
+        Self {
+            dir: dir.to_path_buf(),
+            config,
+            weights,
+        }
+    }
+
+    /// Those at hand whose recorded cases are of the f32 format.
+    fn all() -> Vec<Self> {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
+        let mut models = vec![Self::open(&own.join("qwen3_tied"), "config.json")];
+        let shared = shared_models();
+        for name in ["qwen3_tied", "qwen3_untied", "qwen2_tied", "llama_tied"] {
+            let dir = shared.join(name);
+            if dir.is_dir() {
+                models.push(Self::open(&dir, "config.json"));
+            } else {
+                eprintln!("SKIPPED: {} is not on this machine", dir.display());
+            }
+        }
+        models
+    }
+
+    fn cases(&self) -> Cases {
+        let text = std::fs::read_to_string(self.dir.join("cases.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn expected(&self) -> Option<BTreeMap<String, Tensor>> {
+        let bytes = std::fs::read(self.dir.join("expected.safetensors")).ok()?;
+        let weights = Weights::from_bytes(&bytes, &CPU, DType::F32).unwrap();
+        Some(weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect())
+    }
+
+    fn decoder(&self, purpose: Use) -> Decoder {
+        Decoder::new(&self.config, &self.weights, purpose).unwrap()
+    }
+}
+
+fn shared_models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden/models")
+}
+
+fn close(found: f32, expected: f32, what: &str) {
+    let error = (found - expected).abs();
+    assert!(error <= TOLERANCE, "{what}: {found} instead of {expected}");
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for model in Golden::all() {
+        let Some(expected) = model.expected() else {
+            continue;
+        };
+        for purpose in [Use::Train, Use::Sample] {
+            let decoder = model.decoder(purpose);
+            for batch in model.cases().batches {
+                let hidden = decoder.forward(&batch.packed(), None).unwrap();
+                let logits = decoder.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
+                let expected = expected[&batch.logits].to_vec3::<f32>().unwrap();
+                for (b, column, at) in batch.places() {
+                    for (found, expected) in logits[at].iter().zip(&expected[b][column]) {
+                        close(*found, *expected, &format!("{:?} {}", model.dir, batch.name));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn logprobs_entropies_and_best_tokens_are_those_of_trl() {
+    for model in Golden::all() {
+        let decoder = model.decoder(Use::Train);
+        for batch in model.cases().batches {
+            let packed = batch.packed();
+            let hidden = decoder.forward(&packed, None).unwrap();
+            let logits = decoder.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
+            let places = batch.places();
+            for (temperature, expected) in &batch.logprobs {
+                let mut targets = packed.tokens.clone();
+                targets.rotate_left(1);
+                let temperature: f32 = temperature.parse().unwrap();
+                let found = decoder.token_logprobs(&hidden, &targets, temperature).unwrap();
+                let logprobs = found.logprobs.to_vec1::<f32>().unwrap();
+                let entropies = found.entropies.to_vec1::<f32>().unwrap();
+                for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+                    let (b, column, at) = pair[0];
+                    close(logprobs[at], expected.logps[b][column], "log-probability");
+                    close(entropies[at], expected.entropy[b][column], "entropy");
+                }
+            }
+            for (b, &best) in batch.argmax_last.iter().enumerate() {
+                let last = places.iter().rfind(|place| place.0 == b).unwrap().2;
+                assert_eq!(argmax(&logits[last]), best, "{:?} {}", model.dir, batch.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn loss_and_gradients_are_those_of_transformers() {
+    for model in Golden::all() {
+        let vars = model.weights.trainable().unwrap();
+        let decoder = Decoder::new(&model.config, &vars.view(), Use::Train).unwrap();
+        for batch in model.cases().batches {
+            check_cross_entropy(&decoder, &vars, &batch);
+        }
+    }
+}
+
+fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
+    let expected = &batch.cross_entropy;
+    let packed = batch.packed();
+    let mut chosen = Vec::new();
+    for pair in batch.places().windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        if expected.loss_mask[pair[1].0][pair[1].1] == 1 {
+            chosen.push(pair[0].2 as u32);
+        }
+    }
+    assert_eq!(chosen.len(), expected.n_tokens);
+    let targets: Vec<u32> = chosen.iter().map(|&at| packed.tokens[at as usize + 1]).collect();
+    let hidden = decoder.forward(&packed, None).unwrap();
+    let hidden = hidden.index_select(&Tensor::new(chosen, &CPU).unwrap(), 0).unwrap();
+    let logprobs = decoder.token_logprobs(&hidden, &targets, 1.0).unwrap().logprobs;
+    let loss = logprobs.mean_all().unwrap().neg().unwrap();
+    let found = loss.to_scalar::<f32>().unwrap();
+    assert!((found - expected.loss).abs() <= 2e-5, "loss {found} instead of {}", expected.loss);
+
+    let gradients = loss.backward().unwrap();
+    check_gradients(vars, &gradients).unwrap();
+    let mut total = 0.0;
+    for (name, var) in vars.iter() {
+        let expected = &expected.grads[name];
+        let gradient = gradients.get(var).unwrap().flatten_all().unwrap();
+        let gradient: Vec<f64> = gradient.to_dtype(DType::F64).unwrap().to_vec1().unwrap();
+        let squares: f64 = gradient.iter().map(|g| g * g).sum();
+        total += squares;
+        let error = (squares.sqrt() - expected.l2).abs();
+        assert!(error <= 1e-4 * expected.l2, "{name}: {} instead of {}", squares.sqrt(), expected.l2);
+        for (&at, value) in expected.flat_index.iter().zip(&expected.value) {
+            let error = (gradient[at] - value).abs();
+            assert!(error <= 1e-4 * expected.l2, "{name}[{at}]: {} instead of {value}", gradient[at]);
+        }
+    }
+    assert!((total.sqrt() - expected.grad_total_l2).abs() <= 1e-4 * expected.grad_total_l2);
+}
+
+#[test]
+fn greedy_tokens_are_those_of_generate() {
+    for model in Golden::all() {
+        let decoder = model.decoder(Use::Sample);
+        let greedy = model.cases().greedy;
+        let longest = greedy.prompts.iter().map(Vec::len).max().unwrap() + greedy.tokens[0].len();
+        let mut cache = KvCache::new(&model.config, greedy.prompts.len(), longest).unwrap();
+        let mut next = greedy.prompts.clone();
+        for step in 0..greedy.tokens[0].len() {
+            let mut batch = PackedRows::default();
+            for (slot, tokens) in next.iter().enumerate() {
+                batch.push_cached(tokens, cache.length(slot), slot);
+            }
+            let hidden = decoder.forward(&batch, Some(&mut cache)).unwrap();
+            let logits = decoder.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
+            let mut last = 0;
+            for (slot, tokens) in next.iter_mut().enumerate() {
+                last += tokens.len();
+                let token = argmax(&logits[last - 1]);
+                assert_eq!(token, greedy.tokens[slot][step], "{:?}, step {step}", model.dir);
+                let logprob = policy::ops::log_softmax_at(&logits[last - 1], token as usize, 1.0);
+                close(logprob, greedy.token_logps[slot][step], "greedy log-probability");
+                *tokens = vec![token];
+            }
+        }
+    }
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+    best.unwrap() as u32
+}
+
+#[test]
+fn the_older_config_layout_reads_alike() {
+    for model in Golden::all() {
+        if let Ok(text) = std::fs::read_to_string(model.dir.join("config_v4.json")) {
+            assert_eq!(DecoderConfig::from_json(&text).unwrap(), model.config);
+        }
+    }
+}
+
+#[test]
+fn weights_stored_in_bf16_run_in_f32() {
+    let dir = shared_models().join("qwen3_tied_bf16");
+    if !dir.is_dir() {
+        eprintln!("SKIPPED: {} is not on this machine", dir.display());
+        return;
+    }
+    let model = Golden::open(&dir, "config.json");
+    let text = std::fs::read_to_string(dir.join("cases.json")).unwrap();
+    let cases: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let expected = model.expected().unwrap();
+    let decoder = model.decoder(Use::Sample);
+    for batch in cases["batches"].as_array().unwrap() {
+        let read = |key: &str| serde_json::from_value::<Vec<Vec<u32>>>(batch[key].clone()).unwrap();
+        let (ids, mask) = (read("input_ids"), read("attention_mask"));
+        let key = batch["logits_f32compute"].as_str().unwrap();
+        let expected = expected[key].to_vec3::<f32>().unwrap();
+        for (b, ids) in ids.iter().enumerate() {
+            let places: Vec<usize> = (0..ids.len()).filter(|&t| mask[b][t] == 1).collect();
+            let mut packed = PackedRows::default();
+            packed.push(&places.iter().map(|&t| ids[t]).collect::<Vec<_>>());
+            let hidden = decoder.forward(&packed, None).unwrap();
+            let logits = decoder.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
+            for (found, &t) in logits.iter().zip(&places) {
+                for (found, expected) in found.iter().zip(&expected[b][t]) {
+                    close(*found, *expected, "logit of bf16 weights");
+                }
+            }
+        }
+    }
+}
+
+/// candle-transformers' inference-only Qwen3 on random weights of the tiny policy's shape.
+#[test]
+fn candle_transformers_agrees_on_random_weights() {
+    use candle_nn::{Activation, VarBuilder};
+    use candle_transformers::models::qwen3;
+
+    let config = DecoderConfig::from_json(
+        r#"{"model_type": "qwen3", "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 300,
+            "rope_theta": 10000.0, "tie_word_embeddings": true, "max_position_embeddings": 128}"#,
+    )
+    .unwrap();
+    let weights = Weights::random(&config, 7).unwrap();
+    let tensors = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+    let vb = VarBuilder::from_tensors(tensors.collect(), DType::F32, &CPU);
+    let oracle_config = qwen3::Config {
+        vocab_size: config.vocab_size,
+        hidden_size: config.hidden_size,
+        intermediate_size: config.intermediate_size,
+        num_hidden_layers: config.layers,
+        num_attention_heads: config.heads,
+        head_dim: config.head_dim,
+        attention_bias: false,
+        num_key_value_heads: config.kv_heads,
+        max_position_embeddings: config.max_positions,
+        sliding_window: None,
+        max_window_layers: 0,
+        tie_word_embeddings: true,
+        rope_theta: config.rope_theta,
+        rms_norm_eps: config.rms_norm_eps,
+        use_sliding_window: false,
+        hidden_act: Activation::Silu,
+    };
+    let mut oracle = qwen3::ModelForCausalLM::new(&oracle_config, vb).unwrap();
+    let decoder = Decoder::new(&config, &weights, Use::Sample).unwrap();
+    let tokens: Vec<u32> = (0..100).map(|i| (i * 37 + i * i * 11) % 300).collect();
+    let mut packed = PackedRows::default();
+    packed.push(&tokens);
+    let hidden = decoder.forward(&packed, None).unwrap();
+    let found = decoder.logits(&hidden.narrow(0, tokens.len() - 1, 1).unwrap()).unwrap();
+    let input = Tensor::new(tokens, &CPU).unwrap().unsqueeze(0).unwrap();
+    let expected = oracle.forward(&input, 0).unwrap().flatten_all().unwrap();
+    let found = found.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    for (found, expected) in found.iter().zip(expected.to_vec1::<f32>().unwrap()) {
+        assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The filters against transformers 5.23.0: `GenerationMixin._get_logits_processor` on float64 logits (torch 2.15.0).
+//! `golden/sampling/filters.json` holds the ten short rows of the reference set; where the whole set lies beside the
+//! checkout, it is checked too.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use std::path::Path;
+
+use policy::sampling::Filters;
+use serde_json::Value;
+
+const TOLERANCE: f64 = 1e-12;
+
+#[test]
+fn filters_agree_with_transformers() {
+    let kept_here = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/sampling/filters.json"
+    );
+    assert_eq!(check_all(Path::new(kept_here)), 240);
+    let whole = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/golden/sampling/filters.json"
+    );
+    if Path::new(whole).exists() {
+        assert_eq!(check_all(Path::new(whole)), 480);
+    } else {
+        eprintln!("SKIPPED: the 240 long rows of the reference set ({whole} is not there)");
+    }
+}
+
+fn check_all(path: &Path) -> usize {
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut checked = 0;
+    for case in file["cases"].as_array().unwrap() {
+        for result in case["results"].as_array().unwrap() {
+            check(case, result);
+            checked += 1;
+        }
+    }
+    checked
+}
+
+fn check(case: &Value, result: &Value) {
+    let options = &result["options"];
+    let filters = Filters {
+        temperature: options["temperature"].as_f64().unwrap(),
+        top_k: options["top_k"].as_u64().unwrap() as usize,
+        top_p: options["top_p"].as_f64().unwrap(),
+        min_p: options["min_p"].as_f64().unwrap_or(0.0),
+    };
+    let got = filters.apply(penalised_logits(case, options).into_iter());
+    let expected: Vec<(u32, f64)> = floats(&result["kept"])
+        .into_iter()
+        .map(|id| id as u32)
+        .zip(floats(&result["probs"]))
+        .collect();
+
+    let name = format!("{} {options}", case["id"]);
+    assert_eq!(got.len(), expected.len(), "{name}: number of tokens kept");
+    let (mut got, mut expected) = (got, expected);
+    if result["ambiguous_ties"] == true {
+        // Which of the equals survives depends on the sort: only the sorted probabilities are defined.
+        got.sort_by(|a, b| a.1.total_cmp(&b.1));
+        expected.sort_by(|a, b| a.1.total_cmp(&b.1));
+    }
+    for (got, expected) in got.iter().zip(&expected) {
+        if result["ambiguous_ties"] != true {
+            assert_eq!(got.0, expected.0, "{name}: token kept");
+        }
+        assert!(
+            (got.1 - expected.1).abs() <= TOLERANCE,
+            "{name}: {got:?} for {expected:?}"
+        );
+    }
+}
+
+/// The reference set also varies the repetition penalty, which comes before all filters and which we do not offer.
+fn penalised_logits(case: &Value, options: &Value) -> Vec<f64> {
+    let mut logits = floats(&case["logits"]);
+    let penalty = options["repetition_penalty"].as_f64().unwrap();
+    let mut previous = floats(&case["previous_ids"]);
+    previous.sort_by(f64::total_cmp);
+    previous.dedup();
+    for id in previous {
+        let logit = &mut logits[id as usize];
+        *logit = if *logit < 0.0 {
+            *logit * penalty
+        } else {
+            *logit / penalty
+        };
+    }
+    logits
+}
+
+fn floats(list: &Value) -> Vec<f64> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|value| value.as_f64().unwrap())
+        .collect()
+}
