@@ -16,7 +16,7 @@ const WAITING: &str = "actor_waiting_rows";
 const PASS_SECONDS: &str = "actor_pass_seconds";
 const POLICY_VERSION: &str = "actor_policy_version";
 const GROUPS: &str = "actor_groups_total";
-const IDLE_SECONDS: &str = "actor_idle_seconds_total";
+const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
 
 /// Describes all metrics to the installed recorder.
@@ -51,10 +51,10 @@ pub fn describe() {
         "Policy version that new completions are sampled with."
     );
     describe_counter!(GROUPS, "Groups submitted, by the learner's verdict.");
-    describe_counter!(
+    describe_histogram!(
         IDLE_SECONDS,
         Unit::Seconds,
-        "Time that group loops spent waiting for work."
+        "Time that a group loop was told to wait for work."
     );
     describe_counter!(RETRIES, "Calls tried again, by call.");
 }
@@ -98,8 +98,8 @@ pub(crate) fn count_group(verdict: &'static str) {
     counter!(GROUPS, "verdict" => verdict).increment(1);
 }
 
-pub(crate) fn count_idle(milliseconds: u32) {
-    counter!(IDLE_SECONDS).increment(u64::from(milliseconds) / 1_000);
+pub(crate) fn record_idle(milliseconds: u32) {
+    histogram!(IDLE_SECONDS).record(f64::from(milliseconds) / 1_000.0);
 }
 
 pub(crate) fn count_retry(call: &'static str) {

@@ -1,20 +1,22 @@
-//! Policies that follow rules: the random baseline, the oracle, and demonstrators of mixed habits.
+//! Policies that follow one rule: the random baseline, the oracle, and the one who guesses.
 //!
 //! Invariant: each action is a pure function of the question, the newest observation and the coordinates; there is no state
-//! between turns. Demonstrators imitate people: some look before they answer, some guess, some slip and recover. Solutions
-//! come from the caller; the environment's observations never hold them.
+//! between turns. Solutions come from the caller; the environment's observations never hold them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use policy::Coordinates;
 use proto::v1::{Action, Observation};
-use serde::{Deserialize, Serialize};
 
 use crate::{
+    dice::Dice,
     policies::Script,
-    sql_slips::{Columns, misnamed, wrong_variants},
+    seen::{rows, tables},
     tool_call::action,
 };
+
+/// The draw that chooses a guess.
+const GUESS: u32 = 4;
 
 /// How one question is solved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,12 @@ impl FromIterator<(String, Solution)> for Solutions {
     }
 }
 
+impl Solutions {
+    pub(crate) fn get(&self, question_id: &str) -> Option<&Solution> {
+        self.by_question.get(question_id)
+    }
+}
+
 /// Plays by chance over the tables it sees: the floor of every comparison.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RandomPolicy;
@@ -67,7 +75,7 @@ impl Script for RandomPolicy {
         let dice = Dice(coordinates);
         let tables = tables(observation);
         if tables.is_empty() || observation.budget_remaining <= 1 {
-            return action("ANSWER", dice.guess(observation));
+            return action("ANSWER", guess(dice, observation));
         }
         let table = *dice.pick(0, &tables);
         match dice.below(1, 5) {
@@ -75,7 +83,7 @@ impl Script for RandomPolicy {
             1 => action("SAMPLE", table),
             2 => action("QUERY", format!("SELECT COUNT(*) FROM {}", quoted(table))),
             3 => action("QUERY", format!("SELECT * FROM {} LIMIT 5", quoted(table))),
-            _ => action("ANSWER", dice.guess(observation)),
+            _ => action("ANSWER", guess(dice, observation)),
         }
     }
 }
@@ -91,7 +99,7 @@ impl Script for OraclePolicy {
         observation: &Observation,
         _coordinates: Coordinates,
     ) -> Action {
-        let Some(solution) = self.0.by_question.get(question_id) else {
+        let Some(solution) = self.0.get(question_id) else {
             return action("ANSWER", "");
         };
         match next_look(solution, observation, 0) {
@@ -114,7 +122,7 @@ impl Script for HastyPolicy {
         coordinates: Coordinates,
     ) -> Action {
         let dice = Dice::of_episode(coordinates);
-        let Some(solution) = self.0.by_question.get(question_id) else {
+        let Some(solution) = self.0.get(question_id) else {
             return action("ANSWER", "");
         };
         match solution.tables.first() {
@@ -143,96 +151,15 @@ impl HastyPolicy {
             })
             .collect();
         if alike.is_empty() {
-            dice.guess(observation)
+            guess(dice, observation)
         } else {
             (*dice.pick(GUESS, &alike)).clone()
         }
     }
 }
 
-/// How often a demonstrator falls into which habit. Shares are of all episodes, except the slips: of the careful ones.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Habits {
-    /// Answers without a query.
-    pub hasty_share: f64,
-    /// Runs a subtly wrong query and answers its result.
-    pub wrong_query_share: f64,
-    /// Names a table that is not there, reads the error, and recovers.
-    pub error_share: f64,
-}
-
-impl Default for Habits {
-    /// The oracle's habits: none.
-    fn default() -> Self {
-        Self {
-            hasty_share: 0.0,
-            wrong_query_share: 0.0,
-            error_share: 0.0,
-        }
-    }
-}
-
-impl Habits {
-    /// Half careful, half hasty, with slips among the careful (the mix that `spec/tiny_policy.md` found workable).
-    #[must_use]
-    pub fn mixed() -> Self {
-        Self {
-            hasty_share: 0.5,
-            wrong_query_share: 0.25,
-            error_share: 0.07,
-        }
-    }
-}
-
-/// Solves questions as people of mixed habits do; writes what it read, not what it knows.
-#[derive(Clone, Debug)]
-pub struct Demonstrator {
-    solutions: Arc<Solutions>,
-    habits: Habits,
-}
-
-impl Demonstrator {
-    /// A demonstrator; each episode's habit is drawn by its coordinates.
-    #[must_use]
-    pub fn new(solutions: Arc<Solutions>, habits: Habits) -> Self {
-        Self { solutions, habits }
-    }
-}
-
-impl Script for Demonstrator {
-    fn act(
-        &self,
-        question_id: &str,
-        observation: &Observation,
-        coordinates: Coordinates,
-    ) -> Action {
-        let dice = Dice::of_episode(coordinates);
-        if dice.unit(HASTE) < self.habits.hasty_share {
-            return HastyPolicy(self.solutions.clone()).act(question_id, observation, coordinates);
-        }
-        let Some(solution) = self.solutions.by_question.get(question_id) else {
-            return action("ANSWER", "");
-        };
-        let errs = dice.unit(ERROR) < self.habits.error_share;
-        let slips = dice.unit(SLIP) < self.habits.wrong_query_share;
-        match next_look(solution, observation, usize::from(errs)) {
-            Look::Describe(table) => action("DESCRIBE", table),
-            Look::Query(0) if errs => action("QUERY", misnamed(&solution.sql, &solution.tables)),
-            Look::Query(_) if slips => action("QUERY", slip(solution, observation, dice)),
-            Look::Query(_) => action("QUERY", &*solution.sql),
-            // The slip failed: the error shows it, and the right query follows.
-            Look::Answer if !observation.error.is_empty() && observation.budget_remaining > 1 => {
-                action("QUERY", &*solution.sql)
-            }
-            Look::Answer if slips => action("ANSWER", copied(&observation.result)),
-            Look::Answer => action("ANSWER", &*solution.answer),
-        }
-    }
-}
-
 /// What a careful player does next.
-enum Look<'a> {
+pub(crate) enum Look<'a> {
     Describe(&'a str),
     /// The how-manieth query.
     Query(usize),
@@ -241,7 +168,7 @@ enum Look<'a> {
 
 /// The steps of a careful player by the steps made: describe the tables, query (`extra_queries` more than once), answer.
 /// A short budget leaves out the first ones.
-fn next_look<'a>(
+pub(crate) fn next_look<'a>(
     solution: &'a Solution,
     observation: &Observation,
     extra_queries: usize,
@@ -263,69 +190,20 @@ fn next_look<'a>(
     }
 }
 
-fn slip(solution: &Solution, observation: &Observation, dice: Dice) -> String {
-    let variants = wrong_variants(&solution.sql, &described_columns(observation));
-    if variants.is_empty() {
-        solution.sql.clone()
-    } else {
-        dice.pick(SLIP_KIND, &variants).clone()
-    }
-}
-
-/// Table names that an observation lists.
-fn tables(observation: &Observation) -> Vec<&str> {
-    let listed = observation.schema_info.lines().skip(1);
-    listed.map_while(|line| line.strip_prefix("- ")).collect()
-}
-
-/// Columns of the tables described so far.
-fn described_columns(observation: &Observation) -> Vec<Columns> {
-    let mut tables: Vec<Columns> = Vec::new();
-    for line in observation.schema_info.lines().skip(1) {
-        if line.starts_with("Table '") {
-            tables.push(Columns::default());
-        } else if let (Some(Columns(columns)), Some(column)) =
-            (tables.last_mut(), line.strip_prefix("- "))
-        {
-            let name = column.rsplit_once(": ").map_or(column, |(name, _)| name);
-            columns.push(name.to_owned());
-        }
-    }
-    tables
-}
-
-/// The rows of a result without their numbers; none where it is no list of rows.
-fn rows(result: &str) -> Vec<&str> {
-    let numbered = result.lines().enumerate();
-    numbered
-        .filter_map(|(index, line)| line.strip_prefix(&format!("{}. ", index + 1)))
-        .collect()
-}
-
-/// A result as one copies it into an answer: a value, a comma-separated list, or rows.
-fn copied(result: &str) -> String {
-    let rows = rows(result);
-    match rows[..] {
-        [] => "[]".to_owned(),
-        [row] => cut_decimals(row).to_owned(),
-        _ if rows.iter().any(|row| row.contains(" | ")) => rows.join("\n"),
-        _ => rows.join(", "),
-    }
-}
-
-/// A long decimal without the digits that do not matter: two after the point, three significant ones below 1.
-fn cut_decimals(cell: &str) -> &str {
-    let Some((whole, decimals)) = cell.split_once('.') else {
-        return cell;
+/// A row that was last seen, or the row count, or 0.
+fn guess(dice: Dice, observation: &Observation) -> String {
+    let rows = rows(&observation.result);
+    let row_count = || {
+        observation
+            .result
+            .lines()
+            .find_map(|line| line.strip_prefix("Row count: "))
     };
-    let digits = whole.strip_prefix('-').unwrap_or(whole);
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(digits) || !is_number(decimals) {
-        return cell;
+    if rows.is_empty() {
+        row_count().unwrap_or("0").to_owned()
+    } else {
+        (*dice.pick(GUESS, &rows)).to_owned()
     }
-    let leading_zeros = decimals.len() - decimals.trim_start_matches('0').len();
-    let kept = if digits == "0" { leading_zeros + 3 } else { 2 };
-    &cell[..cell.len().min(whole.len() + 1 + kept)]
 }
 
 fn quoted(table: &str) -> String {
@@ -352,63 +230,13 @@ impl Shape {
     }
 }
 
-// Which of an episode's draws decides what.
-const HASTE: u32 = 0;
-const SLIP: u32 = 1;
-const ERROR: u32 = 2;
-const SLIP_KIND: u32 = 3;
-const GUESS: u32 = 4;
-
-/// Draws by number, of one turn or of the whole episode.
-#[derive(Clone, Copy)]
-struct Dice(Coordinates);
-
-impl Dice {
-    /// The same draws in every turn.
-    fn of_episode(coordinates: Coordinates) -> Self {
-        Self(Coordinates {
-            turn: u32::MAX,
-            ..coordinates
-        })
-    }
-
-    fn unit(self, draw: u32) -> f64 {
-        self.0.at(draw).uniform()
-    }
-
-    fn below(self, draw: u32, count: usize) -> usize {
-        // The product can round up to `count`.
-        ((self.unit(draw) * count as f64) as usize).min(count.saturating_sub(1))
-    }
-
-    fn pick<T>(self, draw: u32, choices: &[T]) -> &T {
-        &choices[self.below(draw, choices.len())]
-    }
-
-    /// A row that was last seen, or the row count, or 0.
-    fn guess(self, observation: &Observation) -> String {
-        let rows = rows(&observation.result);
-        let row_count = || {
-            observation
-                .result
-                .lines()
-                .find_map(|line| line.strip_prefix("Row count: "))
-        };
-        if rows.is_empty() {
-            row_count().unwrap_or("0").to_owned()
-        } else {
-            (*self.pick(GUESS, &rows)).to_owned()
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const SCHEMA: &str = "Available tables:\n- book\n- author";
 
-    fn solutions() -> Arc<Solutions> {
+    pub(crate) fn solutions() -> Arc<Solutions> {
         let solution = |answer: &str| Solution {
             database_name: "library".to_owned(),
             tables: vec!["book".to_owned()],
@@ -425,7 +253,7 @@ mod tests {
     }
 
     /// An observation after `made` of 8 steps.
-    fn seen(made: u32, result: &str, error: &str) -> Observation {
+    pub(crate) fn seen(made: u32, result: &str, error: &str) -> Observation {
         Observation {
             schema_info: if made == 0 {
                 SCHEMA.to_owned()
@@ -440,7 +268,7 @@ mod tests {
         }
     }
 
-    fn episode(member: u32) -> Coordinates {
+    pub(crate) fn episode(member: u32) -> Coordinates {
         Coordinates {
             run_seed: 7,
             member,
@@ -448,7 +276,11 @@ mod tests {
         }
     }
 
-    fn kinds(script: &impl Script, question: &str, observations: &[Observation]) -> Vec<Action> {
+    pub(crate) fn kinds(
+        script: &impl Script,
+        question: &str,
+        observations: &[Observation],
+    ) -> Vec<Action> {
         let turn = |turn: usize| Coordinates {
             turn: turn as u32,
             ..episode(0)
@@ -514,67 +346,6 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_made_once_and_mended() {
-        let habits = Habits {
-            error_share: 1.0,
-            ..Habits::default()
-        };
-        let script = Demonstrator::new(solutions(), habits);
-        let acts = kinds(
-            &script,
-            "q1",
-            &[
-                seen(0, "", ""),
-                seen(1, "x", ""),
-                seen(2, "", "SQL error: no such table: books"),
-                seen(3, "1. 812", ""),
-            ],
-        );
-        assert_eq!(
-            acts[1],
-            action("QUERY", "SELECT MAX(pages) FROM books WHERE pages > 10")
-        );
-        assert_eq!(
-            acts[2],
-            action("QUERY", "SELECT MAX(pages) FROM book WHERE pages > 10")
-        );
-        assert_eq!(acts[3], action("ANSWER", "812"));
-    }
-
-    #[test]
-    fn a_slip_is_answered_as_read_and_a_failed_one_is_mended() {
-        let habits = Habits {
-            wrong_query_share: 1.0,
-            ..Habits::default()
-        };
-        let script = Demonstrator::new(solutions(), habits);
-        let query = script.act("q1", &seen(1, "x", ""), episode(0));
-        assert_eq!(query.action_type, "QUERY");
-        assert_ne!(
-            query.argument,
-            "SELECT MAX(pages) FROM book WHERE pages > 10"
-        );
-        let answer = script.act("q1", &seen(2, "1. 11.25999", ""), episode(0));
-        assert_eq!(answer, action("ANSWER", "11.25"));
-        let mended = script.act("q1", &seen(2, "", "SQL error: x"), episode(0));
-        assert_eq!(
-            mended,
-            action("QUERY", "SELECT MAX(pages) FROM book WHERE pages > 10")
-        );
-    }
-
-    #[test]
-    fn habits_come_in_their_shares() {
-        let script = Demonstrator::new(solutions(), Habits::mixed());
-        let described = seen(1, "Row count: 3", "");
-        let hasty = (0..2_000).filter(|member| {
-            script.act("q1", &described, episode(*member)).action_type == "ANSWER"
-        });
-        let share = hasty.count() as f64 / 2_000.0;
-        assert!((0.46..0.54).contains(&share), "{share}");
-    }
-
-    #[test]
     fn the_random_policy_repeats_itself_and_ends() {
         let last = Observation {
             budget_remaining: 1,
@@ -593,20 +364,5 @@ mod tests {
             assert!(["a | b", "c | d"].contains(&end.argument.as_str()));
         }
         assert_eq!(kinds.len(), 4);
-    }
-
-    #[test]
-    fn results_are_copied_as_answers() {
-        for (result, answer) in [
-            ("1. 42", "42"),
-            ("1. 3.14159", "3.14"),
-            ("1. -0.0001234567", "-0.000123"),
-            ("1. 1.2.3", "1.2.3"),
-            ("1. a\n2. b", "a, b"),
-            ("1. a | 1\n2. b | 2", "a | 1\nb | 2"),
-            ("(no rows)", "[]"),
-        ] {
-            assert_eq!(copied(result), answer);
-        }
     }
 }

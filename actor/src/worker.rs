@@ -209,7 +209,7 @@ impl Actor {
 
     /// Waits as told, or for new weights: they are what a stale actor waits for.
     async fn idle(&self, milliseconds: u32) {
-        metrics::count_idle(milliseconds);
+        metrics::record_idle(milliseconds);
         let mut version = self.version.clone();
         let pause = Duration::from_millis(milliseconds.into());
         // Either way it is time to ask again.

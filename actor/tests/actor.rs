@@ -1,4 +1,5 @@
 //! A whole actor against stand-ins of both services, and the other users of its rollouts: evaluation and demonstrations.
+#![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod support;
 
@@ -205,7 +206,7 @@ async fn the_oracle_is_always_right_and_chance_is_not() {
     let oracle = ScriptedPolicy::new(table.chat.clone(), OraclePolicy(solutions()));
     let mut heard = Vec::new();
     let evaluation = evaluate(&oracle, &table, &questions, 1, 2, |done, of| {
-        heard.push((done, of))
+        heard.push((done, of));
     })
     .await;
     assert_eq!(heard, [(1, 2), (2, 2)]);

@@ -1,5 +1,6 @@
 //! The promise of the engine: what it samples depends on weights, context, settings and coordinates alone, and the
 //! log-probabilities it records are those that the learner computes, bit for bit.
+#![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The rollout state machine on its own: any completions, any observations, no service and no model.
+#![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::sync::Arc;
 

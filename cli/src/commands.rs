@@ -42,7 +42,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     init_logging(&args.log, &progress)?;
     let runtime = Runtime::new().context("cannot start the async runtime")?;
     let outcome = runtime.block_on(dispatch(
-        args.command.unwrap_or_else(|| Command::Train(TrainArgs::newcomer())),
+        args.command
+            .unwrap_or_else(|| Command::Train(TrainArgs::newcomer())),
         &progress,
     ));
     // SQL threads and engines end with their handles; a call still running must not hold the exit.
@@ -68,8 +69,9 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
 }
 
 fn init_logging(filter: &str, progress: &Progress) -> Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("--log {filter:?} is no filter; write for example info or actor=debug"))?;
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("--log {filter:?} is no filter; write for example info or actor=debug")
+    })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(progress.log_writer())

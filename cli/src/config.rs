@@ -76,6 +76,8 @@ impl Default for ActorsConfig {
 pub struct WarmStartConfig {
     /// Off: GRPO starts from the base model.
     pub enabled: bool,
+    /// Demonstrations of each kind; 0: one for each training question.
+    pub demonstrations: usize,
     /// First stage: demonstrations of the oracle.
     pub oracle: learner::sft::SftConfig,
     /// Second stage: demonstrations of mixed habits; 0 tokens switches it off.
@@ -95,6 +97,7 @@ impl Default for WarmStartConfig {
     fn default() -> Self {
         Self {
             enabled: true,
+            demonstrations: 0,
             oracle: learner::sft::SftConfig::default(),
             habits: learner::sft::SftConfig::default(),
             hasty_share: 0.5,
@@ -205,8 +208,14 @@ impl RunConfig {
             }
         }
         self.learner.validate().context("in [learner]")?;
-        self.warm_start.oracle.validate().context("in [warm_start.oracle]")?;
-        self.warm_start.habits.validate().context("in [warm_start.habits]")?;
+        self.warm_start
+            .oracle
+            .validate()
+            .context("in [warm_start.oracle]")?;
+        self.warm_start
+            .habits
+            .validate()
+            .context("in [warm_start.habits]")?;
         self.actor.validate()?;
         Ok(())
     }

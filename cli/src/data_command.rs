@@ -26,7 +26,10 @@ pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
         }
         DataCommand::Check { dir } => check(&dir)?,
         DataCommand::Stats { dir, databases } => {
-            print!("{}", data::stats(&Dataset::open(&dir, databases.as_deref())?));
+            print!(
+                "{}",
+                data::stats(&Dataset::open(&dir, databases.as_deref())?)
+            );
         }
         DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
     }
@@ -37,7 +40,10 @@ fn check(dir: &Path) -> Result<()> {
     let report = data::check(dir, None)?;
     print!("{report}");
     if !report.is_clean() {
-        bail!("{} does not pass; build it again with `sqlenv data build`", dir.display());
+        bail!(
+            "{} does not pass; build it again with `sqlenv data build`",
+            dir.display()
+        );
     }
     Ok(())
 }
@@ -60,14 +66,21 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         Arc::clone(&chat),
         Demonstrator::new(Arc::clone(&setup.solutions), Habits::mixed()),
     );
-    let question_ids: Vec<String> = setup.dataset.split("train").map(|question| question.question_id.clone()).collect();
+    let question_ids: Vec<String> = setup
+        .dataset
+        .split("train")
+        .map(|question| question.question_id.clone())
+        .collect();
     let stage = progress.stage("demonstrations", question_ids.len() as u64, "episodes");
     let wanted = Demonstrations {
         question_ids: &question_ids,
         seed: 0,
         concurrency: config.evaluation.concurrency,
     };
-    let episodes = demonstrate(&demonstrator, &examiner.table(&chat), &wanted, |done, _| stage.set(done as u64)).await;
+    let episodes = demonstrate(&demonstrator, &examiner.table(&chat), &wanted, |done, _| {
+        stage.set(done as u64)
+    })
+    .await;
     stage.finish("");
     let texts: Vec<String> = episodes
         .iter()

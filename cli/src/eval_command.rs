@@ -35,13 +35,26 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let questions = questions(args, &setup)?;
     let model = setup::base_model(&config)?;
     let chat = Arc::new(model.chat.clone());
-    let mode = if args.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled };
+    let mode = if args.temperature == 0.0 {
+        Mode::Greedy
+    } else {
+        Mode::Sampled
+    };
     let (name, policy): (run::PolicyName, Box<dyn Policy>) = match args.policy {
-        PolicyName::Random => (run::PolicyName::Random, examiner.scripted(run::PolicyName::Random, &chat)),
-        PolicyName::Oracle => (run::PolicyName::Oracle, examiner.scripted(run::PolicyName::Oracle, &chat)),
+        PolicyName::Random => (
+            run::PolicyName::Random,
+            examiner.scripted(run::PolicyName::Random, &chat),
+        ),
+        PolicyName::Oracle => (
+            run::PolicyName::Oracle,
+            examiner.scripted(run::PolicyName::Oracle, &chat),
+        ),
         PolicyName::Model => {
             let engine = examiner.engine(&model, 0)?;
-            (run::PolicyName::Base, Box::new(examiner.model(&engine, mode)))
+            (
+                run::PolicyName::Base,
+                Box::new(examiner.model(&engine, mode)),
+            )
         }
     };
     let candidate = Candidate {
@@ -50,7 +63,9 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         step: 0,
         mode,
     };
-    let (evaluation, episodes) = examiner.examine(candidate, &*policy, &chat, &args.split, &questions).await;
+    let (evaluation, episodes) = examiner
+        .examine(candidate, &*policy, &chat, &args.split, &questions)
+        .await;
     print_evaluation(&evaluation, &episodes);
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(&evaluation)? + "\n")
@@ -90,15 +105,26 @@ fn print_evaluation(evaluation: &run::Evaluation, episodes: &[EpisodeRecord]) {
         evaluation.mean_steps,
         percent(evaluation.malformed_rate)
     );
-    let broken_off = episodes.iter().filter(|episode| !episode.failure.is_empty()).count();
+    let broken_off = episodes
+        .iter()
+        .filter(|episode| !episode.failure.is_empty())
+        .count();
     if broken_off > 0 {
         println!("{broken_off} episodes broke off and count as wrong");
     }
-    for (title, tallies) in [("level", &evaluation.by_level), ("database", &evaluation.by_database)] {
+    for (title, tallies) in [
+        ("level", &evaluation.by_level),
+        ("database", &evaluation.by_database),
+    ] {
         println!("by {title}:");
         for (name, tally) in tallies {
             let rate = tally.correct as f64 / tally.questions.max(1) as f64;
-            println!("  {name:<28} {:>5} / {:<5} {:>5.1} %", tally.correct, tally.questions, percent(rate));
+            println!(
+                "  {name:<28} {:>5} / {:<5} {:>5.1} %",
+                tally.correct,
+                tally.questions,
+                percent(rate)
+            );
         }
     }
 }

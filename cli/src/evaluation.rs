@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use actor::{
-    Engine, EngineSettings, EpisodeRecord, ModelPolicy, OraclePolicy, Policy, RandomPolicy, RolloutLimits, ScriptedPolicy,
-    Table,
+    Engine, EngineSettings, EpisodeRecord, ModelPolicy, OraclePolicy, Policy, RandomPolicy,
+    RolloutLimits, ScriptedPolicy, Table,
 };
 use anyhow::Result;
 use data::Question;
@@ -116,7 +116,12 @@ impl Examiner<'_> {
             ..self.config.actor.engine.clone()
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
-        Ok(Engine::spawn(model, policy_version, context_tokens, &settings)?)
+        Ok(Engine::spawn(
+            model,
+            policy_version,
+            context_tokens,
+            &settings,
+        )?)
     }
 
     /// A policy on an engine.
@@ -139,7 +144,9 @@ impl Examiner<'_> {
         questions: &[v1::Question],
     ) -> (Evaluation, Vec<EpisodeRecord>) {
         let title = format!("{} on {split}", candidate.policy);
-        let stage = self.progress.stage(&title, questions.len() as u64, "episodes");
+        let stage = self
+            .progress
+            .stage(&title, questions.len() as u64, "episodes");
         let seed = derive_seed(self.config.seed, "evaluation");
         let outcome = actor::evaluate(
             policy,
@@ -204,7 +211,10 @@ fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Eva
             questions: score.questions as u64,
             correct: score.correct as u64,
         };
-        scores.iter().map(|(name, score)| (name.clone(), tally(score))).collect()
+        scores
+            .iter()
+            .map(|(name, score)| (name.clone(), tally(score)))
+            .collect()
     };
     Evaluation {
         policy: candidate.policy,
@@ -236,7 +246,11 @@ fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) 
         gold_answer: data::answer_text(question),
         correct: episode.correct,
         reward: episode.total_reward,
-        steps: episode.steps.iter().map(|step| played(policy, step)).collect(),
+        steps: episode
+            .steps
+            .iter()
+            .map(|step| played(policy, step))
+            .collect(),
     }
 }
 

@@ -37,11 +37,21 @@ impl LocalRun {
         let transport = Transport::in_process(learner.service());
         let mut playing = JoinSet::new();
         for number in 0..actors {
-            let (env, client, config) = (env.clone(), LearnerClient::new(transport.clone()), config.clone());
+            let (env, client, config) = (
+                env.clone(),
+                LearnerClient::new(transport.clone()),
+                config.clone(),
+            );
             let stop = shutdown.clone().cancelled_owned();
             let runtime = Handle::current();
             playing.spawn_blocking(move || {
-                runtime.block_on(actor::run(env, client, &format!("actor-{number}"), config, stop))
+                runtime.block_on(actor::run(
+                    env,
+                    client,
+                    &format!("actor-{number}"),
+                    config,
+                    stop,
+                ))
             });
         }
         let (sender, events) = mpsc::channel(EVENTS);
@@ -79,7 +89,9 @@ impl LocalRun {
         let step = self.training.await.context("the trainer panicked")??;
         self.learner.close_streams();
         while let Some(ended) = self.actors.join_next().await {
-            ended.context("an actor panicked")?.context("an actor failed")?;
+            ended
+                .context("an actor panicked")?
+                .context("an actor failed")?;
         }
         Ok(step)
     }

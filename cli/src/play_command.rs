@@ -30,7 +30,11 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
         ..ResetRequest::default()
     };
     let gold = |id: &str| {
-        let question = setup.dataset.questions.iter().find(|question| question.question_id == id)?;
+        let question = setup
+            .dataset
+            .questions
+            .iter()
+            .find(|question| question.question_id == id)?;
         Some(Gold {
             sql: question.gold_sql.clone(),
             answer: data::answer_text(question),

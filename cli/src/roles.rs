@@ -26,7 +26,11 @@ const LAST_CLAIMS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// The data or an address cannot be used.
-pub async fn env_node(args: &EnvNodeArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
+pub async fn env_node(
+    args: &EnvNodeArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
@@ -42,14 +46,21 @@ pub async fn env_node(args: &EnvNodeArgs, progress: &Progress, shutdown: Cancell
 ///
 /// # Errors
 /// An address is no address, or the learner stays away.
-pub async fn actor(args: &ActorArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
+pub async fn actor(
+    args: &ActorArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let env = EnvClient::new(Transport::dial(&args.env).context("--env")?);
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
     let ready = serve_admin(args.admin).await?;
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
-    progress.say(&format!("actor {id} samples for {} on {}", args.learner, args.env));
+    progress.say(&format!(
+        "actor {id} samples for {} on {}",
+        args.learner, args.env
+    ));
     actor::run(env, learner, &id, config.actor, shutdown.cancelled_owned()).await?;
     Ok(())
 }
@@ -70,7 +81,8 @@ async fn serve_admin(address: Option<SocketAddr>) -> Result<Ready> {
 
 /// Host and process number: unique among machines and processes.
 fn default_actor_id() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "host".to_owned());
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "host".to_owned());
     format!("{}-{}", host.trim(), std::process::id())
 }
 
@@ -78,18 +90,27 @@ fn default_actor_id() -> String {
 ///
 /// # Errors
 /// The model, the run's folder or an address cannot be used, or a step failed.
-pub async fn learner(args: &LearnerArgs, progress: &Progress, shutdown: CancellationToken) -> Result<Outcome> {
+pub async fn learner(
+    args: &LearnerArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<Outcome> {
     let config = RunConfig::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = EnvClient::new(Transport::dial(&args.env).context("--env")?);
-    let question_ids = actor::questions(&env, "train").await.context("cannot list the questions of --env")?;
+    let question_ids = actor::questions(&env, "train")
+        .await
+        .context("cannot list the questions of --env")?;
     let folder = RunFolder::create(&args.run_dir)?;
     folder.write_config(&toml::to_string(&config)?)?;
     let learner = Learner::open(
         config.learner_of_run(),
         setup::base_model(&config)?,
-        question_ids.into_iter().map(|question| question.question_id).collect(),
+        question_ids
+            .into_iter()
+            .map(|question| question.question_id)
+            .collect(),
         folder.path(),
         true,
     )?;
@@ -97,7 +118,11 @@ pub async fn learner(args: &LearnerArgs, progress: &Progress, shutdown: Cancella
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     ready.set(true);
     let served = CancellationToken::new();
-    let serving = tokio::spawn(learner::serve(listener, learner.clone(), served.clone().cancelled_owned()));
+    let serving = tokio::spawn(learner::serve(
+        listener,
+        learner.clone(),
+        served.clone().cancelled_owned(),
+    ));
     let (sender, events) = mpsc::channel(2);
     let (trained, ()) = tokio::join!(
         learner.train(sender, shutdown.cancelled_owned()),
@@ -107,11 +132,20 @@ pub async fn learner(args: &LearnerArgs, progress: &Progress, shutdown: Cancella
     tokio::time::sleep(LAST_CLAIMS).await;
     served.cancel();
     serving.await.context("the server panicked")??;
-    Ok(if trained? < steps { Outcome::Interrupted } else { Outcome::Done })
+    Ok(if trained? < steps {
+        Outcome::Interrupted
+    } else {
+        Outcome::Done
+    })
 }
 
 /// Writes the steps into the run's folder and shows them.
-async fn record(mut events: mpsc::Receiver<Event>, folder: &RunFolder, steps: u64, progress: &Progress) {
+async fn record(
+    mut events: mpsc::Receiver<Event>,
+    folder: &RunFolder,
+    steps: u64,
+    progress: &Progress,
+) {
     let stage = progress.stage("GRPO", steps, "steps");
     while let Some(event) = events.recv().await {
         let Event::Step { step, metrics } = event else {

@@ -26,7 +26,11 @@ use run::Run;
 ///
 /// # Errors
 /// Whatever a stage reports; what earlier stages wrote stays.
-pub async fn train(args: &TrainArgs, progress: &Progress, shutdown: CancellationToken) -> Result<Outcome> {
+pub async fn train(
+    args: &TrainArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<Outcome> {
     if args.dry_run {
         print!("{}", toml::to_string(&RunConfig::resolve(&args.config)?)?);
         return Ok(Outcome::Done);
@@ -49,31 +53,56 @@ pub async fn train(args: &TrainArgs, progress: &Progress, shutdown: Cancellation
     run.close(status)?;
     let report = report::write(run.folder.path())?;
     progress.say(&format!("report: {}", report.display()));
-    Ok(if finished? { Outcome::Done } else { Outcome::Interrupted })
+    Ok(if finished? {
+        Outcome::Done
+    } else {
+        Outcome::Interrupted
+    })
 }
 
 /// The stages; `false` where a signal stopped them.
-async fn stages(run: &mut Run, examiner: &Examiner<'_>, base: &Model, shutdown: &CancellationToken) -> Result<bool> {
+async fn stages(
+    run: &mut Run,
+    examiner: &Examiner<'_>,
+    base: &Model,
+    shutdown: &CancellationToken,
+) -> Result<bool> {
     let folder = run.folder.clone();
-    run.timed("baselines", table::baselines(&folder, examiner, base)).await?;
-    let started = run.timed("warm start", warm_models(&folder, examiner, base, shutdown)).await?;
+    run.timed("baselines", table::baselines(&folder, examiner, base))
+        .await?;
+    let started = run
+        .timed("warm start", warm_models(&folder, examiner, base, shutdown))
+        .await?;
     let Some(WarmStart { warm, oracle_only }) = started else {
         return Ok(false);
     };
-    let models = [(PolicyName::OracleImitation, oracle_only.as_ref()), (PolicyName::WarmStart, Some(&warm))];
+    let models = [
+        (PolicyName::OracleImitation, oracle_only.as_ref()),
+        (PolicyName::WarmStart, Some(&warm)),
+    ];
     for (name, model) in models {
         if let Some(model) = model {
-            run.timed("evaluations", table::model(&folder, examiner, name, model, 0)).await?;
+            run.timed(
+                "evaluations",
+                table::model(&folder, examiner, name, model, 0),
+            )
+            .await?;
         }
         if shutdown.is_cancelled() {
             return Ok(false);
         }
     }
-    let trained = run.timed("GRPO", grpo::grpo(&folder, examiner, warm, shutdown)).await?;
+    let trained = run
+        .timed("GRPO", grpo::grpo(&folder, examiner, warm, shutdown))
+        .await?;
     let Some((trained, step)) = trained else {
         return Ok(false);
     };
-    run.timed("evaluations", table::model(&folder, examiner, PolicyName::Grpo, &trained, step)).await?;
+    run.timed(
+        "evaluations",
+        table::model(&folder, examiner, PolicyName::Grpo, &trained, step),
+    )
+    .await?;
     trained.save(&folder.path().join("model"))?;
     Ok(true)
 }
@@ -105,7 +134,11 @@ async fn warm_models(
 ///
 /// # Errors
 /// The data or the folder cannot be used, or training diverged.
-pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToken) -> Result<Outcome> {
+pub async fn sft(
+    args: &SftArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<Outcome> {
     let mut config = RunConfig::resolve(&args.config)?;
     config.warm_start.compare_oracle_only = false;
     let setup = Setup::open(&config, progress)?;

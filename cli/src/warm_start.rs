@@ -15,7 +15,7 @@ use proto::v1::Segment;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    evaluation::Examiner,
+    evaluation::{Examiner, shuffled},
     run::{RunFolder, Stage, StepRecord},
 };
 
@@ -48,7 +48,14 @@ pub async fn warm_start(
         ..Habits::default()
     };
     let oracle = school.demonstrations("oracle", base, careful).await?;
-    let Some((first, steps)) = school.imitate("imitating the oracle", base, &oracle, &config.oracle, Some(0))? else {
+    let Some((first, steps)) = school.imitate(
+        "imitating the oracle",
+        base,
+        &oracle,
+        &config.oracle,
+        Some(0),
+    )?
+    else {
         return Ok(None);
     };
     if config.habits.budget_tokens == 0 {
@@ -63,12 +70,26 @@ pub async fn warm_start(
         error_share: config.recovery_share,
     };
     let habits = school.demonstrations("mixed habits", base, mixed).await?;
-    let Some((warm, _)) = school.imitate("imitating mixed habits", &first, &habits, &config.habits, Some(steps))? else {
+    let Some((warm, _)) = school.imitate(
+        "imitating mixed habits",
+        &first,
+        &habits,
+        &config.habits,
+        Some(steps),
+    )?
+    else {
         return Ok(None);
     };
     let mut oracle_only = None;
     if config.compare_oracle_only {
-        let Some((model, _)) = school.imitate("oracle alone, to compare", &first, &oracle, &config.habits, None)? else {
+        let Some((model, _)) = school.imitate(
+            "oracle alone, to compare",
+            &first,
+            &oracle,
+            &config.habits,
+            None,
+        )?
+        else {
             return Ok(None);
         };
         oracle_only = Some(model);
@@ -85,16 +106,24 @@ struct School<'a> {
 
 impl School<'_> {
     /// One demonstration of each training question, by players with these habits.
-    async fn demonstrations(&self, name: &str, model: &Model, habits: Habits) -> Result<Vec<Segment>> {
+    async fn demonstrations(
+        &self,
+        name: &str,
+        model: &Model,
+        habits: Habits,
+    ) -> Result<Vec<Segment>> {
         let setup = self.examiner.setup;
+        let config = &self.examiner.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
         let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-        let question_ids: Vec<String> = setup
-            .dataset
-            .split("train")
-            .map(|question| question.question_id.clone())
+        let mut question_ids: Vec<String> = shuffled(setup, "train")
+            .into_iter()
+            .map(|question| question.question_id)
             .collect();
+        if config.demonstrations > 0 {
+            question_ids.truncate(config.demonstrations);
+        }
         let title = format!("demonstrations, {name}");
         let stage = self
             .examiner
@@ -106,13 +135,17 @@ impl School<'_> {
             concurrency: self.examiner.config.evaluation.concurrency,
         };
         let table = self.examiner.table(&chat);
-        let episodes = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64)).await;
+        let episodes =
+            demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64)).await;
         ensure!(
             !episodes.is_empty(),
             "no demonstration fits: the train split is empty, or rollout.max_context_tokens is too small"
         );
         stage.finish(&format!("{} usable", episodes.len()));
-        Ok(episodes.into_iter().flat_map(|episode| episode.segments).collect())
+        Ok(episodes
+            .into_iter()
+            .flat_map(|episode| episode.segments)
+            .collect())
     }
 
     /// Trains on demonstrations; answers with the model and its number of steps, or `None` where a signal broke it off.
@@ -125,7 +158,10 @@ impl School<'_> {
         config: &SftConfig,
         recorded: Option<u64>,
     ) -> Result<Option<(Model, u64)>> {
-        let stage = self.examiner.progress.stage(title, config.budget_tokens, "tokens");
+        let stage = self
+            .examiner
+            .progress
+            .stage(title, config.budget_tokens, "tokens");
         let mut failure = None;
         let config = SftConfig {
             seed: derive_seed(self.examiner.config.seed, title),
@@ -188,7 +224,10 @@ impl WarmStart {
     pub fn open(run_dir: &Path) -> Result<Option<Self>> {
         let open = |name: &str| -> Result<Option<Model>> {
             let dir = run_dir.join(name);
-            let found = dir.is_dir().then(|| Model::open(&dir, &Device::Cpu, DType::F32)).transpose()?;
+            let found = dir
+                .is_dir()
+                .then(|| Model::open(&dir, &Device::Cpu, DType::F32))
+                .transpose()?;
             Ok(found)
         };
         let oracle_only = open(Self::ORACLE_ONLY)?;

@@ -1,7 +1,7 @@
 //! Speed of the CPU path on one thread: matrix multiplication, a sampling step and a training step of the tiny policy.
 //!
-//! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed [-- --only-policy]` prints the best of several
-//! runs. Without the variable, candle's additions of large tensors wait for its own pool of threads.
+//! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed [-- --only-policy]` prints figures of one core.
+//! Without the variable, candle's additions of large tensors wait for its own pool of threads.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -38,15 +38,21 @@ fn tiny() -> DecoderConfig {
     .expect("a valid config: this is a bug")
 }
 
-/// Seconds of the fastest of `runs`.
-fn best(runs: usize, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut best = f64::INFINITY;
-    for _ in 0..runs {
+/// Mean seconds of one call of `f`, over at least a quarter of a second.
+fn seconds(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+    f()?;
+    let mut calls = 1_u32;
+    loop {
         let start = now_seconds();
-        f()?;
-        best = best.min(now_seconds() - start);
+        for _ in 0..calls {
+            f()?;
+        }
+        let spent = now_seconds() - start;
+        if spent > 0.25 {
+            return Ok(spent / f64::from(calls));
+        }
+        calls *= 2;
     }
-    Ok(best)
 }
 
 /// Time that this thread has spent on a core, so that other work on the machine disturbs little; the clock's time where
@@ -68,10 +74,14 @@ fn products(set: InstructionSet) -> Result<()> {
             let packed = LinearWeight::packed(&weight)?;
             let plain = LinearWeight::Tensor(weight);
             let speed = |weight: &LinearWeight| -> Result<f64> {
-                let seconds = best(300, || Ok(linear(&x, weight).map(drop)?))?;
+                let seconds = seconds(|| Ok(linear(&x, weight).map(drop)?))?;
                 Ok(2e-9 * (m * k * n) as f64 / seconds)
             };
-            println!("  {m:4} x {k} x {n:4}: {:6.1} {:6.1}", speed(&plain)?, speed(&packed)?);
+            println!(
+                "  {m:4} x {k} x {n:4}: {:6.1} {:6.1}",
+                speed(&plain)?,
+                speed(&packed)?
+            );
         }
     }
     Ok(())
@@ -79,21 +89,24 @@ fn products(set: InstructionSet) -> Result<()> {
 
 fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
     let decoder = Decoder::new(config, &Weights::random(config, 1)?, Use::Sample)?;
-    let mut cache = KvCache::new(config, slots, 256)?;
+    let mut cache = KvCache::new(config, slots, 128)?;
     let mut prompts = PackedRows::default();
     for slot in 0..slots {
         prompts.push_cached(&[7; 100], 0, slot);
     }
     decoder.forward(&prompts, Some(&mut cache))?;
-    let seconds = best(50, || {
+    let seconds = seconds(|| {
         let mut step = PackedRows::default();
         for slot in 0..slots {
-            step.push_cached(&[9], cache.length(slot), slot);
+            step.push_cached(&[9], 100, slot);
         }
         let hidden = decoder.forward(&step, Some(&mut cache))?;
         decoder.logits(&hidden).map(drop)
     })?;
-    println!("sampling, batch {slots:2}, context 100 to 150: {:6.0} tokens/s", slots as f64 / seconds);
+    println!(
+        "sampling, batch {slots:2}, context 100: {:6.0} tokens/s",
+        slots as f64 / seconds
+    );
     Ok(())
 }
 
@@ -102,15 +115,23 @@ fn training(config: &DecoderConfig) -> Result<()> {
     let decoder = Decoder::new(config, &vars.view(), Use::Train)?;
     let mut batch = PackedRows::default();
     for row in 0..16_u32 {
-        batch.push(&(0..128).map(|i| (i * 31 + row * 77) % 1024).collect::<Vec<_>>());
+        batch.push(
+            &(0..128)
+                .map(|i| (i * 31 + row * 77) % 1024)
+                .collect::<Vec<_>>(),
+        );
     }
-    let forward = best(10, || decoder.forward(&batch, None).map(drop))?;
-    let step = best(10, || {
+    let forward = seconds(|| decoder.forward(&batch, None).map(drop))?;
+    let step = seconds(|| {
         let hidden = decoder.forward(&batch, None)?;
         let found = decoder.token_logprobs(&hidden, &batch.tokens, 1.0)?;
         Ok(found.logprobs.mean_all()?.neg()?.backward().map(drop)?)
     })?;
     let tokens = batch.tokens.len() as f64;
-    println!("training, {tokens} packed tokens: forward {:6.0}, with backward {:6.0} tokens/s", tokens / forward, tokens / step);
+    println!(
+        "training, {tokens} packed tokens: forward {:6.0}, with backward {:6.0} tokens/s",
+        tokens / forward,
+        tokens / step
+    );
     Ok(())
 }

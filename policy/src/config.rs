@@ -145,11 +145,11 @@ impl DecoderConfig {
                 return Err(refused(name, 0, "at least 1"));
             }
         }
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             let heads = format!("a divisor of num_attention_heads ({})", self.heads);
             return Err(refused("num_key_value_heads", self.kv_heads, heads));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return Err(refused("head_dim", self.head_dim, "an even number"));
         }
         Ok(())
@@ -203,7 +203,10 @@ impl DecoderConfig {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut shapes = BTreeMap::from([
-            ("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden]),
+            (
+                "model.embed_tokens.weight".to_owned(),
+                vec![self.vocab_size, hidden],
+            ),
             ("model.norm.weight".to_owned(), vec![hidden]),
         ]);
         if !self.tie_word_embeddings {
@@ -240,7 +243,10 @@ impl DecoderConfig {
 
     /// Number of parameters.
     pub fn parameters(&self) -> usize {
-        self.shapes().values().map(|shape| shape.iter().product::<usize>()).sum()
+        self.shapes()
+            .values()
+            .map(|shape| shape.iter().product::<usize>())
+            .sum()
     }
 
     /// Inverse frequencies of the rotary embedding, one for each pair of a head's values, in f32 as transformers has them.
@@ -249,7 +255,8 @@ impl DecoderConfig {
         let frequency = |i| {
             let power = libm::pow(self.rope_theta, i as f64 / self.head_dim as f64) as f32;
             let frequency = power.recip();
-            self.rope_scaling.map_or(frequency, |scaling| scaling.stretch(frequency))
+            self.rope_scaling
+                .map_or(frequency, |scaling| scaling.stretch(frequency))
         };
         pairs.map(frequency).collect()
     }
@@ -273,7 +280,11 @@ impl RopeScaling {
     }
 }
 
-fn refused(field: &str, found: impl std::fmt::Display, supported: impl std::fmt::Display) -> PolicyError {
+fn refused(
+    field: &str,
+    found: impl std::fmt::Display,
+    supported: impl std::fmt::Display,
+) -> PolicyError {
     PolicyError::setting(
         format!("config.json: {field}"),
         format!("is {found}; supported: {supported}"),
@@ -299,18 +310,25 @@ impl Fields<'_> {
     }
 
     fn required(&self, name: &str) -> Result<usize> {
-        self.count(name)?.ok_or_else(|| refused(name, "missing", "a whole number"))
+        self.count(name)?
+            .ok_or_else(|| refused(name, "missing", "a whole number"))
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
         self.get(name)
-            .map(|value| value.as_f64().ok_or_else(|| refused(name, value, "a number")))
+            .map(|value| {
+                value
+                    .as_f64()
+                    .ok_or_else(|| refused(name, value, "a number"))
+            })
             .transpose()
     }
 
     fn bool(&self, name: &str, default: bool) -> Result<bool> {
         self.get(name).map_or(Ok(default), |value| {
-            value.as_bool().ok_or_else(|| refused(name, value, "true or false"))
+            value
+                .as_bool()
+                .ok_or_else(|| refused(name, value, "true or false"))
         })
     }
 
@@ -345,13 +363,20 @@ impl Fields<'_> {
 
     /// The rotary settings, wherever this version of transformers keeps them.
     fn rope(&self) -> Option<Fields<'_>> {
-        let settings = self.get("rope_parameters").or_else(|| self.get("rope_scaling"))?;
+        let settings = self
+            .get("rope_parameters")
+            .or_else(|| self.get("rope_scaling"))?;
         settings.as_object().map(Fields)
     }
 
     fn rope_theta(&self) -> Result<f64> {
-        let inner = self.rope().map(|rope| rope.number("rope_theta")).transpose()?;
-        let theta = inner.flatten().map_or_else(|| self.number("rope_theta"), |theta| Ok(Some(theta)))?;
+        let inner = self
+            .rope()
+            .map(|rope| rope.number("rope_theta"))
+            .transpose()?;
+        let theta = inner
+            .flatten()
+            .map_or_else(|| self.number("rope_theta"), |theta| Ok(Some(theta)))?;
         Ok(theta.unwrap_or(10_000.0))
     }
 
@@ -361,7 +386,8 @@ impl Fields<'_> {
         };
         let kind = rope.get("rope_type").or_else(|| rope.get("type"));
         let needed = |name| {
-            rope.number(name)?.ok_or_else(|| refused(name, "missing", "a number, as rope_type is llama3"))
+            rope.number(name)?
+                .ok_or_else(|| refused(name, "missing", "a number, as rope_type is llama3"))
         };
         match kind.and_then(Value::as_str) {
             None | Some("default") => Ok(None),
@@ -406,7 +432,11 @@ mod tests {
     fn what_is_written_is_read_back() {
         let llama3 = r#", "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
             "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}"#;
-        for more in ["", llama3, r#", "tie_word_embeddings": true, "attention_bias": true"#] {
+        for more in [
+            "",
+            llama3,
+            r#", "tie_word_embeddings": true, "attention_bias": true"#,
+        ] {
             let config = parse(more).unwrap();
             assert_eq!(DecoderConfig::from_json(&config.to_json()).unwrap(), config);
         }
@@ -416,18 +446,37 @@ mod tests {
     fn an_error_names_the_field_and_what_is_supported() {
         let cases = [
             (r#", "hidden_act": "gelu""#, "hidden_act", "silu"),
-            (r#", "num_key_value_heads": 3"#, "num_key_value_heads", "divisor"),
+            (
+                r#", "num_key_value_heads": 3"#,
+                "num_key_value_heads",
+                "divisor",
+            ),
             (r#", "head_dim": 15"#, "head_dim", "even"),
-            (r#", "use_sliding_window": true"#, "use_sliding_window", "false"),
+            (
+                r#", "use_sliding_window": true"#,
+                "use_sliding_window",
+                "false",
+            ),
             (r#", "mlp_bias": true"#, "mlp_bias", "false"),
-            (r#", "rope_scaling": {"type": "yarn"}"#, "rope_type", "llama3"),
-            (r#", "rope_scaling": {"type": "llama3"}"#, "factor", "number"),
+            (
+                r#", "rope_scaling": {"type": "yarn"}"#,
+                "rope_type",
+                "llama3",
+            ),
+            (
+                r#", "rope_scaling": {"type": "llama3"}"#,
+                "factor",
+                "number",
+            ),
             (r#", "model_type": "gpt2""#, "model_type", "qwen3"),
             (r#", "vocab_size": "many""#, "vocab_size", "whole number"),
         ];
         for (more, field, remedy) in cases {
             let message = parse(more).unwrap_err().to_string();
-            assert!(message.contains(field) && message.contains(remedy), "{message}");
+            assert!(
+                message.contains(field) && message.contains(remedy),
+                "{message}"
+            );
         }
     }
 

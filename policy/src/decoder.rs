@@ -55,7 +55,11 @@ impl PackedRows {
                 "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is empty"
             )));
         }
-        match self.tokens.iter().find(|&&token| token as usize >= config.vocab_size) {
+        match self
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= config.vocab_size)
+        {
             Some(token) => Err(PolicyError::Usage(format!(
                 "token {token} is outside of the vocabulary of {}",
                 config.vocab_size
@@ -173,8 +177,18 @@ impl Decoder {
     ///
     /// # Errors
     /// Where the number of targets is not N, or one is outside of the vocabulary.
-    pub fn token_logprobs(&self, hidden: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenLogprobs> {
-        Ok(ops::token_logprobs(hidden, &self.head, targets, temperature)?)
+    pub fn token_logprobs(
+        &self,
+        hidden: &Tensor,
+        targets: &[u32],
+        temperature: f32,
+    ) -> Result<TokenLogprobs> {
+        Ok(ops::token_logprobs(
+            hidden,
+            &self.head,
+            targets,
+            temperature,
+        )?)
     }
 }
 
@@ -232,7 +246,12 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, context: &Context<'_>, cache: Option<&mut LayerCache>) -> Result<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        context: &Context<'_>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Tensor> {
         let eps = context.config.rms_norm_eps;
         let normed = ops::rms_norm(x, &self.input_norm, eps)?;
         let x = (x + self.attention.forward(&normed, context, cache)?)?;
@@ -253,7 +272,8 @@ struct Attention {
 
 impl Attention {
     fn new(config: &DecoderConfig, source: &Source<'_>, name: &str) -> Result<Self> {
-        let projection = |part: &str, bias| Projection::new(source, &format!("{name}.{part}"), bias);
+        let projection =
+            |part: &str, bias| Projection::new(source, &format!("{name}.{part}"), bias);
         let norm = |part: &str| source.tensor(&format!("{name}.{part}.weight"));
         Ok(Self {
             q: projection("q_proj", config.qkv_bias)?,
@@ -267,7 +287,12 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Tensor, context: &Context<'_>, cache: Option<&mut LayerCache>) -> Result<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        context: &Context<'_>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<Tensor> {
         let config = context.config;
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
         let mut q = split(self.q.forward(x)?, config.heads)?;
@@ -296,7 +321,9 @@ struct Projection {
 impl Projection {
     fn new(source: &Source<'_>, name: &str, bias: bool) -> Result<Self> {
         let weight = source.product(&source.tensor(&format!("{name}.weight"))?)?;
-        let bias = bias.then(|| source.tensor(&format!("{name}.bias"))).transpose()?;
+        let bias = bias
+            .then(|| source.tensor(&format!("{name}.bias")))
+            .transpose()?;
         Ok(Self { weight, bias })
     }
 

@@ -42,6 +42,10 @@ pub enum PolicyError {
     Candle(#[from] candle_core::Error),
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers hand over errors and fresh strings"
+)]
 impl PolicyError {
     /// A [`PolicyError::File`].
     pub fn file(path: impl AsRef<Path>, reason: impl ToString) -> Self {

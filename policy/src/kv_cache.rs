@@ -129,17 +129,17 @@ impl KvCache {
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
                 let slots = self.slots();
-                return refuse(row, format!("the KV cache has {slots} slots"));
+                return refuse(row, &format!("the KV cache has {slots} slots"));
             };
             if std::mem::replace(&mut seen[row.slot], true) {
-                return refuse(row, "another row of the batch has the same slot".to_owned());
+                return refuse(row, "another row of the batch has the same slot");
             }
             if row.past > held {
-                return refuse(row, format!("the slot holds only {held} tokens"));
+                return refuse(row, &format!("the slot holds only {held} tokens"));
             }
             if row.past + row.len > self.capacity_tokens {
                 let capacity = self.capacity_tokens;
-                return refuse(row, format!("a slot holds at most {capacity} tokens"));
+                return refuse(row, &format!("a slot holds at most {capacity} tokens"));
             }
         }
         for row in rows {
@@ -155,7 +155,13 @@ impl KvCache {
 
 impl LayerCache {
     /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
-    pub(crate) fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+    pub(crate) fn attend(
+        &mut self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        rows: &[Row],
+    ) -> Result<Tensor> {
         match self {
             Self::Strips(strips) => Ok(ops::cached_attention(q, k, v, rows, strips)?),
             Self::Tensors { keys, values } => {
@@ -178,7 +184,7 @@ impl LayerCache {
     }
 }
 
-fn refuse(row: &Row, reason: String) -> Result<()> {
+fn refuse(row: &Row, reason: &str) -> Result<()> {
     let Row { len, past, slot } = row;
     Err(PolicyError::Usage(format!(
         "a row of {len} tokens after {past} in slot {slot} cannot be fed: {reason}"

@@ -1,5 +1,7 @@
 //! One forward pass: what a row returns is the same, bit for bit, in any company and in any pieces.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
 use candle_core::Tensor;
 use policy::ops::{InstructionSet, log_softmax_at, with_instruction_set};
 use policy::{Decoder, DecoderConfig, KvCache, PackedRows, Use, Weights};
@@ -23,7 +25,9 @@ struct Policy {
 
 impl Policy {
     fn new(shape: usize) -> Self {
-        let config = DecoderConfig::from_json(&format!("{{{}, \"num_hidden_layers\": 2}}", SHAPES[shape])).unwrap();
+        let config =
+            DecoderConfig::from_json(&format!("{{{}, \"num_hidden_layers\": 2}}", SHAPES[shape]))
+                .unwrap();
         let weights = Weights::random(&config, 11).unwrap();
         Self {
             train: Decoder::new(&config, &weights.trainable().unwrap().view(), Use::Train).unwrap(),
@@ -39,7 +43,12 @@ impl Policy {
         self.run(&self.train, &batch, None)
     }
 
-    fn run(&self, decoder: &Decoder, batch: &PackedRows, cache: Option<&mut KvCache>) -> Vec<Vec<u32>> {
+    fn run(
+        &self,
+        decoder: &Decoder,
+        batch: &PackedRows,
+        cache: Option<&mut KvCache>,
+    ) -> Vec<Vec<u32>> {
         let hidden = decoder.forward(batch, cache).unwrap();
         bits(&decoder.logits(&hidden).unwrap())
     }
@@ -47,11 +56,15 @@ impl Policy {
 
 fn bits(logits: &Tensor) -> Vec<Vec<u32>> {
     let rows = logits.to_vec2::<f32>().unwrap();
-    rows.iter().map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+    rows.iter()
+        .map(|row| row.iter().map(|x| x.to_bits()).collect())
+        .collect()
 }
 
 fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
-    (0..len).map(|i| ((i * i * 31 + i * 17 + seed * 101 + 7) % vocabulary) as u32).collect()
+    (0..len)
+        .map(|i| ((i * i * 31 + i * 17 + seed * 101 + 7) % vocabulary) as u32)
+        .collect()
 }
 
 proptest! {
@@ -143,15 +156,27 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
                 let mut batch = PackedRows::default();
                 batch.push_cached(&row[past..=past], past, 0);
                 let hidden = policy.sample.forward(&batch, Some(&mut cache)).unwrap();
-                let logits = policy.sample.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();
-                sampled.push(log_softmax_at(&logits[0], row[past + 1] as usize, temperature));
+                let logits = policy
+                    .sample
+                    .logits(&hidden)
+                    .unwrap()
+                    .to_vec2::<f32>()
+                    .unwrap();
+                sampled.push(log_softmax_at(
+                    &logits[0],
+                    row[past + 1] as usize,
+                    temperature,
+                ));
             }
             let mut batch = PackedRows::default();
             batch.push(&tokens(1, 33, policy.config.vocab_size));
             batch.push(&row);
             let hidden = policy.train.forward(&batch, None).unwrap();
             let hidden = hidden.narrow(0, 33, row.len() - 1).unwrap();
-            let learned = policy.train.token_logprobs(&hidden, &row[1..], temperature).unwrap();
+            let learned = policy
+                .train
+                .token_logprobs(&hidden, &row[1..], temperature)
+                .unwrap();
             let learned = learned.logprobs.to_vec1::<f32>().unwrap();
             let as_bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(as_bits(&learned), as_bits(&sampled));
@@ -171,7 +196,8 @@ fn instruction_sets_agree_forward_and_backward() {
         let everything = || {
             let hidden = decoder.forward(&batch, None).unwrap();
             let found = decoder.token_logprobs(&hidden, &batch.tokens, 0.9).unwrap();
-            let loss = (found.logprobs.sum_all().unwrap() + found.entropies.sum_all().unwrap()).unwrap();
+            let loss =
+                (found.logprobs.sum_all().unwrap() + found.entropies.sum_all().unwrap()).unwrap();
             let gradients = loss.backward().unwrap();
             let mut all: Vec<Vec<u32>> = bits(&hidden);
             all.extend(bits(&found.logprobs.unsqueeze(0).unwrap()));
@@ -187,7 +213,10 @@ fn instruction_sets_agree_forward_and_backward() {
             .iter()
             .map(|&set| with_instruction_set(set, everything).unwrap())
             .collect();
-        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "shape {shape}");
+        assert!(
+            results.windows(2).all(|pair| pair[0] == pair[1]),
+            "shape {shape}"
+        );
     }
 }
 
@@ -208,14 +237,28 @@ fn rows_that_do_not_fit_are_refused_with_the_reason() {
         (batch(&[(1, 0, 2)]), "2 slots"),
         (batch(&[(1, 0, 1), (2, 0, 1)]), "same slot"),
         (batch(&[(0, 0, 0)]), "empty"),
-        (PackedRows { tokens: vec![101], ..batch(&[(1, 0, 0)]) }, "vocabulary"),
+        (
+            PackedRows {
+                tokens: vec![101],
+                ..batch(&[(1, 0, 0)])
+            },
+            "vocabulary",
+        ),
     ];
     for (batch, reason) in cases {
-        let message = policy.sample.forward(&batch, Some(&mut cache)).unwrap_err().to_string();
+        let message = policy
+            .sample
+            .forward(&batch, Some(&mut cache))
+            .unwrap_err()
+            .to_string();
         assert!(message.contains(reason), "{message}");
         assert_eq!(cache.length(0) + cache.length(1), 0);
     }
-    let message = policy.sample.forward(&batch(&[(1, 3, 0)]), None).unwrap_err().to_string();
+    let message = policy
+        .sample
+        .forward(&batch(&[(1, 3, 0)]), None)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("KV cache"), "{message}");
     assert!(cache.copy_prefix(0, 1, 1).is_err());
     let weights = Weights::random(&policy.config, 0).unwrap();

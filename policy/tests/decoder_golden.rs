@@ -3,6 +3,8 @@
 //! `golden/models/qwen3_tied` is part of the project; the other recorded models are read from `../shared/golden/models`
 //! where that folder exists.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -67,7 +69,14 @@ impl Batch {
         let mask = &self.attention_mask[b];
         let start = mask.iter().position(|&m| m == 1).unwrap();
         let real = |(&token, &m): (&u32, &u8)| (m == 1).then_some(token);
-        (self.input_ids[b].iter().zip(mask).filter_map(real).collect(), start)
+        (
+            self.input_ids[b]
+                .iter()
+                .zip(mask)
+                .filter_map(real)
+                .collect(),
+            start,
+        )
     }
 
     fn packed(&self) -> PackedRows {
@@ -133,7 +142,12 @@ impl Golden {
     fn expected(&self) -> Option<BTreeMap<String, Tensor>> {
         let bytes = std::fs::read(self.dir.join("expected.safetensors")).ok()?;
         let weights = Weights::from_bytes(&bytes, &CPU, DType::F32).unwrap();
-        Some(weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect())
+        Some(
+            weights
+                .iter()
+                .map(|(name, tensor)| (name.to_owned(), tensor.clone()))
+                .collect(),
+        )
     }
 
     fn decoder(&self, purpose: Use) -> Decoder {
@@ -164,7 +178,11 @@ fn logits_are_those_of_transformers() {
                 let expected = expected[&batch.logits].to_vec3::<f32>().unwrap();
                 for (b, column, at) in batch.places() {
                     for (found, expected) in logits[at].iter().zip(&expected[b][column]) {
-                        close(*found, *expected, &format!("{:?} {}", model.dir, batch.name));
+                        close(
+                            *found,
+                            *expected,
+                            &format!("{:?} {}", model.dir, batch.name),
+                        );
                     }
                 }
             }
@@ -185,7 +203,9 @@ fn logprobs_entropies_and_best_tokens_are_those_of_trl() {
                 let mut targets = packed.tokens.clone();
                 targets.rotate_left(1);
                 let temperature: f32 = temperature.parse().unwrap();
-                let found = decoder.token_logprobs(&hidden, &targets, temperature).unwrap();
+                let found = decoder
+                    .token_logprobs(&hidden, &targets, temperature)
+                    .unwrap();
                 let logprobs = found.logprobs.to_vec1::<f32>().unwrap();
                 let entropies = found.entropies.to_vec1::<f32>().unwrap();
                 for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
@@ -196,7 +216,13 @@ fn logprobs_entropies_and_best_tokens_are_those_of_trl() {
             }
             for (b, &best) in batch.argmax_last.iter().enumerate() {
                 let last = places.iter().rfind(|place| place.0 == b).unwrap().2;
-                assert_eq!(argmax(&logits[last]), best, "{:?} {}", model.dir, batch.name);
+                assert_eq!(
+                    argmax(&logits[last]),
+                    best,
+                    "{:?} {}",
+                    model.dir,
+                    batch.name
+                );
             }
         }
     }
@@ -217,19 +243,35 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
     let expected = &batch.cross_entropy;
     let packed = batch.packed();
     let mut chosen = Vec::new();
-    for pair in batch.places().windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+    for pair in batch
+        .places()
+        .windows(2)
+        .filter(|pair| pair[0].0 == pair[1].0)
+    {
         if expected.loss_mask[pair[1].0][pair[1].1] == 1 {
             chosen.push(pair[0].2 as u32);
         }
     }
     assert_eq!(chosen.len(), expected.n_tokens);
-    let targets: Vec<u32> = chosen.iter().map(|&at| packed.tokens[at as usize + 1]).collect();
+    let targets: Vec<u32> = chosen
+        .iter()
+        .map(|&at| packed.tokens[at as usize + 1])
+        .collect();
     let hidden = decoder.forward(&packed, None).unwrap();
-    let hidden = hidden.index_select(&Tensor::new(chosen, &CPU).unwrap(), 0).unwrap();
-    let logprobs = decoder.token_logprobs(&hidden, &targets, 1.0).unwrap().logprobs;
+    let hidden = hidden
+        .index_select(&Tensor::new(chosen, &CPU).unwrap(), 0)
+        .unwrap();
+    let logprobs = decoder
+        .token_logprobs(&hidden, &targets, 1.0)
+        .unwrap()
+        .logprobs;
     let loss = logprobs.mean_all().unwrap().neg().unwrap();
     let found = loss.to_scalar::<f32>().unwrap();
-    assert!((found - expected.loss).abs() <= 2e-5, "loss {found} instead of {}", expected.loss);
+    assert!(
+        (found - expected.loss).abs() <= 2e-5,
+        "loss {found} instead of {}",
+        expected.loss
+    );
 
     let gradients = loss.backward().unwrap();
     check_gradients(vars, &gradients).unwrap();
@@ -241,10 +283,19 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
         let squares: f64 = gradient.iter().map(|g| g * g).sum();
         total += squares;
         let error = (squares.sqrt() - expected.l2).abs();
-        assert!(error <= 1e-4 * expected.l2, "{name}: {} instead of {}", squares.sqrt(), expected.l2);
+        assert!(
+            error <= 1e-4 * expected.l2,
+            "{name}: {} instead of {}",
+            squares.sqrt(),
+            expected.l2
+        );
         for (&at, value) in expected.flat_index.iter().zip(&expected.value) {
             let error = (gradient[at] - value).abs();
-            assert!(error <= 1e-4 * expected.l2, "{name}[{at}]: {} instead of {value}", gradient[at]);
+            assert!(
+                error <= 1e-4 * expected.l2,
+                "{name}[{at}]: {} instead of {value}",
+                gradient[at]
+            );
         }
     }
     assert!((total.sqrt() - expected.grad_total_l2).abs() <= 1e-4 * expected.grad_total_l2);
@@ -269,9 +320,17 @@ fn greedy_tokens_are_those_of_generate() {
             for (slot, tokens) in next.iter_mut().enumerate() {
                 last += tokens.len();
                 let token = argmax(&logits[last - 1]);
-                assert_eq!(token, greedy.tokens[slot][step], "{:?}, step {step}", model.dir);
+                assert_eq!(
+                    token, greedy.tokens[slot][step],
+                    "{:?}, step {step}",
+                    model.dir
+                );
                 let logprob = policy::ops::log_softmax_at(&logits[last - 1], token as usize, 1.0);
-                close(logprob, greedy.token_logps[slot][step], "greedy log-probability");
+                close(
+                    logprob,
+                    greedy.token_logps[slot][step],
+                    "greedy log-probability",
+                );
                 *tokens = vec![token];
             }
         }
@@ -337,7 +396,9 @@ fn candle_transformers_agrees_on_random_weights() {
     )
     .unwrap();
     let weights = Weights::random(&config, 7).unwrap();
-    let tensors = weights.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+    let tensors = weights
+        .iter()
+        .map(|(name, tensor)| (name.to_owned(), tensor.clone()));
     let vb = VarBuilder::from_tensors(tensors.collect(), DType::F32, &CPU);
     let oracle_config = qwen3::Config {
         vocab_size: config.vocab_size,
@@ -363,11 +424,16 @@ fn candle_transformers_agrees_on_random_weights() {
     let mut packed = PackedRows::default();
     packed.push(&tokens);
     let hidden = decoder.forward(&packed, None).unwrap();
-    let found = decoder.logits(&hidden.narrow(0, tokens.len() - 1, 1).unwrap()).unwrap();
+    let found = decoder
+        .logits(&hidden.narrow(0, tokens.len() - 1, 1).unwrap())
+        .unwrap();
     let input = Tensor::new(tokens, &CPU).unwrap().unsqueeze(0).unwrap();
     let expected = oracle.forward(&input, 0).unwrap().flatten_all().unwrap();
     let found = found.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     for (found, expected) in found.iter().zip(expected.to_vec1::<f32>().unwrap()) {
-        assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
+        assert!(
+            (found - expected).abs() < 1e-5,
+            "{found} instead of {expected}"
+        );
     }
 }

@@ -30,11 +30,30 @@ pub(super) async fn grpo(
         examiner,
         questions: HeldOut::draw(config, examiner.setup).curve,
     };
-    let question_ids = examiner.setup.dataset.split("train").map(|question| question.question_id.clone()).collect();
+    let question_ids = examiner
+        .setup
+        .dataset
+        .split("train")
+        .map(|question| question.question_id.clone())
+        .collect();
     curve.point(&warm, 0).await?;
-    let learner = Learner::open(config.learner_of_run(), warm.clone(), question_ids, folder.path(), true)?;
-    let stage = examiner.progress.stage("GRPO", config.learner.steps, "steps");
-    let mut run = LocalRun::start(learner, &examiner.setup.env(), config.actors.count, &config.actor, shutdown);
+    let learner = Learner::open(
+        config.learner_of_run(),
+        warm.clone(),
+        question_ids,
+        folder.path(),
+        true,
+    )?;
+    let stage = examiner
+        .progress
+        .stage("GRPO", config.learner.steps, "steps");
+    let mut run = LocalRun::start(
+        learner,
+        &examiner.setup.env(),
+        config.actors.count,
+        &config.actor,
+        shutdown,
+    );
     let mut newest = None;
     let mut interrupted = false;
     while let Some(event) = run.next().await? {
@@ -55,7 +74,9 @@ pub(super) async fn grpo(
                 }
                 newest = Some(path);
             }
-            Event::Finished { interrupted: early, .. } => interrupted = early,
+            Event::Finished {
+                interrupted: early, ..
+            } => interrupted = early,
         }
     }
     let step = run.finish().await?;
@@ -73,7 +94,9 @@ pub(super) async fn grpo(
 /// The newest checkpoint's model, where a run that is resumed had no step left to make.
 fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
     let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
-    newest.map(|checkpoint| checkpoint_model(&checkpoint.path)).transpose()
+    newest
+        .map(|checkpoint| checkpoint_model(&checkpoint.path))
+        .transpose()
 }
 
 fn note(stage: &progress::Stage, step: u64, metrics: &learner::metrics::Metrics) {
@@ -97,7 +120,11 @@ impl Curve<'_> {
     async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
         let every = self.examiner.config.evaluation.every_steps;
         let is_due = every > 0 && (step % every == 0 || step == self.examiner.config.learner.steps);
-        if is_due { self.point(model, step).await } else { Ok(()) }
+        if is_due {
+            self.point(model, step).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn point(&self, model: &Model, step: u64) -> Result<()> {
@@ -108,13 +135,20 @@ impl Curve<'_> {
         let engine = self.examiner.engine(model, step)?;
         for mode in [Mode::Greedy, Mode::Sampled] {
             let candidate = Candidate {
-                policy: if step == 0 { PolicyName::WarmStart } else { PolicyName::Grpo },
+                policy: if step == 0 {
+                    PolicyName::WarmStart
+                } else {
+                    PolicyName::Grpo
+                },
                 policy_version: step,
                 step,
                 mode,
             };
             let policy = self.examiner.model(&engine, mode);
-            let (evaluation, _) = self.examiner.examine(candidate, &policy, &chat, CURVE, &self.questions).await;
+            let (evaluation, _) = self
+                .examiner
+                .examine(candidate, &policy, &chat, CURVE, &self.questions)
+                .await;
             self.folder.append_evaluation(&evaluation)?;
         }
         Ok(())

@@ -35,7 +35,8 @@ impl Run {
         let path = args.runs_dir.join(&name);
         let settings = path.join("config.toml");
         let config = if args.resume {
-            RunConfig::read(&settings).with_context(|| format!("{} cannot be resumed", path.display()))?
+            RunConfig::read(&settings)
+                .with_context(|| format!("{} cannot be resumed", path.display()))?
         } else {
             if settings.exists() {
                 bail!(
@@ -50,7 +51,11 @@ impl Run {
             folder.write_config(&toml::to_string(&config)?)?;
         }
         progress.say(&format!("run folder: {}", path.display()));
-        let timing = if args.resume { folder.read()?.timing } else { Vec::new() };
+        let timing = if args.resume {
+            folder.read()?.timing
+        } else {
+            Vec::new()
+        };
         Ok(Self {
             folder,
             config,
@@ -74,13 +79,20 @@ impl Run {
             name: self.name.clone(),
             status: RunStatus::Running,
             model,
-            parameters: base.weights.iter().map(|(_, tensor)| tensor.elem_count() as u64).sum(),
+            parameters: base
+                .weights
+                .iter()
+                .map(|(_, tensor)| tensor.elem_count() as u64)
+                .sum(),
             dataset: setup.dataset.name.clone(),
             databases: setup.dataset.databases.len() as u64,
             questions,
             run_seed: self.config.seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: format!("{} cores, CPU", std::thread::available_parallelism().map_or(1, usize::from)),
+            machine: format!(
+                "{} cores, CPU",
+                std::thread::available_parallelism().map_or(1, usize::from)
+            ),
             command: std::env::args().collect::<Vec<_>>().join(" "),
         };
         self.folder.write_info(&info)?;
@@ -89,7 +101,11 @@ impl Run {
     }
 
     /// Waits for a stage and adds its time to the folder.
-    pub(super) async fn timed<T>(&mut self, stage: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn timed<T>(
+        &mut self,
+        stage: &str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let began = now();
         let result = work.await;
         let seconds = now().duration_since(began).as_secs_f64();
@@ -124,11 +140,18 @@ fn next_free(runs_dir: &Path) -> String {
 
 /// The run whose settings were written last.
 fn newest(runs_dir: &Path) -> Result<String> {
-    let entries = fs::read_dir(runs_dir).with_context(|| format!("cannot read {}", runs_dir.display()))?;
+    let entries =
+        fs::read_dir(runs_dir).with_context(|| format!("cannot read {}", runs_dir.display()))?;
     entries
         .filter_map(Result::ok)
         .filter_map(|entry| {
-            let written = entry.path().join("config.toml").metadata().ok()?.modified().ok()?;
+            let written = entry
+                .path()
+                .join("config.toml")
+                .metadata()
+                .ok()?
+                .modified()
+                .ok()?;
             Some((written, entry.file_name().to_string_lossy().into_owned()))
         })
         .max()
@@ -136,7 +159,10 @@ fn newest(runs_dir: &Path) -> Result<String> {
         .with_context(|| format!("{} holds no run to resume", runs_dir.display()))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the rim: how long a stage takes is only shown")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the rim: how long a stage takes is only shown"
+)]
 fn now() -> Instant {
     Instant::now()
 }

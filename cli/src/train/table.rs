@@ -11,14 +11,30 @@ use crate::{
     run::{Mode, PolicyName, RunFolder},
 };
 
-/// Random, oracle and the untrained base.
-pub(super) async fn baselines(folder: &RunFolder, examiner: &Examiner<'_>, base: &Model) -> Result<()> {
+/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for the
+/// main block alone.
+pub(super) async fn baselines(
+    folder: &RunFolder,
+    examiner: &Examiner<'_>,
+    base: &Model,
+) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
     for name in [PolicyName::Random, PolicyName::Oracle] {
         let policy = examiner.scripted(name, &chat);
-        Sitting::new(folder, examiner, &chat, candidate(name, 0, Mode::Greedy)).sit(&*policy).await?;
+        Sitting::new(folder, examiner, &chat, candidate(name, 0, Mode::Greedy))
+            .sit(&*policy)
+            .await?;
     }
-    model(folder, examiner, PolicyName::Base, base, 0).await
+    let engine = examiner.engine(base, 0)?;
+    let policy = examiner.model(&engine, Mode::Greedy);
+    Sitting::new(
+        folder,
+        examiner,
+        &chat,
+        candidate(PolicyName::Base, 0, Mode::Greedy),
+    )
+    .sit(&policy)
+    .await
 }
 
 /// A model, greedy on all blocks and sampled on `eval`.
@@ -33,7 +49,9 @@ pub(super) async fn model(
     let engine = examiner.engine(model, step)?;
     for mode in [Mode::Greedy, Mode::Sampled] {
         let policy = examiner.model(&engine, mode);
-        Sitting::new(folder, examiner, &chat, candidate(name, step, mode)).sit(&policy).await?;
+        Sitting::new(folder, examiner, &chat, candidate(name, step, mode))
+            .sit(&policy)
+            .await?;
     }
     Ok(())
 }
@@ -56,7 +74,12 @@ struct Sitting<'a> {
 }
 
 impl<'a> Sitting<'a> {
-    fn new(folder: &'a RunFolder, examiner: &'a Examiner<'a>, chat: &'a Arc<Chat>, candidate: Candidate) -> Self {
+    fn new(
+        folder: &'a RunFolder,
+        examiner: &'a Examiner<'a>,
+        chat: &'a Arc<Chat>,
+        candidate: Candidate,
+    ) -> Self {
         Self {
             folder,
             examiner,
@@ -68,7 +91,9 @@ impl<'a> Sitting<'a> {
     async fn sit(&self, policy: &dyn Policy) -> Result<()> {
         for (split, questions) in HeldOut::draw(self.examiner.config, self.examiner.setup).table {
             let is_main = split == "eval";
-            if self.is_recorded(&split)? || (self.candidate.mode == Mode::Sampled && !is_main) {
+            let main_only =
+                self.candidate.mode == Mode::Sampled || self.candidate.policy == PolicyName::Base;
+            if self.is_recorded(&split)? || (main_only && !is_main) {
                 continue;
             }
             let (evaluation, episodes) = self
@@ -87,10 +112,13 @@ impl<'a> Sitting<'a> {
 
     /// Whether a run before this one got as far.
     fn is_recorded(&self, split: &str) -> Result<bool> {
-        let Candidate { policy, mode, step, .. } = self.candidate;
+        let Candidate {
+            policy, mode, step, ..
+        } = self.candidate;
         let known = self.folder.read()?.evaluations;
         Ok(known.iter().any(|known| {
-            (known.policy, known.mode, known.step, known.split.as_str()) == (policy, mode, step, split)
+            (known.policy, known.mode, known.step, known.split.as_str())
+                == (policy, mode, step, split)
         }))
     }
 }

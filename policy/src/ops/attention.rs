@@ -5,9 +5,8 @@
 
 use candle_core::{CpuStorage, CustomOp3, D, Device, Layout, Result, Shape, Tensor, bail};
 
-use super::attention_kernel::{
-    Backward, BackwardScratch, Forward, Heads, KvStrips, Scratch, Span,
-};
+use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
+use super::kv_strips::KvStrips;
 use super::simd::dispatch;
 use super::{at_least_f32, has_kernels, read, values};
 use crate::Row;
@@ -40,13 +39,21 @@ pub(crate) fn attend_composed(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tens
     let (len, heads, head_dim) = q.dims3()?;
     let (keys, kv_heads, _) = k.dims3()?;
     let group = heads / kv_heads;
-    let q = q.reshape((len, kv_heads, group, head_dim))?.permute((1, 2, 0, 3))?;
+    let q = q
+        .reshape((len, kv_heads, group, head_dim))?
+        .permute((1, 2, 0, 3))?;
     let q = q.reshape((kv_heads, group * len, head_dim))?;
     let scores = (q.matmul(&k.permute((1, 2, 0))?.contiguous()?)? / (head_dim as f64).sqrt())?;
     let scores = at_least_f32(&scores)?.reshape((kv_heads, group, len, keys))?;
     let hidden: Vec<f32> = (0..len)
         .flat_map(|i| (0..keys).map(move |j| (i, j)))
-        .map(|(i, j)| if j > keys - len + i { f32::NEG_INFINITY } else { 0.0 })
+        .map(|(i, j)| {
+            if j > keys - len + i {
+                f32::NEG_INFINITY
+            } else {
+                0.0
+            }
+        })
         .collect();
     let hidden = Tensor::from_vec(hidden, (len, keys), q.device())?.to_dtype(scores.dtype())?;
     let scores = scores.broadcast_add(&hidden)?;
@@ -152,7 +159,11 @@ impl CustomOp3 for Attention {
         if self.rows.iter().map(|row| row.len).sum::<usize>() != tokens {
             bail!("attention: the rows do not add up to {tokens} tokens");
         }
-        let (q, k, v) = (values(q, q_layout)?, values(k, k_layout)?, values(v, v_layout)?);
+        let (q, k, v) = (
+            values(q, q_layout)?,
+            values(k, k_layout)?,
+            values(v, v_layout)?,
+        );
         let mut out = vec![0.0; q.len()];
         let mut strips = KvStrips::new(1, self.longest(), head_dim);
         let mut scratch = Scratch::new(heads, self.longest());
@@ -167,7 +178,10 @@ impl CustomOp3 for Attention {
                 out: &mut out,
             });
         }
-        Ok((CpuStorage::F32(out), (tokens, heads.heads * head_dim).into()))
+        Ok((
+            CpuStorage::F32(out),
+            (tokens, heads.heads * head_dim).into(),
+        ))
     }
 
     fn bwd(
@@ -211,7 +225,7 @@ impl CustomOp3 for Attention {
 
 fn heads_of(heads: usize, head_dim: usize, k: &Shape, v: &Shape) -> Result<Heads> {
     let (_, kv_heads, key_dim) = k.dims3()?;
-    if k != v || key_dim != head_dim || heads % kv_heads != 0 {
+    if k != v || key_dim != head_dim || !heads.is_multiple_of(kv_heads) {
         bail!("attention: {heads} heads of {head_dim} do not fit keys {k:?} and values {v:?}");
     }
     Ok(Heads {

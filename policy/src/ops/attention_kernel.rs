@@ -4,86 +4,13 @@
 //! over D, the softmax sums in a fixed order, the output is a chain over the keys, and keys beyond a query's own weigh an
 //! exact zero. So it is the same in a batch, alone, from the cache, in one prefill, in chunks or token by token.
 
+use super::kv_strips::{KvStrips, Sequence};
 use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
 use super::simd::{Kernel, LANES, Simd};
 
 /// Rows of a block of work; a row is one query of one head.
 const BLOCK: usize = 48;
-
-/// Keys and values of some sequences, laid out for the tile kernel; appending writes in place.
-///
-/// A key block holds 32 keys as `[D][32]`; a value panel holds 32 of the D columns as `[capacity][32]`.
-pub(crate) struct KvStrips {
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    capacity: usize,
-    head_dim: usize,
-}
-
-impl KvStrips {
-    /// Room for `capacity` tokens (rounded up to 32) of each of `sequences` sequences.
-    pub(crate) fn new(sequences: usize, capacity: usize, head_dim: usize) -> Self {
-        let capacity = capacity.next_multiple_of(PANEL);
-        Self {
-            keys: vec![0.0; sequences * capacity * head_dim],
-            values: vec![0.0; sequences * capacity * head_dim.next_multiple_of(PANEL)],
-            capacity,
-            head_dim,
-        }
-    }
-
-    /// Writes the key and the value [D] of one token.
-    pub(crate) fn write(&mut self, sequence: usize, position: usize, key: &[f32], value: &[f32]) {
-        assert!(position < self.capacity, "a key beyond the capacity: this is a bug");
-        let sequence = self.sequence(sequence);
-        let (block, column) = (position / PANEL, position % PANEL);
-        let keys = &mut self.keys[sequence.keys_at + block * self.head_dim * PANEL + column..];
-        for (d, &key) in key.iter().enumerate() {
-            keys[d * PANEL] = key;
-        }
-        for (panel, value) in value.chunks(PANEL).enumerate() {
-            let at = sequence.values_at + (panel * self.capacity + position) * PANEL;
-            self.values[at..at + value.len()].copy_from_slice(value);
-        }
-    }
-
-    /// Copies the first `tokens` tokens of one sequence over another's.
-    pub(crate) fn copy(&mut self, from: usize, to: usize, tokens: usize) {
-        let (from, to) = (self.sequence(from), self.sequence(to));
-        let keys = tokens.next_multiple_of(PANEL) * self.head_dim;
-        self.keys
-            .copy_within(from.keys_at..from.keys_at + keys, to.keys_at);
-        for panel in 0..self.head_dim.div_ceil(PANEL) {
-            let panel = panel * self.capacity * PANEL;
-            let start = from.values_at + panel;
-            self.values
-                .copy_within(start..start + tokens * PANEL, to.values_at + panel);
-        }
-    }
-
-    fn sequence(&self, sequence: usize) -> Sequence {
-        Sequence {
-            keys_at: sequence * self.capacity * self.head_dim,
-            values_at: sequence * self.capacity * self.head_dim.next_multiple_of(PANEL),
-        }
-    }
-
-    fn key_block(&self, sequence: Sequence, block: usize) -> &[f32] {
-        let size = self.head_dim * PANEL;
-        &self.keys[sequence.keys_at + block * size..][..size]
-    }
-
-    fn value_panel(&self, sequence: Sequence, panel: usize, keys: usize) -> &[f32] {
-        &self.values[sequence.values_at + panel * self.capacity * PANEL..][..keys * PANEL]
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Sequence {
-    keys_at: usize,
-    values_at: usize,
-}
 
 /// Sizes of the heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +194,13 @@ impl Queries {
         let rows = View::new(rows, self.count, head_dim, head_dim);
         for block in 0..self.keys.div_ceil(PANEL) {
             let keys = strips.key_block(sequence, block);
-            multiply_strip::<S>(rows, keys, &mut scores[block * PANEL..], self.padded(), false);
+            multiply_strip::<S>(
+                rows,
+                keys,
+                &mut scores[block * PANEL..],
+                self.padded(),
+                false,
+            );
         }
     }
 
@@ -364,7 +297,10 @@ impl Kernel for Backward<'_> {
                     &mut weights[range.clone()],
                     &mut b.dweights[range],
                     inverse,
-                    dot::<S>(&self.out[at..at + head_dim], &b.doutput[i * head_dim..][..head_dim]),
+                    dot::<S>(
+                        &self.out[at..at + head_dim],
+                        &b.doutput[i * head_dim..][..head_dim],
+                    ),
                     span.heads.scale(),
                 );
             }
@@ -379,7 +315,8 @@ impl Kernel for Backward<'_> {
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for i in 0..block.count {
                     let at = span.offset(start + i) + panel * PANEL;
-                    self.dq[at..at + width].copy_from_slice(&b.scratch.output[i * PANEL..][..width]);
+                    self.dq[at..at + width]
+                        .copy_from_slice(&b.scratch.output[i * PANEL..][..width]);
                 }
             }
         }
@@ -404,7 +341,13 @@ impl Queries {
         let weights = self.weights(weights).transposed();
         for panel in 0..self.span.heads.head_dim.div_ceil(PANEL) {
             let rows = &panels[panel * self.count * PANEL..][..self.count * PANEL];
-            multiply_strip::<S>(weights, rows, &mut sums[panel * all_keys * PANEL..], PANEL, true);
+            multiply_strip::<S>(
+                weights,
+                rows,
+                &mut sums[panel * all_keys * PANEL..],
+                PANEL,
+                true,
+            );
         }
     }
 }

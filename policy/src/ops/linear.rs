@@ -29,7 +29,9 @@ impl LinearWeight {
             return Ok(Self::Tensor(weight.detach()));
         }
         let (n, k) = weight.dims2()?;
-        let packed = read([weight], |[w]| Ok(Packed::new(View::new(w, n, k, k).transposed())))?;
+        let packed = read([weight], |[w]| {
+            Ok(Packed::new(View::new(w, n, k, k).transposed()))
+        })?;
         Ok(Self::Packed(Arc::new(PackedWeight(packed))))
     }
 }
@@ -44,7 +46,9 @@ pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
         LinearWeight::Packed(packed) => {
             let (m, k) = x.dims2()?;
             let n = packed.0.columns();
-            let y = read([x], |[x]| Ok(product(View::new(x, m, k, k), Right::Packed(&packed.0), n)))?;
+            let y = read([x], |[x]| {
+                Ok(product(View::new(x, m, k, k), Right::Packed(&packed.0), n))
+            })?;
             Tensor::from_vec(y, (m, n), &Device::Cpu)
         }
     }

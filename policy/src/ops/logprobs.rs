@@ -132,7 +132,11 @@ impl Kernel for Statistics<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Row {
-        let chunks = || self.logits.chunks(LANES).map(|x| S::load_some(x, f32::NEG_INFINITY));
+        let chunks = || {
+            self.logits
+                .chunks(LANES)
+                .map(|x| S::load_some(x, f32::NEG_INFINITY))
+        };
         let scale = S::splat(self.inverse_temperature);
         let mut max = S::splat(f32::NEG_INFINITY);
         for logits in chunks() {

@@ -112,7 +112,10 @@ mod tests {
             if step % 1000 == 0 {
                 for set in InstructionSet::available() {
                     let same = with_instruction_set(set, || dispatch(Exp(&x)));
-                    assert_eq!(same.map(|y| y.map(f32::to_bits)), Some(found.map(f32::to_bits)));
+                    assert_eq!(
+                        same.map(|y| y.map(f32::to_bits)),
+                        Some(found.map(f32::to_bits))
+                    );
                 }
             }
         }

@@ -189,9 +189,7 @@ impl Kernel for Multiply<'_, '_> {
                         view.pack_strip(k0, depth, n0, &mut scratch);
                         &scratch[..depth * PANEL]
                     }
-                    Right::Packed(packed) => {
-                        &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL]
-                    }
+                    Right::Packed(packed) => &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL],
                 };
                 let carry = k0 > 0 || self.into == Store::Accumulate;
                 let block = Block {
@@ -277,8 +275,7 @@ impl Block<'_> {
         assert!((ROWS - 1) * c_stride + PANEL <= c.len());
         assert!(self.depth * PANEL <= self.strip.len());
         let start = i0 * self.a.row_stride + self.k0 * self.a.col_stride;
-        let last =
-            start + (ROWS - 1) * self.a.row_stride + (self.depth - 1) * self.a.col_stride;
+        let last = start + (ROWS - 1) * self.a.row_stride + (self.depth - 1) * self.a.col_stride;
         assert!(last < self.a.data.len());
         // SAFETY: the three assertions bound the last element that is read of A and B, and read or written of C.
         unsafe {
@@ -368,12 +365,22 @@ mod tests {
 
     #[test]
     fn every_path_returns_the_bits_of_the_chain() {
-        let shapes = [(1, 7, 5), (3, 600, 33), (12, 64, 32), (13, 513, 70), (29, 1030, 96), (5, 1, 1)];
+        let shapes = [
+            (1, 7, 5),
+            (3, 600, 33),
+            (12, 64, 32),
+            (13, 513, 70),
+            (29, 1030, 96),
+            (5, 1, 1),
+        ];
         for (m, k, n) in shapes {
             let (a_data, b_data) = (values(m * k, 1), values(k * n, 2));
             let views = [
                 (View::new(&a_data, m, k, k), View::new(&b_data, k, n, n)),
-                (View::new(&a_data, k, m, m).transposed(), View::new(&b_data, n, k, k).transposed()),
+                (
+                    View::new(&a_data, k, m, m).transposed(),
+                    View::new(&b_data, n, k, k).transposed(),
+                ),
             ];
             for (a, b) in views {
                 let packed = Packed::new(b);
@@ -384,9 +391,17 @@ mod tests {
                             let mut c = before.clone();
                             with_instruction_set(set, || multiply(a, right, &mut c, n, into));
                             for (at, &c) in c.iter().enumerate() {
-                                let start = if into == Store::Accumulate { before[at] } else { 0.0 };
+                                let start = if into == Store::Accumulate {
+                                    before[at]
+                                } else {
+                                    0.0
+                                };
                                 let expected = chain(a, b, at / n, at % n, start);
-                                assert_eq!(c.to_bits(), expected.to_bits(), "{set:?} {m}x{k}x{n} at {at}");
+                                assert_eq!(
+                                    c.to_bits(),
+                                    expected.to_bits(),
+                                    "{set:?} {m}x{k}x{n} at {at}"
+                                );
                             }
                         }
                     }

@@ -7,6 +7,7 @@
 
 mod attention;
 mod attention_kernel;
+mod kv_strips;
 mod linear;
 mod logprobs;
 mod math;
@@ -25,7 +26,7 @@ pub use simd::{InstructionSet, with_instruction_set};
 pub use swiglu::{swiglu, swiglu_composed};
 
 pub(crate) use attention::{attend_composed, cached_attention};
-pub(crate) use attention_kernel::KvStrips;
+pub(crate) use kv_strips::KvStrips;
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 

@@ -45,7 +45,11 @@ impl CustomOp2 for RmsNorm {
         let x = values(x, x_layout)?;
         let weight = values(weight, weight_layout)?;
         if x_layout.dims().last() != Some(&weight.len()) {
-            candle_core::bail!("rms-norm: {:?} against a weight of {}", x_layout.dims(), weight.len());
+            candle_core::bail!(
+                "rms-norm: {:?} against a weight of {}",
+                x_layout.dims(),
+                weight.len()
+            );
         }
         let mut y = vec![0.0; x.len()];
         dispatch(Forward {
@@ -105,7 +109,11 @@ impl Kernel for Forward<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let width = self.weight.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for (x, y) in self
+            .x
+            .chunks_exact(width)
+            .zip(self.y.chunks_exact_mut(width))
+        {
             let inverse = S::splat(inverse_rms::<S>(x, self.eps));
             combine::<S>(x, self.weight, y, |x, weight| x.mul(inverse).mul(weight));
         }
@@ -136,7 +144,9 @@ impl Kernel for Backward<'_> {
             combine::<S>(dy, self.weight, &mut scaled, |dy, weight| dy.mul(weight));
             let [dot, _] = sums::<S>(&scaled, x, |u, x| [u.mul(x.mul(lanes)), S::splat(0.0)]);
             let mean = S::splat(dot / width as f32);
-            combine::<S>(&scaled, x, dx, |u, x| u.sub(x.mul(lanes).mul(mean)).mul(lanes));
+            combine::<S>(&scaled, x, dx, |u, x| {
+                u.sub(x.mul(lanes).mul(mean)).mul(lanes)
+            });
             combine3::<S>(dy, x, self.dweight, |dy, x, sum| dy.fma(x.mul(lanes), sum));
         }
     }

@@ -78,8 +78,14 @@ pub fn rope_composed(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result
     let (tokens, _, width) = x.dims3()?;
     let turns = Tensor::from_vec(table.gather(positions), (tokens, 1, width), x.device())?;
     let turns = turns.to_dtype(wide.dtype())?;
-    let (cos, sin) = (turns.narrow(2, 0, width / 2)?, turns.narrow(2, width / 2, width / 2)?);
-    let (left, right) = (wide.narrow(2, 0, width / 2)?, wide.narrow(2, width / 2, width / 2)?);
+    let (cos, sin) = (
+        turns.narrow(2, 0, width / 2)?,
+        turns.narrow(2, width / 2, width / 2)?,
+    );
+    let (left, right) = (
+        wide.narrow(2, 0, width / 2)?,
+        wide.narrow(2, width / 2, width / 2)?,
+    );
     let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
     let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
     Tensor::cat(&[turned_left, turned_right], 2)?.to_dtype(x.dtype())

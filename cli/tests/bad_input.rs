@@ -1,0 +1,111 @@
+//! What a person gets wrong is answered by an error that names the thing and what to do.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::sqlenv;
+
+/// Runs the program, expects failure, and returns what it said.
+fn complaint(args: &[&str]) -> String {
+    let output = sqlenv(args).output().unwrap();
+    assert!(!output.status.success(), "{args:?} should fail");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn check(args: &[&str], parts: &[&str]) {
+    let text = complaint(args);
+    for part in parts {
+        assert!(
+            text.contains(part),
+            "{args:?} should mention {part:?}, said: {text}"
+        );
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn wrong_words() {
+    check(&["trian"], &["trian", "train"]);
+    check(&["train", "--sed", "3"], &["--sed", "--seed"]);
+    check(&["train", "--set", "learner.stepz=3"], &["stepz", "steps"]);
+    check(&["train", "--set", "steps"], &["steps", "KEY=VALUE"]);
+    check(&["train", "--config", "nowhere.toml"], &["nowhere.toml"]);
+    check(&["train", "--log", "=loud="], &["--log"]);
+    check(
+        &["eval", "--split", "nosuch", "--policy", "random"],
+        &["nosuch", "eval", "train"],
+    );
+    check(&["play", "--question", "nosuch"], &["nosuch"]);
+    check(&["report", "nowhere"], &["nowhere"]);
+    check(
+        &[
+            "actor",
+            "--env",
+            "not an address",
+            "--learner",
+            "http://127.0.0.1:1",
+        ],
+        &["--env", "http://HOST:PORT"],
+    );
+}
+
+#[test]
+fn wrong_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    check(&["eval", "--model", path], &[path, "config.json"]);
+    check(
+        &["eval", "--model", "/nowhere"],
+        &["/nowhere", "config.json"],
+    );
+    check(&["eval", "--data", path], &[path]);
+    check(&["data", "check", "/nowhere"], &["/nowhere"]);
+    check(
+        &["train", "--resume", "--runs-dir", path, "--name", "gone"],
+        &["gone"],
+    );
+    check(
+        &["train", "--runs-dir", "/proc/nowhere"],
+        &["/proc/nowhere"],
+    );
+}
+
+#[test]
+fn a_run_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("mine")).unwrap();
+    fs::write(dir.path().join("mine/config.toml"), "").unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
+    check(
+        &["train", "--runs-dir", runs_dir, "--name", "mine"],
+        &["mine", "--resume", "--name"],
+    );
+}
+
+#[test]
+fn broken_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let built = sqlenv(&["data", "build", "--out", data]).output().unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let database = Path::new(data).join("databases/shop/shop.sqlite");
+    let mut bytes = fs::read(&database).unwrap();
+    bytes[5_000] ^= 1;
+    fs::write(&database, bytes).unwrap();
+    check(
+        &["eval", "--data", data, "--policy", "random"],
+        &["shop.sqlite"],
+    );
+    fs::write(
+        Path::new(data).join("questions/eval.jsonl"),
+        "{\"question_id\": 3}\n",
+    )
+    .unwrap();
+    check(&["data", "stats", data], &["eval.jsonl"]);
+}

@@ -1,0 +1,49 @@
+//! The binary under test as processes.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// The workspace's root, where the project's own data is built.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The program with these arguments, run from the workspace's root.
+pub fn sqlenv(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// A process that is killed when the test ends.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a role on a free port and waits until it says where it serves.
+#[allow(dead_code, reason = "not every test file starts roles")]
+pub fn serve(args: &[&str]) -> (Running, String) {
+    let mut child = sqlenv(args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = loop {
+        let line = lines
+            .next()
+            .expect("the role ended before it served")
+            .unwrap();
+        if let Some((_, address)) = line.split_once("serves on ") {
+            break format!("http://{}", address.trim());
+        }
+    };
+    // The pipe must not fill up.
+    std::thread::spawn(move || lines.for_each(drop));
+    (Running(child), address)
+}

@@ -1,0 +1,76 @@
+//! The three roles as processes over TCP, with an actor killed in the middle.
+
+mod common;
+
+use std::{process::Stdio, thread::sleep, time::Duration};
+
+use common::{Running, serve, sqlenv};
+
+/// A run of 6 small steps that two actors serve; one is killed (SIGKILL) after the first step, and a third takes its place.
+#[test]
+fn a_run_over_tcp_survives_a_killed_actor() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let run_dir = run_dir.to_str().unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let settings = [
+        "--preset",
+        "smoke",
+        "--set",
+        "learner.steps=6",
+        "--set",
+        "learner.lease_seconds=2",
+    ];
+    let mut args = vec![
+        "learner",
+        "--listen",
+        "127.0.0.1:0",
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir,
+    ];
+    args.extend(settings);
+    let (mut learner, address) = serve(&args);
+    let actor = |id: &str| {
+        let args = ["actor", "--env", &env, "--learner", &address, "--id", id];
+        Running(sqlenv(&args).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut first = actor("first");
+    let _second = actor("second");
+    let metrics = std::path::Path::new(run_dir).join("metrics.jsonl");
+    let steps = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
+    while steps() == 0 {
+        assert!(
+            learner.0.try_wait().unwrap().is_none(),
+            "the learner ended early"
+        );
+        sleep(Duration::from_millis(20));
+    }
+    first.0.kill().unwrap();
+    let _third = actor("third");
+    let status = learner.0.wait().unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(steps(), 6);
+    assert!(
+        std::path::Path::new(run_dir)
+            .join("checkpoints/step_6/hf/model.safetensors")
+            .exists()
+    );
+}
+
+/// A port that is taken is an error that names it and the flag.
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = sqlenv(&["env-node", "--listen", &address])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text.contains(&address) && text.contains("--listen"),
+        "{text}"
+    );
+}

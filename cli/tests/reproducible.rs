@@ -1,0 +1,101 @@
+//! A run is a function of its seed: the same weights with one or two actors, and after an interruption.
+
+mod common;
+
+use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
+
+use common::sqlenv;
+
+fn train(runs_dir: &Path, name: &str, more: &[&str]) {
+    let runs_dir = runs_dir.to_str().unwrap();
+    let mut args = vec![
+        "train",
+        "--preset",
+        "smoke",
+        "--runs-dir",
+        runs_dir,
+        "--name",
+        name,
+    ];
+    args.extend(more);
+    let output = sqlenv(&args).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
+    fs::read(runs_dir.join(name).join("model/model.safetensors")).unwrap()
+}
+
+#[test]
+fn one_actor_or_two_or_an_interruption_give_the_same_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = ["--set", "learner.steps=4"];
+    let with_actors = |name: &str, count: &str| {
+        train(
+            dir.path(),
+            name,
+            &[&steps[..], &["--set", &format!("actors.count={count}")]].concat(),
+        );
+    };
+    with_actors("one", "1");
+    with_actors("two", "2");
+    assert!(
+        weights(dir.path(), "one") == weights(dir.path(), "two"),
+        "1 and 2 actors differ"
+    );
+
+    interrupt(dir.path(), "stopped", &steps);
+    train(dir.path(), "stopped", &["--resume"]);
+    assert!(
+        weights(dir.path(), "one") == weights(dir.path(), "stopped"),
+        "the resumed run differs"
+    );
+
+    train(
+        dir.path(),
+        "other",
+        &[&steps[..], &["--seed", "7"]].concat(),
+    );
+    assert!(
+        weights(dir.path(), "one") != weights(dir.path(), "other"),
+        "the seed has no effect"
+    );
+}
+
+/// Starts a run and presses Ctrl-C once it has made a GRPO step.
+fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
+    let dir = runs_dir.to_str().unwrap();
+    let mut args = vec![
+        "train",
+        "--preset",
+        "smoke",
+        "--runs-dir",
+        dir,
+        "--name",
+        name,
+    ];
+    args.extend(more);
+    let mut child = sqlenv(&args).stderr(Stdio::null()).spawn().unwrap();
+    let metrics = runs_dir.join(name).join("metrics.jsonl");
+    while !fs::read_to_string(&metrics).is_ok_and(|text| text.contains("\"grpo\"")) {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the run ended before it was interrupted"
+        );
+        sleep(Duration::from_millis(10));
+    }
+    let interrupted = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(interrupted.success());
+    assert_eq!(
+        child.wait().unwrap().code(),
+        Some(130),
+        "an interrupted run says so by its exit code"
+    );
+}
