@@ -211,6 +211,8 @@ impl Actor {
     async fn idle(&self, milliseconds: u32) {
         metrics::record_idle(milliseconds);
         let mut version = self.version.clone();
+        // The clone has seen no change since the first weights; without this it would not wait.
+        version.mark_unchanged();
         let pause = Duration::from_millis(milliseconds.into());
         // Either way it is time to ask again.
         let _ = tokio::time::timeout(pause, version.changed()).await;
