@@ -48,6 +48,13 @@ pub struct Seat {
 impl Table {
     /// Plays one episode.
     pub async fn play(&self, policy: &dyn Policy, seat: &Seat) -> Trajectory {
+        Trajectory {
+            question_id: seat.question_id.clone(),
+            ..self.play_to_its_end(policy, seat).await
+        }
+    }
+
+    async fn play_to_its_end(&self, policy: &dyn Policy, seat: &Seat) -> Trajectory {
         let member = seat.coordinates.member;
         let reset = match self.reset(seat).await {
             Ok(reset) => reset,

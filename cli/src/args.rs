@@ -31,6 +31,8 @@ pub enum Command {
     Play(PlayArgs),
     /// Write a run's report again.
     Report(ReportArgs),
+    /// Write a run's trajectories as JSON lines: messages and tools as OpenAI spells them, tokens, masks, log-probabilities.
+    Trajectories(TrajectoriesArgs),
     /// Build, check or describe data.
     #[command(subcommand)]
     Data(DataCommand),
@@ -189,6 +191,16 @@ pub struct PlayArgs {
 pub struct ReportArgs {
     /// The run's folder.
     pub run_dir: PathBuf,
+}
+
+/// Arguments of `sqlenv trajectories`.
+#[derive(Clone, Debug, Parser)]
+pub struct TrajectoriesArgs {
+    /// The run's folder.
+    pub run_dir: PathBuf,
+    /// The file to write; without it stdout.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 /// Commands on data.

@@ -10,7 +10,7 @@ use crate::{
     args::{Args, Command, TrainArgs},
     data_command, doctor, eval_command, play_command,
     progress::Progress,
-    report, roles, shutdown, train,
+    report, roles, shutdown, train, trajectories,
 };
 
 /// How a command ended without an error.
@@ -59,6 +59,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Play(args) => play_command::play(&args, progress).await?,
         Command::Report(args) => println!("{}", report::write(&args.run_dir)?.display()),
+        Command::Trajectories(args) => trajectories::write(&args)?,
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,

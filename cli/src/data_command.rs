@@ -78,7 +78,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         concurrency: config.evaluation.concurrency,
     };
     let episodes = demonstrate(&demonstrator, &examiner.table(&chat), &wanted, |done, _| {
-        stage.set(done as u64)
+        stage.set(done as u64);
     })
     .await;
     stage.finish("");

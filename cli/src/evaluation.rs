@@ -35,7 +35,14 @@ impl HeldOut {
     pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
         let settings = &config.evaluation;
         let mut eval = shuffled(setup, "eval");
-        let curve = eval.split_off(settings.questions.min(eval.len()));
+        let wanted = settings.questions + settings.curve_questions;
+        // Too few for both: they are shared out in the wanted proportion.
+        let for_table = if eval.len() < wanted {
+            eval.len() * settings.questions / wanted
+        } else {
+            settings.questions
+        };
+        let curve = eval.split_off(for_table);
         let mut table = vec![("eval".to_owned(), eval)];
         for split in setup.dataset.split_names() {
             if split.starts_with("eval-unseen") {

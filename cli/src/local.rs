@@ -104,3 +104,14 @@ impl LocalRun {
 pub fn checkpoint_model(path: &Path) -> Result<Model> {
     Ok(Model::open(&path.join("hf"), &Device::Cpu, DType::F32)?)
 }
+
+/// The model of a run's newest whole checkpoint, if there is one.
+///
+/// # Errors
+/// A checkpoint cannot be read.
+pub fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
+    let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
+    newest
+        .map(|checkpoint| checkpoint_model(&checkpoint.path))
+        .transpose()
+}

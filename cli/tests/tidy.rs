@@ -1,5 +1,7 @@
 //! The dependency picture of ARCHITECTURE.md, held against the manifests.
 
+#![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
+
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Crate and the crates of this workspace that it may depend on.

@@ -105,6 +105,17 @@ impl Journal {
     }
 }
 
+/// The groups of a journal, oldest first, without touching the file: another process may be writing it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read(path: &Path) -> Result<Vec<SubmitRequest>> {
+    let mut file = File::open(path).at("open the journal", path)?;
+    let length = file.metadata().at("read the journal", path)?.len();
+    let (entries, _) = read_entries(&mut file, 0, length).at("read the journal", path)?;
+    Ok(entries.into_iter().map(|entry| entry.request).collect())
+}
+
 /// All whole records from byte `from` on, and where they end.
 fn read_entries(file: &mut File, from: u64, length: u64) -> io::Result<(Vec<Entry>, u64)> {
     let mut offset = from.min(length);
@@ -178,6 +189,7 @@ mod tests {
         assert_eq!(read, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
         let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
         assert_eq!(entries.len(), 1);
+        assert_eq!(read(&path).unwrap().len(), 3);
         assert_eq!(Journal::open(&path, journal.end()).unwrap().1, []);
     }
 

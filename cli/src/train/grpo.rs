@@ -1,6 +1,6 @@
 //! The GRPO stage: trains in this process, records each step, and draws the learning curve.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::Result;
 use learner::{Event, Learner};
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     evaluation::{Candidate, Examiner, HeldOut},
-    local::{LocalRun, checkpoint_model},
+    local::{LocalRun, checkpoint_model, newest_model},
     progress,
     run::{Mode, PolicyName, RunFolder, Stage, StepRecord},
 };
@@ -91,14 +91,6 @@ pub(super) async fn grpo(
     Ok(Some((model, step)))
 }
 
-/// The newest checkpoint's model, where a run that is resumed had no step left to make.
-fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
-    let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
-    newest
-        .map(|checkpoint| checkpoint_model(&checkpoint.path))
-        .transpose()
-}
-
 fn note(stage: &progress::Stage, step: u64, metrics: &learner::metrics::Metrics) {
     stage.set(step);
     let figure = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
@@ -119,7 +111,8 @@ struct Curve<'a> {
 impl Curve<'_> {
     async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
         let every = self.examiner.config.evaluation.every_steps;
-        let is_due = every > 0 && (step % every == 0 || step == self.examiner.config.learner.steps);
+        let is_due =
+            every > 0 && (step.is_multiple_of(every) || step == self.examiner.config.learner.steps);
         if is_due {
             self.point(model, step).await
         } else {

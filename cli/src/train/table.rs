@@ -11,8 +11,8 @@ use crate::{
     run::{Mode, PolicyName, RunFolder},
 };
 
-/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for the
-/// main block alone.
+/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for a
+/// quarter of the main block.
 pub(super) async fn baselines(
     folder: &RunFolder,
     examiner: &Examiner<'_>,
@@ -89,12 +89,16 @@ impl<'a> Sitting<'a> {
     }
 
     async fn sit(&self, policy: &dyn Policy) -> Result<()> {
-        for (split, questions) in HeldOut::draw(self.examiner.config, self.examiner.setup).table {
+        for (split, mut questions) in HeldOut::draw(self.examiner.config, self.examiner.setup).table
+        {
             let is_main = split == "eval";
-            let main_only =
-                self.candidate.mode == Mode::Sampled || self.candidate.policy == PolicyName::Base;
+            let is_base = self.candidate.policy == PolicyName::Base;
+            let main_only = self.candidate.mode == Mode::Sampled || is_base;
             if self.is_recorded(&split)? || (main_only && !is_main) {
                 continue;
+            }
+            if is_base {
+                questions.truncate(questions.len().div_ceil(4));
             }
             let (evaluation, episodes) = self
                 .examiner

@@ -104,6 +104,7 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
                 episode_return: terminal,
                 correct,
                 scored: true,
+                question_id: String::new(),
                 failure: String::new(),
             }
         })

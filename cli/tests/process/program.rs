@@ -7,19 +7,19 @@ use std::{
 };
 
 /// The workspace's root, where the project's own data is built.
-pub fn root() -> &'static Path {
+fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// The program with these arguments, run from the workspace's root.
-pub fn sqlenv(args: &[&str]) -> Command {
+pub(crate) fn sqlenv(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
     command.args(args).current_dir(root());
     command
 }
 
 /// A process that is killed when the test ends.
-pub struct Running(pub Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -30,8 +30,7 @@ impl Drop for Running {
 }
 
 /// Starts a role on a free port and waits until it says where it serves.
-#[allow(dead_code, reason = "not every test file starts roles")]
-pub fn serve(args: &[&str]) -> (Running, String) {
+pub(crate) fn serve(args: &[&str]) -> (Running, String) {
     let mut child = sqlenv(args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address = loop {

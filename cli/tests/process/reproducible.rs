@@ -1,10 +1,8 @@
 //! A run is a function of its seed: the same weights with one or two actors, and after an interruption.
 
-mod common;
-
 use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
 
-use common::sqlenv;
+use crate::program::sqlenv;
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {
     let runs_dir = runs_dir.to_str().unwrap();

@@ -1,10 +1,8 @@
 //! The three roles as processes over TCP, with an actor killed in the middle.
 
-mod common;
-
 use std::{process::Stdio, thread::sleep, time::Duration};
 
-use common::{Running, serve, sqlenv};
+use crate::program::{Running, serve, sqlenv};
 
 /// A run of 6 small steps that two actors serve; one is killed (SIGKILL) after the first step, and a third takes its place.
 #[test]

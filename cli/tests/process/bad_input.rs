@@ -1,10 +1,8 @@
 //! What a person gets wrong is answered by an error that names the thing and what to do.
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::sqlenv;
+use crate::program::sqlenv;
 
 /// Runs the program, expects failure, and returns what it said.
 fn complaint(args: &[&str]) -> String {

@@ -1,0 +1,105 @@
+//! `sqlenv trajectories`: a run's journal as JSON lines, one trajectory a line.
+//!
+//! Invariant: tokens are copied as they were sampled; the messages beside them are a view for people and for trainers that
+//! read OpenAI's shape. The journal is only read, so a run may go on meanwhile.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+};
+
+use anyhow::{Context as _, Result};
+use learner::journal;
+use policy::Chat;
+use proto::v1::{Segment, Trajectory, Turn};
+use serde_json::{Value, json};
+
+use crate::{args::TrajectoriesArgs, local::newest_model};
+
+/// Writes all trajectories.
+///
+/// # Errors
+/// The folder is no run's, or the file cannot be written.
+pub fn write(args: &TrajectoriesArgs) -> Result<()> {
+    let chat = newest_model(&args.run_dir)?
+        .with_context(|| {
+            format!(
+                "{} has no checkpoint; give the folder of a run",
+                args.run_dir.display()
+            )
+        })?
+        .chat;
+    let groups = journal::read(&args.run_dir.join("journal.bin"))?;
+    let mut out: Box<dyn Write> = match &args.out {
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            Box::new(BufWriter::new(file))
+        }
+        None => Box::new(io::stdout().lock()),
+    };
+    for group in &groups {
+        for trajectory in &group.trajectories {
+            let line = line(&chat, group.group_index, trajectory)?;
+            writeln!(out, "{line}").context("cannot write the trajectories")?;
+        }
+    }
+    out.flush().context("cannot write the trajectories")
+}
+
+fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value> {
+    let versions = || trajectory.turns.iter().map(|turn| turn.policy_version);
+    Ok(json!({
+        "question_id": trajectory.question_id,
+        "group_index": group_index,
+        "member": trajectory.member,
+        "return": trajectory.episode_return,
+        "correct": trajectory.correct,
+        "scored": trajectory.scored,
+        "failure": trajectory.failure,
+        "policy_span": [versions().min(), versions().max()],
+        "prompt": prompt(chat, trajectory)?,
+        "messages": trajectory.turns.iter().enumerate().flat_map(|(at, turn)| messages(at, turn)).collect::<Vec<_>>(),
+        "segments": trajectory.segments.iter().map(segment).collect::<Vec<_>>(),
+    }))
+}
+
+/// What stood before the first completion, as text.
+fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
+    let (Some(segment), Some(turn)) = (trajectory.segments.first(), trajectory.turns.first())
+    else {
+        return Ok(String::new());
+    };
+    Ok(chat.decode(&segment.tokens[..turn.completion_start as usize])?)
+}
+
+/// A turn as the assistant's call and the tool's reply.
+fn messages(at: usize, turn: &Turn) -> [Value; 2] {
+    let action = turn.action.clone().unwrap_or_default();
+    let (name, parameter) = match action.action_type.as_str() {
+        "DESCRIBE" => ("describe", "table_name"),
+        "SAMPLE" => ("sample", "table_name"),
+        "ANSWER" => ("answer", "value"),
+        _ => ("query", "sql"),
+    };
+    // OpenAI's shape has arguments as a string of JSON.
+    let arguments = json!({parameter: action.argument}).to_string();
+    let id = format!("call_{at}");
+    let call =
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    [
+        json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+        json!({
+            "role": "tool",
+            "tool_call_id": id,
+            "content": turn.observation_text,
+            "is_error": turn.observation_is_error,
+            "malformed_call": turn.malformed,
+            "reward": turn.reward,
+        }),
+    ]
+}
+
+fn segment(segment: &Segment) -> Value {
+    json!({"tokens": segment.tokens, "mask": segment.mask, "logprobs": segment.logprobs})
+}

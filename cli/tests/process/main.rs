@@ -1,0 +1,8 @@
+//! The program as people run it: real processes, real ports, real signals.
+
+#![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
+
+mod bad_input;
+mod program;
+mod reproducible;
+mod roles;
