@@ -212,6 +212,7 @@ mod tests {
             episode_return: 1.25,
             correct,
             scored: true,
+            question_id: String::new(),
             failure: String::new(),
         }
     }
