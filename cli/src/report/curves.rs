@@ -126,9 +126,10 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Element> {
             .map(point)
             .collect(),
     };
+    let main_split = evaluations.curve_split();
     let mut lines = vec![
-        line("greedy", "grpo", EVAL, Mode::Greedy),
-        line("sampled", "second", EVAL, Mode::Sampled),
+        line("greedy", "grpo", main_split, Mode::Greedy),
+        line("sampled", "second", main_split, Mode::Sampled),
         line(
             "new databases",
             "third",
@@ -160,7 +161,7 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Element> {
     Some(
         figure(
             "Accuracy over training",
-            "Questions answered right; bands: Wilson's 95\u{a0}% interval. Dashed: policies that GRPO does not change, on new queries.",
+            "Questions answered right; bands: Wilson's 95\u{a0}% interval. Dashed: policies that GRPO does not change, on new queries. Where a run asks the curve's questions apart, they are not those of the table.",
             [
                 chart.draw(960.0, 340.0).attr("data-width", "wide"),
                 chart.draw(400.0, 320.0).attr("data-width", "narrow"),

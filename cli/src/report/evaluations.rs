@@ -1,6 +1,6 @@
 //! Questions the report asks of a run's evaluations. Pure.
 
-use crate::run::{Evaluation, Mode, PolicyName};
+use crate::run::{CURVE_SPLIT, Evaluation, Mode, PolicyName};
 
 /// The split that the headline and the curves are about.
 pub(super) const EVAL: &str = "eval";
@@ -28,6 +28,12 @@ impl<'a> Evaluations<'a> {
             .iter()
             .filter(|e| e.policy == policy && e.split == split && mode_of(e) == mode)
             .max_by_key(|e| e.step)
+    }
+
+    /// The split of the learning curve: questions of their own where the run asked any.
+    pub(super) fn curve_split(self) -> &'static str {
+        let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
+        if has_own { CURVE_SPLIT } else { EVAL }
     }
 
     /// GRPO's evaluations by step, the warm start in front as step 0.

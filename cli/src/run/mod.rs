@@ -8,6 +8,6 @@ mod records;
 
 pub use folder::{Records, RunFolder};
 pub use records::{
-    Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunInfo, RunStatus, Stage,
+    CURVE_SPLIT, Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunInfo, RunStatus, Stage,
     StageTime, StepRecord, Tally, Transcript,
 };

@@ -138,6 +138,9 @@ pub enum Mode {
     Sampled,
 }
 
+/// The split name of the learning curve's questions, which are held out like `eval`'s and apart from the table's.
+pub const CURVE_SPLIT: &str = "eval/curve";
+
 /// One evaluation, a line of `evaluations.jsonl`. Rates lie in 0..=1; the interval is Wilson's at 95 %.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
