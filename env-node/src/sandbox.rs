@@ -3,7 +3,8 @@
 //! Layers: file read-only and immutable; schema functions and extensions off; an authorizer that allows SELECT, reads of
 //! the schema's own tables, and listed functions; limits on sizes; a budget in virtual machine steps, which stops a
 //! query at the same step on every machine; a wall clock for the work those steps do not see.
-//! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart.
+//! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart: whoever
+//! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`).
 //! Leaves out metering of single string functions, a cap on SQLite's allocator and a pinned clock; functions that read
 //! the clock or chance are not listed, so they cannot be called.
 
@@ -186,6 +187,11 @@ impl Sandbox {
             meter,
             limits: limits.clone(),
         })
+    }
+
+    /// Seconds that a query may take by the clock.
+    pub(crate) fn wall_clock_seconds(&self) -> f64 {
+        self.limits.wall_clock_seconds
     }
 
     /// Runs one SELECT and reads at most `limits.rows` rows.
