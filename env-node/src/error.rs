@@ -64,7 +64,7 @@ pub enum EnvError {
     /// A query thread failed. Remedy: retry; the step was not applied.
     #[error("env-node failed inside: {0}; the step was not applied, retry it")]
     Internal(String),
-    /// The server stopped on a transport error.
-    #[error("env-node server failed: {0}")]
+    /// The server stopped on a transport error, which is the source.
+    #[error("env-node server failed")]
     Serve(#[from] tonic::transport::Error),
 }
