@@ -1,5 +1,7 @@
 //! One client type, two ways to the server: answers, status codes and size limits are alike in process and over TCP.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
 use proto::{
     EnvClient, Transport,
     v1::{
