@@ -100,7 +100,7 @@ pub struct Sampled {
     pub logprob: f32,
 }
 
-/// Draws a token from one row of `logits` [V]. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
+/// Draws a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
 pub fn sample(
     logits: &[f32],
     vocabulary_size: usize,
