@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The file system refused. Remedy: the path's existence, its permissions, or the space on its disk.
-    #[error("{}: cannot {action}: {source}{}", path.display(), io_remedy(source))]
+    #[error("{}: cannot {action}: {cause}{}", path.display(), io_remedy(cause))]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was tried, as an infinitive: "read", "write".
         action: &'static str,
-        /// The system's reason.
-        source: std::io::Error,
+        /// The system's reason; part of the message, hence not a source as well.
+        cause: std::io::Error,
     },
     /// A file is not what it should be. Remedy: in the message.
     #[error("{}: {problem}", path.display())]
@@ -27,28 +27,28 @@ pub enum DataError {
     #[error("{0}")]
     Request(String),
     /// SQLite refused while a database was being written. Remedy: space on the disk; else a bug.
-    #[error("{}: SQLite: {source}{}", path.display(), sqlite_remedy(source))]
+    #[error("{}: SQLite: {cause}{}", path.display(), sqlite_remedy(cause))]
     Sqlite {
         /// The database file.
         path: PathBuf,
-        /// SQLite's reason.
-        source: rusqlite::Error,
+        /// SQLite's reason; part of the message, hence not a source as well.
+        cause: rusqlite::Error,
     },
 }
 
 impl DataError {
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Io {
+        move |cause| Self::Io {
             path: path.to_owned(),
             action,
-            source,
+            cause,
         }
     }
 
     pub(crate) fn sqlite(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
-        move |source| Self::Sqlite {
+        move |cause| Self::Sqlite {
             path: path.to_owned(),
-            source,
+            cause,
         }
     }
 
@@ -60,9 +60,12 @@ impl DataError {
     }
 }
 
-fn io_remedy(source: &std::io::Error) -> &'static str {
-    match source.kind() {
+fn io_remedy(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
         std::io::ErrorKind::NotFound => "; check the path",
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+            "; a file is in the way, choose another folder"
+        }
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
             "; choose a folder that you may use"
         }
@@ -73,8 +76,8 @@ fn io_remedy(source: &std::io::Error) -> &'static str {
     }
 }
 
-fn sqlite_remedy(source: &rusqlite::Error) -> &'static str {
-    match source.sqlite_error_code() {
+fn sqlite_remedy(cause: &rusqlite::Error) -> &'static str {
+    match cause.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure) => {
             "; free space on this disk or choose another folder"
         }

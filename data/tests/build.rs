@@ -414,6 +414,8 @@ fn a_foreign_folder_is_not_replaced() {
         "{error}"
     );
     assert!(out.join("chapter.txt").is_file());
+    let entries = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(entries, 1, "nothing is left beside it");
 }
 
 #[test]
@@ -421,11 +423,11 @@ fn a_path_that_cannot_be_written_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = build(&file.join("data"), 1, &mut |_| {})
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("file") && error.contains("cannot create"),
-        "{error}"
-    );
+    let error = build(&file.join("data"), 1, &mut |_| {}).unwrap_err();
+    let message = error.to_string();
+    for part in ["file", "cannot create", "choose another folder"] {
+        assert!(message.contains(part), "{message}");
+    }
+    // The message has the cause; a source would tell it a second time.
+    assert!(std::error::Error::source(&error).is_none());
 }

@@ -6,17 +6,21 @@
 )]
 
 use std::collections::BTreeSet;
+use std::io::{Write as _, stderr};
 use std::path::PathBuf;
 
 use data::{AnswerType, Dataset, SQLENV_TEN};
 
+/// Spider's folder; `None`, and a line on stderr itself, where it is not there: the harness keeps what a passing test
+/// prints.
 fn spider() -> Option<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
     if !dir.is_dir() {
-        eprintln!(
-            "SKIPPED: no Spider data at {}; nothing was tested",
+        let line = format!(
+            "SKIPPED: a test of Spider's own files, because {} is not there\n",
             dir.display()
         );
+        let _ = stderr().write_all(line.as_bytes());
     }
     dir.is_dir().then_some(dir)
 }

@@ -3,7 +3,7 @@
 //! Invariant: a default config serves; whatever changes what an agent can see is part of the environment version (see
 //! [`EnvConfig::environment_version`]), so that nodes of unlike rules refuse each other's tokens.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -41,10 +41,14 @@ pub struct EnvConfig {
     pub result: ResultLimits,
     /// Seconds from Reset until a token expires.
     pub token_ttl_seconds: u64,
-    /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent: random at start, so
-    /// that tokens end with the process. Never written out.
+    /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent, and no file either:
+    /// random at start, so that tokens end with the process. Never written out. On a command line other users of the
+    /// machine can read it; `signing_key_file` keeps it from them.
     #[serde(skip_serializing)]
     pub signing_key: Option<SigningKey>,
+    /// File that holds the key, in place of `signing_key`; blanks and line ends around the key do not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signing_key_file: Option<PathBuf>,
 }
 
 /// What one query may use.
@@ -53,7 +57,8 @@ pub struct EnvConfig {
 pub struct SqlLimits {
     /// Steps of SQLite's virtual machine: a time-out that is the same on every machine.
     pub vm_steps: u64,
-    /// Backstop for work that virtual machine steps do not see, in seconds.
+    /// Backstop for work that virtual machine steps do not see, in seconds; the first hit of a step fails the call, as
+    /// `UNAVAILABLE`.
     pub wall_clock_seconds: f64,
     /// Bytes of one string, blob or row.
     pub value_bytes: u32,
@@ -113,6 +118,7 @@ impl Default for EnvConfig {
             result: ResultLimits::default(),
             token_ttl_seconds: 24 * 3_600,
             signing_key: None,
+            signing_key_file: None,
         }
     }
 }
@@ -121,7 +127,7 @@ impl Default for SqlLimits {
     fn default() -> Self {
         Self {
             vm_steps: 20_000_000,
-            wall_clock_seconds: 2.0,
+            wall_clock_seconds: 5.0,
             value_bytes: 16 << 10,
             statement_bytes: 16 << 10,
             rows: 200,
@@ -190,12 +196,40 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
-        match &self.signing_key {
-            Some(key) if key.as_bytes().len() < MIN_SIGNING_KEY_BYTES => refuse(
-                "signing_key",
-                "give at least 32 bytes, or none for a random key",
+        Ok(())
+    }
+
+    /// The key that nodes share, from the setting or the file; none where neither is given.
+    pub(crate) fn shared_key(&self) -> Result<Option<SigningKey>, EnvError> {
+        let refuse = |field, remedy: String| Err(EnvError::Config { field, remedy });
+        let (field, key) = match (&self.signing_key, &self.signing_key_file) {
+            (None, None) => return Ok(None),
+            (Some(key), None) => ("signing_key", key.clone()),
+            (None, Some(path)) => match std::fs::read_to_string(path) {
+                Ok(text) => ("signing_key_file", SigningKey(text.trim().to_owned())),
+                Err(error) => {
+                    return refuse(
+                        "signing_key_file",
+                        format!(
+                            "{} cannot be read: {error}; give a text file that this process may read",
+                            path.display()
+                        ),
+                    );
+                }
+            },
+            (Some(_), Some(_)) => {
+                return refuse(
+                    "signing_key_file",
+                    "signing_key is given too; give one of them".to_owned(),
+                );
+            }
+        };
+        match key.as_bytes().len() {
+            MIN_SIGNING_KEY_BYTES.. => Ok(Some(key)),
+            bytes => refuse(
+                field,
+                format!("the key has {bytes} bytes; give at least 32, or none for a random key"),
             ),
-            _ => Ok(()),
         }
     }
 }
@@ -210,7 +244,7 @@ mod tests {
             signing_key: Some("0123456789abcdef0123456789abcdef".to_owned().into()),
             ..EnvConfig::default()
         };
-        assert!(config.validate().is_ok());
+        assert!(config.shared_key().unwrap().is_some());
         assert!(!format!("{config:?}").contains("abcdef"));
         let written = serde_json::to_string(&config).unwrap();
         assert!(!written.contains("abcdef"));
@@ -226,9 +260,47 @@ mod tests {
         };
         assert_eq!(
             config.validate().unwrap_err().to_string(),
-            "env-node setting step_budget is out of range: give 1 to 1000"
+            "env-node setting step_budget cannot be used: give 1 to 1000"
         );
         let unknown = serde_json::from_str::<EnvConfig>(r#"{"step_bugdet": 3}"#);
         assert!(unknown.unwrap_err().to_string().contains("step_bugdet"));
+    }
+
+    #[test]
+    fn a_key_file_is_the_key_without_its_line_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            EnvConfig {
+                signing_key_file: Some(path),
+                ..EnvConfig::default()
+            }
+        };
+        let key = "0123456789abcdef0123456789abcdef";
+        let config = file("key", &format!("{key}\n"));
+        let read = config.shared_key().unwrap().unwrap();
+        assert_eq!(read.as_bytes(), key.as_bytes());
+        assert!(EnvConfig::default().shared_key().unwrap().is_none());
+
+        let both = EnvConfig {
+            signing_key: Some(key.to_owned().into()),
+            ..config
+        };
+        let absent = EnvConfig {
+            signing_key_file: Some(folder.path().join("absent")),
+            ..EnvConfig::default()
+        };
+        for (config, part) in [
+            (both, "give one of them"),
+            (absent, "absent cannot be read"),
+            (file("short", "0123\n"), "has 4 bytes; give at least 32"),
+        ] {
+            let message = config.shared_key().unwrap_err().to_string();
+            assert!(
+                message.contains("signing_key_file") && message.contains(part),
+                "{message}"
+            );
+        }
     }
 }

@@ -9,12 +9,12 @@ use crate::token::TokenError;
 /// An env-node cannot start, or cannot serve a call.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
-    /// A setting is out of range. Remedy: in the message.
-    #[error("env-node setting {field} is out of range: {remedy}")]
+    /// A setting is out of range, contradicts another or names a file that is no use. Remedy: in the message.
+    #[error("env-node setting {field} cannot be used: {remedy}")]
     Config {
         /// The setting.
         field: &'static str,
-        /// What to give.
+        /// What is wrong, where the field does not say it, and what to give.
         remedy: String,
     },
     /// A database file cannot be served. Remedy: in the message.
@@ -50,10 +50,21 @@ pub enum EnvError {
         /// Length of the queue.
         waiting: usize,
     },
+    /// A query ran into the wall clock: this machine is too busy, or the query does much work in few steps. Remedy: retry;
+    /// the step was not applied.
+    #[error(
+        "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if this lasts, ease the machine or raise sql.wall_clock_seconds"
+    )]
+    WallClock {
+        /// Which query: the agent's, or a question's gold SQL.
+        query: String,
+        /// The setting it ran into.
+        seconds: f64,
+    },
     /// A query thread failed. Remedy: retry; the step was not applied.
     #[error("env-node failed inside: {0}; the step was not applied, retry it")]
     Internal(String),
-    /// The server stopped on a transport error.
-    #[error("env-node server failed: {0}")]
+    /// The server stopped on a transport error, which is the source.
+    #[error("env-node server failed")]
     Serve(#[from] tonic::transport::Error),
 }

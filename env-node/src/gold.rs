@@ -1,14 +1,17 @@
 //! The result of a question's gold SQL, and the verdict on an answer to it.
 //!
-//! Invariant: worked out at most once for each question, on the SQL threads, in the same sandbox and under the same
-//! limits as the agent's queries. Gold rows never leave the node.
+//! Invariant: worked out on the SQL threads, in the same sandbox and under the same limits as the agent's queries, and
+//! kept from then on. What the wall clock cut short is not a result and is never kept. Gold rows never leave the node.
+
+use std::sync::OnceLock;
 
 use data::Question;
 use serde_json::Value;
 
 use crate::{
+    error::EnvError,
     progress::Profile,
-    sandbox::Sandbox,
+    sandbox::{Failure, Sandbox},
     verifier::{Gold, verify_answer},
 };
 
@@ -21,9 +24,25 @@ pub(crate) struct GoldRows {
 }
 
 impl GoldRows {
-    pub(crate) fn run(sandbox: &Sandbox, gold_sql: &str) -> Self {
-        match sandbox.query(gold_sql).rows {
-            Ok(rows) => Self {
+    /// The rows kept in `kept`, or else those of a run. Threads that run it at the same time find the same.
+    ///
+    /// # Errors
+    /// The run hits the wall clock.
+    pub(crate) fn of<'a>(
+        question: &Question,
+        kept: &'a OnceLock<Self>,
+        sandbox: &Sandbox,
+    ) -> Result<&'a Self, EnvError> {
+        if let Some(rows) = kept.get() {
+            return Ok(rows);
+        }
+        let rows = Self::run(question, sandbox)?;
+        Ok(kept.get_or_init(|| rows))
+    }
+
+    fn run(question: &Question, sandbox: &Sandbox) -> Result<Self, EnvError> {
+        match sandbox.query(&question.gold_sql).rows {
+            Ok(rows) => Ok(Self {
                 profile: Some(Profile::new(&rows)),
                 rows: rows.complete.then(|| {
                     rows.rows
@@ -31,17 +50,22 @@ impl GoldRows {
                         .map(|row| row.iter().map(Value::from).collect())
                         .collect()
                 }),
-            },
+            }),
+            Err(error) if error.failure == Failure::WallClock => Err(EnvError::WallClock {
+                query: format!("the gold SQL of question {:?}", question.question_id),
+                seconds: sandbox.wall_clock_seconds(),
+            }),
             Err(error) => {
                 tracing::warn!(
-                    gold_sql,
+                    question_id = question.question_id,
+                    gold_sql = question.gold_sql,
                     error = error.message,
                     "gold SQL fails; its question shows no progress"
                 );
-                Self {
+                Ok(Self {
                     profile: None,
                     rows: None,
-                }
+                })
             }
         }
     }

@@ -135,7 +135,7 @@ impl From<EnvError> for Status {
                 | TokenError::ForeignDatabase { .. },
             ) => Code::FailedPrecondition,
             EnvError::Overloaded { .. } => Code::ResourceExhausted,
-            EnvError::Internal(_) => Code::Unavailable,
+            EnvError::WallClock { .. } | EnvError::Internal(_) => Code::Unavailable,
             EnvError::Config { .. }
             | EnvError::Database { .. }
             | EnvError::Dataset { .. }

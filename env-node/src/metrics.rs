@@ -30,8 +30,8 @@ const QUEUE_DEPTH: &str = "env_queue_depth";
 /// Calls refused, by `code`.
 const REFUSED: &str = "env_refused_calls_total";
 
-/// Describes every metric to the recorder in place. Call after the recorder is installed.
-pub fn describe() {
+/// Describes every metric to the recorder in place; the process installs it before it opens a node.
+pub(crate) fn describe() {
     describe_counter!(EPISODES, "Episodes started, by reward profile");
     describe_counter!(
         EPISODES_ENDED,

@@ -2,6 +2,11 @@
 //!
 //! Invariant: the node holds caches only. A reply is a function of the request, the dataset, the config and, for
 //! expiry, the clock that the caller passes in. Leaves out the wire (`grpc.rs`).
+//!
+//! The wall clock is the one way by which a busy machine could change a reply. A query that hits it is therefore a fault
+//! of the machine: the call fails as `UNAVAILABLE`, nothing is kept, and the retry is the same step. Only if the same
+//! step hits it again on this node is it answered, as an observation, so that no query can hold an episode up for ever.
+//! Gold SQL belongs to the dataset and not to the agent; a hit there always fails the call.
 
 use std::sync::Arc;
 
@@ -21,7 +26,8 @@ use crate::{
     pool::Pool,
     progress::Profile,
     reward::RewardProfile,
-    sandbox::Sandbox,
+    sandbox::{Failure, QueryError, Sandbox},
+    setbacks::{Setbacks, StepId},
     token::{TokenBody, TokenError, TokenKey},
 };
 
@@ -35,6 +41,8 @@ struct Inner {
     config: EnvConfig,
     environment_version: String,
     key: TokenKey,
+    has_shared_key: bool,
+    setbacks: Setbacks,
     catalog: Catalog,
     pool: Pool,
 }
@@ -43,16 +51,26 @@ impl EnvNode {
     /// Verifies every database by hash, reads the schemas and starts the SQL threads.
     ///
     /// # Errors
-    /// A setting out of range, a database file that is missing, changed or broken, or a question on an absent database.
+    /// A setting out of range, a key file that cannot be read, a database file that is missing, changed or broken, or a question on an absent database.
     pub fn open(dataset: Dataset, config: EnvConfig) -> Result<Self, EnvError> {
+        metrics::describe();
         config.validate()?;
+        let shared_key = config.shared_key()?;
         Ok(Self(Arc::new(Inner {
             environment_version: config.environment_version(),
-            key: signing_key(&config)?,
+            has_shared_key: shared_key.is_some(),
+            key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
+            setbacks: Setbacks::default(),
             catalog: Catalog::open(dataset, &config.result)?,
             pool: Pool::new(&config)?,
             config,
         })))
+    }
+
+    /// Whether the key that signs tokens was given, so that nodes can share episodes; else it is random and tokens end
+    /// with this process.
+    pub fn has_shared_key(&self) -> bool {
+        self.0.has_shared_key
     }
 
     /// Starts an episode.
@@ -128,7 +146,7 @@ impl EnvNode {
         let effect = if body.state.done {
             episode::after_the_end(&body.state, node.config.post_episode_penalty)
         } else {
-            node.play(item, &body.state, action).await?
+            node.play(item, &token, &body.state, action).await?
         };
         let token = if body.state.done {
             token
@@ -186,6 +204,7 @@ impl Inner {
     async fn play(
         &self,
         item: &Item,
+        token: &[u8],
         state: &EpisodeState,
         action: &Action,
     ) -> Result<Effect, EnvError> {
@@ -194,35 +213,52 @@ impl Inner {
         let outcome = match &plan {
             Plan::Describe(table) => Outcome::Text(schema.tables[*table].description.clone()),
             Plan::Sample(table) => Outcome::Text(schema.tables[*table].sample.clone()),
-            Plan::Query(sql) => self.query(item, sql).await?,
+            Plan::Query(sql) => self.query(item, token, sql).await?,
             Plan::Answer(answer) => Outcome::Verdict(self.is_right(item, answer).await?),
             Plan::Refuse(error) => Outcome::Error(error.clone()),
         };
         Ok(episode::apply(state, action, &plan, outcome))
     }
 
-    async fn query(&self, item: &Item, sql: &str) -> Result<Outcome, EnvError> {
+    async fn query(&self, item: &Item, token: &[u8], sql: &str) -> Result<Outcome, EnvError> {
+        match self.run_query(item, sql).await? {
+            Err(error)
+                if error.failure == Failure::WallClock
+                    && self.setbacks.is_first(StepId::new(token, sql)) =>
+            {
+                Err(EnvError::WallClock {
+                    query: "the query".to_owned(),
+                    seconds: self.config.sql.wall_clock_seconds,
+                })
+            }
+            Err(error) => Ok(Outcome::Error(error.message)),
+            Ok(outcome) => Ok(outcome),
+        }
+    }
+
+    async fn run_query(
+        &self,
+        item: &Item,
+        sql: &str,
+    ) -> Result<Result<Outcome, QueryError>, EnvError> {
         let (sql, limits) = (sql.to_owned(), self.config.result);
         let (question, gold) = (Arc::clone(&item.question), Arc::clone(&item.gold));
         let work = move |sandbox: &Sandbox| {
             let run = sandbox.query(&sql);
             metrics::query_run(&run);
-            match run.rows {
-                Ok(rows) => {
-                    let gold = gold.get_or_init(|| GoldRows::run(sandbox, &question.gold_sql));
-                    let level = gold
-                        .profile
-                        .as_ref()
-                        .map_or(0, |gold| Profile::new(&rows).level(gold));
-                    Outcome::Rows {
-                        text: rows.render(&limits),
-                        level,
-                    }
-                }
-                Err(error) => Outcome::Error(error.message),
-            }
+            let rows = match run.rows {
+                Ok(rows) => rows,
+                Err(error) => return Ok(Err(error)),
+            };
+            let gold = GoldRows::of(&question, &gold, sandbox)?;
+            let level = gold
+                .profile
+                .as_ref()
+                .map_or(0, |gold| Profile::new(&rows).level(gold));
+            let text = rows.render(&limits);
+            Ok(Ok(Outcome::Rows { text, level }))
         };
-        self.pool.run(Arc::clone(&item.database), work).await
+        self.pool.run(Arc::clone(&item.database), work).await?
     }
 
     /// Scalars are checked here; lists and tables, which need the gold rows and take time, by the SQL threads.
@@ -239,24 +275,21 @@ impl Inner {
             answer.to_owned(),
         );
         let work = move |sandbox: &Sandbox| {
-            let gold = gold.get_or_init(|| GoldRows::run(sandbox, &question.gold_sql));
-            is_right(&question, gold.rows.as_deref(), &answer)
+            let gold = GoldRows::of(&question, &gold, sandbox)?;
+            Ok(is_right(&question, gold.rows.as_deref(), &answer))
         };
-        self.pool.run(Arc::clone(&item.database), work).await
+        self.pool.run(Arc::clone(&item.database), work).await?
     }
 }
 
-fn signing_key(config: &EnvConfig) -> Result<TokenKey, EnvError> {
-    if let Some(key) = &config.signing_key {
-        return Ok(TokenKey::new(key.as_bytes()));
-    }
+fn random_key() -> Result<TokenKey, EnvError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| EnvError::Internal(format!("the system gives no random key: {error}")))?;
     let key = TokenKey::new(&bytes);
     tracing::info!(
         key_id = key.id(),
-        "signing episode tokens with a random key: they end with this process; set signing_key to share them between nodes"
+        "signing episode tokens with a random key: they end with this process; set signing_key_file to share them between nodes"
     );
     Ok(key)
 }

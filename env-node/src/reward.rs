@@ -1,6 +1,6 @@
 //! The three layers of a step's reward, in three profiles.
 //!
-//! Invariant: pure, and exact: all arithmetic is in whole [`Points`] of 1e-4, in which every constant and every
+//! Invariant: pure, and exact: all arithmetic is in whole `Points` of 1e-4, in which every constant and every
 //! progress level is a whole number. Leaves out what counts as a repeat (`episode.rs`) and how rows become a level
 //! (`progress.rs`).
 //!

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::path::Path;
+use std::{
+    io::{Write as _, stderr},
+    path::Path,
+};
 
 use data::{Dataset, answer_text};
 use env_node::{EnvConfig, EnvNode};
@@ -15,10 +18,12 @@ use proto::{
 async fn the_oracle_is_right_on_every_question() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
     if !folder.exists() {
-        eprintln!(
-            "SKIPPED: {} is not there; the oracle was not run on Spider",
+        // Past the test harness, which keeps what a passing test prints.
+        let line = format!(
+            "SKIPPED: the oracle on Spider, because {} is not there\n",
             folder.display()
         );
+        let _ = stderr().write_all(line.as_bytes());
         return;
     }
     let dataset = Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();

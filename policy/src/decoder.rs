@@ -172,7 +172,7 @@ impl Decoder {
         Ok(ops::linear(hidden, &self.head_product)?)
     }
 
-    /// Log-probabilities and entropies [N] of `targets` after hidden states [N, hidden], differentiable; never holds the
+    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`, differentiable; never holds the
     /// logits of more than a few rows.
     ///
     /// # Errors

@@ -95,11 +95,12 @@ impl SamplingSettings {
 pub struct Sampled {
     /// The token's id.
     pub token: u32,
-    /// Its log-probability at [`SamplingSettings::logprob_temperature`], over all columns, before the filters.
+    /// Its log-probability at [`SamplingSettings::logprob_temperature`], over all columns, before the filters. NaN where a
+    /// logit is NaN or infinite upwards, or none is finite: the weights are broken and the token means nothing.
     pub logprob: f32,
 }
 
-/// Draws a token from one row of `logits` [V]. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
+/// Draws a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
 pub fn sample(
     logits: &[f32],
     vocabulary_size: usize,
@@ -256,6 +257,25 @@ mod tests {
         assert_eq!(token(&[1.0, 3.0, 3.0, 2.0]), 1);
         assert_eq!(token(&[-1.0]), 0);
         assert_eq!(token(&[f32::NEG_INFINITY, -5.0]), 1);
+    }
+
+    /// Broken weights: a token of the vocabulary all the same, marked by its log-probability.
+    #[test]
+    fn logits_that_are_no_numbers_show_in_the_logprob() {
+        let (nan, infinite) = (f32::NAN, f32::INFINITY);
+        for logits in [
+            [nan; 4],
+            [-infinite; 4],
+            [nan, 1.0, 2.0, 3.0],
+            [1.0, 2.0, 3.0, nan],
+            [1.0, infinite, 2.0, 3.0],
+        ] {
+            for settings in [SamplingSettings::greedy(), SamplingSettings::default()] {
+                let sampled = sample(&logits, 3, &settings, &Coordinates::default());
+                assert!(sampled.token < 3, "{logits:?}");
+                assert!(sampled.logprob.is_nan(), "{logits:?}: {sampled:?}");
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,10 @@ use policy::{Chat, Message, ToolCall, sqlenv_tools};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+mod skip;
+
+use skip::{reference, skipped};
+
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden/chat");
 const TOKENIZER_SHA256: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
@@ -23,13 +27,10 @@ const TOKENIZER_SHA256: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed
 )]
 fn package() -> Option<PathBuf> {
     let Ok(folder) = std::env::var("SQLENV_QWEN3") else {
-        eprintln!("SKIPPED: Qwen3's tokenizer (SQLENV_QWEN3 is not set)");
+        skipped("Qwen3's tokenizer", "SQLENV_QWEN3 is not set");
         return None;
     };
-    if !Path::new(GOLDEN).exists() {
-        eprintln!("SKIPPED: Qwen3's tokenizer ({GOLDEN} is not there)");
-        return None;
-    }
+    reference("chat", "Qwen3's tokenizer")?;
     let folder = PathBuf::from(folder);
     let digest = Sha256::digest(fs::read(folder.join("tokenizer.json")).unwrap());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();

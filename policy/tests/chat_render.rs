@@ -4,23 +4,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use std::path::Path;
-
 use policy::template::Template;
 use serde_json::{Map, Value};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden/chat");
+mod skip;
 
-fn read(name: &str) -> String {
-    std::fs::read_to_string(Path::new(GOLDEN).join(name)).unwrap()
-}
+use skip::reference;
 
 #[test]
 fn templates_render_as_in_python() {
-    if !Path::new(GOLDEN).exists() {
-        eprintln!("SKIPPED: renderings of foreign chat templates ({GOLDEN} is not there)");
+    let Some(golden) = reference("chat", "391 renderings of other projects' templates") else {
         return;
-    }
+    };
+    let read = |name: &str| std::fs::read_to_string(golden.join(name)).unwrap();
     let file: Value = serde_json::from_str(&read("render.json")).unwrap();
     let tools: Value = serde_json::from_str(&read("tools.json")).unwrap();
     let cases = file["cases"].as_array().unwrap();

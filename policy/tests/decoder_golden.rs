@@ -1,7 +1,7 @@
 //! The decoder against transformers (recorded) and against candle-transformers (run here).
 //!
-//! `golden/models/qwen3_tied` is part of the project; the other recorded models are read from `../shared/golden/models`
-//! where that folder exists.
+//! `golden/models/qwen3_tied` and the configs of all are part of the project; the other recorded models are read from
+//! `../shared/golden/models` where that folder exists.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -14,8 +14,14 @@ use policy::{
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+mod skip;
+
+use skip::reference;
+
 const CPU: Device = Device::Cpu;
 const TOLERANCE: f32 = 1e-4;
+/// The models recorded in f32.
+const RECORDED: [&str; 4] = ["qwen3_tied", "qwen3_untied", "qwen2_tied", "llama_tied"];
 
 #[derive(Deserialize)]
 struct Cases {
@@ -120,16 +126,13 @@ impl Golden {
 
     /// Those at hand whose recorded cases are of the f32 format.
     fn all() -> Vec<Self> {
-        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
-        let mut models = vec![Self::open(&own.join("qwen3_tied"), "config.json")];
-        let shared = shared_models();
-        for name in ["qwen3_tied", "qwen3_untied", "qwen2_tied", "llama_tied"] {
-            let dir = shared.join(name);
-            if dir.is_dir() {
-                models.push(Self::open(&dir, "config.json"));
-            } else {
-                eprintln!("SKIPPED: {} is not on this machine", dir.display());
-            }
+        let mut models = vec![Self::open(&own_models().join("qwen3_tied"), "config.json")];
+        for name in RECORDED {
+            let dir = reference(
+                &format!("models/{name}"),
+                "a recorded model of transformers",
+            );
+            models.extend(dir.map(|dir| Self::open(&dir, "config.json")));
         }
         models
     }
@@ -155,8 +158,8 @@ impl Golden {
     }
 }
 
-fn shared_models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden/models")
+fn own_models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models")
 }
 
 fn close(found: f32, expected: f32, what: &str) {
@@ -344,20 +347,20 @@ fn argmax(logits: &[f32]) -> u32 {
 
 #[test]
 fn the_older_config_layout_reads_alike() {
-    for model in Golden::all() {
-        if let Ok(text) = std::fs::read_to_string(model.dir.join("config_v4.json")) {
-            assert_eq!(DecoderConfig::from_json(&text).unwrap(), model.config);
-        }
+    for name in RECORDED {
+        let read = |file: &str| {
+            let text = std::fs::read_to_string(own_models().join(name).join(file)).unwrap();
+            DecoderConfig::from_json(&text).unwrap()
+        };
+        assert_eq!(read("config_v4.json"), read("config.json"), "{name}");
     }
 }
 
 #[test]
 fn weights_stored_in_bf16_run_in_f32() {
-    let dir = shared_models().join("qwen3_tied_bf16");
-    if !dir.is_dir() {
-        eprintln!("SKIPPED: {} is not on this machine", dir.display());
+    let Some(dir) = reference("models/qwen3_tied_bf16", "a model stored in bf16") else {
         return;
-    }
+    };
     let model = Golden::open(&dir, "config.json");
     let text = std::fs::read_to_string(dir.join("cases.json")).unwrap();
     let cases: serde_json::Value = serde_json::from_str(&text).unwrap();

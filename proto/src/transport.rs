@@ -25,10 +25,10 @@ type Inner = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, BoxE
 
 /// An address could not be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use address {address:?}: {source}; give it as http://HOST:PORT")]
+#[error("cannot use address {address:?}: {reason}; give it as http://HOST:PORT")]
 pub struct TransportError {
     address: String,
-    source: tonic::transport::Error,
+    reason: String,
 }
 
 /// A way to a service, cheap to clone.
@@ -47,14 +47,13 @@ impl Transport {
     /// Keepalive pings find a dead peer; without them a channel never recovers from a black-holed connection.
     ///
     /// # Errors
-    /// The address is not a URI.
+    /// The address is not a URI, or not one of a host by plain HTTP.
     pub fn dial(address: &str) -> Result<Self, TransportError> {
-        let endpoint =
-            Endpoint::from_shared(address.to_owned()).map_err(|source| TransportError {
-                address: address.to_owned(),
-                source,
-            })?;
-        let channel: Channel = endpoint
+        let uri = plain_http_uri(address).map_err(|reason| TransportError {
+            address: address.to_owned(),
+            reason,
+        })?;
+        let channel: Channel = Endpoint::from(uri)
             .connect_timeout(Duration::from_secs(5))
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(5))
@@ -83,6 +82,22 @@ impl Transport {
             server.map_err(|never| match never {}),
         ))
     }
+}
+
+/// tonic takes an address without scheme or host as well, and only fails at each call.
+fn plain_http_uri(address: &str) -> Result<http::Uri, String> {
+    let uri: http::Uri = address
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    match uri.scheme_str() {
+        None => return Err("it has no scheme".to_owned()),
+        Some("http") => {}
+        Some(scheme) => return Err(format!("its scheme is {scheme}, only http is spoken")),
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err("it has no host".to_owned());
+    }
+    Ok(uri)
 }
 
 impl Service<http::Request<Body>> for Transport {

@@ -1,5 +1,7 @@
 //! One client type, two ways to the server: answers, status codes and size limits are alike in process and over TCP.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
 use proto::{
     EnvClient, Transport,
     v1::{
@@ -103,8 +105,33 @@ async fn limits_alike() {
     }
 }
 
-#[test]
-fn a_bad_address_names_itself() {
-    let error = Transport::dial("not a uri").unwrap_err();
-    assert!(error.to_string().contains("\"not a uri\""), "{error}");
+#[tokio::test]
+async fn an_address_names_a_host_by_plain_http() {
+    for address in [
+        "http://localhost:9",
+        "http://[::1]:9/",
+        "http://env.example",
+    ] {
+        assert!(Transport::dial(address).is_ok(), "{address}");
+    }
+    for (address, reason) in [
+        ("not a uri", "invalid uri"),
+        ("", "empty"),
+        ("localhost", "no scheme"),
+        ("localhost:9", "no scheme"),
+        ("127.0.0.1:9", "no scheme"),
+        ("/run/env.sock", "no scheme"),
+        ("https://localhost:9", "its scheme is https"),
+        ("http://:9", "no host"),
+    ] {
+        let message = Transport::dial(address).unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("{address:?}")) && message.contains(reason),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("give it as http://HOST:PORT"),
+            "{message}"
+        );
+    }
 }

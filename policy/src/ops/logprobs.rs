@@ -19,7 +19,7 @@ const LEAST_ROWS: usize = 48;
 /// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
 const LOWEST: f32 = -1e4;
 
-/// Of the chosen tokens, both [N] and differentiable.
+/// Of the chosen tokens, both `[N]` and differentiable.
 #[derive(Clone, Debug)]
 pub struct TokenLogprobs {
     /// log softmax(logits / temperature) at the target.
@@ -46,7 +46,7 @@ pub fn log_softmax_at(logits: &[f32], token: usize, temperature: f32) -> f32 {
     statistics.logprob(logits[token])
 }
 
-/// hidden [N, H], head weight [V, H], targets [N] → log-probabilities and entropies of the targets at a temperature.
+/// hidden `[N, H]`, head weight `[V, H]`, targets `[N]` → log-probabilities and entropies of the targets at a temperature.
 pub fn token_logprobs(
     hidden: &Tensor,
     head: &Tensor,

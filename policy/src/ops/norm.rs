@@ -8,7 +8,7 @@ use super::math::{combine, combine3, sums};
 use super::simd::{Kernel, Simd, dispatch};
 use super::{at_least_f32, has_kernels, read, values};
 
-/// x [.., H] / sqrt(mean(x²) + eps) * weight [H].
+/// x `[.., H]` / sqrt(mean(x²) + eps) * weight `[H]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if has_kernels(x) {
         let op = RmsNorm { eps: eps as f32 };

@@ -60,7 +60,7 @@ impl RopeTable {
     }
 }
 
-/// Rotates x [T, heads, D] by the positions [T] of its tokens.
+/// Rotates x `[T, heads, D]` by the positions `[T]` of its tokens.
 pub fn rope(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
     if !has_kernels(x) {
         return rope_composed(x, table, positions);

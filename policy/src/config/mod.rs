@@ -1,13 +1,15 @@
-//! The shape of a decoder, read from and written to Hugging Face's `config.json`.
+//! The shape of a decoder: sizes, weights by name, rotary frequencies.
 //!
-//! Invariant: what [`DecoderConfig`] holds, the decoder runs; a setting that it would not honour is refused by name. Both
-//! layouts are read: `rope_theta` at top level (transformers 4) and inside `rope_parameters` (transformers 5).
+//! Invariant: what [`DecoderConfig`] holds, the decoder runs; a setting that it would not honour is refused by name. Leaves
+//! out the file format: that is `json.rs`.
+
+mod json;
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use crate::error::Result;
 
-use crate::error::{PolicyError, Result};
+use self::json::refused;
 
 /// A family of decoders that differ in norms and biases only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,44 +92,11 @@ impl DecoderConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// [`PolicyError::Setting`] names the field that is missing, malformed or not supported.
+    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing, malformed or not supported.
     pub fn from_json(text: &str) -> Result<Self> {
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| PolicyError::setting("config.json", format!("not JSON: {error}")))?;
-        let Value::Object(map) = value else {
-            return Err(PolicyError::setting("config.json", "not a JSON object"));
-        };
-        let config = Self::from_fields(&Fields(&map))?;
+        let config = json::read(text)?;
         config.validate()?;
         Ok(config)
-    }
-
-    fn from_fields(fields: &Fields<'_>) -> Result<Self> {
-        let family = fields.family()?;
-        fields.refuse_unsupported()?;
-        let hidden_size = fields.required("hidden_size")?;
-        let heads = fields.required("num_attention_heads")?;
-        let attention_bias = fields.bool("attention_bias", false)?;
-        Ok(Self {
-            family,
-            hidden_size,
-            intermediate_size: fields.required("intermediate_size")?,
-            layers: fields.required("num_hidden_layers")?,
-            heads,
-            kv_heads: fields.count("num_key_value_heads")?.unwrap_or(heads),
-            head_dim: match fields.count("head_dim")? {
-                Some(head_dim) => head_dim,
-                None => hidden_size / heads.max(1),
-            },
-            vocab_size: fields.required("vocab_size")?,
-            max_positions: fields.count("max_position_embeddings")?.unwrap_or(2048),
-            rope_theta: fields.rope_theta()?,
-            rope_scaling: fields.rope_scaling()?,
-            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
-            tie_word_embeddings: fields.bool("tie_word_embeddings", false)?,
-            qkv_bias: attention_bias || family == Family::Qwen2,
-            output_bias: attention_bias && family != Family::Qwen2,
-        })
     }
 
     fn validate(&self) -> Result<()> {
@@ -157,45 +126,7 @@ impl DecoderConfig {
 
     /// A `config.json` that transformers loads (read by versions 4 and 5).
     pub fn to_json(&self) -> String {
-        let (model_type, architecture) = self.family.names();
-        let mut rope = json!({"rope_type": "default", "rope_theta": self.rope_theta});
-        let mut scaling = Value::Null;
-        if let Some(llama3) = self.rope_scaling {
-            scaling = json!({
-                "rope_type": "llama3",
-                "factor": llama3.factor,
-                "low_freq_factor": llama3.low_freq_factor,
-                "high_freq_factor": llama3.high_freq_factor,
-                "original_max_position_embeddings": llama3.original_max_positions,
-            });
-            rope = scaling.clone();
-            rope["rope_theta"] = json!(self.rope_theta);
-        }
-        let config = json!({
-            "architectures": [architecture],
-            "model_type": model_type,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.max_positions,
-            "rope_theta": self.rope_theta,
-            "rope_scaling": scaling,
-            "rope_parameters": rope,
-            "rms_norm_eps": self.rms_norm_eps,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "attention_bias": self.output_bias,
-            "attention_dropout": 0.0,
-            "hidden_act": "silu",
-            "use_sliding_window": false,
-            "use_cache": true,
-            "dtype": "float32",
-            "torch_dtype": "float32",
-        });
-        format!("{config:#}\n")
+        json::write(self)
     }
 
     /// Every weight by its Hugging Face name, with its shape.
@@ -277,128 +208,6 @@ impl RopeScaling {
         let blend = (context / wavelength - self.low_freq_factor)
             / (self.high_freq_factor - self.low_freq_factor);
         ((1.0 - blend) * slowed + blend * f64::from(frequency)) as f32
-    }
-}
-
-fn refused(
-    field: &str,
-    found: impl std::fmt::Display,
-    supported: impl std::fmt::Display,
-) -> PolicyError {
-    PolicyError::setting(
-        format!("config.json: {field}"),
-        format!("is {found}; supported: {supported}"),
-    )
-}
-
-/// Typed access to the fields of a `config.json`, where null counts as absent.
-struct Fields<'a>(&'a Map<String, Value>);
-
-impl Fields<'_> {
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
-    }
-
-    fn count(&self, name: &str) -> Result<Option<usize>> {
-        let Some(value) = self.get(name) else {
-            return Ok(None);
-        };
-        match value.as_u64().and_then(|count| usize::try_from(count).ok()) {
-            Some(count) => Ok(Some(count)),
-            None => Err(refused(name, value, "a whole number")),
-        }
-    }
-
-    fn required(&self, name: &str) -> Result<usize> {
-        self.count(name)?
-            .ok_or_else(|| refused(name, "missing", "a whole number"))
-    }
-
-    fn number(&self, name: &str) -> Result<Option<f64>> {
-        self.get(name)
-            .map(|value| {
-                value
-                    .as_f64()
-                    .ok_or_else(|| refused(name, value, "a number"))
-            })
-            .transpose()
-    }
-
-    fn bool(&self, name: &str, default: bool) -> Result<bool> {
-        self.get(name).map_or(Ok(default), |value| {
-            value
-                .as_bool()
-                .ok_or_else(|| refused(name, value, "true or false"))
-        })
-    }
-
-    fn family(&self) -> Result<Family> {
-        let (field, found) = match (self.get("model_type"), self.get("architectures")) {
-            (Some(Value::String(name)), _) => ("model_type", name.clone()),
-            (None, Some(names)) => ("architectures", names[0].as_str().unwrap_or("").to_owned()),
-            _ => ("model_type", "missing".to_owned()),
-        };
-        Family::ALL
-            .into_iter()
-            .find(|(_, name, architecture)| found == *name || found == *architecture)
-            .map(|(family, ..)| family)
-            .ok_or_else(|| refused(field, found, "qwen3, qwen2, llama"))
-    }
-
-    fn refuse_unsupported(&self) -> Result<()> {
-        if let Some(activation) = self.get("hidden_act").filter(|&name| name != "silu") {
-            return Err(refused("hidden_act", activation, "\"silu\""));
-        }
-        for name in ["mlp_bias", "use_sliding_window"] {
-            if self.bool(name, false)? {
-                return Err(refused(name, true, false));
-            }
-        }
-        let layers = self.get("layer_types").and_then(Value::as_array);
-        match layers.and_then(|kinds| kinds.iter().find(|&kind| kind != "full_attention")) {
-            Some(kind) => Err(refused("layer_types", kind, "\"full_attention\"")),
-            None => Ok(()),
-        }
-    }
-
-    /// The rotary settings, wherever this version of transformers keeps them.
-    fn rope(&self) -> Option<Fields<'_>> {
-        let settings = self
-            .get("rope_parameters")
-            .or_else(|| self.get("rope_scaling"))?;
-        settings.as_object().map(Fields)
-    }
-
-    fn rope_theta(&self) -> Result<f64> {
-        let inner = self
-            .rope()
-            .map(|rope| rope.number("rope_theta"))
-            .transpose()?;
-        let theta = inner
-            .flatten()
-            .map_or_else(|| self.number("rope_theta"), |theta| Ok(Some(theta)))?;
-        Ok(theta.unwrap_or(10_000.0))
-    }
-
-    fn rope_scaling(&self) -> Result<Option<RopeScaling>> {
-        let Some(rope) = self.rope() else {
-            return Ok(None);
-        };
-        let kind = rope.get("rope_type").or_else(|| rope.get("type"));
-        let needed = |name| {
-            rope.number(name)?
-                .ok_or_else(|| refused(name, "missing", "a number, as rope_type is llama3"))
-        };
-        match kind.and_then(Value::as_str) {
-            None | Some("default") => Ok(None),
-            Some("llama3") => Ok(Some(RopeScaling {
-                factor: needed("factor")?,
-                low_freq_factor: needed("low_freq_factor")?,
-                high_freq_factor: needed("high_freq_factor")?,
-                original_max_positions: rope.required("original_max_position_embeddings")?,
-            })),
-            Some(kind) => Err(refused("rope_type", kind, "default, llama3")),
-        }
     }
 }
 
