@@ -45,9 +45,12 @@ pub async fn demonstrate(
         done += 1;
         progress(done, seats.len());
     };
-    let mut played = table
+    let played = table
         .play_all(policy, &seats, wanted.concurrency, on_done)
         .await;
-    played.retain(|trajectory| trajectory.scored && trajectory.segments.len() == 1);
     played
+        .into_iter()
+        .map(|played| played.trajectory)
+        .filter(|trajectory| trajectory.scored && trajectory.segments.len() == 1)
+        .collect()
 }

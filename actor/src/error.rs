@@ -43,4 +43,16 @@ impl ActorError {
             status: Box::new(status),
         }
     }
+
+    /// Whether a service failed or refused, which says nothing about the episode.
+    pub(crate) fn is_of_a_call(&self) -> bool {
+        matches!(self, Self::Call { .. })
+    }
+
+    /// Whether a node did not take an episode's token: it was sealed under another key, for another version, or expired.
+    pub(crate) fn is_refused_token(&self) -> bool {
+        use tonic::Code::{FailedPrecondition, Unauthenticated};
+        matches!(self, Self::Call { status, .. }
+            if matches!(status.code(), Unauthenticated | FailedPrecondition))
+    }
 }

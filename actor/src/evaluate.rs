@@ -143,11 +143,11 @@ pub async fn evaluate(
         done += 1;
         progress(done, seats.len());
     };
-    let trajectories = table.play_all(policy, &seats, concurrency, on_done).await;
-    let records = questions.iter().zip(&trajectories);
+    let played = table.play_all(policy, &seats, concurrency, on_done).await;
+    let records = questions.iter().zip(&played);
     summary(
         records
-            .map(|(question, trajectory)| record(&table.chat, question, trajectory))
+            .map(|(question, played)| record(&table.chat, question, &played.trajectory))
             .collect(),
     )
 }

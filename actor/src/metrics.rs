@@ -18,6 +18,7 @@ const POLICY_VERSION: &str = "actor_policy_version";
 const GROUPS: &str = "actor_groups_total";
 const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
+const REPLAYS: &str = "actor_replays_total";
 
 /// Describes all metrics to the installed recorder.
 pub fn describe() {
@@ -57,6 +58,10 @@ pub fn describe() {
         "Time that a group loop was told to wait for work."
     );
     describe_counter!(RETRIES, "Calls tried again, by call.");
+    describe_counter!(
+        REPLAYS,
+        "Episodes led back by their actions after a node refused a token."
+    );
 }
 
 pub(crate) fn count_episode(trajectory: &Trajectory) {
@@ -100,6 +105,10 @@ pub(crate) fn count_group(verdict: &'static str) {
 
 pub(crate) fn record_idle(milliseconds: u32) {
     histogram!(IDLE_SECONDS).record(f64::from(milliseconds) / 1_000.0);
+}
+
+pub(crate) fn count_replay() {
+    counter!(REPLAYS).increment(1);
 }
 
 pub(crate) fn count_retry(call: &'static str) {

@@ -1,7 +1,7 @@
 //! Plays episodes: fulfils a rollout's wishes with a policy and an environment.
 //!
 //! Invariant: the same code plays for training, evaluation and demonstrations. An episode that breaks off for a reason outside
-//! the agent becomes an unscored trajectory with that reason; it never stops the others.
+//! the agent becomes an unscored trajectory beside that reason; it never stops the others.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use futures::{StreamExt, stream};
 use policy::{Chat, Coordinates};
 use proto::{
     EnvClient,
-    v1::{Observation, ResetRequest, ResetResponse, StepRequest, StepResponse, Trajectory},
+    v1::{Observation, Trajectory},
 };
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     policies::{Policy, TurnView},
     retry::Retry,
     rollout::{Rollout, RolloutLimits, Wish, unplayed},
+    session::Session,
 };
 
 /// The terms that episodes share.
@@ -45,38 +46,46 @@ pub struct Seat {
     pub coordinates: Coordinates,
 }
 
+/// An episode as it was played.
+#[derive(Debug)]
+pub struct Played {
+    /// What was sampled; without a score where the episode broke off.
+    pub trajectory: Trajectory,
+    /// The reason outside the agent for which it broke off.
+    pub broken_by: Option<ActorError>,
+}
+
 impl Table {
-    /// Plays one episode.
-    pub async fn play(&self, policy: &dyn Policy, seat: &Seat) -> Trajectory {
-        Trajectory {
-            question_id: seat.question_id.clone(),
-            ..self.play_to_its_end(policy, seat).await
-        }
+    /// Plays one episode, which holds one of the policy's places for all its life.
+    pub async fn play(&self, policy: &dyn Policy, seat: &Seat) -> Played {
+        let _place = policy.place().await;
+        let mut played = self
+            .play_to_its_end(policy, seat)
+            .await
+            .unwrap_or_else(|error| Played {
+                trajectory: unplayed(seat.coordinates.member, error.to_string()),
+                broken_by: Some(error),
+            });
+        played.trajectory.question_id.clone_from(&seat.question_id);
+        played
     }
 
-    async fn play_to_its_end(&self, policy: &dyn Policy, seat: &Seat) -> Trajectory {
-        let member = seat.coordinates.member;
-        let reset = match self.reset(seat).await {
-            Ok(reset) => reset,
-            Err(error) => return unplayed(member, error.to_string()),
-        };
-        let observation = reset.observation.unwrap_or_default();
-        let begun = Rollout::on_reset(
+    async fn play_to_its_end(
+        &self,
+        policy: &dyn Policy,
+        seat: &Seat,
+    ) -> Result<Played, ActorError> {
+        let (session, observation) = Session::begin(self, seat).await?;
+        let (rollout, wish) = Rollout::on_reset(
             self.chat.clone(),
             self.limits,
             seat.coordinates,
             &observation,
-        );
-        match begun {
-            Ok((rollout, wish)) => {
-                self.fulfil(policy, seat, rollout, wish, reset.token, observation)
-                    .await
-            }
-            Err(error) => unplayed(member, error.to_string()),
-        }
+        )?;
+        Ok(fulfil(policy, session, rollout, wish, observation).await)
     }
 
-    /// Plays episodes, `concurrency` at a time; the trajectories come in the order of `seats`, `on_done` hears of each as it
+    /// Plays episodes, `concurrency` at a time; the results come in the order of `seats`, `on_done` hears of each as it
     /// ends.
     pub async fn play_all(
         &self,
@@ -84,82 +93,57 @@ impl Table {
         seats: &[Seat],
         concurrency: usize,
         mut on_done: impl FnMut(&Trajectory),
-    ) -> Vec<Trajectory> {
+    ) -> Vec<Played> {
         let mut playing = stream::iter(seats.iter().enumerate())
             .map(|(index, seat)| async move { (index, self.play(policy, seat).await) })
             .buffer_unordered(concurrency.max(1));
         let mut played = BTreeMap::new();
-        while let Some((index, trajectory)) = playing.next().await {
-            on_done(&trajectory);
-            played.insert(index, trajectory);
+        while let Some((index, episode)) = playing.next().await {
+            on_done(&episode.trajectory);
+            played.insert(index, episode);
         }
         played.into_values().collect()
     }
+}
 
-    async fn fulfil(
-        &self,
-        policy: &dyn Policy,
-        seat: &Seat,
-        mut rollout: Rollout,
-        mut wish: Wish,
-        mut token: Vec<u8>,
-        mut observation: Observation,
-    ) -> Trajectory {
-        loop {
-            let next = match wish {
-                Wish::Done(trajectory) => return trajectory,
-                Wish::Complete(wish) => {
-                    let view = TurnView {
-                        question_id: &seat.question_id,
-                        observation: &observation,
-                        wish: &wish,
-                    };
-                    let completion = policy.complete(view).await;
-                    completion.and_then(|completion| Ok(rollout.on_completion(&completion)?))
-                }
-                Wish::Step(action) => {
-                    let request = StepRequest {
-                        token: std::mem::take(&mut token),
-                        action: Some(action),
-                    };
-                    self.step(request).await.and_then(|reply| {
-                        let wish = rollout.on_step(&reply)?;
-                        token = reply.token;
-                        observation = reply.observation.unwrap_or_default();
-                        Ok(wish)
-                    })
-                }
-            };
-            wish = match next {
-                Ok(wish) => wish,
-                Err(error) => return rollout.fail(error.to_string()),
-            };
-        }
-    }
-
-    async fn reset(&self, seat: &Seat) -> Result<ResetResponse, ActorError> {
-        let request = ResetRequest {
-            question_id: seat.question_id.clone(),
-            seed: seat.coordinates.run_seed,
-            reward_profile: self.reward_profile.clone(),
-            step_budget: self.step_budget,
-            ..ResetRequest::default()
+async fn fulfil(
+    policy: &dyn Policy,
+    mut session: Session<'_>,
+    mut rollout: Rollout,
+    mut wish: Wish,
+    mut observation: Observation,
+) -> Played {
+    loop {
+        let next = match wish {
+            Wish::Done(trajectory) => {
+                return Played {
+                    trajectory,
+                    broken_by: None,
+                };
+            }
+            Wish::Complete(wish) => {
+                let view = TurnView {
+                    question_id: session.question_id(),
+                    observation: &observation,
+                    wish: &wish,
+                };
+                let completion = policy.complete(view).await;
+                completion.and_then(|completion| Ok(rollout.on_completion(&completion)?))
+            }
+            Wish::Step(action) => session.step(action).await.and_then(|reply| {
+                let wish = rollout.on_step(&reply)?;
+                observation = reply.observation.unwrap_or_default();
+                Ok(wish)
+            }),
         };
-        self.retry
-            .call("Env.Reset", || {
-                let (mut env, request) = (self.env.clone(), request.clone());
-                async move { env.reset(request).await }
-            })
-            .await
-    }
-
-    /// Steps with the same token until an answer comes: Step is a pure function of token and action.
-    async fn step(&self, request: StepRequest) -> Result<StepResponse, ActorError> {
-        self.retry
-            .call("Env.Step", || {
-                let (mut env, request) = (self.env.clone(), request.clone());
-                async move { env.step(request).await }
-            })
-            .await
+        wish = match next {
+            Ok(wish) => wish,
+            Err(error) => {
+                return Played {
+                    trajectory: rollout.fail(error.to_string()),
+                    broken_by: Some(error),
+                };
+            }
+        };
     }
 }

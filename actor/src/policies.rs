@@ -10,7 +10,7 @@ use policy::{Chat, Coordinates, SamplingSettings};
 use proto::v1::{Action, Observation};
 
 use crate::{
-    engine::{CompletionRequest, Engine},
+    engine::{CompletionRequest, Engine, Place},
     error::ActorError,
     rollout::{Completion, CompletionWish, Stop},
     tool_call,
@@ -35,6 +35,11 @@ pub trait Policy: Send + Sync {
     /// # Errors
     /// A reason outside the agent, such as a stopped engine; it ends the episode without a score.
     async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError>;
+
+    /// Waits for a place for one more episode, to be held while it lasts. None where any number may play at once.
+    async fn place(&self) -> Option<Place> {
+        None
+    }
 }
 
 /// A model on an engine.
@@ -63,6 +68,10 @@ impl Policy for ModelPolicy {
                 coordinates: view.wish.coordinates,
             })
             .await
+    }
+
+    async fn place(&self) -> Option<Place> {
+        Some(self.engine.place().await)
     }
 }
 

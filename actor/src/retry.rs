@@ -70,7 +70,7 @@ impl Retry {
     }
 }
 
-/// Whether waiting may help.
+/// Whether waiting may help. UNKNOWN is what a connection leaves that broke in the middle of a call.
 pub(crate) fn may_pass(code: Code) -> bool {
     matches!(
         code,
@@ -79,6 +79,7 @@ pub(crate) fn may_pass(code: Code) -> bool {
             | Code::ResourceExhausted
             | Code::Aborted
             | Code::Cancelled
+            | Code::Unknown
     )
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A slot keeps its tokens between turns, so that the next turn of a conversation feeds only what is new, and other
 //! conversations may copy a beginning that they share. When slots run out, the conversation that was quiet longest is
-//! forgotten and fed again later; the kernels give the same bits either way. Invariant: keys and values of one policy version
-//! are never used under another.
+//! forgotten and fed again later; the kernels give the same bits either way. Invariant: keys and values of one edition of the
+//! weights are never used under another.
 
 /// A slot taken for one completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Taken {
 #[derive(Debug, Default)]
 struct Slot {
     tokens: Vec<u32>,
-    policy_version: u64,
+    edition: u64,
     busy: bool,
     last_used: u64,
 }
@@ -38,13 +38,18 @@ impl Slots {
         }
     }
 
+    /// Their number.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes a free slot: the one whose conversation `context` continues, or else the one that was quiet longest. None where
     /// all are busy.
-    pub(crate) fn take(&mut self, context: &[u32], policy_version: u64) -> Option<Taken> {
+    pub(crate) fn take(&mut self, context: &[u32], edition: u64) -> Option<Taken> {
         let shared: Vec<usize> = self
             .slots
             .iter()
-            .map(|slot| slot.shared_tokens(context, policy_version))
+            .map(|slot| slot.shared_tokens(context, edition))
             .collect();
         let free = || (0..self.slots.len()).filter(|&index| !self.slots[index].busy);
         let continued = free()
@@ -57,7 +62,7 @@ impl Slots {
         self.slots[index] = Slot {
             // While it is busy, this much is sure to lie there.
             tokens: context[..shared[source]].to_vec(),
-            policy_version,
+            edition,
             busy: true,
             last_used: self.uses,
         };
@@ -83,8 +88,8 @@ impl Slots {
 
 impl Slot {
     /// Leading tokens of `context` that lie here; at least one of the context is left to feed.
-    fn shared_tokens(&self, context: &[u32], policy_version: u64) -> usize {
-        if self.policy_version != policy_version {
+    fn shared_tokens(&self, context: &[u32], edition: u64) -> usize {
+        if self.edition != edition {
             return 0;
         }
         let equal = self

@@ -3,10 +3,10 @@
 //! An actor keeps nothing that matters. What it was playing when it stops is given out again when the lease ends, and gives
 //! the same trajectories on any actor that holds the same weights.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use candle_core::{DType, Device};
-use futures::future::try_join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{Coordinates, Message, Model, Role, SamplingSettings, Weights};
 use proto::{
     EnvClient, LearnerClient,
@@ -15,7 +15,7 @@ use proto::{
         SubmitVerdict, Trajectory, claim_response::Outcome,
     },
 };
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::{
     config::ActorConfig,
@@ -30,6 +30,9 @@ use crate::{
 
 /// A group of long trajectories or a claim's reply may pass tonic's default of 4 MiB.
 const MESSAGE_BYTES: usize = 256 << 20;
+
+/// How often a member is played whose episode a service broke off; each time its calls are tried as often as configured.
+const GROUP_ATTEMPTS: u32 = 3;
 
 /// Plays the actor's role until the learner says the run is over or `shutdown` ends.
 ///
@@ -169,26 +172,49 @@ impl Actor {
         }
     }
 
+    /// Plays until one loop hears that the run is over, or fails: what the others still play is of no use then.
     async fn play_groups(&self, concurrent_groups: usize) -> Result<(), ActorError> {
-        try_join_all((0..concurrent_groups).map(|_| self.play_one_after_another())).await?;
-        Ok(())
+        let claimer = Mutex::new(());
+        let mut loops: FuturesUnordered<_> = (0..concurrent_groups)
+            .map(|_| self.play_one_after_another(&claimer))
+            .collect();
+        loops.next().await.unwrap_or(Ok(()))
     }
 
-    async fn play_one_after_another(&self) -> Result<(), ActorError> {
+    /// Only the loop that holds `claimer` asks for work, so that an idle actor asks no more often than it was told.
+    async fn play_one_after_another(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
+        loop {
+            let claim = {
+                let _turn = claimer.lock().await;
+                self.next_group().await?
+            };
+            let Some(claim) = claim else {
+                return Ok(());
+            };
+            let trajectories = self.play_group(&claim).await?;
+            self.submit(&claim, trajectories).await?;
+        }
+    }
+
+    /// Asks until there is a group to play; none if the run is over.
+    async fn next_group(&self) -> Result<Option<GroupClaim>, ActorError> {
         loop {
             match self.claim().await? {
-                Some(Outcome::Group(claim)) => {
-                    let trajectories = self.play_group(&claim).await?;
-                    self.submit(&claim, trajectories).await?;
-                }
+                // Handed out before a restart that took the learner to an older version: it is void.
+                Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
+                Some(Outcome::Group(claim)) => return Ok(Some(claim)),
                 Some(Outcome::Wait(wait)) => self.idle(wait.retry_after_milliseconds).await,
-                Some(Outcome::Finished(_)) => return Ok(()),
+                Some(Outcome::Finished(_)) => return Ok(None),
                 None => {
                     let status = tonic::Status::internal("a claim without an outcome");
                     return Err(ActorError::call("Learner.Claim", status));
                 }
             }
         }
+    }
+
+    fn version(&self) -> u64 {
+        *self.version.borrow()
     }
 
     async fn claim(&self) -> Result<Option<Outcome>, ActorError> {
@@ -199,7 +225,7 @@ impl Actor {
                 let mut learner = self.learner.clone();
                 let request = ClaimRequest {
                     actor_id: self.actor_id.clone(),
-                    policy_version: *self.version.borrow(),
+                    policy_version: self.version(),
                 };
                 async move { learner.claim(request).await }
             })
@@ -218,28 +244,54 @@ impl Actor {
         let _ = tokio::time::timeout(pause, version.changed()).await;
     }
 
+    /// Plays a group. Members that a call broke off are played again, since an unscored one teaches nothing.
     async fn play_group(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
-        let mut version = self.version.clone();
-        version
-            .wait_for(|version| *version >= claim.min_policy_version)
-            .await
-            .map_err(|_| ActorError::Engine("no more weights arrive".to_owned()))?;
-        let seats: Vec<Seat> = (0..claim.group_size)
-            .map(|member| Seat {
-                question_id: claim.question_id.clone(),
-                coordinates: Coordinates {
-                    run_seed: self.run_seed,
-                    group: claim.group_index,
-                    member,
-                    turn: 0,
-                    position: 0,
-                },
-            })
+        let mut unplayed: Vec<Seat> = (0..claim.group_size)
+            .map(|member| self.seat(claim, member))
             .collect();
-        Ok(self
-            .table
-            .play_all(&self.policy, &seats, seats.len(), metrics::count_episode)
-            .await)
+        let mut group = BTreeMap::new();
+        for _ in 0..GROUP_ATTEMPTS {
+            let played = self
+                .table
+                .play_all(
+                    &self.policy,
+                    &unplayed,
+                    unplayed.len(),
+                    metrics::count_episode,
+                )
+                .await;
+            let mut broken = Vec::new();
+            for (seat, played) in unplayed.into_iter().zip(played) {
+                match played.broken_by {
+                    // Without an engine nothing can be sampled, and the agent is not to blame.
+                    Some(gone @ ActorError::Engine(_)) => return Err(gone),
+                    Some(error) if error.is_of_a_call() => {
+                        tracing::warn!(%error, group = claim.group_index, "an episode broke off");
+                        broken.push(seat);
+                    }
+                    _ => {}
+                }
+                group.insert(played.trajectory.member, played.trajectory);
+            }
+            unplayed = broken;
+            if unplayed.is_empty() {
+                break;
+            }
+        }
+        Ok(group.into_values().collect())
+    }
+
+    fn seat(&self, claim: &GroupClaim, member: u32) -> Seat {
+        Seat {
+            question_id: claim.question_id.clone(),
+            coordinates: Coordinates {
+                run_seed: self.run_seed,
+                group: claim.group_index,
+                member,
+                turn: 0,
+                position: 0,
+            },
+        }
     }
 
     /// Hands a group in; safe to repeat, and the verdict is for the learner's books.

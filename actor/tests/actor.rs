@@ -72,6 +72,17 @@ async fn trajectories_do_not_depend_on_who_plays() {
     )
     .await;
     assert_eq!(alone, together);
+    let restarted = run_actors(
+        &base,
+        &later.weights,
+        vec![config(4, 2)],
+        FakeEnv::restarting(61),
+    )
+    .await;
+    assert_eq!(
+        alone, restarted,
+        "a node that forgets its key costs nothing"
+    );
     for (group, trajectories) in &alone {
         assert_eq!(trajectories.len() as u32, GROUP_SIZE);
         for (member, trajectory) in trajectories.iter().enumerate() {
@@ -145,7 +156,8 @@ async fn a_tight_context_begins_new_segments() {
     };
     let seats: Vec<Seat> = (0..4).map(seat).collect();
     let table = table(&base, FakeEnv::default(), limits(12, 80));
-    for trajectory in table.play_all(&policy, &seats, 4, |_| ()).await {
+    for played in table.play_all(&policy, &seats, 4, |_| ()).await {
+        let trajectory = played.trajectory;
         assert!(trajectory.scored, "{}", trajectory.failure);
         assert!(trajectory.segments.len() > 1);
         assert!(

@@ -37,6 +37,27 @@ pub enum LearnerError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// A group could not be journalled, so nothing more can be counted. Remedy: free the disk, then resume.
+    #[error("cannot append to the journal {path}: {source}; free the disk, then resume the run", path = path.display())]
+    Journal {
+        /// The journal.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Every episode of a step broke off for a reason outside the agent. Remedy: mend it, then resume; the step's groups
+    /// are then played again.
+    #[error(
+        "step {step}: none of its {episodes} episodes was played to its end; the first: {failure}; see that the environment runs, then resume the run"
+    )]
+    Unscored {
+        /// The step that cannot be made.
+        step: u64,
+        /// Episodes of all groups that it looked at.
+        episodes: usize,
+        /// Why the first of them broke off.
+        failure: String,
+    },
     /// The policy could not be built or run.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),

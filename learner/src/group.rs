@@ -94,6 +94,15 @@ impl Group {
     }
 }
 
+impl Group {
+    /// The newest version that sampled; none where nothing was sampled at all.
+    #[must_use]
+    pub fn newest_version(&self) -> Option<u64> {
+        let turns = self.trajectories.iter().flat_map(|t| &t.turns);
+        turns.map(|turn| turn.policy_version).max()
+    }
+}
+
 /// The oldest version that sampled; `u64::MAX` where nothing was sampled at all.
 fn oldest_version(trajectories: &[Trajectory]) -> u64 {
     let turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);

@@ -1,7 +1,8 @@
 //! The `Learner` service: translates between messages and the intake, and streams snapshots.
 //!
 //! Invariant: nothing here decides anything; async code does no disk work. An actor's faults are answered with
-//! INVALID_ARGUMENT, the learner's own with INTERNAL, and neither ends the run.
+//! INVALID_ARGUMENT and do not end the run. A group that cannot be journalled does, and is answered with UNAVAILABLE: an
+//! actor waits until the run is resumed.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -109,7 +110,7 @@ impl Learner {
                 lease_id,
                 min_policy_version,
             }) => {
-                metrics::group_claimed();
+                metrics::group_claimed(self.shared.intake.expired_leases());
                 Outcome::Group(GroupClaim {
                     group_index,
                     lease_id,
@@ -150,15 +151,17 @@ impl proto::v1::learner_server::Learner for Learner {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(Refusal::Invalid(fault))) => return Err(Status::invalid_argument(fault)),
             Ok(Err(Refusal::Failed(fault))) => {
-                tracing::error!(%fault, "a group could not be journalled");
-                return Err(Status::internal(fault.to_string()));
+                tracing::error!(%fault, "the run stops");
+                return Err(Status::unavailable(fault));
             }
             Err(_) => return Err(Status::internal("the submission was broken off")),
         };
         let (verdict, name) = match verdict {
             Verdict::Accept => (SubmitVerdict::Accepted, "accepted"),
             Verdict::Stale => (SubmitVerdict::Stale, "stale"),
-            Verdict::Duplicate | Verdict::Unknown => (SubmitVerdict::Duplicate, "duplicate"),
+            // To the actor the same: the group is not needed as it is.
+            Verdict::Unknown => (SubmitVerdict::Stale, "unknown"),
+            Verdict::Duplicate => (SubmitVerdict::Duplicate, "duplicate"),
         };
         metrics::group_submitted(name);
         Ok(Response::new(SubmitResponse {

@@ -1,7 +1,8 @@
-//! What stands behind Claim and Submit: the scheduler, the journal and the groups in memory, under one lock.
+//! What stands behind Claim and Submit: the scheduler, the groups in memory and the journal.
 //!
 //! Invariant: a group is in the journal before it is recorded, and recorded before it is acknowledged; every record has
-//! its group here until its step is made.
+//! its group here until its step is made. Submissions hold the journal's lock from judgement to record, so that each
+//! group is counted once; claims need the other lock only and never wait for the disk. The journal's lock comes first.
 
 use std::{
     collections::BTreeMap,
@@ -23,15 +24,17 @@ use crate::{
 /// Work going out, groups coming in.
 pub(crate) struct Intake {
     rules: GroupRules,
+    journal: Mutex<Journal>,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
 
 struct Inner {
     scheduler: Scheduler,
-    journal: Journal,
     groups: BTreeMap<u64, Held>,
     stopping: bool,
+    /// What ends the run: a group that could not be journalled.
+    fault: Option<LearnerError>,
 }
 
 /// A group whose step is not made yet, and where its record lies in the journal.
@@ -45,8 +48,8 @@ struct Held {
 pub(crate) enum Refusal {
     /// It breaks the contract; sending it again is useless.
     Invalid(String),
-    /// It could not be journalled.
-    Failed(LearnerError),
+    /// It could not be journalled, for this reason; the run stops.
+    Failed(String),
 }
 
 impl Intake {
@@ -78,12 +81,13 @@ impl Intake {
         }
         let inner = Inner {
             scheduler,
-            journal: open,
             groups,
             stopping: false,
+            fault: None,
         };
         Ok(Self {
             rules,
+            journal: Mutex::new(open),
             inner: Mutex::new(inner),
             changed: Condvar::new(),
         })
@@ -101,41 +105,53 @@ impl Intake {
     pub(crate) fn submit(&self, request: &SubmitRequest) -> Result<Verdict, Refusal> {
         let index = request.group_index;
         let group = Group::new(request.clone(), &self.rules).map_err(Refusal::Invalid)?;
+        let mut journal = self.lock_journal();
+        let verdict = self.lock().judge(&group);
+        if verdict != Verdict::Accept {
+            return Ok(verdict);
+        }
+        let appended = journal.append(request);
         let mut inner = self.lock();
-        let verdict = inner.scheduler.judge(index, group.outcome.oldest_version);
-        match verdict {
-            Verdict::Accept => {
-                let journal_offset = inner.journal.append(request).map_err(Refusal::Failed)?;
+        // The trainer's thread waits for the group, or for the fault.
+        self.changed.notify_all();
+        match appended {
+            Ok(journal_offset) => {
                 inner.scheduler.record(index, group.outcome);
+                let group = Arc::new(group);
                 inner.groups.insert(
                     index,
                     Held {
-                        group: Arc::new(group),
+                        group,
                         journal_offset,
                     },
                 );
-                self.changed.notify_all();
+                Ok(Verdict::Accept)
             }
-            Verdict::Unknown => {
-                return Err(Refusal::Invalid(format!(
-                    "group {index} was never handed out"
-                )));
+            Err(fault) => {
+                let reason = fault.to_string();
+                inner.stopping = true;
+                inner.fault = Some(fault);
+                Err(Refusal::Failed(reason))
             }
-            Verdict::Duplicate | Verdict::Stale => {}
         }
-        Ok(verdict)
     }
 
     /// Blocks until the next step's groups are in; none if the intake was stopped.
-    pub(crate) fn wait_for_batch(&self) -> Option<(Batch, StepGroups)> {
+    ///
+    /// # Errors
+    /// A group could not be journalled.
+    pub(crate) fn wait_for_batch(&self) -> Result<Option<(Batch, StepGroups)>> {
         let mut inner = self.lock();
         loop {
+            if let Some(fault) = inner.fault.take() {
+                return Err(fault);
+            }
             if inner.stopping {
-                return None;
+                return Ok(None);
             }
             if let Some(batch) = inner.scheduler.batch() {
                 let groups = inner.step_groups(&batch);
-                return Some((batch, groups));
+                return Ok(Some((batch, groups)));
             }
             inner = self
                 .changed
@@ -152,6 +168,19 @@ impl Intake {
         inner.groups = inner.groups.split_off(&start);
     }
 
+    /// Forgets the groups whose step is to come: a checkpoint written now lies behind their records, and a resumed run
+    /// hands them out again.
+    pub(crate) fn forget_groups(&self) {
+        let mut inner = self.lock();
+        inner.stopping = true;
+        inner.groups.clear();
+    }
+
+    /// Leases that ran out so far.
+    pub(crate) fn expired_leases(&self) -> u64 {
+        self.lock().scheduler.expired_leases()
+    }
+
     /// The newest version.
     pub(crate) fn version(&self) -> u64 {
         self.lock().scheduler.version()
@@ -159,11 +188,12 @@ impl Intake {
 
     /// The first group of the next step, and the byte of the journal before which all records are used up.
     pub(crate) fn cursor(&self) -> (u64, u64) {
+        let journal = self.lock_journal();
         let inner = self.lock();
         let oldest = inner.groups.values().map(|held| held.journal_offset).min();
         (
             inner.scheduler.start(),
-            oldest.unwrap_or_else(|| inner.journal.end()),
+            oldest.unwrap_or_else(|| journal.end()),
         )
     }
 
@@ -173,12 +203,25 @@ impl Intake {
         self.changed.notify_all();
     }
 
+    fn lock_journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
+    /// A group that a version to come has sampled is from before a restart, as is one that cannot have been handed out.
+    fn judge(&mut self, group: &Group) -> Verdict {
+        if group.newest_version() > Some(self.scheduler.version()) {
+            return Verdict::Unknown;
+        }
+        self.scheduler
+            .judge(group.index, group.outcome.oldest_version)
+    }
+
     fn step_groups(&self, batch: &Batch) -> StepGroups {
         let pick = |indices: &[u64]| {
             let group = |index| Arc::clone(&self.groups[index].group);

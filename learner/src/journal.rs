@@ -13,7 +13,7 @@ use std::{
 use prost::Message;
 use proto::v1::SubmitRequest;
 
-use crate::error::{AtPath, Result};
+use crate::error::{AtPath, LearnerError, Result};
 
 const HEADER_BYTES: usize = 8;
 
@@ -32,6 +32,8 @@ pub struct Journal {
     file: File,
     path: PathBuf,
     end: u64,
+    /// True where part of a record that failed may stand at the end.
+    is_torn: bool,
 }
 
 impl Journal {
@@ -62,6 +64,7 @@ impl Journal {
                 file,
                 path: path.to_owned(),
                 end,
+                is_torn: false,
             },
             entries,
         ))
@@ -70,24 +73,32 @@ impl Journal {
     /// Appends a group, waits until it is on the disk and returns where its record begins.
     ///
     /// # Errors
-    /// The disk is full or fails; the group is then not in.
+    /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where even the part that was
+    /// written cannot be taken back, nothing more is appended.
     pub fn append(&mut self, request: &SubmitRequest) -> Result<u64> {
         let offset = self.end;
-        let written = self.write(request);
-        if written.is_err() {
+        let written = self.write(request).map_err(|fault| {
             // Whatever part was written must not stand in front of the next record.
-            self.file
-                .set_len(offset)
-                .at("append to the journal", &self.path)?;
-            self.file
-                .seek(SeekFrom::Start(offset))
-                .at("append to the journal", &self.path)?;
-        }
-        self.end = offset + written.at("append to the journal", &self.path)?;
+            self.is_torn |= self.cut(offset).is_err();
+            LearnerError::Journal {
+                path: self.path.clone(),
+                source: fault,
+            }
+        });
+        self.end = offset + written?;
         Ok(offset)
     }
 
+    fn cut(&mut self, end: u64) -> io::Result<()> {
+        self.file.set_len(end)?;
+        self.file.seek(SeekFrom::Start(end))?;
+        Ok(())
+    }
+
     fn write(&mut self, request: &SubmitRequest) -> io::Result<u64> {
+        if self.is_torn {
+            return Err(io::Error::other("an earlier record is torn"));
+        }
         let payload = request.encode_to_vec();
         let mut record = Vec::with_capacity(HEADER_BYTES + payload.len());
         record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -182,15 +193,40 @@ mod tests {
         let path = folder.path().join("journal");
         let offsets = written(&path);
         let (journal, entries) = Journal::open(&path, 0).unwrap();
-        let read: Vec<(u64, u64)> = entries
+        let found: Vec<(u64, u64)> = entries
             .iter()
             .map(|e| (e.offset, e.request.group_index))
             .collect();
-        assert_eq!(read, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
+        assert_eq!(found, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
         let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
         assert_eq!(entries.len(), 1);
         assert_eq!(super::read(&path).unwrap().len(), 3);
         assert_eq!(Journal::open(&path, journal.end()).unwrap().1, []);
+    }
+
+    /// `/dev/full` takes no byte and cannot be cut: a disk that is full and fails.
+    #[test]
+    fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more() {
+        let full = Path::new("/dev/full");
+        let Ok(file) = OpenOptions::new().write(true).open(full) else {
+            eprintln!("SKIPPED: no /dev/full on this system");
+            return;
+        };
+        let mut journal = Journal {
+            file,
+            path: full.to_owned(),
+            end: 0,
+            is_torn: false,
+        };
+        let fault = journal.append(&group(1)).unwrap_err().to_string();
+        assert!(
+            fault.starts_with("cannot append to the journal /dev/full: ")
+                && fault.ends_with("free the disk, then resume the run"),
+            "{fault}"
+        );
+        let fault = journal.append(&group(1)).unwrap_err().to_string();
+        assert!(fault.contains("an earlier record is torn"), "{fault}");
+        assert_eq!(journal.end(), 0);
     }
 
     #[test]

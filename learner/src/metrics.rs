@@ -24,6 +24,7 @@ const STEP_SECONDS: &str = "learner_step_seconds";
 const WAIT_SECONDS: &str = "learner_wait_for_batch_seconds";
 const POLICY_VERSION: &str = "learner_policy_version";
 const GROUPS_CLAIMED: &str = "learner_groups_claimed_total";
+const LEASES_EXPIRED: &str = "learner_leases_expired_total";
 const GROUPS_SUBMITTED: &str = "learner_groups_submitted_total";
 const CHECKPOINTS: &str = "learner_checkpoints_total";
 
@@ -40,12 +41,17 @@ pub fn describe() {
         GROUPS_CLAIMED,
         "Groups handed out, repeats after lost leases included."
     );
+    describe_counter!(
+        LEASES_EXPIRED,
+        "Leases that ran out and were given to another actor."
+    );
     describe_counter!(GROUPS_SUBMITTED, "Groups submitted, by verdict.");
     describe_counter!(CHECKPOINTS, "Checkpoints written.");
 }
 
-pub(crate) fn group_claimed() {
+pub(crate) fn group_claimed(expired_leases: u64) {
     counter!(GROUPS_CLAIMED).increment(1);
+    counter!(LEASES_EXPIRED).absolute(expired_leases);
 }
 
 pub(crate) fn group_submitted(verdict: &'static str) {

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use crate::{
     checkpoint::{self, State},
     driver::{Event, Shared, now},
-    error::Result,
+    error::{LearnerError, Result},
     metrics,
-    trainer::Trainer,
+    trainer::{StepGroups, Trainer},
     weights::Snapshot,
 };
 
@@ -30,8 +30,15 @@ impl Run {
         let steps = self.shared.config.steps;
         let mut saved = None;
         while self.shared.intake.version() < steps {
-            let Some(version) = self.one_step()? else {
-                break;
+            let version = match self.one_step() {
+                Ok(Some(version)) => version,
+                Ok(None) => break,
+                Err(unscored @ LearnerError::Unscored { .. }) => {
+                    self.shared.intake.forget_groups();
+                    self.checkpoint()?;
+                    return Err(unscored);
+                }
+                Err(fault) => return Err(fault),
             };
             let every = self.shared.config.checkpoint.every_steps;
             if every > 0 && version % every == 0 {
@@ -52,11 +59,12 @@ impl Run {
     /// Waits for a batch, trains on it and publishes the new version; none if the run is being stopped.
     fn one_step(&mut self) -> Result<Option<u64>> {
         let began = now();
-        let Some((batch, groups)) = self.shared.intake.wait_for_batch() else {
+        let Some((batch, groups)) = self.shared.intake.wait_for_batch()? else {
             return Ok(None);
         };
         let waited = now();
         let version = self.shared.intake.version() + 1;
+        some_scored(version, &groups)?;
         let mut figures = self.trainer.step(&groups, version - 1)?;
         self.publish(version)?;
         self.shared.intake.advance(&batch);
@@ -120,4 +128,19 @@ impl Run {
             tracing::debug!("nobody reads the run's events");
         }
     }
+}
+
+/// Refuses a step in which nothing was played: an environment that is away would else use up the run.
+fn some_scored(step: u64, groups: &StepGroups) -> Result<()> {
+    let groups = groups.kept.iter().chain(&groups.left_out);
+    let trajectories: Vec<_> = groups.flat_map(|group| &group.trajectories).collect();
+    if trajectories.iter().any(|trajectory| trajectory.scored) {
+        return Ok(());
+    }
+    let failure = trajectories.first().map_or("", |first| &first.failure);
+    Err(LearnerError::Unscored {
+        step,
+        episodes: trajectories.len(),
+        failure: failure.to_owned(),
+    })
 }

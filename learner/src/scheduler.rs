@@ -69,7 +69,7 @@ pub enum Verdict {
     Duplicate,
     /// Sampled with too old a version; the group is given out again.
     Stale,
-    /// No such group can have been handed out.
+    /// Not known to this learner: handed out, if at all, before a restart. It will be handed out again.
     Unknown,
 }
 
@@ -136,6 +136,12 @@ impl Scheduler {
         self.start
     }
 
+    /// Whether all steps are made.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.version >= self.settings.steps
+    }
+
     /// Leases that ran out so far.
     #[must_use]
     pub fn expired_leases(&self) -> u64 {
@@ -144,7 +150,7 @@ impl Scheduler {
 
     /// Asks for work on behalf of an actor that holds `actor_version`.
     pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
-        if self.version >= self.settings.steps {
+        if self.is_finished() {
             return Claim::Finished;
         }
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
@@ -221,12 +227,13 @@ impl Scheduler {
     }
 
     fn is_stale(&self, oldest_version: u64) -> bool {
-        oldest_version + self.settings.max_staleness < self.version
+        oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
     /// Takes in an accepted group, or one read back from the journal, where it may belong to any step to come.
-    pub fn record(&mut self, group_index: u64, outcome: Outcome) {
+    pub fn record(&mut self, group_index: u64, mut outcome: Outcome) {
         if group_index >= self.start {
+            outcome.kept &= !self.is_stale(outcome.oldest_version);
             self.groups.insert(group_index, State::In(outcome));
         }
     }

@@ -69,28 +69,6 @@ impl Default for SftConfig {
 }
 
 impl SftConfig {
-    /// For a small model that starts from random weights: all tokens teach, the rate is high.
-    #[must_use]
-    pub fn from_scratch() -> Self {
-        Self {
-            budget_tokens: 1_200_000,
-            context_weight: 0.3,
-            micro_batch_tokens: 512,
-            optimizer: OptimizerSettings {
-                learning_rate: 2e-3,
-                weight_decay: 0.01,
-                adam_beta2: 0.98,
-                ..OptimizerSettings::default()
-            },
-            schedule: ScheduleSettings {
-                kind: ScheduleKind::Cosine,
-                warmup_steps: 60,
-                min_factor: 0.05,
-            },
-            ..Self::default()
-        }
-    }
-
     /// Checks every number.
     ///
     /// # Errors
@@ -196,26 +174,6 @@ pub fn train(
         tokens,
         finished,
     })
-}
-
-/// Mean negative log-likelihood of the assistant tokens of `episodes`, in nats.
-///
-/// # Errors
-/// No episode has an assistant token, or a pass failed.
-pub fn held_out_loss(model: &Model, episodes: &[Segment], config: &SftConfig) -> Result<f64> {
-    config.validate()?;
-    let corpus = Corpus::new(episodes, 0.0);
-    plan(&corpus.lengths(), config)?;
-    let decoder = policy::Decoder::new(&model.config, &model.weights, policy::Use::Train)?;
-    let micro_batches = micro_batches(&corpus.samples, config.micro_batch_tokens);
-    let all = crate::network::scores(&decoder, &micro_batches, config.pass())?;
-    let (sum, count) = all.iter().fold((0.0, 0), |(sum, count), scores| {
-        (
-            sum - scores.logprobs.iter().sum::<f64>(),
-            count + scores.logprobs.len(),
-        )
-    });
-    Ok(sum / count as f64)
 }
 
 impl SftConfig {

@@ -40,6 +40,7 @@ pub(crate) fn model(seed: u64) -> Model {
 #[derive(Clone, Default)]
 pub(crate) struct FakeEnv {
     falter_every: usize,
+    restart_every: usize,
     calls: Arc<Mutex<usize>>,
 }
 
@@ -50,6 +51,20 @@ impl FakeEnv {
             falter_every: every,
             ..Self::default()
         }
+    }
+
+    /// An environment that takes a new key after every n-th call: tokens from before are refused.
+    pub(crate) fn restarting(every: usize) -> Self {
+        Self {
+            restart_every: every,
+            ..Self::default()
+        }
+    }
+
+    /// The number of the key in use.
+    fn key(&self) -> usize {
+        let calls = *self.calls.lock().unwrap();
+        calls.checked_div(self.restart_every).unwrap_or(0)
     }
 
     pub(crate) fn client(self) -> EnvClient {
@@ -85,7 +100,7 @@ impl Env for FakeEnv {
             return Err(Status::not_found("no question q-down"));
         }
         Ok(Response::new(ResetResponse {
-            token: request.question_id.clone().into_bytes(),
+            token: format!("{}:{}", self.key(), request.question_id).into_bytes(),
             episode_id: String::new(),
             observation: Some(Observation {
                 question: format!("What is {}?", request.question_id),
@@ -97,12 +112,18 @@ impl Env for FakeEnv {
         }))
     }
 
-    /// The token is the question id, then one `+` a step, then `d` once the table is described.
+    /// The token is the key's number, `:`, the question id, then one `+` a step, then `d` once the table is described.
     async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
         self.falter()?;
         let StepRequest { token, action } = request.into_inner();
         let action = action.unwrap();
         let token = String::from_utf8(token).unwrap();
+        let (key, token) = token.split_once(':').unwrap();
+        if key != self.key().to_string() {
+            return Err(Status::unauthenticated(
+                "token was sealed under another key",
+            ));
+        }
         let question_id = token.trim_end_matches(['+', 'd']).to_owned();
         let step_count = token.matches('+').count() as u32 + 1;
         let is_answer = action.action_type == "ANSWER";
@@ -121,7 +142,7 @@ impl Env for FakeEnv {
         let reward = if correct { 1.0 } else { 0.01 };
         Ok(Response::new(StepResponse {
             token: format!(
-                "{question_id}{}{}",
+                "{key}:{question_id}{}{}",
                 "+".repeat(step_count as usize),
                 if described { "d" } else { "" }
             )
@@ -290,9 +311,12 @@ impl Learner for FakeLearner {
     ) -> Result<Response<ClaimResponse>, Status> {
         let mut claimed = self.0.claimed.lock().unwrap();
         let group = *claimed;
-        let outcome = if group == self.0.groups {
+        let is_over = self.0.submitted.lock().unwrap().len() as u64 == self.0.groups;
+        let outcome = if is_over {
             Outcome::Finished(Finished {})
-        } else if request.into_inner().policy_version < self.needs_version(group) {
+        } else if group == self.0.groups
+            || request.into_inner().policy_version < self.needs_version(group)
+        {
             Outcome::Wait(Wait {
                 retry_after_milliseconds: 5,
             })

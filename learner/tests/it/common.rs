@@ -113,6 +113,15 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
 
 /// Claims and submits until the run is over.
 pub(crate) async fn actor(learner: Learner, name: String) {
+    act(learner, name, group).await;
+}
+
+/// An actor that plays with `play`.
+pub(crate) async fn act(
+    learner: Learner,
+    name: String,
+    play: fn(&GroupClaim, u64) -> Vec<Trajectory>,
+) {
     let mut client = LearnerClient::new(Transport::in_process(learner.service()));
     loop {
         let policy_version = learner.snapshot().policy_version;
@@ -131,7 +140,7 @@ pub(crate) async fn actor(learner: Learner, name: String) {
             Outcome::Finished(_) => return,
             Outcome::Wait(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             Outcome::Group(claim) => {
-                let trajectories = group(&claim, policy_version);
+                let trajectories = play(&claim, policy_version);
                 let submit = SubmitRequest {
                     actor_id: name.clone(),
                     group_index: claim.group_index,

@@ -2,8 +2,12 @@
 
 use std::fs;
 
-use crate::common::{open, small_config, train};
+use crate::common::{act, group, open, small_config, train};
 use learner::{Event, LearnerConfig, config::RatioAgainst};
+use proto::{
+    LearnerClient, Transport,
+    v1::{GroupClaim, SubmitRequest, SubmitVerdict},
+};
 
 async fn whole_run(config: LearnerConfig, actors: usize) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
@@ -237,4 +241,71 @@ fn a_run_folder_is_not_reused_by_accident() {
         open(unrelated, folder.path(), true).is_ok(),
         "threads and more steps may change"
     );
+}
+
+/// A learner dies without a checkpoint since the base; the next one takes up its journal, while actors still hold groups
+/// and weights of the versions that were.
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
+    let expected = whole_run(small_config(), 1).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.checkpoint.every_steps = 100;
+    let dead = open(config.clone(), folder.path(), false).unwrap();
+    let (events, _) = train(&dead, 2, Some(2)).await;
+    let Some(Event::Finished { step, .. }) = events.last() else {
+        panic!("no end: {events:?}")
+    };
+    // What a stop leaves and a crash does not.
+    fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{step}"))).unwrap();
+    fs::write(folder.path().join("checkpoints/LATEST"), "step_0").unwrap();
+    let resumed = open(config, folder.path(), true).unwrap();
+    assert_eq!(resumed.snapshot().policy_version, 0);
+    assert!(*step >= 2);
+    let in_flight = GroupClaim {
+        group_index: 1_000,
+        group_size: 4,
+        ..GroupClaim::default()
+    };
+    let mut client = LearnerClient::new(Transport::in_process(resumed.service()));
+    let response = client.submit(SubmitRequest {
+        group_index: in_flight.group_index,
+        trajectories: group(&in_flight, *step),
+        ..SubmitRequest::default()
+    });
+    assert_eq!(
+        response.await.unwrap().into_inner().verdict(),
+        SubmitVerdict::Stale
+    );
+    assert!(train(&resumed, 2, None).await.1 == expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_without_a_scored_episode_stops_the_run_and_is_played_again() {
+    let expected = whole_run(small_config(), 1).await;
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path(), false).unwrap();
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move { while receiver.recv().await.is_some() {} });
+    let actor = tokio::spawn(act(learner.clone(), "a".to_owned(), |claim, version| {
+        let mut trajectories = group(claim, version);
+        for trajectory in &mut trajectories {
+            trajectory.scored = false;
+            trajectory.failure = "Env.Step failed: away".to_owned();
+        }
+        trajectories
+    }));
+    let fault = learner
+        .train(sender, std::future::pending())
+        .await
+        .unwrap_err()
+        .to_string();
+    actor.abort();
+    assert!(
+        fault.starts_with("step 1: none of its ") && fault.contains("Env.Step failed: away"),
+        "{fault}"
+    );
+    drop(learner);
+    let resumed = open(small_config(), folder.path(), true).unwrap();
+    assert!(train(&resumed, 1, None).await.1 == expected);
 }

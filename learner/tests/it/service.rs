@@ -138,8 +138,18 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
         group_index: 1_000,
         ..claim.clone()
     };
-    let fault = server.submit(&unknown, group(&claim, 0)).await.unwrap_err();
-    assert!(fault.message().contains("never handed out"), "{fault}");
+    let verdict = server.submit(&unknown, group(&claim, 0)).await.unwrap();
+    assert_eq!(
+        verdict,
+        SubmitVerdict::Stale,
+        "not known to this learner, as after its restart"
+    );
+    let verdict = server.submit(&claim, group(&claim, 3)).await.unwrap();
+    assert_eq!(
+        verdict,
+        SubmitVerdict::Stale,
+        "sampled with a version that this learner has not made"
+    );
 
     let verdict = server.submit(&claim, group(&claim, 0)).await.unwrap();
     assert_eq!(verdict, SubmitVerdict::Accepted);
