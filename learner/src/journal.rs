@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(found, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
         let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
         assert_eq!(entries.len(), 1);
-        assert_eq!(super::read(&path).unwrap().len(), 3);
+        assert_eq!(read(&path).unwrap().len(), 3);
         assert_eq!(Journal::open(&path, journal.end()).unwrap().1, []);
     }
 
