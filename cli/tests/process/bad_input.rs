@@ -134,11 +134,13 @@ fn broken_data() {
     let database = Path::new(data).join("databases/shop/shop.sqlite");
     let mut bytes = fs::read(&database).unwrap();
     bytes[5_000] ^= 1;
-    fs::write(&database, bytes).unwrap();
+    fs::write(&database, &bytes).unwrap();
     check(
         &["eval", "--data", data, "--policy", "random"],
         &["shop.sqlite"],
     );
+    bytes[5_000] ^= 1;
+    fs::write(&database, bytes).unwrap();
     fs::write(
         Path::new(data).join("questions/eval.jsonl"),
         "{\"question_id\": 3}\n",
