@@ -47,7 +47,7 @@ pub enum Command {
 }
 
 /// Where settings come from: a preset, then the file, then `--set`, then the named flags.
-#[derive(Clone, Debug, Default, Parser)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Parser)]
 pub struct ConfigArgs {
     /// The settings to start from; without it `tiny`, or `model` where --model is given.
     #[arg(long, value_enum)]
@@ -95,11 +95,11 @@ pub struct TrainArgs {
     /// Name of the run's folder; without it the next free number.
     #[arg(long)]
     pub name: Option<String>,
-    /// Go on with the run of this name (or the newest) where it stopped, with the settings it has.
+    /// Go on with the run of this name (or the newest) where it stopped, with its own settings.
     #[arg(long)]
     pub resume: bool,
     /// Only show the resolved settings.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "resume")]
     pub dry_run: bool,
 }
 
@@ -149,7 +149,7 @@ pub struct EvalArgs {
     /// The split to play.
     #[arg(long, default_value = "eval")]
     pub split: String,
-    /// At most this many questions, drawn by the seed.
+    /// At most this many questions: always the same ones, chosen by their ids.
     #[arg(long, value_name = "N")]
     pub questions: Option<usize>,
     /// Sample at this temperature; 0 is greedy.

@@ -4,13 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
     data_command, doctor, eval_command, play_command,
     progress::Progress,
-    report, roles, shutdown, train, trajectories,
+    report, roles,
+    shutdown::{self, Interrupted},
+    stdout, train, trajectories,
 };
 
 /// How a command ended without an error.
@@ -18,7 +21,7 @@ use crate::{
 pub enum Outcome {
     /// All was done.
     Done,
-    /// A signal stopped it; the run can be resumed.
+    /// A signal stopped it; a run can be resumed.
     Interrupted,
 }
 
@@ -28,7 +31,7 @@ impl Outcome {
     pub fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::SUCCESS,
-            Self::Interrupted => ExitCode::from(130),
+            Self::Interrupted => ExitCode::from(shutdown::EXIT_CODE),
         }
     }
 }
@@ -48,25 +51,47 @@ pub fn run(args: Args) -> Result<Outcome> {
     ));
     // SQL threads and engines end with their handles; a call still running must not hold the exit.
     runtime.shutdown_background();
-    outcome
+    match outcome {
+        Err(error) if error.is::<Interrupted>() => Ok(Outcome::Interrupted),
+        outcome => outcome,
+    }
 }
 
 async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
-    let shutdown = shutdown::token().context("cannot listen for signals")?;
+    let shutdown = match farewell(&command) {
+        Some(farewell) => shutdown::token(farewell),
+        None => shutdown::end_at_once().map(|()| CancellationToken::new()),
+    }
+    .context("cannot listen for signals")?;
     match command {
         Command::Train(args) => return train::train(&args, progress, shutdown).await,
-        Command::Sft(args) => return train::sft(&args, progress, shutdown).await,
+        Command::Sft(args) => train::sft(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Play(args) => play_command::play(&args, progress).await?,
-        Command::Report(args) => println!("{}", report::write(&args.run_dir)?.display()),
+        Command::Report(args) => {
+            stdout::print(format_args!(
+                "{}\n",
+                report::write(&args.run_dir)?.display()
+            ))?;
+        }
         Command::Trajectories(args) => trajectories::write(&args)?,
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
-        Command::Doctor => doctor::doctor(),
+        Command::Doctor => doctor::doctor()?,
     }
     Ok(Outcome::Done)
+}
+
+/// What a command says to the first signal if it ends with care; the others end at once.
+fn farewell(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Train(_) => Some("stopping where the run can be resumed"),
+        Command::Sft(_) => Some("stopping; no model is written"),
+        Command::EnvNode(_) | Command::Actor(_) | Command::Learner(_) => Some("stopping"),
+        _ => None,
+    }
 }
 
 fn init_logging(filter: &str, progress: &Progress) -> Result<()> {

@@ -2,10 +2,15 @@
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. What comes out
 //! is written into the run's folder; nothing else in the program reads files, flags or the environment for settings.
+//! There is one seed, [`RunConfig::seed`]: the seeds of the parts follow from it and are neither read nor written.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use env_node::reward::RewardProfile;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -13,6 +18,17 @@ use crate::args::{ConfigArgs, Preset};
 
 /// Where the project's own data is built when no `--data` is given.
 pub const OWN_DATA_DIR: &str = "data/build";
+
+/// Seeds of the parts, which follow from the run's.
+const SEEDS_OF_PARTS: [&str; 4] = [
+    "learner.run_seed",
+    "learner.seed",
+    "warm_start.oracle.seed",
+    "warm_start.habits.seed",
+];
+
+/// Settings that run folders may still hold and that never had an effect.
+const RETIRED: [&str; 1] = ["evaluation.transcripts"];
 
 /// All settings of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -112,18 +128,16 @@ impl Default for WarmStartConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Questions of `eval` in the comparison table, drawn by the seed.
+    /// Questions of `eval` in the comparison table: the same in every run, chosen by their ids.
     pub questions: usize,
     /// Questions of each part of `eval-unseen`.
     pub unseen_questions: usize,
-    /// Questions of the learning curve, drawn from `eval` apart from those of the table.
+    /// Questions of the learning curve: others of `eval` than the table's, also the same in every run.
     pub curve_questions: usize,
     /// Learner steps between two points of the learning curve; 0: none.
     pub every_steps: u64,
     /// Episodes played at once.
     pub concurrency: usize,
-    /// Questions that the report shows side by side.
-    pub transcripts: usize,
 }
 
 impl Default for EvaluationConfig {
@@ -134,7 +148,6 @@ impl Default for EvaluationConfig {
             curve_questions: 200,
             every_steps: 10,
             concurrency: 64,
-            transcripts: 12,
         }
     }
 }
@@ -154,26 +167,61 @@ impl RunConfig {
         if let Some(path) = &args.config {
             merge(&mut table, read_table(path)?);
         }
+        Self::compose(table, args)
+    }
+
+    /// Composes the settings on top of those of a run.
+    ///
+    /// # Errors
+    /// See [`Self::resolve`] and [`Self::read`].
+    pub fn resolve_on(run: &Self, args: &ConfigArgs) -> Result<Self> {
+        Self::compose(run.to_table()?, args)
+    }
+
+    fn compose(mut table: Table, args: &ConfigArgs) -> Result<Self> {
         for assignment in &args.set {
             merge(&mut table, parse_assignment(assignment)?);
         }
-        let mut config: Self = table.try_into().map_err(|error| setting_error(&error))?;
+        if let Some(key) = SEEDS_OF_PARTS
+            .into_iter()
+            .find(|key| remove(&mut table, key).is_some())
+        {
+            bail!("setting {key}: follows from the run's seed; use seed (or --seed)");
+        }
+        let mut config = from_table(table)?;
         config.apply_flags(args);
         config.validate()?;
         Ok(config)
     }
 
-    /// Reads the resolved settings of a run that is resumed.
+    /// Reads the resolved settings of a run.
     ///
     /// # Errors
-    /// The file is missing or is not what this version wrote.
-    pub fn read(path: &std::path::Path) -> Result<Self> {
-        let config: Self = read_table(path)?
-            .try_into()
-            .map_err(|error| setting_error(&error))
-            .with_context(|| format!("in {}", path.display()))?;
+    /// The file is missing or holds what no version wrote.
+    pub fn read(path: &Path) -> Result<Self> {
+        let mut table = read_table(path)?;
+        for key in SEEDS_OF_PARTS.into_iter().chain(RETIRED) {
+            remove(&mut table, key);
+        }
+        let config = from_table(table).with_context(|| format!("in {}", path.display()))?;
         config.validate()?;
         Ok(config)
+    }
+
+    /// The settings as the text of a TOML file, which resolves to the same settings again.
+    ///
+    /// # Errors
+    /// A number is larger than TOML can hold.
+    pub fn to_toml(&self) -> Result<String> {
+        Ok(toml::to_string(&self.to_table()?)?)
+    }
+
+    fn to_table(&self) -> Result<Table> {
+        let mut table = Table::try_from(self).context("the settings do not fit into TOML")?;
+        for key in SEEDS_OF_PARTS {
+            remove(&mut table, key);
+        }
+        Ok(table)
     }
 
     fn apply_flags(&mut self, args: &ConfigArgs) {
@@ -191,7 +239,23 @@ impl RunConfig {
         }
     }
 
-    fn validate(&self) -> Result<()> {
+    /// Checks every number and name.
+    ///
+    /// # Errors
+    /// Names the setting that cannot be used, and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        ensure!(
+            i64::try_from(self.seed).is_ok(),
+            "seed is {}; TOML holds numbers up to {}",
+            self.seed,
+            i64::MAX
+        );
+        let profile = &self.learner.rollout.reward_profile;
+        if !profile.is_empty() {
+            profile
+                .parse::<RewardProfile>()
+                .context("setting learner.rollout.reward_profile")?;
+        }
         if self.actors.count == 0 {
             bail!("actors.count is 0; a local run needs at least 1");
         }
@@ -250,7 +314,7 @@ fn preset_table(preset: Preset) -> Table {
     text.parse().expect("presets parse: this is a bug")
 }
 
-fn read_table(path: &std::path::Path) -> Result<Table> {
+fn read_table(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read the settings file {}", path.display()))?;
     text.parse()
@@ -288,8 +352,24 @@ fn merge(lower: &mut Table, upper: Table) {
     }
 }
 
-fn setting_error(error: &toml::de::Error) -> anyhow::Error {
-    anyhow!("wrong setting: {}", error.message())
+/// Takes the value at `a.b` out of the table.
+fn remove(table: &mut Table, key: &str) -> Option<Value> {
+    match key.split_once('.') {
+        Some((first, rest)) => remove(table.get_mut(first)?.as_table_mut()?, rest),
+        None => table.remove(key),
+    }
+}
+
+fn from_table(table: Table) -> Result<RunConfig> {
+    serde_path_to_error::deserialize(table).map_err(|error| {
+        let path = error.path().to_string();
+        // The message of the TOML parser ends with a line break.
+        let problem = error.inner().message().trim_end().to_owned();
+        match path.as_str() {
+            "." => anyhow!("wrong setting: {problem}"),
+            _ => anyhow!("wrong setting {path}: {problem}"),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -323,16 +403,49 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let config = resolve(&["seed=5"]).unwrap();
-        let text = toml::to_string(&config).unwrap();
-        let again: RunConfig = toml::from_str(&text).unwrap();
-        assert_eq!(toml::to_string(&again).unwrap(), text);
+        let text = config.to_toml().unwrap();
+        assert_eq!(text.matches("seed").count(), 1, "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::write(&path, &text).unwrap();
+        assert_eq!(RunConfig::read(&path).unwrap().to_toml().unwrap(), text);
+
+        // As earlier versions wrote it.
+        let mut table: Table = text.parse().unwrap();
+        let old = ["learner.run_seed=42", "evaluation.transcripts=12"];
+        for assignment in old {
+            merge(&mut table, parse_assignment(assignment).unwrap());
+        }
+        fs::write(&path, table.to_string()).unwrap();
+        assert_eq!(RunConfig::read(&path).unwrap().to_toml().unwrap(), text);
+    }
+
+    #[test]
+    fn flags_lie_over_the_settings_of_a_run() {
+        let run = resolve(&["learner.steps=7", "evaluation.questions=3"]).unwrap();
+        let config = RunConfig::resolve_on(
+            &run,
+            &ConfigArgs {
+                set: vec!["evaluation.questions=5".to_owned()],
+                seed: Some(9),
+                ..ConfigArgs::default()
+            },
+        )
+        .unwrap();
+        assert_eq!((config.learner.steps, config.seed), (7, 9));
+        assert_eq!(config.evaluation.questions, 5);
     }
 
     #[test]
     fn errors_name_the_setting() {
         for (set, part) in [
             ("learner.learning_rat=1", "learning_rat"),
-            ("seed=\"x\"", "string"),
+            ("learner.steps=abc", "learner.steps: invalid type"),
+            ("learner.rollout.shots=true", "learner.rollout.shots: "),
+            ("learner.rollout.reward_profile=nice", "reward_profile"),
+            ("learner.run_seed=1", "use seed"),
+            ("warm_start.oracle.seed=1", "use seed"),
+            ("seed=\"x\"", "wrong setting seed: "),
             ("seed", "KEY=VALUE"),
             ("actors.count=0", "actors.count"),
             ("warm_start.hasty_share=2", "hasty_share"),

@@ -5,6 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
 use anyhow::{Context as _, Result, bail};
 use data::Dataset;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::DataCommand,
@@ -12,6 +13,7 @@ use crate::{
     evaluation::Examiner,
     progress::Progress,
     setup::{self, Setup},
+    stdout,
 };
 
 /// Runs a data command.
@@ -22,14 +24,11 @@ pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
     match command {
         DataCommand::Build { out, seed } => {
             setup::build_own(&out, seed, progress)?;
-            print!("{}", data::stats(&Dataset::open(&out, None)?));
+            stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }
         DataCommand::Check { dir } => check(&dir)?,
         DataCommand::Stats { dir, databases } => {
-            print!(
-                "{}",
-                data::stats(&Dataset::open(&dir, databases.as_deref())?)
-            );
+            stdout::print(data::stats(&Dataset::open(&dir, databases.as_deref())?))?;
         }
         DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
     }
@@ -38,7 +37,7 @@ pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
 
 fn check(dir: &Path) -> Result<()> {
     let report = data::check(dir, None)?;
-    print!("{report}");
+    stdout::print(&report)?;
     if !report.is_clean() {
         bail!(
             "{} does not pass; build it again with `sqlenv data build`",
@@ -60,6 +59,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         config: &config,
         setup: &setup,
         progress,
+        shutdown: &CancellationToken::new(),
     };
     let chat = Arc::new(policy::tiny::model(0)?.chat);
     let demonstrator = ScriptedPolicy::new(

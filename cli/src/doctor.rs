@@ -2,15 +2,24 @@
 
 use std::thread::available_parallelism;
 
+use anyhow::Result;
+
+use crate::stdout;
+
 /// Prints the findings, one a line.
-pub fn doctor() {
-    println!("sqlenv    {}", env!("CARGO_PKG_VERSION"));
-    println!(
-        "cores     {}",
-        available_parallelism().map_or(1, usize::from)
-    );
-    println!("kernels   {}", kernels());
-    println!("cuda      {}", cuda());
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn doctor() -> Result<()> {
+    let cores = available_parallelism().map_or(1, usize::from).to_string();
+    let findings = [
+        ("sqlenv", env!("CARGO_PKG_VERSION").to_owned()),
+        ("cores", cores),
+        ("kernels", kernels()),
+        ("cuda", cuda()),
+    ];
+    let lines = findings.map(|(name, finding)| format!("{name:<9} {finding}\n"));
+    stdout::print(lines.concat())
 }
 
 fn kernels() -> String {

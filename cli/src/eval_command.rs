@@ -1,10 +1,16 @@
 //! `sqlenv eval`: one policy on the questions of one split.
 
-use std::{fs::File, io::Write as _, path::Path, sync::Arc};
+use std::{
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use actor::{EpisodeRecord, Policy};
 use anyhow::{Context as _, Result, ensure};
-use proto::{EnvClient, Transport, v1::Question};
+use proto::v1::Question;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{EvalArgs, PolicyName},
@@ -13,24 +19,29 @@ use crate::{
     progress::Progress,
     run::{self, Mode},
     setup::{self, Setup},
+    stdout,
 };
 
 /// Evaluates and prints the result.
 ///
 /// # Errors
-/// The data, the model or a file cannot be used, or the split has no questions.
+/// The data, the model or a file cannot be used, the split has no questions, or every episode broke off.
 pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
-    let mut config = RunConfig::resolve(&args.config)?;
-    config.learner.rollout.sampling.temperature = args.temperature;
-    config.learner.rollout.shots = args.shots;
+    let config = settings(args, progress)?;
+    ensure!(
+        args.policy != PolicyName::Model || config.model.dir.is_some(),
+        "--policy model needs --model DIR: a run's runs/NAME/model or any Hugging Face folder; without a model there are \
+         --policy random and --policy oracle"
+    );
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
-        setup.remote = Some(EnvClient::new(Transport::dial(address).context("--env")?));
+        setup.play_on(address).await?;
     }
     let examiner = Examiner {
         config: &config,
         setup: &setup,
         progress,
+        shutdown: &CancellationToken::new(),
     };
     let questions = questions(args, &setup)?;
     let model = setup::base_model(&config)?;
@@ -65,8 +76,8 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     };
     let (evaluation, episodes) = examiner
         .examine(candidate, &*policy, &chat, &args.split, &questions)
-        .await;
-    print_evaluation(&evaluation, &episodes);
+        .await?;
+    // The files come first: a reader of standard output that leaves ends the program.
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(&evaluation)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -74,7 +85,52 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     if let Some(path) = &args.transcripts {
         write_transcripts(path, &examiner, name, &episodes)?;
     }
+    stdout::print(in_words(&evaluation))?;
+    if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
+        let failed = format!(
+            "{} of {} episodes broke off and count as wrong; {}: {}",
+            evaluation.failed, evaluation.questions, first.question_id, first.failure
+        );
+        ensure!(evaluation.failed < evaluation.questions, failed);
+        progress.say(&failed);
+    }
     Ok(())
+}
+
+/// The settings; where a run's own model is named and no others are, those of the run.
+fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
+    let given = &args.config;
+    let of_run = match &given.model {
+        Some(model) if given.preset.is_none() && given.config.is_none() => run_of(model),
+        _ => None,
+    };
+    let mut config = match of_run {
+        Some((path, run)) => {
+            progress.say(&format!("settings: {}", path.display()));
+            RunConfig::resolve_on(&run, given)?
+        }
+        None => RunConfig::resolve(given)?,
+    };
+    let rollout = &mut config.learner.rollout;
+    // Greedy play asks for no temperature.
+    if args.temperature != 0.0 {
+        rollout.sampling.temperature = args.temperature;
+    }
+    rollout.shots = args.shots;
+    config
+        .validate()
+        .context("--temperature or --shots cannot be used")?;
+    Ok(config)
+}
+
+/// The settings of the run that `model` is a part of: its `model`, `warm-start` or `checkpoints/step_N/hf`.
+fn run_of(model: &Path) -> Option<(PathBuf, RunConfig)> {
+    let model = model.canonicalize().ok()?;
+    model.ancestors().skip(1).take(3).find_map(|dir| {
+        let path = dir.join("config.toml");
+        let config = RunConfig::read(&path).ok()?;
+        Some((path, config))
+    })
 }
 
 fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
@@ -89,44 +145,39 @@ fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
     Ok(questions)
 }
 
-fn print_evaluation(evaluation: &run::Evaluation, episodes: &[EpisodeRecord]) {
+/// The evaluation as lines for a person.
+fn in_words(evaluation: &run::Evaluation) -> String {
     let percent = |rate: f64| 100.0 * rate;
-    println!(
-        "{} of {} correct: {:.1} % (95 % interval {:.1} to {:.1})",
+    let mut text = format!(
+        "{} of {} correct: {:.1} % (95 % interval {:.1} to {:.1})\n",
         evaluation.correct,
         evaluation.questions,
         percent(evaluation.success_rate),
         percent(evaluation.wilson_low),
         percent(evaluation.wilson_high)
     );
-    println!(
-        "mean reward {:.3}, mean steps {:.2}, malformed calls {:.1} %",
+    text += &format!(
+        "mean reward {:.3}, mean steps {:.2}, malformed calls {:.1} %\n",
         evaluation.mean_reward,
         evaluation.mean_steps,
         percent(evaluation.malformed_rate)
     );
-    let broken_off = episodes
-        .iter()
-        .filter(|episode| !episode.failure.is_empty())
-        .count();
-    if broken_off > 0 {
-        println!("{broken_off} episodes broke off and count as wrong");
-    }
     for (title, tallies) in [
         ("level", &evaluation.by_level),
         ("database", &evaluation.by_database),
     ] {
-        println!("by {title}:");
+        text += &format!("by {title}:\n");
         for (name, tally) in tallies {
             let rate = tally.correct as f64 / tally.questions.max(1) as f64;
-            println!(
-                "  {name:<28} {:>5} / {:<5} {:>5.1} %",
+            text += &format!(
+                "  {name:<28} {:>5} / {:<5} {:>5.1} %\n",
                 tally.correct,
                 tally.questions,
                 percent(rate)
             );
         }
     }
+    text
 }
 
 fn write_transcripts(

@@ -13,12 +13,16 @@ use anyhow::Result;
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::v1;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::RunConfig,
     progress::Progress,
-    run::{Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, Tally, Transcript},
+    run::{
+        Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally, Transcript,
+    },
     setup::Setup,
+    shutdown::unless_interrupted,
 };
 
 /// The held-out questions of a run.
@@ -30,7 +34,7 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// Draws the questions.
+    /// Chooses the questions.
     #[must_use]
     pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
         let settings = &config.evaluation;
@@ -85,6 +89,8 @@ pub struct Examiner<'a> {
     pub setup: &'a Setup,
     /// Where long stages are shown.
     pub progress: &'a Progress,
+    /// Breaks off what is being played.
+    pub shutdown: &'a CancellationToken,
 }
 
 /// Who sits the examination, and when.
@@ -98,6 +104,30 @@ pub struct Candidate {
     pub step: u64,
     /// How tokens are chosen.
     pub mode: Mode,
+}
+
+impl Candidate {
+    /// Whether the run came as far before.
+    ///
+    /// # Errors
+    /// The run's folder cannot be read.
+    pub fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
+        let known = folder.read()?.evaluations;
+        Ok(known.iter().any(|known| {
+            (known.policy, known.mode, known.step, known.split.as_str())
+                == (self.policy, self.mode, self.step, split)
+        }))
+    }
+
+    /// The title of a sitting.
+    fn sits(self, split: &str) -> String {
+        let Self { policy, mode, .. } = self;
+        if policy.is_scripted() {
+            format!("{policy} on {split}")
+        } else {
+            format!("{policy} on {split}, {mode}")
+        }
+    }
 }
 
 impl Examiner<'_> {
@@ -142,6 +172,9 @@ impl Examiner<'_> {
     }
 
     /// Has `policy` play `questions` of `split`; answers with the record and the episodes.
+    ///
+    /// # Errors
+    /// [`Interrupted`](crate::shutdown::Interrupted) where a signal comes first.
     pub async fn examine(
         &self,
         candidate: Candidate,
@@ -149,29 +182,34 @@ impl Examiner<'_> {
         chat: &Arc<Chat>,
         split: &str,
         questions: &[v1::Question],
-    ) -> (Evaluation, Vec<EpisodeRecord>) {
-        let title = format!("{} on {split}", candidate.policy);
+    ) -> Result<(Evaluation, Vec<EpisodeRecord>)> {
+        let title = candidate.sits(split);
         let stage = self
             .progress
             .stage(&title, questions.len() as u64, "episodes");
         let seed = derive_seed(self.config.seed, "evaluation");
-        let outcome = actor::evaluate(
+        let table = self.table(chat);
+        let play = actor::evaluate(
             policy,
-            &self.table(chat),
+            &table,
             questions,
             seed,
             self.config.evaluation.concurrency,
             |done, _| stage.set(done as u64),
-        )
-        .await;
+        );
+        let outcome = unless_interrupted(self.shutdown, play).await?;
         let score = outcome.score;
-        stage.finish(&format!(
+        let mut result = format!(
             "{:.1} % correct ({:.1}–{:.1})",
             100.0 * score.success_rate,
             100.0 * score.wilson_low,
             100.0 * score.wilson_high
-        ));
-        (record(candidate, split, &outcome), outcome.episodes)
+        );
+        if outcome.failed > 0 {
+            result += &format!(", {} broke off and count as wrong", outcome.failed);
+        }
+        stage.finish(&result);
+        Ok((record(candidate, split, &outcome), outcome.episodes))
     }
 
     /// The terms of every episode here.
@@ -237,6 +275,7 @@ fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Eva
         mean_reward: outcome.mean_reward,
         mean_steps: outcome.mean_steps,
         malformed_rate: outcome.malformed_rate,
+        failed: outcome.failed as u64,
         by_level: tallies(&outcome.by_level),
         by_database: tallies(&outcome.by_database),
     }

@@ -18,6 +18,7 @@ pub mod roles;
 pub mod run;
 pub mod setup;
 pub mod shutdown;
+pub mod stdout;
 pub mod train;
 pub mod trajectories;
 pub mod warm_start;

@@ -1,10 +1,10 @@
 //! `sqlenv play`: a person takes the policy's seat.
 
-use std::io::{stdin, stdout};
+use std::io::stdin;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use policy::random::derive_seed;
-use proto::{EnvClient, Transport, v1::ResetRequest};
+use proto::v1::ResetRequest;
 
 use crate::{
     args::PlayArgs,
@@ -13,6 +13,7 @@ use crate::{
     play::{self, Gold},
     progress::Progress,
     setup::Setup,
+    stdout,
 };
 
 /// Plays one episode on stdin and stdout.
@@ -23,7 +24,7 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
-        setup.remote = Some(EnvClient::new(Transport::dial(address).context("--env")?));
+        setup.play_on(address).await?;
     }
     let request = ResetRequest {
         question_id: choose(args, &setup, config.seed)?,
@@ -40,7 +41,7 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
             answer: data::answer_text(question),
         })
     };
-    play::play(setup.env(), request, gold, stdin().lock(), stdout().lock()).await?;
+    play::play(setup.env(), request, gold, stdin().lock(), stdout::lock()).await?;
     Ok(())
 }
 

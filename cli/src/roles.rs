@@ -1,11 +1,15 @@
 //! The three roles as processes: each binds or dials, says where it is, and runs until a signal.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use env_node::EnvNode;
 use learner::{Event, Learner};
-use proto::{EnvClient, LearnerClient, Transport};
+use proto::{EnvClient, LearnerClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -15,8 +19,9 @@ use crate::{
     commands::Outcome,
     config::RunConfig,
     progress::Progress,
-    run::{RunFolder, Stage, StepRecord},
+    run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
     setup,
+    shutdown::unless_interrupted,
 };
 
 /// How long the learner still answers claims after its last step: an actor that waits asks again within milliseconds.
@@ -38,7 +43,7 @@ pub async fn env_node(
     let node = EnvNode::open(dataset, config.env.clone()).context("in [env]")?;
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
-    env_node::serve(listener, node, shutdown.cancelled_owned()).await?;
+    env_node::serve(listener, node, stop(shutdown, ready)).await?;
     Ok(())
 }
 
@@ -61,7 +66,7 @@ pub async fn actor(
         "actor {id} samples for {} on {}",
         args.learner, args.env
     ));
-    actor::run(env, learner, &id, config.actor, shutdown.cancelled_owned()).await?;
+    actor::run(env, learner, &id, config.actor, stop(shutdown, ready)).await?;
     Ok(())
 }
 
@@ -79,6 +84,12 @@ async fn serve_admin(address: Option<SocketAddr>) -> Result<Ready> {
     Ok(ready)
 }
 
+/// The end of a role's work; from then on it is not ready.
+async fn stop(shutdown: CancellationToken, ready: Ready) {
+    shutdown.cancelled_owned().await;
+    ready.set(false);
+}
+
 /// Host and process number: unique among machines and processes.
 fn default_actor_id() -> String {
     let host =
@@ -89,7 +100,8 @@ fn default_actor_id() -> String {
 /// `sqlenv learner`: trains on what actors submit; a run folder that exists is resumed.
 ///
 /// # Errors
-/// The model, the run's folder or an address cannot be used, or a step failed.
+/// The model, the run's folder or an address cannot be used, a step failed, the server ended before the run did, or a
+/// signal came before the run was open ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn learner(
     args: &LearnerArgs,
     progress: &Progress,
@@ -99,68 +111,137 @@ pub async fn learner(
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = EnvClient::new(Transport::dial(&args.env).context("--env")?);
-    let question_ids = actor::questions(&env, "train")
-        .await
-        .context("cannot list the questions of --env")?;
+    let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
+        .await?
+        .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
+    if config.model.dir.is_none() {
+        progress.say("without --model: starts from the embedded policy with random weights");
+    }
+    let base = setup::base_model(&config)?;
     let folder = RunFolder::create(&args.run_dir)?;
-    folder.write_config(&toml::to_string(&config)?)?;
+    let name = folder.path().file_name().unwrap_or_default();
+    let mut info = RunInfo::begun(
+        &name.to_string_lossy(),
+        &config,
+        &base,
+        asked(&args.env, &questions),
+    );
     let learner = Learner::open(
         config.learner_of_run(),
-        setup::base_model(&config)?,
-        question_ids
+        base,
+        questions
             .into_iter()
             .map(|question| question.question_id)
             .collect(),
         folder.path(),
         true,
     )?;
-    let steps = config.learner.steps;
+    // Only now is it known that the folder's run has these settings.
+    folder.write_config(&config.to_toml()?)?;
+    folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     ready.set(true);
-    let served = CancellationToken::new();
-    let serving = tokio::spawn(learner::serve(
-        listener,
-        learner.clone(),
-        served.clone().cancelled_owned(),
-    ));
-    let (sender, events) = mpsc::channel(2);
-    let (trained, ()) = tokio::join!(
-        learner.train(sender, shutdown.cancelled_owned()),
-        record(events, &folder, steps, progress)
-    );
-    // Actors hear that the run is over before the port closes.
-    tokio::time::sleep(LAST_CLAIMS).await;
-    served.cancel();
-    serving.await.context("the server panicked")??;
-    Ok(if trained? < steps {
-        Outcome::Interrupted
+    let steps = config.learner.steps;
+    let grpo = Grpo {
+        learner,
+        steps,
+        folder: &folder,
+        progress,
+    };
+    let trained = grpo.train(listener, &ready, shutdown).await;
+    let is_finished = matches!(trained, Ok(step) if step >= steps);
+    info.status = if is_finished {
+        RunStatus::Finished
     } else {
+        RunStatus::Interrupted
+    };
+    let written = folder.write_info(&info);
+    trained?;
+    written?;
+    Ok(if is_finished {
         Outcome::Done
+    } else {
+        Outcome::Interrupted
     })
 }
 
-/// Writes the steps into the run's folder and shows them.
-async fn record(
-    mut events: mpsc::Receiver<Event>,
-    folder: &RunFolder,
-    steps: u64,
-    progress: &Progress,
-) {
-    let stage = progress.stage("GRPO", steps, "steps");
-    while let Some(event) = events.recv().await {
-        let Event::Step { step, metrics } = event else {
-            continue;
-        };
-        stage.set(step);
-        let written = folder.append_step(&StepRecord {
-            step,
-            stage: Stage::Grpo,
-            policy_version: step,
-            metrics,
-        });
-        if let Err(error) = written {
-            tracing::error!("step {step} is not in the metrics: {error:#}");
-        }
+/// The questions of an env-node, as the run's folder describes them.
+fn asked(env: &str, questions: &[Question]) -> Asked {
+    let databases: BTreeSet<&str> = questions
+        .iter()
+        .map(|question| question.database_name.as_str())
+        .collect();
+    Asked {
+        dataset: format!("the questions of {env}"),
+        databases: databases.len() as u64,
+        questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
     }
-    stage.finish("");
+}
+
+/// The learner's work while it serves.
+struct Grpo<'a> {
+    learner: Learner,
+    steps: u64,
+    folder: &'a RunFolder,
+    progress: &'a Progress,
+}
+
+impl Grpo<'_> {
+    /// Serves and trains until the last step or `shutdown`; answers with the number of steps made.
+    async fn train(
+        &self,
+        listener: TcpListener,
+        ready: &Ready,
+        shutdown: CancellationToken,
+    ) -> Result<u64> {
+        let served = CancellationToken::new();
+        let mut serving = tokio::spawn(learner::serve(
+            listener,
+            self.learner.clone(),
+            served.clone().cancelled_owned(),
+        ));
+        let (sender, events) = mpsc::channel(2);
+        let work = async {
+            tokio::join!(
+                self.learner.train(sender, stop(shutdown, ready.clone())),
+                self.record(events)
+            )
+        };
+        let (trained, ()) = tokio::select! {
+            worked = work => worked,
+            ended = &mut serving => {
+                ended.context("the server panicked")??;
+                bail!("the server ended before the run did; start the learner again, it resumes");
+            }
+        };
+        ready.set(false);
+        // Actors hear that the run is over before the port closes.
+        tokio::time::sleep(LAST_CLAIMS).await;
+        served.cancel();
+        let ended = serving.await.context("the server panicked");
+        let step = trained?;
+        ended??;
+        Ok(step)
+    }
+
+    /// Writes the steps into the run's folder and shows them.
+    async fn record(&self, mut events: mpsc::Receiver<Event>) {
+        let stage = self.progress.stage("GRPO", self.steps, "steps");
+        while let Some(event) = events.recv().await {
+            let Event::Step { step, metrics } = event else {
+                continue;
+            };
+            stage.set(step);
+            let written = self.folder.append_step(&StepRecord {
+                step,
+                stage: Stage::Grpo,
+                policy_version: step,
+                metrics,
+            });
+            if let Err(error) = written {
+                tracing::error!("step {step} is not in the metrics: {error:#}");
+            }
+        }
+        stage.finish("");
+    }
 }

@@ -3,12 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use actor::{Solution, Solutions};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use candle_core::{DType, Device};
 use data::Dataset;
 use env_node::EnvNode;
 use policy::{Model, random::derive_seed};
-use proto::{EnvClient, Transport};
+use proto::{EnvClient, Transport, v1::ListQuestionsRequest};
 
 use crate::{
     config::{DataConfig, OWN_DATA_DIR, RunConfig},
@@ -43,6 +43,27 @@ impl Setup {
             solutions,
             remote: None,
         })
+    }
+
+    /// Plays on the env-node at `address` instead of the one in this process.
+    ///
+    /// # Errors
+    /// `address` is no address, or no env-node answers there.
+    pub async fn play_on(&mut self, address: &str) -> Result<()> {
+        let mut client = EnvClient::new(Transport::dial(address).context("--env")?);
+        let request = ListQuestionsRequest {
+            page_size: 1,
+            ..ListQuestionsRequest::default()
+        };
+        client.list_questions(request).await.map_err(|status| {
+            anyhow!(
+                "--env {address}: no env-node answers ({}); start one with `sqlenv env-node`, or leave out --env to play \
+                 in this process",
+                status.message()
+            )
+        })?;
+        self.remote = Some(client);
+        Ok(())
     }
 
     /// A client of the environment.

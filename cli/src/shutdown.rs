@@ -1,31 +1,87 @@
-//! Ctrl-C and SIGTERM as one token that every long task watches.
+//! Ctrl-C and SIGTERM: a command ends at once, or where its work can be resumed.
 //!
-//! The first signal asks the run to stop where it can be resumed; the second ends the process at once.
+//! Invariant: what a signal breaks off is not recorded; a stage that waits on a token ends with [`Interrupted`].
 
-use tokio::signal::unix::{SignalKind, signal};
+use std::io::Write as _;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that the first SIGINT or SIGTERM cancels. Must be called inside a runtime.
+/// The exit code of an interrupted command, as shells have it for SIGINT.
+pub const EXIT_CODE: u8 = 130;
+
+/// A signal broke the work off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// Waits for `work`, unless a signal comes first.
+///
+/// # Errors
+/// [`Interrupted`] where it does; the work is dropped.
+pub async fn unless_interrupted<T>(
+    shutdown: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Result<T, Interrupted> {
+    shutdown.run_until_cancelled(work).await.ok_or(Interrupted)
+}
+
+/// A token that the first SIGINT or SIGTERM cancels, which is answered by `farewell`; the second ends the process. Must be
+/// called inside a runtime.
 ///
 /// # Errors
 /// The signal handlers cannot be installed.
-pub fn token() -> std::io::Result<CancellationToken> {
+pub fn token(farewell: &'static str) -> std::io::Result<CancellationToken> {
+    let mut signals = Signals::listen()?;
     let token = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
     let cancelled = token.clone();
     tokio::spawn(async move {
-        let mut next = async || {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
-        next().await;
+        signals.next().await;
         cancelled.cancel();
-        eprintln!("stopping where the run can be resumed; press Ctrl-C again to stop at once");
-        next().await;
-        std::process::exit(130);
+        say(&format!("{farewell}; press Ctrl-C again to stop at once"));
+        signals.next().await;
+        std::process::exit(EXIT_CODE.into());
     });
     Ok(token)
+}
+
+/// Has the first SIGINT or SIGTERM end the process: for commands that leave nothing to resume. Must be called inside a
+/// runtime.
+///
+/// # Errors
+/// The signal handlers cannot be installed.
+pub fn end_at_once() -> std::io::Result<()> {
+    let mut signals = Signals::listen()?;
+    tokio::spawn(async move {
+        signals.next().await;
+        say(&format!("\n{Interrupted}"));
+        std::process::exit(EXIT_CODE.into());
+    });
+    Ok(())
+}
+
+fn say(line: &str) {
+    // The signal counts even if nobody reads.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod grpo;
 mod run;
 mod table;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use policy::Model;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,8 @@ use crate::{
     report,
     run::{PolicyName, RunFolder, RunStatus},
     setup::{self, Setup},
+    shutdown::Interrupted,
+    stdout,
     warm_start::{WarmStart, warm_start},
 };
 use run::Run;
@@ -32,7 +34,7 @@ pub async fn train(
     shutdown: CancellationToken,
 ) -> Result<Outcome> {
     if args.dry_run {
-        print!("{}", toml::to_string(&RunConfig::resolve(&args.config)?)?);
+        stdout::print(RunConfig::resolve(&args.config)?.to_toml()?)?;
         return Ok(Outcome::Done);
     }
     let mut run = Run::open(args, progress)?;
@@ -42,40 +44,38 @@ pub async fn train(
         config: &config,
         setup: &setup,
         progress,
+        shutdown: &shutdown,
     };
     let base = setup::base_model(&config)?;
     run.describe(&setup, &base)?;
-    let finished = stages(&mut run, &examiner, &base, &shutdown).await;
-    let status = match &finished {
-        Ok(true) => RunStatus::Finished,
-        _ => RunStatus::Interrupted,
+    let ended = stages(&mut run, &examiner, &base).await;
+    let status = match &ended {
+        Ok(()) => RunStatus::Finished,
+        Err(_) => RunStatus::Interrupted,
     };
-    run.close(status)?;
-    let report = report::write(run.folder.path())?;
-    progress.say(&format!("report: {}", report.display()));
-    Ok(if finished? {
-        Outcome::Done
-    } else {
-        Outcome::Interrupted
-    })
+    let closed = run.close(status).and_then(|()| {
+        let records = run.folder.read()?;
+        Ok((report::summary(&records), report::write(run.folder.path())?))
+    });
+    // What a stage met comes first: a full disk would hide it behind the report.
+    let outcome = match ended {
+        Ok(()) => Outcome::Done,
+        Err(error) if error.is::<Interrupted>() => Outcome::Interrupted,
+        Err(error) => return Err(error),
+    };
+    let (summary, report) = closed?;
+    progress.say(&format!("{summary}report: {}", report.display()));
+    Ok(outcome)
 }
 
-/// The stages; `false` where a signal stopped them.
-async fn stages(
-    run: &mut Run,
-    examiner: &Examiner<'_>,
-    base: &Model,
-    shutdown: &CancellationToken,
-) -> Result<bool> {
+/// The stages, until the last one or a signal ([`Interrupted`]).
+async fn stages(run: &mut Run, examiner: &Examiner<'_>, base: &Model) -> Result<()> {
     let folder = run.folder.clone();
     run.timed("baselines", table::baselines(&folder, examiner, base))
         .await?;
-    let started = run
-        .timed("warm start", warm_models(&folder, examiner, base, shutdown))
+    let WarmStart { warm, oracle_only } = run
+        .timed("warm start", warm_models(&folder, examiner, base))
         .await?;
-    let Some(WarmStart { warm, oracle_only }) = started else {
-        return Ok(false);
-    };
     let models = [
         (PolicyName::OracleImitation, oracle_only.as_ref()),
         (PolicyName::WarmStart, Some(&warm)),
@@ -88,23 +88,17 @@ async fn stages(
             )
             .await?;
         }
-        if shutdown.is_cancelled() {
-            return Ok(false);
-        }
     }
-    let trained = run
-        .timed("GRPO", grpo::grpo(&folder, examiner, warm, shutdown))
+    let (trained, step) = run
+        .timed("GRPO", grpo::grpo(&folder, examiner, warm))
         .await?;
-    let Some((trained, step)) = trained else {
-        return Ok(false);
-    };
     run.timed(
         "evaluations",
         table::model(&folder, examiner, PolicyName::Grpo, &trained, step),
     )
     .await?;
     trained.save(&folder.path().join("model"))?;
-    Ok(true)
+    Ok(())
 }
 
 /// The warm start's models: those in the run's folder, or new ones.
@@ -112,47 +106,40 @@ async fn warm_models(
     folder: &RunFolder,
     examiner: &Examiner<'_>,
     base: &Model,
-    shutdown: &CancellationToken,
-) -> Result<Option<WarmStart>> {
+) -> Result<WarmStart> {
     if !examiner.config.warm_start.enabled {
-        return Ok(Some(WarmStart {
+        return Ok(WarmStart {
             warm: base.clone(),
             oracle_only: None,
-        }));
+        });
     }
     if let Some(found) = WarmStart::open(folder.path())? {
-        return Ok(Some(found));
+        return Ok(found);
     }
-    let made = warm_start(examiner, base, folder, shutdown).await?;
-    if let Some(made) = &made {
-        made.save(folder.path())?;
-    }
+    let made = warm_start(examiner, base, Some(folder)).await?;
+    made.save(folder.path())?;
     Ok(made)
 }
 
 /// `sqlenv sft`: only the warm start; writes the model folder.
 ///
 /// # Errors
-/// The data or the folder cannot be used, or training diverged.
-pub async fn sft(
-    args: &SftArgs,
-    progress: &Progress,
-    shutdown: CancellationToken,
-) -> Result<Outcome> {
+/// The data or the folder cannot be used, training diverged, or a signal broke it off ([`Interrupted`]).
+pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
     let mut config = RunConfig::resolve(&args.config)?;
     config.warm_start.compare_oracle_only = false;
+    // Before the training, so that none is lost.
+    Model::check_target(&args.out).context("--out")?;
     let setup = Setup::open(&config, progress)?;
     let examiner = Examiner {
         config: &config,
         setup: &setup,
         progress,
+        shutdown: &shutdown,
     };
     let base = setup::base_model(&config)?;
-    let folder = RunFolder::create(args.out.with_extension("sft"))?;
-    let Some(made) = warm_start(&examiner, &base, &folder, &shutdown).await? else {
-        return Ok(Outcome::Interrupted);
-    };
+    let made = warm_start(&examiner, &base, None).await?;
     made.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));
-    Ok(Outcome::Done)
+    Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{BufWriter, Write},
 };
 
 use anyhow::{Context as _, Result};
@@ -14,7 +14,7 @@ use policy::Chat;
 use proto::v1::{Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
-use crate::{args::TrajectoriesArgs, local::newest_model};
+use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
 
 /// Writes all trajectories.
 ///
@@ -36,7 +36,7 @@ pub fn write(args: &TrajectoriesArgs) -> Result<()> {
                 File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             Box::new(BufWriter::new(file))
         }
-        None => Box::new(io::stdout().lock()),
+        None => Box::new(BufWriter::new(stdout::lock())),
     };
     for group in &groups {
         for trajectory in &group.trajectories {

@@ -6,17 +6,17 @@
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
-use anyhow::{Result, ensure};
+use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, Seat, Table, demonstrate};
+use anyhow::{Result, anyhow, bail, ensure};
 use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
-use policy::{Chat, Model, random::derive_seed};
+use policy::{Chat, Coordinates, Model, random::derive_seed};
 use proto::v1::Segment;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     evaluation::{Examiner, shuffled},
     run::{RunFolder, Stage, StepRecord},
+    shutdown::{Interrupted, unless_interrupted},
 };
 
 /// The policies of the warm start.
@@ -27,42 +27,34 @@ pub struct WarmStart {
     pub oracle_only: Option<Model>,
 }
 
-/// Trains the warm start; `None` where `shutdown` broke it off.
+/// Trains the warm start; its steps are recorded in `folder`, if one is given.
 ///
 /// # Errors
-/// There is nothing to imitate, or training diverged.
+/// There is nothing to imitate, training diverged, or a signal broke it off ([`Interrupted`]).
 pub async fn warm_start(
     examiner: &Examiner<'_>,
     base: &Model,
-    folder: &RunFolder,
-    shutdown: &CancellationToken,
-) -> Result<Option<WarmStart>> {
+    folder: Option<&RunFolder>,
+) -> Result<WarmStart> {
     let config = &examiner.config.warm_start;
-    let school = School {
-        examiner,
-        folder,
-        shutdown,
-    };
+    let school = School { examiner, folder };
     let careful = Habits {
         error_share: config.recovery_share,
         ..Habits::default()
     };
     let oracle = school.demonstrations("oracle", base, careful).await?;
-    let Some((first, steps)) = school.imitate(
+    let (first, steps) = school.imitate(
         "imitating the oracle",
         base,
         &oracle,
         &config.oracle,
         Some(0),
-    )?
-    else {
-        return Ok(None);
-    };
+    )?;
     if config.habits.budget_tokens == 0 {
-        return Ok(Some(WarmStart {
+        return Ok(WarmStart {
             warm: first,
             oracle_only: None,
-        }));
+        });
     }
     let mixed = Habits {
         hasty_share: config.hasty_share,
@@ -70,38 +62,31 @@ pub async fn warm_start(
         error_share: config.recovery_share,
     };
     let habits = school.demonstrations("mixed habits", base, mixed).await?;
-    let Some((warm, _)) = school.imitate(
+    let (warm, _) = school.imitate(
         "imitating mixed habits",
         &first,
         &habits,
         &config.habits,
         Some(steps),
-    )?
-    else {
-        return Ok(None);
-    };
+    )?;
     let mut oracle_only = None;
     if config.compare_oracle_only {
-        let Some((model, _)) = school.imitate(
+        let (model, _) = school.imitate(
             "oracle alone, to compare",
             &first,
             &oracle,
             &config.habits,
             None,
-        )?
-        else {
-            return Ok(None);
-        };
+        )?;
         oracle_only = Some(model);
     }
-    Ok(Some(WarmStart { warm, oracle_only }))
+    Ok(WarmStart { warm, oracle_only })
 }
 
 /// What the stages of a warm start share.
 struct School<'a> {
     examiner: &'a Examiner<'a>,
-    folder: &'a RunFolder,
-    shutdown: &'a CancellationToken,
+    folder: Option<&'a RunFolder>,
 }
 
 impl School<'_> {
@@ -124,6 +109,10 @@ impl School<'_> {
         if config.demonstrations > 0 {
             question_ids.truncate(config.demonstrations);
         }
+        ensure!(
+            !question_ids.is_empty(),
+            "the train split has no questions to demonstrate; choose other data or other --databases"
+        );
         let title = format!("demonstrations, {name}");
         let stage = self
             .examiner
@@ -135,12 +124,11 @@ impl School<'_> {
             concurrency: self.examiner.config.evaluation.concurrency,
         };
         let table = self.examiner.table(&chat);
-        let episodes =
-            demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64)).await;
-        ensure!(
-            !episodes.is_empty(),
-            "no demonstration fits: the train split is empty, or rollout.max_context_tokens is too small"
-        );
+        let play = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64));
+        let episodes = unless_interrupted(self.examiner.shutdown, play).await?;
+        if episodes.is_empty() {
+            return Err(self.why_unusable(&policy, &table, &question_ids[0]).await?);
+        }
         stage.finish(&format!("{} usable", episodes.len()));
         Ok(episodes
             .into_iter()
@@ -148,8 +136,32 @@ impl School<'_> {
             .collect())
     }
 
-    /// Trains on demonstrations; answers with the model and its number of steps, or `None` where a signal broke it off.
-    /// Steps are recorded after the `recorded` ones, if given.
+    /// Why a demonstration cannot be used, by playing one again.
+    async fn why_unusable(
+        &self,
+        policy: &ScriptedPolicy<Demonstrator>,
+        table: &Table,
+        question_id: &str,
+    ) -> Result<anyhow::Error> {
+        let seat = Seat {
+            question_id: question_id.to_owned(),
+            coordinates: Coordinates::default(),
+        };
+        let played = unless_interrupted(self.examiner.shutdown, table.play(policy, &seat)).await?;
+        Ok(if played.failure.is_empty() {
+            anyhow!(
+                "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
+            )
+        } else {
+            anyhow!(
+                "every demonstration broke off; {question_id}: {}",
+                played.failure
+            )
+        })
+    }
+
+    /// Trains on demonstrations; answers with the model and its number of steps. Steps are recorded after the `recorded`
+    /// ones, if given.
     fn imitate(
         &self,
         title: &str,
@@ -157,7 +169,7 @@ impl School<'_> {
         episodes: &[Segment],
         config: &SftConfig,
         recorded: Option<u64>,
-    ) -> Result<Option<(Model, u64)>> {
+    ) -> Result<(Model, u64)> {
         let stage = self
             .examiner
             .progress
@@ -172,7 +184,7 @@ impl School<'_> {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(recorded, &state).err();
-                if failure.is_some() || self.shutdown.is_cancelled() {
+                if failure.is_some() || self.examiner.shutdown.is_cancelled() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -183,21 +195,21 @@ impl School<'_> {
             return Err(error);
         }
         if !outcome.finished {
-            return Ok(None);
+            bail!(Interrupted);
         }
         stage.finish("");
         let model = Model {
             weights: outcome.weights,
             ..start.clone()
         };
-        Ok(Some((model, outcome.steps)))
+        Ok((model, outcome.steps))
     }
 
     fn record(&self, recorded: Option<u64>, state: &sft::SftProgress) -> Result<()> {
-        let Some(offset) = recorded else {
+        let (Some(offset), Some(folder)) = (recorded, self.folder) else {
             return Ok(());
         };
-        self.folder.append_step(&StepRecord {
+        folder.append_step(&StepRecord {
             step: offset + state.step,
             stage: Stage::Sft,
             policy_version: 0,

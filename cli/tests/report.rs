@@ -247,6 +247,7 @@ fn evaluation(policy: PolicyName, correct: u64, low: f64, high: f64) -> Evaluati
         mean_reward: 0.0,
         mean_steps: 0.0,
         malformed_rate: 0.0,
+        failed: 0,
         by_level: BTreeMap::new(),
         by_database: BTreeMap::new(),
     }
@@ -378,6 +379,42 @@ fn hostile_content_stays_text() {
     });
     // The config is shown whole; everything else is cut.
     assert!(page.len() < 2 * 1024 * 1024, "{}", page.len());
+}
+
+/// Episodes that broke off are said; a run without any says nothing.
+#[test]
+fn episodes_that_broke_off_are_noted() {
+    let page = |failed| {
+        report::render(&Records {
+            evaluations: vec![Evaluation {
+                failed,
+                ..evaluation(PolicyName::Grpo, 3, 0.1, 0.5)
+            }],
+            ..Records::default()
+        })
+    };
+    assert!(!page(0).contains("broke off"));
+    assert!(page(4).contains("4 of "));
+    assert!(page(4).contains("broke off"));
+}
+
+/// The terminal's table has a line of equal width for each policy of the report's.
+#[test]
+fn the_summary_has_a_row_for_each_policy() {
+    let summary = report::summary(&fixture());
+    let lines: Vec<&str> = summary.lines().collect();
+    assert!(lines[0].contains("new queries, sampled"));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.trim_start().starts_with("GRPO "))
+    );
+    let width = |line: &str| line.chars().count();
+    assert!(
+        lines.iter().all(|line| width(line) == width(lines[0])),
+        "{summary}"
+    );
+    assert_eq!(report::summary(&Records::default()), "");
 }
 
 /// Opt-in, as it needs Chromium: `SQLENV_BROWSER_TESTS=1 cargo test`.

@@ -14,6 +14,7 @@ use crate::error::{PolicyError, Result};
 use crate::weights::Weights;
 
 const CONFIG_FILE: &str = "config.json";
+const WEIGHTS_FILE: &str = "model.safetensors";
 
 /// The files of a folder that belong to the model, beside its weights. All but the config and the tokenizer are optional.
 const FILES: [&str; 10] = [
@@ -73,9 +74,36 @@ impl Model {
         })
     }
 
-    /// Writes the folder `dir`, replacing one that is there. It is written beside its place first, so that `dir` is always a
-    /// whole model.
+    /// Says whether [`Self::save`] may write `dir`: it is not there, it is empty, or it holds a model that is replaced.
+    ///
+    /// # Errors
+    /// `dir` holds something else, which `save` would destroy, or cannot be read.
+    pub fn check_target(dir: &Path) -> Result<()> {
+        beside(dir, "partial")?;
+        let is_model = [CONFIG_FILE, WEIGHTS_FILE]
+            .iter()
+            .all(|name| dir.join(name).is_file());
+        let is_free = is_model
+            || match fs::read_dir(dir) {
+                Ok(mut entries) => entries.next().is_none(),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+                Err(error) => return Err(PolicyError::file(dir, error)),
+            };
+        if is_free {
+            Ok(())
+        } else {
+            let reason = "exists and is no model folder; choose another, so that nothing is lost";
+            Err(PolicyError::file(dir, reason))
+        }
+    }
+
+    /// Writes the folder `dir`, replacing a model that is there. It is written beside its place first, so that `dir` is
+    /// always a whole model.
+    ///
+    /// # Errors
+    /// See [`Self::check_target`]; or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
+        Self::check_target(dir)?;
         let temporary = beside(dir, "partial")?;
         remove(&temporary)?;
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
@@ -135,9 +163,11 @@ fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {
     let name = dir
         .file_name()
         .ok_or_else(|| PolicyError::file(dir, "a model is saved into a named folder"))?;
-    let mut name = name.to_os_string();
-    name.push(format!(".{suffix}"));
-    Ok(dir.with_file_name(name))
+    // Hidden and under the program's name: what lies there is never a person's.
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".sqlenv-{suffix}"));
+    Ok(dir.with_file_name(hidden))
 }
 
 fn remove(dir: &Path) -> Result<()> {

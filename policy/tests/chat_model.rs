@@ -87,3 +87,27 @@ fn weights_of_another_shape_are_refused() {
     let error = Model::from_files(files, weights).unwrap_err().to_string();
     assert!(error.contains("model.embed_tokens.weight"), "{error}");
 }
+
+/// A folder that holds anything but a model is never replaced, nor is what lies beside it.
+#[test]
+fn saving_destroys_no_other_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny::model(7).unwrap();
+    let (taken, old) = (dir.path().join("taken"), dir.path().join("model.old"));
+    for folder in [&taken, &old] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("thesis.txt"), "years of work").unwrap();
+    }
+    let error = model.save(&taken).unwrap_err().to_string();
+    assert!(
+        error.contains("taken") && error.contains("choose another"),
+        "{error}"
+    );
+    model.save(&dir.path().join("model")).unwrap();
+    model.save(&dir.path().join("model")).unwrap();
+    for folder in [&taken, &old] {
+        assert!(folder.join("thesis.txt").is_file());
+    }
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    model.save(&dir.path().join("empty")).unwrap();
+}

@@ -19,17 +19,11 @@ const COLUMNS: [(&str, &str, Mode); 4] = [
 
 pub(super) fn section(records: &Records) -> Option<Element> {
     let evaluations = Evaluations(&records.evaluations);
-    let policies: Vec<PolicyName> = PolicyName::ALL
-        .into_iter()
-        .filter(|p| {
-            COLUMNS
-                .iter()
-                .any(|(_, split, mode)| evaluations.last(*p, split, *mode).is_some())
-        })
-        .collect();
+    let policies = evaluated(evaluations);
     if policies.is_empty() {
         return None;
     }
+    let note = broken_off(evaluations, &policies);
     let rows = policies.into_iter().map(|policy| row(evaluations, policy));
     let table = el("table")
         .class("comparison")
@@ -45,8 +39,71 @@ pub(super) fn section(records: &Records) -> Option<Element> {
                  training, SQL never trained on (split eval). New databases and new domains were never trained on (splits \
                  eval-unseen/database and eval-unseen/domain). Greedy play except where sampled; random and oracle are scripted. \
                  Reward, steps and malformed calls are of the first column.",
-            )),
+            ))
+            .child(note),
     )
+}
+
+/// The table's rates as text; empty where nothing was evaluated.
+pub(super) fn text(records: &Records) -> String {
+    let evaluations = Evaluations(&records.evaluations);
+    let policies = evaluated(evaluations);
+    if policies.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{:>18}", "% right");
+    for (name, ..) in COLUMNS {
+        text += &format!("  {name:>21}");
+    }
+    text.push('\n');
+    for policy in policies {
+        text += &format!("{:>18}", policy.to_string());
+        for (_, split, mode) in COLUMNS {
+            let rate = evaluations
+                .last(policy, split, mode)
+                .filter(|e| e.questions > 0)
+                .map_or("·".to_owned(), |e| number::percent(e.success_rate));
+            text += &format!("  {rate:>21}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The policies that have a row.
+fn evaluated(evaluations: Evaluations<'_>) -> Vec<PolicyName> {
+    PolicyName::ALL
+        .into_iter()
+        .filter(|policy| {
+            COLUMNS
+                .iter()
+                .any(|(_, split, mode)| evaluations.last(*policy, split, *mode).is_some())
+        })
+        .collect()
+}
+
+/// Says which figures episodes that broke off have made worse.
+fn broken_off(evaluations: Evaluations<'_>, policies: &[PolicyName]) -> Option<Element> {
+    let shown = policies.iter().flat_map(|policy| {
+        COLUMNS
+            .iter()
+            .filter_map(|(_, split, mode)| evaluations.last(*policy, split, *mode))
+    });
+    let failed: Vec<String> = shown
+        .filter(|e| e.failed > 0)
+        .map(|e| {
+            format!(
+                "{} of {} ({} on {}, {})",
+                e.failed, e.questions, e.policy, e.split, e.mode
+            )
+        })
+        .collect();
+    (!failed.is_empty()).then(|| {
+        el("p").class("note").text(format!(
+            "Episodes that broke off for a reason outside the policy, and count as wrong: {}.",
+            failed.join(", ")
+        ))
+    })
 }
 
 fn heading(evaluations: Evaluations<'_>) -> Element {

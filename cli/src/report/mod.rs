@@ -18,7 +18,7 @@ mod scale;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
@@ -34,9 +34,13 @@ const STYLE: &str = include_str!("style.css");
 pub fn write(run_dir: &Path) -> Result<PathBuf> {
     let folder = RunFolder::new(run_dir);
     let page = render(&folder.read()?);
-    let path = folder.report_path();
-    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    folder.write_report(&page)
+}
+
+/// The comparison table for a terminal; empty where nothing was evaluated.
+#[must_use]
+pub fn summary(records: &Records) -> String {
+    comparison::text(records)
 }
 
 /// The page for these records.

@@ -44,6 +44,7 @@ const METRICS: &str = "metrics.jsonl";
 const EVALUATIONS: &str = "evaluations.jsonl";
 const TRANSCRIPTS: &str = "transcripts.jsonl";
 const TIMING: &str = "timing.json";
+const REPORT: &str = "report.html";
 
 impl RunFolder {
     /// Names the folder; nothing is touched yet.
@@ -76,12 +77,6 @@ impl RunFolder {
         &self.0
     }
 
-    /// Where the report goes.
-    #[must_use]
-    pub fn report_path(&self) -> PathBuf {
-        self.0.join("report.html")
-    }
-
     /// Writes `run.json`.
     ///
     /// # Errors
@@ -104,6 +99,15 @@ impl RunFolder {
     /// As [`Self::write_info`].
     pub fn write_timing(&self, stages: &[StageTime]) -> Result<()> {
         self.write(TIMING, &(serde_json::to_string_pretty(stages)? + "\n"))
+    }
+
+    /// Writes the report and answers with its path.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn write_report(&self, page: &str) -> Result<PathBuf> {
+        self.write(REPORT, page)?;
+        Ok(self.0.join(REPORT))
     }
 
     /// Appends a line to `metrics.jsonl`.
@@ -156,8 +160,11 @@ impl RunFolder {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.0.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        // Beside its place first: a full disk leaves what was there before.
+        let (path, partial) = (self.0.join(name), self.0.join(format!(".{name}.partial")));
+        fs::write(&partial, text)
+            .and_then(|()| fs::rename(&partial, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn append(&self, name: &str, record: &impl Serialize) -> Result<()> {

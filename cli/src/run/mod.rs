@@ -4,10 +4,12 @@
 //! accepts both. Checkpoints and the journal belong to the learner.
 
 mod folder;
+mod info;
 mod records;
 
 pub use folder::{Records, RunFolder};
+pub use info::Asked;
 pub use records::{
-    CURVE_SPLIT, Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunInfo, RunStatus, Stage,
-    StageTime, StepRecord, Tally, Transcript,
+    CURVE_SPLIT, Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunInfo, RunStatus,
+    Stage, StageTime, StepRecord, Tally, Transcript,
 };

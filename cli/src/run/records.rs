@@ -141,6 +141,15 @@ pub enum Mode {
 /// The split name of the learning curve's questions, which are held out like `eval`'s and apart from the table's.
 pub const CURVE_SPLIT: &str = "eval/curve";
 
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Greedy => "greedy",
+            Self::Sampled => "sampled",
+        })
+    }
+}
+
 /// One evaluation, a line of `evaluations.jsonl`. Rates lie in 0..=1; the interval is Wilson's at 95 %.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
@@ -170,12 +179,23 @@ pub struct Evaluation {
     pub mean_steps: f64,
     /// Share of turns without a well-formed tool call.
     pub malformed_rate: f64,
+    /// Episodes that broke off for a reason outside the policy; they count as wrong. Absent where there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u64,
     /// By difficulty.
     #[serde(default)]
     pub by_level: BTreeMap<String, Tally>,
     /// By database name.
     #[serde(default)]
     pub by_database: BTreeMap<String, Tally>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Right answers out of questions.

@@ -2,28 +2,24 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use learner::{Event, Learner};
 use policy::Model;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     evaluation::{Candidate, Examiner, HeldOut},
     local::{LocalRun, checkpoint_model, newest_model},
     progress,
-    run::{Mode, PolicyName, RunFolder, Stage, StepRecord},
+    run::{CURVE_SPLIT, Mode, PolicyName, RunFolder, Stage, StepRecord},
+    shutdown::Interrupted,
 };
 
-/// The split name that points of the learning curve are recorded under.
-const CURVE: &str = "eval/curve";
-
-/// Trains from `warm`, or from the newest checkpoint in the folder; `None` where a signal stopped it.
+/// Trains from `warm`, or from the newest checkpoint in the folder; answers with the model and its number of steps.
 pub(super) async fn grpo(
     folder: &RunFolder,
     examiner: &Examiner<'_>,
     warm: Model,
-    shutdown: &CancellationToken,
-) -> Result<Option<(Model, u64)>> {
+) -> Result<(Model, u64)> {
     let config = examiner.config;
     let curve = Curve {
         folder,
@@ -44,6 +40,7 @@ pub(super) async fn grpo(
         folder.path(),
         true,
     )?;
+    curve.catch_up(learner.snapshot().policy_version).await?;
     let stage = examiner
         .progress
         .stage("GRPO", config.learner.steps, "steps");
@@ -52,7 +49,7 @@ pub(super) async fn grpo(
         &examiner.setup.env(),
         config.actors.count,
         &config.actor,
-        shutdown,
+        examiner.shutdown,
     );
     let mut newest = None;
     let mut interrupted = false;
@@ -69,8 +66,10 @@ pub(super) async fn grpo(
             }
             Event::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
-                if !shutdown.is_cancelled() {
-                    curve.point_at(&model, step).await?;
+                match curve.point_at(&model, step).await {
+                    // The trainer has heard of the signal too; its last checkpoint is waited for.
+                    Err(error) if error.is::<Interrupted>() => {}
+                    drawn => drawn?,
                 }
                 newest = Some(path);
             }
@@ -82,13 +81,13 @@ pub(super) async fn grpo(
     let step = run.finish().await?;
     stage.finish("");
     if interrupted {
-        return Ok(None);
+        bail!(Interrupted);
     }
     let model = match &newest {
         Some(path) => checkpoint_model(path)?,
         None => newest_model(folder.path())?.unwrap_or(warm),
     };
-    Ok(Some((model, step)))
+    Ok((model, step))
 }
 
 fn note(stage: &progress::Stage, step: u64, metrics: &learner::metrics::Metrics) {
@@ -109,6 +108,17 @@ struct Curve<'a> {
 }
 
 impl Curve<'_> {
+    /// Draws the points at checkpoints up to `version` that a signal broke off.
+    async fn catch_up(&self, version: u64) -> Result<()> {
+        for step in 1..=version {
+            let checkpoint = self.folder.path().join(format!("checkpoints/step_{step}"));
+            if checkpoint.is_dir() {
+                self.point_at(&checkpoint_model(&checkpoint)?, step).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
         let every = self.examiner.config.evaluation.every_steps;
         let is_due =
@@ -124,24 +134,28 @@ impl Curve<'_> {
         if self.examiner.config.evaluation.every_steps == 0 || self.questions.is_empty() {
             return Ok(());
         }
+        let policy = if step == 0 {
+            PolicyName::WarmStart
+        } else {
+            PolicyName::Grpo
+        };
         let chat = Arc::new(model.chat.clone());
         let engine = self.examiner.engine(model, step)?;
         for mode in [Mode::Greedy, Mode::Sampled] {
             let candidate = Candidate {
-                policy: if step == 0 {
-                    PolicyName::WarmStart
-                } else {
-                    PolicyName::Grpo
-                },
+                policy,
                 policy_version: step,
                 step,
                 mode,
             };
+            if candidate.is_recorded(self.folder, CURVE_SPLIT)? {
+                continue;
+            }
             let policy = self.examiner.model(&engine, mode);
             let (evaluation, _) = self
                 .examiner
-                .examine(candidate, &policy, &chat, CURVE, &self.questions)
-                .await;
+                .examine(candidate, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .await?;
             self.folder.append_evaluation(&evaluation)?;
         }
         Ok(())

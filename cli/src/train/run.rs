@@ -1,15 +1,15 @@
 //! A run's folder while the run goes on: its name, its settings, and how long its stages take.
 
-use std::{fs, path::Path, time::Instant};
+use std::{collections::BTreeMap, fs, path::Path, time::Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
 
 use crate::{
-    args::TrainArgs,
+    args::{ConfigArgs, TrainArgs},
     config::RunConfig,
     progress::Progress,
-    run::{RunFolder, RunInfo, RunStatus, StageTime},
+    run::{Asked, RunFolder, RunInfo, RunStatus, StageTime},
     setup::Setup,
 };
 
@@ -27,6 +27,11 @@ pub(super) struct Run {
 impl Run {
     /// Makes a new run's folder, or opens the one to resume.
     pub(super) fn open(args: &TrainArgs, progress: &Progress) -> Result<Self> {
+        ensure!(
+            !args.resume || args.config == ConfigArgs::default(),
+            "--resume goes on with the run's own settings; leave out --preset, --config, --set, --seed, --data, \
+             --databases and --model, or start a new run"
+        );
         let name = match (&args.name, args.resume) {
             (Some(name), _) => name.clone(),
             (None, true) => newest(&args.runs_dir)?,
@@ -48,7 +53,7 @@ impl Run {
         };
         let folder = RunFolder::create(&path)?;
         if !args.resume {
-            folder.write_config(&toml::to_string(&config)?)?;
+            folder.write_config(&config.to_toml()?)?;
         }
         progress.say(&format!("run folder: {}", path.display()));
         let timing = if args.resume {
@@ -67,34 +72,16 @@ impl Run {
 
     /// Writes down what is trained on what.
     pub(super) fn describe(&mut self, setup: &Setup, base: &Model) -> Result<()> {
-        let model = match &self.config.model.dir {
-            Some(dir) => dir.display().to_string(),
-            None => "the embedded policy".to_owned(),
-        };
-        let mut questions = std::collections::BTreeMap::new();
+        let mut questions = BTreeMap::new();
         for question in &setup.dataset.questions {
             *questions.entry(question.split.clone()).or_insert(0) += 1;
         }
-        let info = RunInfo {
-            name: self.name.clone(),
-            status: RunStatus::Running,
-            model,
-            parameters: base
-                .weights
-                .iter()
-                .map(|(_, tensor)| tensor.elem_count() as u64)
-                .sum(),
+        let asked = Asked {
             dataset: setup.dataset.name.clone(),
             databases: setup.dataset.databases.len() as u64,
             questions,
-            run_seed: self.config.seed,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: format!(
-                "{} cores, CPU",
-                std::thread::available_parallelism().map_or(1, usize::from)
-            ),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
         };
+        let info = RunInfo::begun(&self.name, &self.config, base, asked);
         self.folder.write_info(&info)?;
         self.info = Some(info);
         Ok(())
@@ -116,8 +103,10 @@ impl Run {
                 seconds,
             }),
         }
-        self.folder.write_timing(&self.timing)?;
-        result
+        let written = self.folder.write_timing(&self.timing);
+        let value = result?;
+        written?;
+        Ok(value)
     }
 
     /// Writes down how the run ended.

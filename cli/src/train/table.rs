@@ -94,7 +94,7 @@ impl<'a> Sitting<'a> {
             let is_main = split == "eval";
             let is_base = self.candidate.policy == PolicyName::Base;
             let main_only = self.candidate.mode == Mode::Sampled || is_base;
-            if self.is_recorded(&split)? || (main_only && !is_main) {
+            if (main_only && !is_main) || self.candidate.is_recorded(self.folder, &split)? {
                 continue;
             }
             if is_base {
@@ -103,7 +103,7 @@ impl<'a> Sitting<'a> {
             let (evaluation, episodes) = self
                 .examiner
                 .examine(self.candidate, policy, self.chat, &split, &questions)
-                .await;
+                .await?;
             if is_main && self.candidate.mode == Mode::Greedy {
                 for transcript in self.examiner.transcripts(self.candidate.policy, &episodes) {
                     self.folder.append_transcript(&transcript)?;
@@ -112,17 +112,5 @@ impl<'a> Sitting<'a> {
             self.folder.append_evaluation(&evaluation)?;
         }
         Ok(())
-    }
-
-    /// Whether a run before this one got as far.
-    fn is_recorded(&self, split: &str) -> Result<bool> {
-        let Candidate {
-            policy, mode, step, ..
-        } = self.candidate;
-        let known = self.folder.read()?.evaluations;
-        Ok(known.iter().any(|known| {
-            (known.policy, known.mode, known.step, known.split.as_str())
-                == (policy, mode, step, split)
-        }))
     }
 }

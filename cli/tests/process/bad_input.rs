@@ -29,6 +29,25 @@ fn wrong_words() {
     check(&["train", "--set", "learner.stepz=3"], &["stepz", "steps"]);
     check(&["train", "--set", "steps"], &["steps", "KEY=VALUE"]);
     check(&["train", "--config", "nowhere.toml"], &["nowhere.toml"]);
+    check(&["train", "--set", "learner.steps=abc"], &["learner.steps"]);
+    check(
+        &["train", "--resume", "--seed", "7"],
+        &["--resume", "--seed"],
+    );
+    check(&["eval"], &["--model", "--policy random"]);
+    let random = ["eval", "--policy", "random"];
+    for (flag, value, part) in [
+        ("--shots", "2", "0, 1 or 3"),
+        ("--temperature=-1", "--questions=1", "temperature"),
+        ("--temperature", "nan", "temperature"),
+        (
+            "--set",
+            "learner.rollout.reward_profile=nice",
+            "sqlenv-final",
+        ),
+    ] {
+        check(&[&random[..], &[flag, value]].concat(), &[part]);
+    }
     check(&["train", "--log", "=loud="], &["--log"]);
     check(
         &["eval", "--split", "nosuch", "--policy", "random"],
@@ -57,7 +76,7 @@ fn wrong_folders() {
         &["eval", "--model", "/nowhere"],
         &["/nowhere", "config.json"],
     );
-    check(&["eval", "--data", path], &[path]);
+    check(&["eval", "--data", path, "--policy", "random"], &[path]);
     check(&["data", "check", "/nowhere"], &["/nowhere"]);
     check(
         &["train", "--resume", "--runs-dir", path, "--name", "gone"],
@@ -67,6 +86,26 @@ fn wrong_folders() {
         &["train", "--runs-dir", "/proc/nowhere"],
         &["/proc/nowhere"],
     );
+}
+
+#[test]
+fn an_env_node_that_is_away_is_named() {
+    let nobody = ["--env", "http://127.0.0.1:1"];
+    for command in [&["play"][..], &["eval", "--policy", "random"]] {
+        check(
+            &[command, &nobody].concat(),
+            &["http://127.0.0.1:1", "sqlenv env-node"],
+        );
+    }
+}
+
+#[test]
+fn a_folder_that_is_no_model_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+    let out = dir.path().to_str().unwrap();
+    check(&["sft", "--out", out], &[out, "choose another"]);
+    assert!(dir.path().join("thesis.txt").is_file());
 }
 
 #[test]
@@ -95,11 +134,13 @@ fn broken_data() {
     let database = Path::new(data).join("databases/shop/shop.sqlite");
     let mut bytes = fs::read(&database).unwrap();
     bytes[5_000] ^= 1;
-    fs::write(&database, bytes).unwrap();
+    fs::write(&database, &bytes).unwrap();
     check(
         &["eval", "--data", data, "--policy", "random"],
         &["shop.sqlite"],
     );
+    bytes[5_000] ^= 1;
+    fs::write(&database, bytes).unwrap();
     fs::write(
         Path::new(data).join("questions/eval.jsonl"),
         "{\"question_id\": 3}\n",

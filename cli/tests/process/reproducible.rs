@@ -6,15 +6,7 @@ use crate::program::sqlenv;
 
 fn train(runs_dir: &Path, name: &str, more: &[&str]) {
     let runs_dir = runs_dir.to_str().unwrap();
-    let mut args = vec![
-        "train",
-        "--preset",
-        "smoke",
-        "--runs-dir",
-        runs_dir,
-        "--name",
-        name,
-    ];
+    let mut args = vec!["train", "--runs-dir", runs_dir, "--name", name];
     args.extend(more);
     let output = sqlenv(&args).output().unwrap();
     assert!(
@@ -31,7 +23,7 @@ fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
 #[test]
 fn one_actor_or_two_or_an_interruption_give_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
-    let steps = ["--set", "learner.steps=4"];
+    let steps = ["--preset", "smoke", "--set", "learner.steps=4"];
     let with_actors = |name: &str, count: &str| {
         train(
             dir.path(),
@@ -67,15 +59,7 @@ fn one_actor_or_two_or_an_interruption_give_the_same_weights() {
 /// Starts a run and presses Ctrl-C once it has made a GRPO step.
 fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     let dir = runs_dir.to_str().unwrap();
-    let mut args = vec![
-        "train",
-        "--preset",
-        "smoke",
-        "--runs-dir",
-        dir,
-        "--name",
-        name,
-    ];
+    let mut args = vec!["train", "--runs-dir", dir, "--name", name];
     args.extend(more);
     let mut child = sqlenv(&args).stderr(Stdio::null()).spawn().unwrap();
     let metrics = runs_dir.join(name).join("metrics.jsonl");

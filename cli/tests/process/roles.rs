@@ -1,6 +1,6 @@
 //! The three roles as processes over TCP, with an actor killed in the middle.
 
-use std::{process::Stdio, thread::sleep, time::Duration};
+use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
 
 use crate::program::{Running, serve, sqlenv};
 
@@ -36,7 +36,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     };
     let mut first = actor("first");
     let _second = actor("second");
-    let metrics = std::path::Path::new(run_dir).join("metrics.jsonl");
+    let metrics = Path::new(run_dir).join("metrics.jsonl");
     let steps = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
     while steps() == 0 {
         assert!(
@@ -50,11 +50,25 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let status = learner.0.wait().unwrap();
     assert!(status.success(), "{status}");
     assert_eq!(steps(), 6);
+    let info = std::fs::read_to_string(Path::new(run_dir).join("run.json")).unwrap();
+    assert!(info.contains("\"finished\""), "{info}");
+    other_settings_are_refused(&args, Path::new(run_dir));
     assert!(
-        std::path::Path::new(run_dir)
+        Path::new(run_dir)
             .join("checkpoints/step_6/hf/model.safetensors")
             .exists()
     );
+}
+
+/// Another run's settings are refused, and those of the run stay.
+fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
+    let config = || std::fs::read_to_string(run_dir.join("config.toml")).unwrap();
+    let before = config();
+    let output = sqlenv(args).args(["--seed", "9"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("other settings"), "{text}");
+    assert_eq!(config(), before);
 }
 
 /// A port that is taken is an error that names it and the flag.

@@ -1,0 +1,53 @@
+//! How commands end that nobody waits for any more.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Command, Stdio},
+};
+
+use crate::program::{Running, sqlenv};
+
+/// One Ctrl-C ends a command that leaves nothing to resume.
+#[test]
+fn an_evaluation_ends_at_the_first_signal() {
+    let mut command = sqlenv(&["eval", "--policy", "random", "--split", "train"]);
+    let one_at_a_time = ["--set", "evaluation.concurrency=1"];
+    let child = command
+        .args(one_at_a_time)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut running = Running(child);
+    let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    while !lines
+        .next()
+        .unwrap()
+        .unwrap()
+        .starts_with("random on train")
+    {}
+    let told = Command::new("kill")
+        .args(["-INT", &running.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    let last = lines.last().unwrap().unwrap();
+    assert_eq!(last, "interrupted");
+}
+
+/// As in `sqlenv data stats | true`.
+#[test]
+fn a_reader_may_leave() {
+    let mut child = sqlenv(&["data", "stats"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    let stderr = child.stderr.as_mut().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
