@@ -148,14 +148,14 @@ impl School<'_> {
             coordinates: Coordinates::default(),
         };
         let played = unless_interrupted(self.examiner.shutdown, table.play(policy, &seat)).await?;
-        Ok(if played.failure.is_empty() {
+        Ok(if played.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
             )
         } else {
             anyhow!(
                 "every demonstration broke off; {question_id}: {}",
-                played.failure
+                played.trajectory.failure
             )
         })
     }
