@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
-#[command(name = "sqlenv", version, about, propagate_version = true)]
+#[command(name = "sqlenv", version, propagate_version = true)]
 pub struct Args {
     /// What to do; without a command: train.
     #[command(subcommand)]
