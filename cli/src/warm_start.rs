@@ -43,12 +43,12 @@ pub async fn warm_start(
         ..Habits::default()
     };
     let oracle = school.demonstrations("oracle", base, careful).await?;
-    let (first, steps) = school.imitate(
+    let (first, effort) = school.imitate(
         "imitating the oracle",
         base,
         &oracle,
         &config.oracle,
-        Some(0),
+        Some(Effort::default()),
     )?;
     if config.habits.budget_tokens == 0 {
         return Ok(WarmStart {
@@ -67,7 +67,7 @@ pub async fn warm_start(
         &first,
         &habits,
         &config.habits,
-        Some(steps),
+        Some(effort),
     )?;
     let mut oracle_only = None;
     if config.compare_oracle_only {
@@ -81,6 +81,13 @@ pub async fn warm_start(
         oracle_only = Some(model);
     }
     Ok(WarmStart { warm, oracle_only })
+}
+
+/// What training took so far.
+#[derive(Clone, Copy, Default)]
+struct Effort {
+    steps: u64,
+    tokens: u64,
 }
 
 /// What the stages of a warm start share.
@@ -160,16 +167,16 @@ impl School<'_> {
         })
     }
 
-    /// Trains on demonstrations; answers with the model and its number of steps. Steps are recorded after the `recorded`
-    /// ones, if given.
+    /// Trains on demonstrations; answers with the model and what it took. Steps are recorded as following on `before`, if
+    /// given.
     fn imitate(
         &self,
         title: &str,
         start: &Model,
         episodes: &[Segment],
         config: &SftConfig,
-        recorded: Option<u64>,
-    ) -> Result<(Model, u64)> {
+        before: Option<Effort>,
+    ) -> Result<(Model, Effort)> {
         let stage = self
             .examiner
             .progress
@@ -183,7 +190,7 @@ impl School<'_> {
             sft::train(start, episodes, &config, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
-                failure = self.record(recorded, &state).err();
+                failure = self.record(before, &state).err();
                 if failure.is_some() || self.examiner.shutdown.is_cancelled() {
                     ControlFlow::Break(())
                 } else {
@@ -202,22 +209,26 @@ impl School<'_> {
             weights: outcome.weights,
             ..start.clone()
         };
-        Ok((model, outcome.steps))
+        let effort = Effort {
+            steps: outcome.steps,
+            tokens: outcome.tokens,
+        };
+        Ok((model, effort))
     }
 
-    fn record(&self, recorded: Option<u64>, state: &sft::SftProgress) -> Result<()> {
-        let (Some(offset), Some(folder)) = (recorded, self.folder) else {
+    fn record(&self, before: Option<Effort>, state: &sft::SftProgress) -> Result<()> {
+        let (Some(before), Some(folder)) = (before, self.folder) else {
             return Ok(());
         };
         folder.append_step(&StepRecord {
-            step: offset + state.step,
+            step: before.steps + state.step,
             stage: Stage::Sft,
             policy_version: 0,
             metrics: [
                 ("loss", state.loss),
                 ("grad_norm", state.grad_norm),
                 ("learning_rate", state.learning_rate),
-                ("num_tokens", state.tokens as f64),
+                ("num_tokens", (before.tokens + state.tokens) as f64),
             ]
             .map(|(name, value)| (name.to_owned(), value))
             .into(),

@@ -37,7 +37,7 @@ pub(super) fn section(records: &Records) -> Option<Element> {
             .child(el("p").class("caption").text(
                 "Share of questions answered right, in per cent, with Wilson's 95\u{a0}% interval. New queries: databases known from \
                  training, SQL never trained on (split eval). New databases and new domains were never trained on (splits \
-                 eval-unseen/database and eval-unseen/domain). Greedy play except where sampled; random and oracle are scripted. \
+                 eval-unseen/database and eval-unseen/domain). Greedy play except where sampled; random and oracle are scripted; the base is asked a quarter of the questions. \
                  Reward, steps and malformed calls are of the first column.",
             ))
             .child(note),
