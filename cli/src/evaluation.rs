@@ -1,7 +1,7 @@
 //! Evaluations of a run: which questions are asked of whom, and how the answers get into the run's folder.
 //!
-//! Invariant: the questions of the comparison table and those of the learning curve never overlap, and neither choice
-//! depends on the run's seed; so settings can be chosen by the curve without touching the table.
+//! Invariant: the learning curve asks the first questions of `eval`, the comparison table the last ones, in an order that
+//! no seed changes; so settings can be chosen by the curve, and more of it, without touching the table.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,28 +38,29 @@ impl HeldOut {
     #[must_use]
     pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
         let settings = &config.evaluation;
-        let mut eval = shuffled(setup, "eval");
+        let mut curve = shuffled(setup, "eval");
         let wanted = settings.questions + settings.curve_questions;
         // Too few for both: they are shared out in the wanted proportion.
-        let for_table = if eval.len() < wanted {
-            eval.len() * settings.questions / wanted
+        let for_table = if curve.len() < wanted {
+            curve.len() * settings.questions / wanted
         } else {
             settings.questions
         };
-        let curve = eval.split_off(for_table);
-        let mut table = vec![("eval".to_owned(), eval)];
+        let mut table = vec![("eval".to_owned(), last(&mut curve, for_table))];
         for split in setup.dataset.split_names() {
             if split.starts_with("eval-unseen") {
                 let mut questions = shuffled(setup, &split);
-                questions.truncate(settings.unseen_questions);
-                table.push((split, questions));
+                table.push((split, last(&mut questions, settings.unseen_questions)));
             }
         }
-        Self {
-            table,
-            curve: curve.into_iter().take(settings.curve_questions).collect(),
-        }
+        curve.truncate(settings.curve_questions);
+        Self { table, curve }
     }
+}
+
+/// Takes the last `count` questions off, or as many as there are.
+fn last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Question> {
+    questions.split_off(questions.len().saturating_sub(count))
 }
 
 /// The questions of a split in an order that depends on their ids alone.
