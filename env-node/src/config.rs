@@ -8,7 +8,7 @@ use std::{fmt, path::PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{error::EnvError, reward::RewardProfile};
+use crate::{error::EnvError, openenv::OpenEnvConfig, reward::RewardProfile, serve::ServerConfig};
 
 /// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
 const RULES_VERSION: &str = "1";
@@ -41,6 +41,10 @@ pub struct EnvConfig {
     pub result: ResultLimits,
     /// Seconds from Reset until a token expires.
     pub token_ttl_seconds: u64,
+    /// The server: who may connect and how long a connection lives.
+    pub server: ServerConfig,
+    /// OpenEnv's faces.
+    pub openenv: OpenEnvConfig,
     /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent, and no file either:
     /// random at start, so that tokens end with the process. Never written out. On a command line other users of the
     /// machine can read it; `signing_key_file` keeps it from them.
@@ -117,6 +121,8 @@ impl Default for EnvConfig {
             sql: SqlLimits::default(),
             result: ResultLimits::default(),
             token_ttl_seconds: 24 * 3_600,
+            server: ServerConfig::default(),
+            openenv: OpenEnvConfig::default(),
             signing_key: None,
             signing_key_file: None,
         }

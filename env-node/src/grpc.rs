@@ -1,23 +1,16 @@
-//! The `sqlenv.v1.Env` service and its server.
+//! The `sqlenv.v1.Env` service.
 //!
 //! Invariant: what the agent does wrong is an observation; a status means that the step was not applied. The clock is
 //! read here and nowhere else.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use proto::v1::{
-    FILE_DESCRIPTOR_SET, InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse,
-    ResetRequest, ResetResponse, StepRequest, StepResponse,
+    InfoRequest, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
+    ResetResponse, StepRequest, StepResponse,
     env_server::{Env, EnvServer},
 };
-use tokio::net::TcpListener;
-use tonic::{
-    Code, Request, Response, Status, async_trait,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::{error::EnvError, metrics, node::EnvNode, token::TokenError};
 
@@ -68,38 +61,6 @@ impl EnvNode {
     }
 }
 
-/// Serves `node` on `listener`, with the standard health and reflection services, until `shutdown` resolves; calls in
-/// flight are finished first.
-///
-/// # Errors
-/// The transport fails.
-pub async fn serve(
-    listener: TcpListener,
-    node: EnvNode,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), EnvError> {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<EnvServer<EnvNode>>().await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .expect("descriptors are compiled in: this is a bug");
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-        .add_service(health_service)
-        .add_service(reflection)
-        .add_service(node.service())
-        .serve_with_incoming_shutdown(incoming, async move {
-            shutdown.await;
-            health.set_not_serving::<EnvServer<EnvNode>>().await;
-        })
-        .await?;
-    Ok(())
-}
-
 fn reply<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
     match outcome {
         Ok(message) => Ok(Response::new(message)),
@@ -115,7 +76,7 @@ fn reply<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
     clippy::disallowed_methods,
     reason = "tokens expire by the clock; the node takes it as an argument"
 )]
-fn now_unix_seconds() -> u64 {
+pub(crate) fn now_unix_seconds() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())

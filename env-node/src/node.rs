@@ -23,6 +23,7 @@ use crate::{
     error::EnvError,
     gold::{GoldRows, is_right},
     metrics,
+    openenv::OpenEnvConfig,
     pool::Pool,
     progress::Profile,
     reward::RewardProfile,
@@ -71,6 +72,11 @@ impl EnvNode {
     /// with this process.
     pub fn has_shared_key(&self) -> bool {
         self.0.has_shared_key
+    }
+
+    /// Settings of OpenEnv's faces.
+    pub(crate) fn openenv_config(&self) -> &OpenEnvConfig {
+        &self.0.config.openenv
     }
 
     /// Starts an episode.
