@@ -1,10 +1,11 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status of this node carries an `ErrorInfo` of domain `sqlenv` whose reason is one of [`Reason`], the
-//! list in `env.proto`; what may pass carries a `RetryInfo`. Texts are short enough for HTTP/2's headers.
+//! Invariant: every status that the node makes carries an `ErrorInfo` of domain `sqlenv` whose reason is one of the
+//! contract's [`Reason`]; what may pass carries a `RetryInfo`. Texts are short enough for HTTP/2's headers.
 
 use std::time::Duration;
 
+pub(crate) use proto::v1::ErrorReason as Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -17,45 +18,10 @@ const TEXT_BYTES: usize = 1_000;
 /// Pause that `RetryInfo` asks for.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Why a call was refused, for programs. `env.proto` says what each means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    NotFound,
-    InvalidField,
-    TokenMalformed,
-    TokenForeignKey,
-    TokenForged,
-    TokenExpired,
-    TokenForeignVersion,
-    TokenForeignDatabase,
-    Overloaded,
-    WallClock,
-    NodeFault,
-    DatabaseBroken,
-    DeadlineExceeded,
-    BearerTokenRefused,
-}
-
-impl Reason {
-    /// The reason as `ErrorInfo` spells it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::NotFound => "NOT_FOUND",
-            Self::InvalidField => "INVALID_FIELD",
-            Self::TokenMalformed => "TOKEN_MALFORMED",
-            Self::TokenForeignKey => "TOKEN_FOREIGN_KEY",
-            Self::TokenForged => "TOKEN_FORGED",
-            Self::TokenExpired => "TOKEN_EXPIRED",
-            Self::TokenForeignVersion => "TOKEN_FOREIGN_VERSION",
-            Self::TokenForeignDatabase => "TOKEN_FOREIGN_DATABASE",
-            Self::Overloaded => "OVERLOADED",
-            Self::WallClock => "WALL_CLOCK",
-            Self::NodeFault => "NODE_FAULT",
-            Self::DatabaseBroken => "DATABASE_BROKEN",
-            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Self::BearerTokenRefused => "BEARER_TOKEN_REFUSED",
-        }
-    }
+/// The reason as `ErrorInfo` spells it.
+fn name(reason: Reason) -> &'static str {
+    let name = reason.as_str_name();
+    name.strip_prefix("ERROR_REASON_").unwrap_or(name)
 }
 
 /// A status with its reason, and a pause where a retry may help.
@@ -64,7 +30,7 @@ pub(crate) fn refusal(code: Code, reason: Reason, message: &str) -> Status {
 }
 
 fn with_details(code: Code, reason: Reason, message: &str, mut details: ErrorDetails) -> Status {
-    details.set_error_info(reason.as_str(), DOMAIN, []);
+    details.set_error_info(name(reason), DOMAIN, []);
     if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
         details.set_retry_info(Some(RETRY_DELAY));
     }
@@ -89,7 +55,7 @@ impl From<EnvError> for Status {
                 if code == Code::FailedPrecondition {
                     let description = cut(&message, TEXT_BYTES);
                     details.add_precondition_failure_violation(
-                        reason.as_str(),
+                        name(reason),
                         "token",
                         description,
                     );

@@ -106,11 +106,13 @@ async fn limits_alike() {
 }
 
 #[tokio::test]
-async fn an_address_names_a_host_by_plain_http() {
+async fn an_address_names_a_host_by_http() {
     for address in [
         "http://localhost:9",
         "http://[::1]:9/",
         "http://env.example",
+        "http://localhost:9,http://localhost:10",
+        "http://localhost:9, http://localhost:10",
     ] {
         assert!(Transport::dial(address).is_ok(), "{address}");
     }
@@ -121,7 +123,7 @@ async fn an_address_names_a_host_by_plain_http() {
         ("localhost:9", "no scheme"),
         ("127.0.0.1:9", "no scheme"),
         ("/run/env.sock", "no scheme"),
-        ("https://localhost:9", "its scheme is https"),
+        ("ftp://localhost:9", "its scheme is ftp"),
         ("http://:9", "no host"),
     ] {
         let message = Transport::dial(address).unwrap_err().to_string();
@@ -130,8 +132,15 @@ async fn an_address_names_a_host_by_plain_http() {
             "{message}"
         );
         assert!(
-            message.ends_with("give it as http://HOST:PORT"),
+            message.ends_with("give it as http://HOST:PORT or https://HOST:PORT"),
             "{message}"
         );
     }
+    let message = Transport::dial("http://localhost:9,localhost")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains(r#"address "localhost": it has no scheme"#),
+        "{message}"
+    );
 }
