@@ -54,11 +54,7 @@ impl From<EnvError> for Status {
                 let (code, reason) = of_token(&error);
                 if code == Code::FailedPrecondition {
                     let description = cut(&message, TEXT_BYTES);
-                    details.add_precondition_failure_violation(
-                        name(reason),
-                        "token",
-                        description,
-                    );
+                    details.add_precondition_failure_violation(name(reason), "token", description);
                 }
                 (code, reason)
             }

@@ -213,3 +213,69 @@ impl AsyncWrite for Placed {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{
+        Router,
+        extract::ws::{WebSocket, WebSocketUpgrade},
+        routing::any,
+    };
+    use futures::{SinkExt, StreamExt};
+    use tokio::{net::TcpListener, sync::Semaphore};
+    use tokio_tungstenite::{client_async, tungstenite::Message};
+
+    use super::*;
+
+    async fn echo(mut socket: WebSocket) {
+        while let Some(Ok(message)) = socket.recv().await {
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// All limits are far shorter than the socket's life.
+    #[tokio::test]
+    async fn an_upgraded_socket_outlives_the_limits_and_keeps_its_place() {
+        let config = ServerConfig {
+            header_seconds: 0.1,
+            max_call_seconds: 0.1,
+            max_connection_age_seconds: 0.1,
+            connection_grace_seconds: 0.1,
+            ..ServerConfig::default()
+        };
+        let upgrade = async |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo);
+        let faces = Faces::of(Router::new().route("/ws", any(upgrade)));
+        let draining = CancellationToken::new();
+        let terms = Arc::new(Terms::new(&config, draining.clone()));
+        let places = Arc::new(Semaphore::new(1));
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn({
+            let places = Arc::clone(&places);
+            async move {
+                let (stream, _) = listener.accept().await.unwrap();
+                let place = places.try_acquire_owned().unwrap();
+                serve(stream, place, None, faces, terms).await;
+            }
+        });
+        let stream = TcpStream::connect(address).await.unwrap();
+        let url = format!("ws://{address}/ws");
+        let (mut socket, _) = client_async(url, stream).await.unwrap();
+        server.await.unwrap();
+        draining.cancel();
+        sleep(Duration::from_millis(400)).await;
+        for word in ["one", "two"] {
+            socket.send(Message::text(word)).await.unwrap();
+            let reply = socket.next().await.unwrap().unwrap();
+            assert_eq!(reply.into_text().unwrap(), word);
+            assert_eq!(places.available_permits(), 0);
+        }
+        drop(socket);
+        let _place = timeout(Duration::from_secs(10), places.acquire())
+            .await
+            .expect("the place is given back");
+    }
+}

@@ -59,6 +59,13 @@ impl Faces {
         Ok(Self { grpc, http })
     }
 
+    /// What `http` answers, and no gRPC.
+    #[cfg(test)]
+    pub(super) fn of(http: Router) -> Self {
+        let grpc = Router::new();
+        Self { grpc, http }
+    }
+
     /// Answers one request.
     pub(super) fn answer(
         &self,

@@ -52,12 +52,18 @@ impl Tls {
         };
         loop {
             sleep(RELOAD_INTERVAL).await;
-            match acceptor(&tls.files) {
-                Ok(acceptor) => {
-                    tls.acceptor.send_replace(acceptor);
-                }
-                Err(error) => tracing::warn!(%error, "keeping the certificates read before"),
+            tls.reload();
+        }
+    }
+}
+
+impl Reloaded {
+    fn reload(&self) {
+        match acceptor(&self.files) {
+            Ok(acceptor) => {
+                self.acceptor.send_replace(acceptor);
             }
+            Err(error) => tracing::warn!(%error, "keeping the certificates read before"),
         }
     }
 }
@@ -114,5 +120,41 @@ fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> 
             "{} is no use: {problem}; give a PEM file that this process may read and that fits the others",
             path.display()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn renewed_files_replace_the_old_and_broken_ones_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = TlsConfig {
+            certificate_file: folder.path().join("certificate.pem"),
+            key_file: folder.path().join("key.pem"),
+            client_ca_file: None,
+        };
+        let renew = || {
+            let names = vec!["localhost".to_owned()];
+            let signed = rcgen::generate_simple_self_signed(names).unwrap();
+            fs::write(&files.certificate_file, signed.cert.pem()).unwrap();
+            fs::write(&files.key_file, signed.signing_key.serialize_pem()).unwrap();
+        };
+        renew();
+        let tls = Tls::open(Some(&files)).unwrap();
+        let reload = || {
+            let before = tls.acceptor().unwrap();
+            tls.0.as_ref().unwrap().reload();
+            !Arc::ptr_eq(before.config(), tls.acceptor().unwrap().config())
+        };
+        renew();
+        assert!(reload());
+        fs::write(&files.certificate_file, "").unwrap();
+        assert!(!reload());
+        renew();
+        assert!(reload());
     }
 }
