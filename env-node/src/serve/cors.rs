@@ -1,16 +1,18 @@
 //! Which other sites' pages may call the node from a browser (the Fetch standard's CORS protocol).
 //!
-//! Invariant: a page gets an answer of this node to read only if its origin is listed. A page of the node's own origin needs
-//! none of this.
+//! Invariant: a page gets an answer of this node to read only if its origin is listed or the node's own. Browsers see to that
+//! themselves, sockets excepted: those are refused here. Programs, which have no origin, are let through.
 
 use std::sync::Arc;
 
 use axum::{
+    Json,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 
 use crate::error::EnvError;
 
@@ -29,20 +31,15 @@ const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 pub(super) struct Origins(Arc<[HeaderValue]>);
 
 impl Origins {
-    /// None where no origin is listed.
-    pub(super) fn new(allowed: &[String]) -> Result<Option<Self>, EnvError> {
+    pub(super) fn new(allowed: &[String]) -> Result<Self, EnvError> {
         let origins: Result<Arc<[HeaderValue]>, _> = allowed
             .iter()
             .map(|origin| origin.parse::<HeaderValue>())
             .collect();
-        match origins {
-            Ok(origins) if origins.is_empty() => Ok(None),
-            Ok(origins) => Ok(Some(Self(origins))),
-            Err(_) => Err(EnvError::Config {
-                field: "server.allowed_origins",
-                remedy: "give origins such as https://trainer.example, or *".to_owned(),
-            }),
-        }
+        origins.map(Self).map_err(|_| EnvError::Config {
+            field: "server.allowed_origins",
+            remedy: "give origins such as https://trainer.example, or *".to_owned(),
+        })
     }
 
     fn allow(&self, origin: &HeaderValue) -> bool {
@@ -58,10 +55,17 @@ pub(super) async fn share(
     request: Request,
     next: Next,
 ) -> Response {
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    let Some(origin) = origin.filter(|origin| origins.allow(origin)) else {
+    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else {
         return next.run(request).await;
     };
+    if !origins.allow(&origin) {
+        let is_socket = request.headers().contains_key(header::UPGRADE);
+        if is_socket && !is_own(&origin, request.headers()) {
+            let detail = "this origin is not listed in server.allowed_origins";
+            return (StatusCode::FORBIDDEN, Json(json!({ "detail": detail }))).into_response();
+        }
+        return next.run(request).await;
+    }
     let is_preflight = request.method() == Method::OPTIONS
         && request
             .headers()
@@ -86,4 +90,14 @@ pub(super) async fn share(
     headers.append(header::VARY, HeaderValue::from_static("origin"));
     headers.extend(said.iter().cloned());
     response
+}
+
+/// Whether `origin` is that of the node, as the caller addressed it.
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let after_scheme = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.split_once("://"));
+    after_scheme.is_some_and(|(_, own)| Some(own.as_bytes()) == host)
 }

@@ -52,10 +52,8 @@ impl Faces {
         }
         // Outside of what refuses: a refusal, too, must reach a gRPC-Web caller in its own framing.
         grpc = grpc.layer(GrpcWebLayer::new());
-        if let Some(origins) = origins {
-            grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
-            http = http.layer(from_fn_with_state(origins, cors::share));
-        }
+        grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
+        http = http.layer(from_fn_with_state(origins, cors::share));
         Ok(Self { grpc, http })
     }
 

@@ -80,3 +80,28 @@ async fn only_pages_of_listed_origins_may_read_answers() {
     let answer = reset(&open, "cars-1", &["origin: https://other.example"]).await;
     assert_eq!(answer.header(ALLOWED), None);
 }
+
+/// Browsers let any page open a socket anywhere; the node does not.
+#[tokio::test]
+async fn a_socket_of_a_foreign_page_is_refused() {
+    let served = Served::with(ServerConfig {
+        allowed_origins: vec!["https://trainer.example".to_owned()],
+        ..ServerConfig::default()
+    })
+    .await;
+    for (origin, is_refused) in [
+        ("origin: https://other.example", true),
+        ("origin: null", true),
+        ("origin: http://node", false),
+        ("origin: https://trainer.example", false),
+        ("x: y", false),
+    ] {
+        let head = ["GET /nothing HTTP/1.1", "upgrade: websocket", origin];
+        let answer = raw::request(served.address, &head, b"").await;
+        assert_eq!(
+            answer.status,
+            if is_refused { 403 } else { 404 },
+            "{origin}"
+        );
+    }
+}

@@ -12,12 +12,10 @@ use tonic_health::pb::{
 use crate::{
     ENDLESS, Served,
     common::step_request,
-    raw::{self, HTTP2_HELLO},
+    raw::{self, HTTP2_HELLO, PATIENCE},
 };
 
 const GO_AWAY: u8 = 7;
-/// Longer than any limit that these tests set.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_draining_node_says_so_and_still_serves() {

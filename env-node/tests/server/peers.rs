@@ -2,11 +2,15 @@
 
 use env_node::{EnvConfig, ServerConfig};
 use proto::v1::ListQuestionsRequest;
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
 
 use crate::{
     Served,
-    raw::{self, HTTP2_HELLO, frame, grpc_frame, grpc_headers},
+    raw::{self, HTTP2_HELLO, PATIENCE, frame, grpc_frame, grpc_headers},
 };
 
 const HEADERS: u8 = 1;
@@ -67,12 +71,16 @@ async fn rapid_resets_end_the_connection() {
         .concat()
     });
     let flood: Vec<u8> = flood.collect();
-    // The server may close while this is sent.
     let (mut reader, mut writer) = stream.into_split();
-    let sending = tokio::spawn(async move { writer.write_all(&flood).await });
+    // The server closes while this is sent, and that is the point.
+    let sending = tokio::spawn(async move {
+        let _ = writer.write_all(&flood).await;
+        writer
+    });
     let mut received = Vec::new();
-    let _ = tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut received).await;
-    let _ = sending.await;
+    let ended = timeout(PATIENCE, reader.read_to_end(&mut received)).await;
+    let _ = ended.expect("the server did not end the connection");
+    drop(sending.await.unwrap());
     served.assert_well().await;
 }
 
