@@ -36,3 +36,4 @@ pub use rows::{Cell, Rows};
 pub use schema::{Schema, Table};
 pub use serve::{ServerConfig, serve};
 pub use token::TokenError;
+pub use web::WebConfig;
