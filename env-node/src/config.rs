@@ -208,7 +208,7 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
-        Ok(())
+        self.server.validate(self.argument_bytes)
     }
 
     /// The key that nodes share, from the setting or the file; none where neither is given.

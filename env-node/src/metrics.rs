@@ -29,6 +29,8 @@ const QUERY_VM_STEPS: &str = "env_query_vm_steps";
 const QUEUE_DEPTH: &str = "env_queue_depth";
 /// Calls refused, by `code`.
 const REFUSED: &str = "env_refused_calls_total";
+/// Connections not served, by `reason`: full, system.
+const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
 
 /// Describes every metric to the recorder in place; the process installs it before it opens a node.
 pub(crate) fn describe() {
@@ -57,6 +59,10 @@ pub(crate) fn describe() {
     );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Queries that wait for a thread");
     describe_counter!(REFUSED, "Calls refused, by gRPC status code");
+    describe_counter!(
+        CONNECTIONS_REFUSED,
+        "Connections not served: the server is full, or the system gave no descriptor"
+    );
 }
 
 pub(crate) fn episode_started(profile: RewardProfile) {
@@ -111,4 +117,8 @@ pub(crate) fn queue_depth(waiting: usize) {
 
 pub(crate) fn call_refused(code: tonic::Code) {
     counter!(REFUSED, "code" => format!("{code:?}")).increment(1);
+}
+
+pub(crate) fn connection_refused(reason: &'static str) {
+    counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(1);
 }

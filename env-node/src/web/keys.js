@@ -22,7 +22,7 @@ export function listen(dialog, button) {
       if (event.key === 'Escape') event.target.blur();
       return;
     }
-    if (event.key === ' ' && event.target.closest('button, a, summary')) return;
+    if (event.key === ' ' && event.target.closest('button, a, summary, input')) return;
     const binding = event.key === '?' ? { run: showHelp } : bindings.find(({ key }) => key === event.key);
     if (!binding) return;
     event.preventDefault();
@@ -31,7 +31,7 @@ export function listen(dialog, button) {
 }
 
 function isTyping(element) {
-  return element.matches('textarea, select, input:not([type=radio])');
+  return element.matches('textarea, select, input:not([type=radio], [type=checkbox], [type=file])');
 }
 
 function help(dialog) {

@@ -22,7 +22,7 @@ pub(crate) fn assert_quiet(browser: &Browser, site: &Site) {
 /// Runs the query in the text area by keyboard.
 async fn query(browser: &mut Browser, sql: &str, steps: usize) {
     browser
-        .wait("document.activeElement.matches('textarea')")
+        .wait("document.activeElement?.matches('textarea')")
         .await;
     browser.press("Ctrl+a").await;
     browser.write(sql).await;
@@ -50,7 +50,7 @@ async fn an_episode_is_played_to_its_end() {
         .await;
     browser.press("ArrowDown").await;
     browser.press("Enter").await;
-    assert_eq!(browser.text("h1").await, "How many cars are there?");
+    assert_eq!(browser.text(".episode h1").await, "How many cars are there?");
     assert!(
         browser
             .text(".left-over")
@@ -98,7 +98,7 @@ async fn an_episode_is_played_to_its_end() {
         .wait("document.querySelector('.verdict').hidden && document.querySelector('.step.ahead')")
         .await;
     browser
-        .wait("document.activeElement.matches('textarea')")
+        .wait("document.activeElement?.matches('textarea')")
         .await;
     browser.write("40").await;
     browser.press("Enter").await;
@@ -136,7 +136,7 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
         ("d", "nope", "DESCRIBE"),
     ] {
         browser
-            .wait("document.activeElement.matches('textarea, .write input')")
+            .wait("document.activeElement?.matches('textarea, .write input')")
             .await;
         browser.press("Escape").await;
         browser.press(key).await;
@@ -187,7 +187,7 @@ async fn what_looks_like_markup_stays_text() {
     browser.open(&format!("http://{}/web/", site.address)).await;
     assert!(browser.text(".questions .tags").await.contains("level-<0>"));
     browser.click(".questions a").await;
-    assert_eq!(browser.text("h1").await, garage::QUESTION);
+    assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
     assert_eq!(browser.text(".table-name").await, garage::TABLE);
     browser.click(".acts button").await;
     browser

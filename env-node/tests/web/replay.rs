@@ -77,7 +77,7 @@ async fn a_recording_is_replayed_and_played_on() {
         fault.contains("Line 3") && fault.contains("Line 4: neither"),
         "{fault}"
     );
-    assert_eq!(browser.text("h1").await, "How many cars are there?");
+    assert_eq!(browser.text(".episode h1").await, "How many cars are there?");
     assert_eq!(browser.text(".count").await, "0 / 4");
 
     browser.press("ArrowRight").await;
@@ -119,7 +119,7 @@ async fn a_recording_is_replayed_and_played_on() {
     browser.wait("document.querySelector('.count').innerText === '4 / 4' && document.querySelector('[aria-label=Play]')").await;
 
     browser.press("j").await;
-    assert_eq!(browser.text("h1").await, garage::QUESTION);
+    assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
     browser.press("j").await;
     browser
         .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
