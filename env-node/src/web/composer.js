@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 
 const KINDS = [
-  { type: 'QUERY', key: 'q', label: 'Query', hint: 'Ctrl Enter', place: 'SELECT …', rows: 4 },
+  { type: 'QUERY', key: 'q', label: 'Query', hint: 'Ctrl Enter', place: 'SELECT …', rows: 3 },
   { type: 'DESCRIBE', key: 'd', label: 'Describe', hint: 'Enter', place: 'a table' },
   { type: 'SAMPLE', key: 's', label: 'Sample', hint: 'Enter', place: 'a table' },
   { type: 'ANSWER', key: 'a', label: 'Answer', hint: 'Enter', place: '42, or a list: a, b, c, or rows: a | b', rows: 1 },
@@ -56,7 +56,8 @@ export class Composer {
   focus() {
     const field = this.fields.get(this.type);
     field.focus({ preventScroll: true });
-    field.select();
+    // SQL is mended more often than written anew.
+    if (this.type !== 'QUERY') field.select();
   }
 
   /** Offers these names where a table is to be written. */
@@ -77,6 +78,7 @@ export class Composer {
 
   /** A shortcut for each kind. */
   bindings() {
-    return KINDS.map(({ key, label, type }) => ({ key, label: label.toLowerCase(), run: () => this.choose(type) }));
+    const kinds = KINDS.map(({ key, label, type }) => ({ key, label: label.toLowerCase(), run: () => this.choose(type) }));
+    return [...kinds, { key: null, shown: 'Ctrl Enter', label: 'run what is written' }];
   }
 }

@@ -31,6 +31,7 @@ export function announce(text) {
 /** A reward as people read it: signed, without needless digits. */
 export function signed(number) {
   const rounded = Math.round(number * 1e4) / 1e4;
+  if (rounded === 0) return '0';
   const text = Math.abs(rounded).toLocaleString('en', { minimumFractionDigits: 2, maximumFractionDigits: 4 });
   return rounded < 0 ? `−${text}` : `+${text}`;
 }

@@ -4,9 +4,14 @@ import { h } from './dom.js';
 
 let bindings = [];
 
-/** Replaces the shortcuts: `{key, shown?, label, run}`. */
+/** Replaces the shortcuts: `{key, shown?, label, run}`; a `null` key is only listed, since an element handles it. */
 export function bind(list) {
   bindings = list;
+}
+
+/** Turns all results from tables into the text that an agent reads, or back. */
+export function toggleText() {
+  document.documentElement.classList.toggle('as-text');
 }
 
 /** Listens, and makes `dialog` the list of what there is. */

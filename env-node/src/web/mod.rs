@@ -4,6 +4,7 @@
 //! thing kept here is the episode that OpenEnv's `/web/reset` and `/web/step` share between all visitors. Every reply
 //! forbids the browser everything that the page does not need. Leaves out who may connect (`serve`).
 
+mod action_log;
 mod api;
 mod assets;
 mod config;

@@ -2,6 +2,7 @@
 
 import { h, signed, tone } from './dom.js';
 import { COMPONENTS } from './episode.js';
+import { toggleText } from './keys.js';
 import { readRows, readSchema } from './texts.js';
 
 /** One step. `go` leads back to it, `branches` to the other actions made at the same moment; both may be absent. */
@@ -19,15 +20,19 @@ export function stepCard(moment, number, { isNow = false, isAhead = false, go = 
     !isShort && h('pre', { class: 'argument' }, action.argument),
     completion && h('details', { class: 'completion' }, h('summary', null, 'What the model wrote'), h('pre', null, completion)),
     error ? h('p', { class: 'error' }, error) : result(moment.result),
-    h('div', { class: 'foot' },
-      h('span', { class: 'parts' }, parts(moment.components)),
+    foot(
+      parts(moment.components),
       branches,
-      go && !isNow && h('button', { type: 'button', class: 'quiet', onclick: go }, isAhead ? 'Forward to here' : 'Back to here')));
+      go && !isNow && h('button', { type: 'button', class: 'quiet back', onclick: go }, isAhead ? 'Forward to here' : 'Back to here')));
+}
+
+function foot(...contents) {
+  return contents.some(Boolean) && h('div', { class: 'foot' }, contents);
 }
 
 function parts(components) {
-  if (!components) return null;
-  return COMPONENTS.filter((name) => tone(components[name]) !== 'even').map((name) => `${name} ${signed(components[name])}`).join(' · ');
+  const won = COMPONENTS.filter((name) => components && tone(components[name]) !== 'even');
+  return won.length > 0 && h('span', { class: 'parts' }, won.map((name) => `${name} ${signed(components[name])}`).join(' · '));
 }
 
 function result(text) {
@@ -37,7 +42,7 @@ function result(text) {
   if (!table) return h('pre', { class: 'result' }, text);
   return h('div', { class: 'result' },
     h('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'Result' }, table),
-    h('details', { class: 'raw' }, h('summary', null, 'As text'), h('pre', null, text)));
+    h('pre', { class: 'raw' }, text));
 }
 
 function describedTable({ columns, rowCount }) {
@@ -71,17 +76,23 @@ export function schemaPanel(episode, act = null) {
     act && h('div', { class: 'acts' }, button('Describe', name), button('Sample', name)))));
 }
 
-/** Rewards of the newest step and in sum, by component. */
-export function scorePanel(episode) {
+/** Rewards of the newest step and in sum, by component; `profile` names the rules, where they are known. */
+export function scorePanel(episode, profile = null) {
   const sums = episode.sums();
   const { reward, components } = episode.now;
   const figure = (value) => h('td', { class: value === undefined ? 'even' : tone(value) }, value === undefined ? '·' : signed(value));
   const hasParts = episode.past().every((index) => episode.moments[index].components);
   const line = (name, value, sum) => h('tr', null, h('th', { scope: 'row' }, name), figure(value), figure(sum));
   return h('table', { class: 'score' },
+    profile && h('caption', null, `Reward profile: ${profile}`),
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Reward'), h('th', { scope: 'col' }, 'step'), h('th', { scope: 'col' }, 'sum'))),
     hasParts && h('tbody', null, COMPONENTS.map((name) => line(name, components?.[name], sums[name]))),
     h('tfoot', null, line('total', reward, sums.total)));
+}
+
+/** A switch between tables and text. */
+export function textSwitch() {
+  return h('button', { type: 'button', class: 'quiet', onclick: toggleText }, 'Tables or text ', h('kbd', null, 't'));
 }
 
 /** A mark for each step of the budget: what was won or lost, what is left. */

@@ -5,8 +5,8 @@ import * as api from './api.js';
 import { Composer } from './composer.js';
 import { announce, h, signed } from './dom.js';
 import { Episode } from './episode.js';
-import { bind } from './keys.js';
-import { schemaPanel, scorePanel, stepCard, strip } from './panels.js';
+import { bind, toggleText } from './keys.js';
+import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
 import { address, playAnother } from './questions.js';
 import { readSchema } from './texts.js';
 
@@ -48,19 +48,21 @@ class Play {
     const { question_text: text, database_name: database, split, difficulty } = episode.about;
     const isWide = matchMedia('(min-width: 900px)').matches;
     main.replaceChildren(h('div', { class: 'episode' },
-      h('div', { class: 'title' },
-        h('p', { class: 'eyebrow' }, [database, split, difficulty].join(' · ')),
-        h('h1', null, text)),
       h('aside', { class: 'side left', 'aria-label': 'Schema found so far' },
         h('details', { open: isWide }, h('summary', null, h('h2', null, 'Schema')), this.schema)),
-      h('aside', { class: 'side right', 'aria-label': 'Score' }, this.heading, this.score, h('div', { class: 'undo' }, this.undo, this.redo)),
+      h('aside', { class: 'side right', 'aria-label': 'Score' }, this.heading, this.score,
+        h('div', { class: 'tools' }, this.undo, this.redo, textSwitch())),
       h('div', { class: 'middle' },
-        h('div', { class: 'empty quiet' }, 'Begin with a table on the schema, or write a query.'),
+        h('div', { class: 'head' },
+          h('p', { class: 'eyebrow' }, [database, split, difficulty].join(' · ')),
+          h('h1', null, text)),
+        h('div', { class: 'empty quiet' }, 'Describe or sample a table of the schema, or write a query.'),
         this.steps, this.verdict, this.composer.element)));
     bind([
       ...this.composer.bindings(),
       { key: 'u', label: 'undo: back one step', run: () => this.move(-1) },
       { key: 'y', label: 'redo: forward one step', run: () => this.move(1) },
+      { key: 't', label: 'tables or text', run: toggleText },
       { key: 'n', label: 'another question', run: () => playAnother() },
       { key: 'l', label: 'list of questions', run: () => { location.hash = '#/'; } },
     ]);
@@ -116,7 +118,7 @@ class Play {
     this.heading.replaceChildren(
       h('p', { class: 'left-over' }, h('b', null, `${left}`), ` of ${left + observation.step_count} steps left`),
       strip(episode, left + observation.step_count));
-    this.score.replaceChildren(scorePanel(episode));
+    this.score.replaceChildren(scorePanel(episode, this.terms.reward_profile));
     this.schema.replaceChildren(schemaPanel(episode, this.isOver ? null : (action) => this.run(action)));
     this.composer.suggest([...readSchema([observation.schema_info]).keys()]);
     this.undo.disabled = episode.at === 0;

@@ -46,9 +46,9 @@ export function showQuestions(main, { info, terms, signal }) {
     }, label);
     list.replaceChildren(...questions.map(row));
     pager.replaceChildren(
-      turn('← Earlier', -PAGE_SIZE, wanted.offset > 0),
+      turn('← Previous', -PAGE_SIZE, wanted.offset > 0),
       h('span', null, count),
-      turn('Later →', PAGE_SIZE, last < total));
+      turn('Next →', PAGE_SIZE, last < total));
     announce(count);
   }
 
@@ -70,7 +70,7 @@ export function showQuestions(main, { info, terms, signal }) {
         select('Database', named(info.databases, 'all'), wanted.database, ({ target }) => narrow({ database: target.value })),
         select('Split', named(info.splits, 'all'), wanted.split, ({ target }) => narrow({ split: target.value })),
         select('Level', all(info.levels, 'all'), wanted.level, ({ target }) => narrow({ level: target.value })),
-        h('button', { type: 'button', onclick: () => playAnother() }, 'Any of these ', h('kbd', null, 'r'))),
+        h('button', { type: 'button', onclick: () => playAnother() }, 'At random ', h('kbd', null, 'r'))),
       termsOf(info, terms),
       fault, list, pager));
   search.addEventListener('keydown', (event) => {
@@ -82,8 +82,8 @@ export function showQuestions(main, { info, terms, signal }) {
     { key: '/', label: 'search', run: () => search.focus() },
     { key: 'ArrowDown', shown: '↓', label: 'next question', run: () => walk(1) },
     { key: 'ArrowUp', shown: '↑', label: 'question before', run: () => walk(-1) },
-    { key: 'r', label: 'any of these questions', run: () => playAnother() },
-    { key: 'Enter', label: 'play the question', run: () => document.activeElement.click() },
+    { key: 'r', label: 'one of these at random', run: () => playAnother() },
+    { key: null, shown: 'Enter', label: 'play the question' },
   ]);
   signal.addEventListener('abort', () => latest.abort());
   search.focus({ preventScroll: true });

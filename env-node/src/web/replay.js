@@ -2,8 +2,8 @@
 
 import * as api from './api.js';
 import { announce, fill, h, signed } from './dom.js';
-import { bind } from './keys.js';
-import { schemaPanel, scorePanel, stepCard, strip } from './panels.js';
+import { bind, toggleText } from './keys.js';
+import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
 import { playFrom } from './play.js';
 import { episodeOf, readRecordings } from './transcripts.js';
 
@@ -75,6 +75,7 @@ class Replay {
       { key: 'j', label: 'next episode', run: () => this.turn(1) },
       { key: 'k', label: 'episode before', run: () => this.turn(-1) },
       { key: 'p', label: 'play on from here', run: () => this.playOn() },
+      { key: 't', label: 'tables or text', run: toggleText },
       { key: '/', label: 'search', run: () => words.focus() },
     ]);
     signal.addEventListener('abort', () => this.pause());
@@ -182,10 +183,10 @@ class Replay {
     const isAtEnd = episode.now.chosen === null;
     const focused = this.stage.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
     fill(this.stage,
-      h('div', { class: 'title' },
+      h('div', { class: 'head' },
         h('p', { class: 'eyebrow' }, tags.join(' · ')),
-        h('h1', null, question || questionId)),
-      this.controls(past.length, count),
+        h('h1', null, question || questionId),
+        this.controls(past.length, count)),
       h('ol', { class: 'steps', 'aria-label': 'Steps' }, past.map((index, place) =>
         stepCard(episode.moments[index], place + 1, { isNow: index === episode.at }))),
       isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Not right'),
@@ -194,6 +195,7 @@ class Replay {
       h('p', { class: 'left-over' }, h('b', null, `${past.length}`), ` of ${count} steps`),
       strip(episode, count),
       scorePanel(episode),
+      h('div', { class: 'tools' }, textSwitch()),
       gold && h('details', { class: 'gold' }, h('summary', null, 'The right answer'), h('p', null, gold.answer), h('pre', null, gold.sql)),
       h('h2', null, 'Schema'), schemaPanel(episode));
     if (focused) this.stage.querySelector(`[aria-label=${CSS.escape(focused)}]`)?.focus();
@@ -204,11 +206,11 @@ class Replay {
   controls(at, count) {
     const button = (label, sign, run, disabled) => h('button', { type: 'button', 'aria-label': label, title: label, disabled, onclick: run }, sign);
     return h('div', { class: 'controls', role: 'toolbar', 'aria-label': 'Replay' },
-      button('First', '⏮', () => this.move(-Infinity), at === 0),
-      button('Back', '←', () => this.move(-1), at === 0),
+      button('First', '«', () => this.move(-Infinity), at === 0),
+      button('Back', '‹', () => this.move(-1), at === 0),
       button(this.timer ? 'Pause' : 'Play', this.timer ? '❚❚' : '▶', () => this.toggle(), count === 0),
-      button('Forward', '→', () => this.move(1), at === count),
-      button('Last', '⏭', () => this.move(Infinity), at === count),
+      button('Forward', '›', () => this.move(1), at === count),
+      button('Last', '»', () => this.move(Infinity), at === count),
       h('span', { class: 'count' }, `${at} / ${count}`),
       h('button', { type: 'button', class: 'quiet', onclick: () => this.playOn() }, 'Play on from here ', h('kbd', null, 'p')));
   }

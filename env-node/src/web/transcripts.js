@@ -1,7 +1,7 @@
 // Recorded episodes, read from a file: a run's transcripts.jsonl, the output of `sqlenv trajectories`, or either as one
 // JSON array. A recording becomes the episode it was, moment by moment.
 
-import { Episode } from './episode.js';
+import { COMPONENTS, Episode } from './episode.js';
 
 /** `{recordings, faults}` of a file's text; a fault names its line. */
 export function readRecordings(text) {
@@ -52,14 +52,14 @@ function fromTranscript(record) {
       result: string(step?.result),
       error: string(step?.error),
       reward: number(step?.reward),
-      components: step?.components ?? null,
+      components: components(step?.components),
       completion: typeof step?.completion === 'string' ? step.completion : null,
       malformed: step?.malformed === true,
     })),
   };
 }
 
-const TOOLS = { describe: 'DESCRIBE', sample: 'SAMPLE', query: 'QUERY', answer: 'ANSWER' };
+const TOOLS = new Map([['describe', 'DESCRIBE'], ['sample', 'SAMPLE'], ['query', 'QUERY'], ['answer', 'ANSWER']]);
 
 function fromTrajectory(record) {
   if (!Array.isArray(record?.messages)) return null;
@@ -100,7 +100,7 @@ function called({ name, arguments: text }) {
   } catch {
     // A malformed call has no readable arguments; its text is shown as it is.
   }
-  return { action_type: TOOLS[name] ?? string(name), argument };
+  return { action_type: TOOLS.get(name) ?? string(name), argument };
 }
 
 /** The recording as an episode, at its first moment. */
@@ -109,6 +109,10 @@ export function episodeOf(recording) {
   for (const step of recording.steps) episode.add(step);
   episode.goTo(0);
   return episode;
+}
+
+function components(value) {
+  return value ? Object.fromEntries(COMPONENTS.map((name) => [name, number(value[name])])) : null;
 }
 
 function string(value) {

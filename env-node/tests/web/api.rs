@@ -185,7 +185,6 @@ async fn an_episode_is_played_forked_and_ended() {
 #[tokio::test]
 async fn bad_requests_are_named() {
     let site = site().await;
-    let deep = format!("{}1{}", "[".repeat(9_999), "]".repeat(9_999));
     let long =
         json!({"token": "A".repeat(9 << 20), "action_type": "QUERY", "argument": ""}).to_string();
     for (path, body, status, part) in [
@@ -193,7 +192,6 @@ async fn bad_requests_are_named() {
         ("reset", "nonsense", 400, "expected"),
         ("reset", "[1]", 422, "expected a string"),
         ("reset", "{}", 422, "missing field `question_id`"),
-        ("reset", &deep, 400, "recursion limit"),
         ("reset", r#"{"question_id": 3}"#, 422, "expected a string"),
         (
             "reset",

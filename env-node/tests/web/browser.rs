@@ -212,8 +212,19 @@ impl Browser {
         .await;
     }
 
-    /// Takes a picture, where pictures are wanted.
-    pub(crate) async fn picture(&mut self, name: &str) {
+    /// Takes pictures, light and dark and of a phone's width, where pictures are wanted.
+    pub(crate) async fn pictures(&mut self, name: &str) {
+        for (look, width, scheme) in [
+            ("phone", 390, "light"),
+            ("dark", 1280, "dark"),
+            ("light", 1280, "light"),
+        ] {
+            self.look(width, 860, scheme).await;
+            self.picture(&format!("{name}-{look}")).await;
+        }
+    }
+
+    async fn picture(&mut self, name: &str) {
         #[expect(
             clippy::disallowed_methods,
             reason = "a tool for people who look at the page"

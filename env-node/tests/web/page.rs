@@ -49,8 +49,12 @@ async fn an_episode_is_played_to_its_end() {
         .wait("document.querySelectorAll('.questions a').length === 1")
         .await;
     browser.press("ArrowDown").await;
+    browser.pictures("questions").await;
     browser.press("Enter").await;
-    assert_eq!(browser.text(".episode h1").await, "How many cars are there?");
+    assert_eq!(
+        browser.text(".episode h1").await,
+        "How many cars are there?"
+    );
     assert!(
         browser
             .text(".left-over")
@@ -83,6 +87,8 @@ async fn an_episode_is_played_to_its_end() {
         ["total", "+0.16", "+0.14"]
     );
 
+    browser.pictures("episode").await;
+
     browser.press("Escape").await;
     browser.press("a").await;
     browser.write("39").await;
@@ -114,6 +120,7 @@ async fn an_episode_is_played_to_its_end() {
             .await
             .contains("branch 2 of 2")
     );
+    browser.pictures("end").await;
     browser.click(".now .branches button").await;
     browser
         .wait("document.querySelector('.verdict.wrong:not([hidden])')")
@@ -170,7 +177,7 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
     browser.value("(location.hash = '#/play/none', 0)").await;
     assert!(
         browser
-            .text(".fault")
+            .text(".browse .fault")
             .await
             .contains("no question \"none\"")
     );
@@ -217,7 +224,12 @@ async fn what_looks_like_markup_stays_text() {
     browser.press("a").await;
     browser.write(garage::CELL).await;
     browser.press("Enter").await;
-    assert!(browser.text(".verdict").await.starts_with("Right"));
+    assert!(
+        browser
+            .text(".verdict:not([hidden])")
+            .await
+            .starts_with("Right")
+    );
     let foreign = "document.querySelectorAll('img, svg, b > b, h1 b, i:not(.strip i), script:not([src])').length";
     assert_eq!(browser.value(foreign).await, 0);
     assert_quiet(&browser, &site);
@@ -226,7 +238,6 @@ async fn what_looks_like_markup_stays_text() {
     for attempt in [
         "document.body.innerHTML = '<img src=x>'",
         "document.querySelector('#status').insertAdjacentHTML('beforeend', '<b>x</b>')",
-        "eval('1')",
         "(async () => { await fetch('http://127.0.0.2:1/') })()",
     ] {
         let outcome = format!(

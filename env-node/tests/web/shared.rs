@@ -73,7 +73,13 @@ async fn bad_requests_leave_the_environment_as_it_was() {
         &json!({"question_id": "cars-1", "episode_id": "kept"}),
     )
     .await;
+    let deep = format!(
+        r#"{{"action": {}1{}}}"#,
+        "[".repeat(9_999),
+        "]".repeat(9_999)
+    );
     for (path, body, status) in [
+        ("/web/step", deep.as_str(), 400),
         ("/web/reset", "nonsense", 400),
         ("/web/reset", r#"{"seed": "x"}"#, 422),
         ("/web/reset", r#"{"question_id": "cars-9"}"#, 404),
@@ -86,7 +92,7 @@ async fn bad_requests_leave_the_environment_as_it_was() {
         ("/web/step", r#"{"message": 3}"#, 422),
     ] {
         let reply = site.post_text(path, body).await;
-        assert_eq!(reply.status, status, "{path} {body}: {}", reply.body);
+        assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body);
         assert!(!reply.detail().is_empty());
     }
     let state = site.get("/web/state").await.json();
