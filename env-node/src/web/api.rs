@@ -163,7 +163,7 @@ async fn reset(
         "token": BASE64_STANDARD.encode(reply.token),
         "episode_id": reply.episode_id,
         "question": question,
-        "observation": view::observation(reply.observation.unwrap_or_default()),
+        "observation": view::observation(&reply.observation.unwrap_or_default()),
     })))
 }
 
@@ -202,7 +202,7 @@ async fn step(
     let reply = Env::step(&node, Request::new(request)).await?.into_inner();
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
-        "observation": view::observation(reply.observation.unwrap_or_default()),
+        "observation": view::observation(&reply.observation.unwrap_or_default()),
         "reward_components": view::components(reply.reward_components.unwrap_or_default()),
         "correct": reply.correct,
     })))

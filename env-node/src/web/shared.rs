@@ -105,7 +105,7 @@ async fn reset(
     let reply = Env::reset(&shared.node, Request::new(request))
         .await?
         .into_inner();
-    let observation = view::openenv_reply(reply.observation.unwrap_or_default());
+    let observation = view::openenv_reply(&reply.observation.unwrap_or_default());
     *episode = Some(Episode {
         token: reply.token,
         episode_id: reply.episode_id,
@@ -134,7 +134,7 @@ async fn step(
     let observation = reply.observation.unwrap_or_default();
     episode.token = reply.token;
     episode.step_count = observation.step_count;
-    let reply = view::openenv_reply(observation);
+    let reply = view::openenv_reply(&observation);
     episode.observation = reply["observation"].clone();
     episode.log.push(json!({
         "timestamp": timestamp(now_unix_seconds()),

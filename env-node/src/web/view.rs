@@ -18,18 +18,16 @@ pub(super) fn question(question: &Question) -> Value {
 }
 
 /// An observation with `done` and `reward` inside.
-pub(super) fn observation(observation: Observation) -> Value {
-    let (done, reward) = (observation.done, observation.reward);
+pub(super) fn observation(observation: &Observation) -> Value {
     let mut fields = seen(observation);
-    fields["done"] = json!(done);
-    fields["reward"] = json!(reward);
+    fields["done"] = json!(observation.done);
+    fields["reward"] = json!(observation.reward);
     fields
 }
 
 /// An observation in OpenEnv's shape: `done` and `reward` stand beside it.
-pub(super) fn openenv_reply(observation: Observation) -> Value {
-    let (done, reward) = (observation.done, observation.reward);
-    json!({"observation": seen(observation), "reward": reward, "done": done})
+pub(super) fn openenv_reply(observation: &Observation) -> Value {
+    json!({"observation": seen(observation), "reward": observation.reward, "done": observation.done})
 }
 
 /// The reward of a step by layer.
@@ -42,7 +40,7 @@ pub(super) fn components(components: RewardComponents) -> Value {
     })
 }
 
-fn seen(observation: Observation) -> Value {
+fn seen(observation: &Observation) -> Value {
     json!({
         "question": observation.question,
         "schema_info": observation.schema_info,

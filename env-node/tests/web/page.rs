@@ -186,6 +186,36 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
 }
 
 #[tokio::test]
+async fn a_busy_node_is_asked_again_and_then_reported() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    browser
+        .open(&format!("http://{}/web/#/play/cars-1", site.address))
+        .await;
+    browser.wait("document.querySelector('.composer')").await;
+    let fail = |times: &str| {
+        format!(
+            "globalThis.real ??= fetch; globalThis.left = {times}; globalThis.fetch = (...request) => left-- > 0 \
+             ? Promise.resolve(new Response(JSON.stringify({{detail: 'too busy'}}), {{status: 503}})) : real(...request); 0"
+        )
+    };
+    browser.value(&fail("2")).await;
+    query(&mut browser, "SELECT 1", 1).await;
+    browser.value(&fail("Infinity")).await;
+    browser.press("Ctrl+Enter").await;
+    browser
+        .wait("document.querySelector('.composer .fault').innerText === 'too busy'")
+        .await;
+    browser.value(&fail("0")).await;
+    query(&mut browser, "SELECT 2", 2).await;
+    browser
+        .wait("document.querySelector('.composer .fault').hidden")
+        .await;
+}
+
+#[tokio::test]
 async fn what_looks_like_markup_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;

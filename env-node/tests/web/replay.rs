@@ -152,6 +152,31 @@ async fn a_recording_is_replayed_and_played_on() {
 }
 
 #[tokio::test]
+async fn a_file_can_be_dropped() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    browser
+        .open(&format!("http://{}/web/#/replay", site.address))
+        .await;
+    browser.wait("document.querySelector('.drop')").await;
+    browser
+        .value(&format!(
+            "(() => {{ const dataTransfer = new DataTransfer(); \
+             dataTransfer.items.add(new File([{}], 'dropped.jsonl')); \
+             document.body.dispatchEvent(new DragEvent('drop', {{ dataTransfer, bubbles: true, cancelable: true }})); }})()",
+            json!(recordings())
+        ))
+        .await;
+    assert_eq!(browser.text(".file").await, "dropped.jsonl");
+    assert_eq!(
+        browser.text(".episode h1").await,
+        "How many cars are there?"
+    );
+}
+
+#[tokio::test]
 async fn a_file_that_is_none_is_named() {
     let Some(mut browser) = Browser::start().await else {
         return;
