@@ -56,6 +56,11 @@ impl Catalog {
         self.by_id.get(question_id).map(|&index| &self.items[index])
     }
 
+    /// The questions, in the dataset's order.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.items.iter().map(|item| item.question.as_ref())
+    }
+
     /// The question that a Reset asks for by name, or draws.
     pub(crate) fn choose(&self, request: &ResetRequest) -> Result<&Item, EnvError> {
         if request.question_id.is_empty() {

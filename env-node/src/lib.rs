@@ -37,3 +37,4 @@ pub use rows::{Cell, Rows};
 pub use schema::{Schema, Table};
 pub use serve::{ServerConfig, TlsConfig, serve};
 pub use token::TokenError;
+pub use web::WebConfig;

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use data::{AnswerType, Dataset};
+use data::{AnswerType, Dataset, Question};
 use proto::v1::{
     self, Action, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
     ResetResponse, StepResponse,
@@ -31,6 +31,7 @@ use crate::{
     serve::ServerConfig,
     setbacks::{Setbacks, StepId},
     token::{TokenBody, TokenError, TokenKey},
+    web::WebConfig,
 };
 
 const MAX_EPISODE_ID_BYTES: usize = 255;
@@ -78,6 +79,16 @@ impl EnvNode {
     /// Settings of OpenEnv's faces.
     pub(crate) fn openenv_config(&self) -> &OpenEnvConfig {
         &self.0.config.openenv
+    }
+
+    /// Settings of the page.
+    pub(crate) fn web_config(&self) -> &WebConfig {
+        &self.0.config.web
+    }
+
+    /// The questions, in the dataset's order, with their answers.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.0.catalog.questions()
     }
 
     /// Settings of the server.
