@@ -202,7 +202,7 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
-        Ok(())
+        self.openenv.validate()
     }
 
     /// The key that nodes share, from the setting or the file; none where neither is given.

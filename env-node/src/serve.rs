@@ -1,11 +1,12 @@
 //! The server: every face of a node on one port.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
+use axum::serve::ListenerExt;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server::EnvServer};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::service::Routes;
 
 use crate::{error::EnvError, node::EnvNode, openenv, web};
 
@@ -22,7 +23,7 @@ pub struct ServerConfig {}
 pub async fn serve(
     listener: TcpListener,
     node: EnvNode,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), EnvError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EnvServer<EnvNode>>().await;
@@ -31,18 +32,20 @@ pub async fn serve(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("descriptors are compiled in: this is a bug");
-    let _faces = openenv::router(&node, node.openenv_config()).merge(web::router(&node));
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+    let faces = Routes::new(node.service())
         .add_service(health_service)
         .add_service(reflection)
-        .add_service(node.service())
-        .serve_with_incoming_shutdown(incoming, async move {
-            shutdown.await;
-            health.set_not_serving::<EnvServer<EnvNode>>().await;
-        })
-        .await?;
+        .into_axum_router()
+        .reset_fallback()
+        .merge(openenv::router(&node, node.openenv_config()))
+        .merge(web::router(&node));
+    let until = async move {
+        shutdown.await;
+        health.set_not_serving::<EnvServer<EnvNode>>().await;
+    };
+    axum::serve(listener.tap_io(|tcp| drop(tcp.set_nodelay(true))), faces)
+        .with_graceful_shutdown(until)
+        .await
+        .map_err(|error| EnvError::Internal(error.to_string()))?;
     Ok(())
 }
