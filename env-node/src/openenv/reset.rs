@@ -87,7 +87,7 @@ impl Keywords {
         match page(index)?.questions.pop() {
             Some(question) => Ok(question.question_id),
             None => Err(EnvError::NotFound(format!(
-                "no question {index}; split {:?} and database {:?} select {there_are}",
+                "index is {index}, but what is selected (split {:?}, database_name {:?}) has {there_are} questions, counted from 0",
                 self.split, self.database_name
             ))),
         }
