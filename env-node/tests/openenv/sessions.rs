@@ -10,6 +10,7 @@ use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout},
 };
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode};
 
 use crate::server::{HANG, Said, Server, Socket};
 
@@ -92,7 +93,11 @@ async fn a_closed_session_is_free_at_once() {
         if round % 2 == 0 {
             socket.send(r#"{"type":"close"}"#).await;
         } else {
-            socket.0.close(None).await.unwrap();
+            let normal = CloseFrame {
+                code: CloseCode::Normal,
+                reason: "".into(),
+            };
+            socket.0.close(Some(normal)).await.unwrap();
         }
         assert_eq!(socket.next().await, Said::Closed(1000));
     }
