@@ -3,11 +3,7 @@
 //! Invariant: they are made once, at start, and say what this server's mode serves. The page asks for nothing else, so it
 //! reads the same without a network.
 
-use axum::{
-    Json, Router,
-    response::Html,
-    routing::get,
-};
+use axum::{Json, Router, response::Html, routing::get};
 use serde_json::{Value, json};
 
 use super::{ENVIRONMENT_NAME, Mode, SharedFace, VERSION};

@@ -145,8 +145,7 @@ impl<'a> Fields<'a> {
     pub(super) fn refuse_others(&mut self) {
         for (name, value) in self.object {
             if !self.known.contains(&name.as_str()) {
-                let fault =
-                    Fault::new("extra_forbidden", "Extra inputs are not permitted", value);
+                let fault = Fault::new("extra_forbidden", "Extra inputs are not permitted", value);
                 let location = self.within.iter().copied().chain([name.as_str()]);
                 self.faults.push(fault.at(location));
             }

@@ -136,9 +136,8 @@ pub(super) async fn reset(
     let mut fields = Fields::of(&body, &["body"]);
     let keywords = Keywords::read(&mut fields);
     fields.finish()?;
-    let response = session::reset(&face.node, keywords.request(&face.node)?)?;
-    let mut payload = Payload::of_reset(&response);
-    payload.metadata.episode_token = Some(BASE64.encode(&response.token));
+    let (token, mut payload) = session::reset(&face.node, keywords.request(&face.node)?)?;
+    payload.metadata.episode_token = Some(BASE64.encode(token));
     Ok(Json(payload))
 }
 
@@ -167,15 +166,16 @@ pub(super) async fn step(
         Err(faults) => return Err(Refusal::Faults(faults.iter().map(Fault::linked).collect())),
     };
     let Some(token) = token else {
-        tracing::debug!("a step without episode_token over HTTP: there is no episode to apply it to");
+        tracing::debug!(
+            "a step without episode_token over HTTP: there is no episode to apply it to"
+        );
         return Err(Refusal::Unexpected);
     };
     let token = BASE64.decode(token).map_err(|error| {
         let detail = format!("episode_token is not base64: {error}; pass it on unchanged");
         Refusal::Detail(StatusCode::BAD_REQUEST, detail)
     })?;
-    let response = session::step(&face.node, &token, &action).await?;
-    let mut payload = Payload::of_step(&response);
-    payload.metadata.episode_token = Some(BASE64.encode(&response.token));
+    let (token, mut payload) = session::step(&face.node, &token, &action).await?;
+    payload.metadata.episode_token = Some(BASE64.encode(token));
     Ok(Json(payload))
 }

@@ -10,8 +10,8 @@ use super::{
     Face, SharedFace,
     fields::{self, Fault, Fields},
     python_json, python_repr,
-    sessions::{Closed, Lease, SharedSession},
     session::SessionError,
+    sessions::{Closed, Lease, SharedSession},
     socket::Reply,
     tools,
 };
@@ -100,7 +100,8 @@ pub(super) async fn over_socket(face: &Face, lease: &Lease, text: &str) -> Reply
         Ok(message @ Value::Object(_)) => answer(face, Some(lease), &message).await,
         Ok(other) => {
             let kind = python_repr::type_name(&other);
-            let complaint = format!("JsonRpcRequest() argument after ** must be a mapping, not {kind}");
+            let complaint =
+                format!("JsonRpcRequest() argument after ** must be a mapping, not {kind}");
             return Reply::Last(refusal(&complaint, Value::Null));
         }
         Err(fault) => {

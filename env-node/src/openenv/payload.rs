@@ -54,20 +54,20 @@ impl From<RewardComponents> for Components {
 
 impl Payload {
     /// The first view of an episode.
-    pub(super) fn of_reset(response: &ResetResponse) -> Self {
+    pub(super) fn of_reset(response: ResetResponse) -> Self {
         Self {
-            observation: response.observation.clone().unwrap_or_default(),
+            observation: response.observation.unwrap_or_default(),
             metadata: Metadata {
-                question_id: Some(response.question_id.clone()),
-                episode_id: Some(response.episode_id.clone()),
+                question_id: Some(response.question_id),
+                episode_id: Some(response.episode_id),
                 ..Metadata::default()
             },
         }
     }
 
     /// What a step led to.
-    pub(super) fn of_step(response: &StepResponse) -> Self {
-        let observation = response.observation.clone().unwrap_or_default();
+    pub(super) fn of_step(response: StepResponse) -> Self {
+        let observation = response.observation.unwrap_or_default();
         Self {
             metadata: Metadata {
                 reward_components: response.reward_components.map(Components::from),

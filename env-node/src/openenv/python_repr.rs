@@ -81,7 +81,10 @@ mod tests {
     fn prints_as_python_does() {
         for (value, shown) in [
             (json!(null), "None"),
-            (json!([true, 1, 1.0, -2.5, "a"]), "[True, 1, 1.0, -2.5, 'a']"),
+            (
+                json!([true, 1, 1.0, -2.5, "a"]),
+                "[True, 1, 1.0, -2.5, 'a']",
+            ),
             (json!({"a": {}, "b": []}), "{'a': {}, 'b': []}"),
             (json!("it's"), r#""it's""#),
             (json!("both ' and \""), r#"'both \' and "'"#),

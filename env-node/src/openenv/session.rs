@@ -5,15 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use proto::v1::{Action, ResetRequest, ResetResponse, StepResponse};
+use proto::v1::{Action, ResetRequest};
 
 use super::payload::Payload;
-use crate::{
-    error::EnvError,
-    grpc::now_unix_seconds,
-    metrics,
-    node::EnvNode,
-};
+use crate::{error::EnvError, grpc::now_unix_seconds, metrics, node::EnvNode};
 
 /// Pauses before the retries of a step that a busy machine refused; about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
@@ -54,11 +49,10 @@ impl Session {
 
     /// Starts an episode in place of the one that runs.
     pub(super) fn reset(&mut self, request: ResetRequest) -> Result<Payload, EnvError> {
-        let response = reset(&self.node, request)?;
-        let payload = Payload::of_reset(&response);
+        let (token, payload) = reset(&self.node, request)?;
         self.episode = Some(Episode {
-            token: response.token,
-            id: response.episode_id,
+            token,
+            id: payload.metadata.episode_id.clone().unwrap_or_default(),
             step_count: 0,
         });
         Ok(payload)
@@ -67,10 +61,9 @@ impl Session {
     /// Applies one action.
     pub(super) async fn step(&mut self, action: &Action) -> Result<Payload, SessionError> {
         let episode = self.episode.as_mut().ok_or(SessionError::NoEpisode)?;
-        let response = step(&self.node, &episode.token, action).await?;
-        let payload = Payload::of_step(&response);
+        let (token, payload) = step(&self.node, &episode.token, action).await?;
         episode.step_count = payload.observation.step_count;
-        episode.token = response.token;
+        episode.token = token;
         Ok(payload)
     }
 
@@ -83,18 +76,21 @@ impl Session {
     }
 }
 
-/// Starts an episode.
-pub(super) fn reset(node: &EnvNode, request: ResetRequest) -> Result<ResetResponse, EnvError> {
-    node.reset(request, now_unix_seconds())
+/// Starts an episode: its token and its first view.
+pub(super) fn reset(node: &EnvNode, request: ResetRequest) -> Result<(Vec<u8>, Payload), EnvError> {
+    let mut response = node.reset(request, now_unix_seconds())?;
+    let token = std::mem::take(&mut response.token);
+    Ok((token, Payload::of_reset(response)))
 }
 
-/// Applies one action to the episode in `token`; what a busy machine refuses is tried again.
+/// Applies one action to the episode in `token`: the next token and what came of it. What a busy machine refuses is tried
+/// again.
 #[expect(clippy::disallowed_methods, reason = "times the call for a metric")]
 pub(super) async fn step(
     node: &EnvNode,
     token: &[u8],
     action: &Action,
-) -> Result<StepResponse, EnvError> {
+) -> Result<(Vec<u8>, Payload), EnvError> {
     let began = Instant::now();
     let mut pauses = PAUSES_MILLISECONDS.iter();
     loop {
@@ -104,9 +100,10 @@ pub(super) async fn step(
                 tracing::debug!(%error, pause_milliseconds = pause, "the step is tried again");
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
-            (Ok(response), _) => {
+            (Ok(mut response), _) => {
                 metrics::step_served(&action.action_type, &response, began.elapsed());
-                return Ok(response);
+                let token = std::mem::take(&mut response.token);
+                return Ok((token, Payload::of_step(response)));
             }
             (Err(error), _) => return Err(error),
         }

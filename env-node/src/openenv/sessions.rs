@@ -151,7 +151,11 @@ impl Sessions {
         }
     }
 
-    fn insert(&self, node: &EnvNode, holder: Holder) -> Result<(String, SharedSession), AtCapacity> {
+    fn insert(
+        &self,
+        node: &EnvNode,
+        holder: Holder,
+    ) -> Result<(String, SharedSession), AtCapacity> {
         let mut live = self.live();
         if live.len() >= self.max_sessions {
             self.remove_idle(&mut live);

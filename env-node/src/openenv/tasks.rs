@@ -73,7 +73,9 @@ async fn num_tasks(
     let body = required_object_in(&body)?;
     let split = read_split(&body, |_| ())?.0;
     check_name(&environment)?;
-    Ok(Json(json!({"num_tasks": questions(&face.node, &split)?.len()})))
+    Ok(Json(
+        json!({"num_tasks": questions(&face.node, &split)?.len()}),
+    ))
 }
 
 async fn task(
@@ -88,9 +90,7 @@ async fn task(
     let question = index
         .and_then(|index| usize::try_from(index).ok())
         .and_then(|index| questions.get(index))
-        .ok_or_else(|| {
-            Refusal::Detail(StatusCode::BAD_REQUEST, "Invalid task index".to_owned())
-        })?;
+        .ok_or_else(|| Refusal::Detail(StatusCode::BAD_REQUEST, "Invalid task index".to_owned()))?;
     Ok(Json(json!({"task": task_of(question)})))
 }
 
@@ -107,7 +107,10 @@ async fn task_range(
     let questions = questions(&face.node, &split)?;
     let start = slice_bound(start.unwrap_or(0), questions.len());
     let stop = slice_bound(stop.unwrap_or(i64::MAX), questions.len());
-    let tasks: Vec<Value> = questions[start.min(stop)..stop].iter().map(task_of).collect();
+    let tasks: Vec<Value> = questions[start.min(stop)..stop]
+        .iter()
+        .map(task_of)
+        .collect();
     Ok(Json(json!({"tasks": tasks})))
 }
 

@@ -122,7 +122,10 @@ mod tests {
     fn a_call_is_an_action_or_says_what_is_wrong() {
         let call = |name: &str, arguments: Value| action(name, arguments.as_object().unwrap());
         let query = call("query", json!({"sql": "SELECT 1"})).unwrap();
-        assert_eq!((query.action_type.as_str(), query.argument.as_str()), ("QUERY", "SELECT 1"));
+        assert_eq!(
+            (query.action_type.as_str(), query.argument.as_str()),
+            ("QUERY", "SELECT 1")
+        );
         assert_eq!(
             call("reset", json!({})),
             Err(ToolFault::Unknown("reset".to_owned()))
@@ -135,7 +138,10 @@ mod tests {
             let Err(ToolFault::Arguments(message)) = call("query", arguments) else {
                 panic!("taken as an action");
             };
-            assert_eq!(message, format!("query takes one argument, sql, a string: {why}"));
+            assert_eq!(
+                message,
+                format!("query takes one argument, sql, a string: {why}")
+            );
         }
     }
 }

@@ -96,9 +96,11 @@ fn refused(refusal: Refusal) -> String {
                 Some(json!({"errors": faults})),
             )
         }
-        Refusal::UnknownType(kind) => {
-            error("UNKNOWN_TYPE", &format!("Unknown message type: {kind}"), None)
-        }
+        Refusal::UnknownType(kind) => error(
+            "UNKNOWN_TYPE",
+            &format!("Unknown message type: {kind}"),
+            None,
+        ),
         Refusal::Failed(message) => error("EXECUTION_ERROR", &message, None),
     }
 }

@@ -35,10 +35,15 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) async fn start(openenv: OpenEnvConfig) -> Self {
-        let fixture = Fixture::new(EnvConfig {
+        let config = EnvConfig {
             openenv,
             ..EnvConfig::default()
-        });
+        };
+        Self::start_with(config).await
+    }
+
+    pub(crate) async fn start_with(config: EnvConfig) -> Self {
+        let fixture = Fixture::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = env_node::serve(listener, fixture.node.clone(), pending());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use env_node::OpenEnvConfig;
+use env_node::{EnvConfig, OpenEnvConfig, SqlLimits};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::{
@@ -117,11 +117,17 @@ async fn killed_connections_leak_no_slot() {
             // In the middle of a step.
             1 => {
                 socket.ask(&json!({"type": "reset"})).await;
-                let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
+                let step =
+                    json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
                 socket.send(&step.to_string()).await;
             }
             // In the middle of a frame: it promises 100 bytes.
-            2 => socket.0.get_mut().write_all(&[0x81, 0xe4, 1]).await.unwrap(),
+            2 => socket
+                .0
+                .get_mut()
+                .write_all(&[0x81, 0xe4, 1])
+                .await
+                .unwrap(),
             // By garbage.
             3 => socket.0.get_mut().write_all(&[0xff; 16]).await.unwrap(),
             // With frames on the way.
@@ -222,7 +228,10 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
     let path = format!("/ws?session_id={id}");
     let about = |more: Value| {
         let mut params = json!({"session_id": id});
-        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         params
     };
     let call = about(json!({"name": "query", "arguments": {"sql": "SELECT count(*) FROM Cars"}}));
@@ -269,7 +278,10 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
     socket.send(r#"{"type":"close"}"#).await;
     assert_eq!(socket.next().await, Said::Closed(1000));
     let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
-    assert_eq!(reply["error"]["message"], format!("Unknown session_id: {id}"));
+    assert_eq!(
+        reply["error"]["message"],
+        format!("Unknown session_id: {id}")
+    );
     admitted(&server).await.expect("the session is gone");
 }
 
@@ -287,9 +299,54 @@ async fn a_session_without_a_socket_ends_by_closing_or_gives_way_when_idle() {
     assert_eq!(closed["result"]["closed"], true);
     let (_, created) = server.post("/mcp", &create).await;
     let list = rpc("tools/list", &created["result"]);
-    assert_eq!(server.post("/mcp", &list).await.1["result"]["tools"][3]["name"], "answer");
+    assert_eq!(
+        server.post("/mcp", &list).await.1["result"]["tools"][3]["name"],
+        "answer"
+    );
     sleep(Duration::from_millis(300)).await;
-    admitted(&server).await.expect("the idle session is in the way");
+    admitted(&server)
+        .await
+        .expect("the idle session is in the way");
     let unknown = &server.post("/mcp", &list).await.1["error"]["code"];
     assert_eq!(unknown, &json!(-32602));
+}
+
+/// One thread and one place in its queue for eight slow queries at once: those that find no place are tried again, and no
+/// client hears of it.
+#[tokio::test]
+async fn a_busy_machine_is_waited_for() {
+    let server = Server::start_with(EnvConfig {
+        sql_threads: 1,
+        sql_queue: 1,
+        sql: SqlLimits {
+            vm_steps: 2_000_000,
+            ..SqlLimits::default()
+        },
+        ..EnvConfig::default()
+    })
+    .await;
+    let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
+    let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
+    let mut sockets = Vec::new();
+    for _ in 0..8 {
+        let mut socket = admitted(&server).await.unwrap();
+        socket
+            .ask(&json!({"type": "reset", "data": {"question_id": "cars-1"}}))
+            .await;
+        socket.send(&step.to_string()).await;
+        sockets.push(socket);
+    }
+    for mut socket in sockets {
+        let Said::Json(reply) = socket.next().await else {
+            panic!("closed");
+        };
+        let observation = &reply["data"]["observation"];
+        assert_eq!(observation["step_count"], 1, "{reply}");
+        assert!(
+            observation["error"]
+                .as_str()
+                .unwrap()
+                .contains("steps of work")
+        );
+    }
 }

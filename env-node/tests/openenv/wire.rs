@@ -38,7 +38,9 @@ fn fits(expected: &Value, actual: &Value) -> bool {
         }
         (Value::Object(expected), Value::Object(actual)) => {
             expected.keys().eq(actual.keys())
-                && expected.iter().all(|(key, value)| fits(value, &actual[key]))
+                && expected
+                    .iter()
+                    .all(|(key, value)| fits(value, &actual[key]))
         }
         _ => expected == actual,
     }
@@ -50,7 +52,10 @@ async fn http_as_the_table_says() {
     let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
     for row in &rows {
         let body = row.get("body").map(sent);
-        let (method, path) = (row["method"].as_str().unwrap(), row["path"].as_str().unwrap());
+        let (method, path) = (
+            row["method"].as_str().unwrap(),
+            row["path"].as_str().unwrap(),
+        );
         let (status, kind, reply) = server.http(method, path, body.as_deref()).await;
         assert_eq!(json!(status), row["status"], "{row}: {reply}");
         let reply = match kind.as_str() {
@@ -118,7 +123,10 @@ async fn frames_sent_ahead_are_answered_in_order() {
 async fn plain_http_carries_the_episode() {
     let server = Server::start(OpenEnvConfig::default()).await;
     let (_, start) = server
-        .post("/reset", &json!({"question_id": "cars-1", "reward_profile": "sqlenv-final"}))
+        .post(
+            "/reset",
+            &json!({"question_id": "cars-1", "reward_profile": "sqlenv-final"}),
+        )
         .await;
     let step = |reply: &Value, action_type: &str, argument: &str| {
         json!({
@@ -129,9 +137,17 @@ async fn plain_http_carries_the_episode() {
     for _ in 0..2 {
         let described = step(&start, "DESCRIBE", "Cars");
         let (status, described) = server.post("/step", &described).await;
-        assert_eq!((status, &described["observation"]["step_count"]), (200, &json!(1)));
-        let (_, answered) = server.post("/step", &step(&described, "ANSWER", "40")).await;
-        assert_eq!((&answered["reward"], &answered["done"]), (&json!(1.0), &json!(true)));
+        assert_eq!(
+            (status, &described["observation"]["step_count"]),
+            (200, &json!(1))
+        );
+        let (_, answered) = server
+            .post("/step", &step(&described, "ANSWER", "40"))
+            .await;
+        assert_eq!(
+            (&answered["reward"], &answered["done"]),
+            (&json!(1.0), &json!(true))
+        );
         assert_eq!(
             answered["observation"]["action_history"],
             json!(["DESCRIBE Cars", "ANSWER 40"])
@@ -142,7 +158,10 @@ async fn plain_http_carries_the_episode() {
         "episode_token": start["metadata"]["episode_token"],
     });
     let (_, answered) = server.post("/step", &call).await;
-    assert_eq!((&answered["reward"], &answered["done"]), (&json!(0.0), &json!(true)));
+    assert_eq!(
+        (&answered["reward"], &answered["done"]),
+        (&json!(0.0), &json!(true))
+    );
 }
 
 #[tokio::test]
@@ -158,9 +177,16 @@ async fn the_same_seed_draws_the_same_question_and_none_draws_all() {
         let without = socket.ask(&json!({"type": "reset"})).await;
         drawn.insert(question(&without));
         let fresh = socket.ask(&json!({"type": "state"})).await;
-        assert_eq!(fresh["data"]["episode_id"], without["data"]["metadata"]["episode_id"]);
+        assert_eq!(
+            fresh["data"]["episode_id"],
+            without["data"]["metadata"]["episode_id"]
+        );
     }
-    assert_eq!(drawn.len(), 3, "twenty draws miss one of three questions once in 1,100 runs");
+    assert_eq!(
+        drawn.len(),
+        3,
+        "twenty draws miss one of three questions once in 1,100 runs"
+    );
 }
 
 #[tokio::test]
@@ -168,21 +194,34 @@ async fn schemas_are_pydantics() {
     let server = Server::start(OpenEnvConfig::default()).await;
     let (_, _, schemas) = server.http("GET", "/schema", None).await;
     let schemas: Value = serde_json::from_str(&schemas).unwrap();
-    let keys = |value: &Value| -> Vec<String> {
-        value.as_object().unwrap().keys().cloned().collect()
-    };
-    assert_eq!(keys(&schemas), ["action", "observation", "state", "reset_observation"]);
+    let keys =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    assert_eq!(
+        keys(&schemas),
+        ["action", "observation", "state", "reset_observation"]
+    );
     let action = &schemas["action"];
     assert_eq!(action["additionalProperties"], false);
     assert_eq!(action["required"], json!(["action_type", "argument"]));
-    assert_eq!(keys(&action["properties"]), ["metadata", "action_type", "argument"]);
+    assert_eq!(
+        keys(&action["properties"]),
+        ["metadata", "action_type", "argument"]
+    );
     let observation = &schemas["observation"];
     assert_eq!(observation["required"], json!(["question", "schema_info"]));
     assert_eq!(
         keys(&observation["properties"]),
         [
-            "done", "reward", "metadata", "question", "schema_info", "result", "error",
-            "step_count", "budget_remaining", "action_history"
+            "done",
+            "reward",
+            "metadata",
+            "question",
+            "schema_info",
+            "result",
+            "error",
+            "step_count",
+            "budget_remaining",
+            "action_history"
         ]
     );
     let (_, reset) = server.post("/reset", &json!({})).await;
@@ -206,7 +245,14 @@ async fn production_mode_hides_what_controls_the_simulation() {
         assert_eq!((status, reply.as_str()), (404, r#"{"detail":"Not Found"}"#));
         assert!(openapi["paths"].get(path).is_none());
     }
-    for path in ["/health", "/schema", "/metadata", "/docs", "/redoc", "/list_environments"] {
+    for path in [
+        "/health",
+        "/schema",
+        "/metadata",
+        "/docs",
+        "/redoc",
+        "/list_environments",
+    ] {
         assert_eq!(server.http("GET", path, None).await.0, 200, "{path}");
     }
     let mut socket = server.socket("/ws").await;
