@@ -203,7 +203,7 @@ fn splits(questions: &[Item]) -> BTreeMap<String, Vec<usize>> {
 }
 
 /// SplitMix64's output function: spreads neighbouring seeds over all questions.
-fn scrambled(seed: u64) -> u64 {
+pub(crate) fn scrambled(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -208,7 +208,8 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
-        self.server.validate(self.argument_bytes)
+        self.server.validate(self.argument_bytes)?;
+        self.openenv.validate()
     }
 
     /// The key that nodes share, from the setting or the file; none where neither is given.

@@ -32,7 +32,7 @@ mod web;
 pub use config::{EnvConfig, ResultLimits, SigningKey, SqlLimits};
 pub use error::EnvError;
 pub use node::EnvNode;
-pub use openenv::OpenEnvConfig;
+pub use openenv::{Mode, OpenEnvConfig};
 pub use rows::{Cell, Rows};
 pub use schema::{Schema, Table};
 pub use serve::{ServerConfig, TlsConfig, serve};

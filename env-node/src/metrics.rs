@@ -27,6 +27,8 @@ const QUERIES: &str = "env_queries_total";
 const QUERY_VM_STEPS: &str = "env_query_vm_steps";
 /// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
+/// Sessions of OpenEnv's faces that live.
+const SESSIONS: &str = "env_sessions";
 /// Calls refused, by `code`.
 const REFUSED: &str = "env_refused_calls_total";
 /// Connections not served, by `reason`: full, system.
@@ -58,6 +60,11 @@ pub(crate) fn describe() {
         "SQLite virtual machine steps of a query"
     );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Queries that wait for a thread");
+    describe_gauge!(
+        SESSIONS,
+        Unit::Count,
+        "Sessions of OpenEnv's faces that live"
+    );
     describe_counter!(REFUSED, "Calls refused, by gRPC status code");
     describe_counter!(
         CONNECTIONS_REFUSED,
@@ -113,6 +120,10 @@ pub(crate) fn query_run(run: &QueryRun) {
 
 pub(crate) fn queue_depth(waiting: usize) {
     gauge!(QUEUE_DEPTH).set(waiting as f64);
+}
+
+pub(crate) fn sessions(live: usize) {
+    gauge!(SESSIONS).set(live as f64);
 }
 
 pub(crate) fn call_refused(code: tonic::Code) {

@@ -2,18 +2,74 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::EnvError;
+
+/// What OpenEnv's own tools send in one message; a smaller limit would refuse them.
+const MIN_MESSAGE_BYTES: usize = 1 << 20;
+
 /// Settings of OpenEnv's faces; every field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenEnvConfig {
-    /// Sessions that may live at once, over sockets and MCP.
+    /// Which routes there are.
+    pub mode: Mode,
+    /// Sessions that may live at once, over sockets and MCP; at least 1.
     pub max_sessions: usize,
+    /// A socket whose peer is silent for this long is dropped; the peer is pinged after half of it, so that a live one
+    /// never is. Give more than twice the longest time for which a client blocks its own event loop.
+    pub ping_seconds: f64,
+    /// Bytes of one message or request body; a longer message closes the socket with code 1009, a longer body is
+    /// answered by 413. At least 1 MiB.
+    pub message_bytes: usize,
+    /// When all sessions are taken, MCP sessions without a socket that idled for this long give way.
+    pub session_idle_seconds: f64,
+}
+
+/// Which routes a server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// All routes.
+    #[default]
+    Simulation,
+    /// No `/reset`, `/step` and `/state`: agents act through tools and sockets alone.
+    Production,
 }
 
 impl Default for OpenEnvConfig {
     fn default() -> Self {
         Self {
+            mode: Mode::default(),
             max_sessions: 4_096,
+            ping_seconds: 120.0,
+            message_bytes: 4 << 20,
+            session_idle_seconds: 3_600.0,
         }
+    }
+}
+
+impl OpenEnvConfig {
+    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+        let refuse = |field, remedy: &str| {
+            Err(EnvError::Config {
+                field,
+                remedy: remedy.to_owned(),
+            })
+        };
+        if self.max_sessions == 0 {
+            return refuse("openenv.max_sessions", "give at least 1");
+        }
+        if self.message_bytes < MIN_MESSAGE_BYTES {
+            return refuse("openenv.message_bytes", "give at least 1048576");
+        }
+        for (field, seconds) in [
+            ("openenv.ping_seconds", self.ping_seconds),
+            ("openenv.session_idle_seconds", self.session_idle_seconds),
+        ] {
+            if !(seconds > 0.0 && seconds <= 86_400.0) {
+                return refuse(field, "give more than 0 and at most 86400");
+            }
+        }
+        Ok(())
     }
 }

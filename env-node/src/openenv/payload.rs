@@ -1,0 +1,123 @@
+//! What clients see of an episode: OpenEnv's payload of observation, reward and end.
+//!
+//! Invariant: the observation has exactly the fields of `schema.json`; reward and end travel beside it, metadata both in
+//! it and beside it, since clients of either generation look in one place. The gold answer is nowhere in it.
+
+use proto::v1::{Observation, ResetResponse, RewardComponents, StepResponse};
+use serde::{Serialize, Serializer};
+
+/// An observation with what is known beside it.
+#[derive(Debug, Clone)]
+pub(super) struct Payload {
+    pub(super) observation: Observation,
+    pub(super) metadata: Metadata,
+}
+
+/// What env-node tells beyond `SQLEnv`'s fields; absent parts are left out.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Metadata {
+    /// After a reset: the question that was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) question_id: Option<String>,
+    /// After a reset: the episode's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) episode_id: Option<String>,
+    /// After a step: the reward by layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reward_components: Option<Components>,
+    /// After the end: whether the answer was right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correct: Option<bool>,
+    /// Over plain HTTP: the episode itself, base64, for the next step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) episode_token: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Components {
+    operational: f64,
+    progress: f64,
+    terminal: f64,
+    clip: f64,
+}
+
+impl From<RewardComponents> for Components {
+    fn from(reward: RewardComponents) -> Self {
+        Self {
+            operational: reward.operational,
+            progress: reward.progress,
+            terminal: reward.terminal,
+            clip: reward.clip,
+        }
+    }
+}
+
+impl Payload {
+    /// The first view of an episode.
+    pub(super) fn of_reset(response: ResetResponse) -> Self {
+        Self {
+            observation: response.observation.unwrap_or_default(),
+            metadata: Metadata {
+                question_id: Some(response.question_id),
+                episode_id: Some(response.episode_id),
+                ..Metadata::default()
+            },
+        }
+    }
+
+    /// What a step led to.
+    pub(super) fn of_step(response: StepResponse) -> Self {
+        let observation = response.observation.unwrap_or_default();
+        Self {
+            metadata: Metadata {
+                reward_components: response.reward_components.map(Components::from),
+                correct: observation.done.then_some(response.correct),
+                ..Metadata::default()
+            },
+            observation,
+        }
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Outer<'a> {
+            observation: Inner<'a>,
+            reward: Option<f64>,
+            done: bool,
+            metadata: &'a Metadata,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            metadata: &'a Metadata,
+            question: &'a str,
+            schema_info: &'a str,
+            result: &'a str,
+            error: &'a str,
+            step_count: u32,
+            budget_remaining: u32,
+            action_history: &'a [String],
+        }
+        let Self {
+            observation,
+            metadata,
+        } = self;
+        let outer = Outer {
+            observation: Inner {
+                metadata,
+                question: &observation.question,
+                schema_info: &observation.schema_info,
+                result: &observation.result,
+                error: &observation.error,
+                step_count: observation.step_count,
+                budget_remaining: observation.budget_remaining,
+                action_history: &observation.action_history,
+            },
+            reward: observation.reward,
+            done: observation.done,
+            metadata,
+        };
+        outer.serialize(serializer)
+    }
+}

@@ -1,0 +1,187 @@
+//! The task API: the node's splits and questions, as tasks that a reset can name by split and index.
+//!
+//! Invariant: the task at an index is the question that `reset(split=.., index=..)` plays. Answers are not in it.
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::StatusCode,
+    routing::{get, post},
+};
+use proto::v1::{ListQuestionsRequest, Question};
+use serde_json::{Map, Value, json};
+
+use super::{
+    ENVIRONMENT_NAME, SharedFace,
+    fields::Fields,
+    http::{Refusal, required_object_in},
+    python_repr,
+};
+use crate::node::EnvNode;
+
+pub(super) fn routes() -> Router<SharedFace> {
+    Router::new()
+        .route("/list_environments", get(environments))
+        .route("/{environment}/splits", get(splits))
+        .route("/{environment}/tasks", post(tasks))
+        .route("/{environment}/num_tasks", post(num_tasks))
+        .route("/{environment}/task", post(task))
+        .route("/{environment}/task_range", post(task_range))
+}
+
+async fn environments() -> Json<Value> {
+    Json(json!([ENVIRONMENT_NAME]))
+}
+
+async fn splits(
+    State(face): State<SharedFace>,
+    Path(environment): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    check_name(&environment)?;
+    let splits = face.node.info().splits.into_iter();
+    let splits = splits.map(|split| json!({"name": split.name, "type": split_type(&split.name)}));
+    Ok(Json(splits.collect()))
+}
+
+/// OpenEnv knows three types. Questions on databases that are never trained on are the test.
+fn split_type(name: &str) -> &'static str {
+    match name.split('/').next() {
+        Some("train") => "train",
+        Some("test" | "eval-unseen") => "test",
+        _ => "validation",
+    }
+}
+
+async fn tasks(
+    State(face): State<SharedFace>,
+    Path(environment): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body = required_object_in(&body)?;
+    let split = read_split(&body, |_| ())?.0;
+    check_name(&environment)?;
+    let tasks: Vec<Value> = questions(&face.node, &split)?.iter().map(task_of).collect();
+    Ok(Json(json!({"tasks": tasks, "env_name": ENVIRONMENT_NAME})))
+}
+
+async fn num_tasks(
+    State(face): State<SharedFace>,
+    Path(environment): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body = required_object_in(&body)?;
+    let split = read_split(&body, |_| ())?.0;
+    check_name(&environment)?;
+    Ok(Json(
+        json!({"num_tasks": questions(&face.node, &split)?.len()}),
+    ))
+}
+
+async fn task(
+    State(face): State<SharedFace>,
+    Path(environment): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body = required_object_in(&body)?;
+    let (split, index) = read_split(&body, |fields| fields.required_int("index"))?;
+    check_name(&environment)?;
+    let questions = questions(&face.node, &split)?;
+    let question = index
+        .and_then(|index| usize::try_from(index).ok())
+        .and_then(|index| questions.get(index))
+        .ok_or_else(|| Refusal::Detail(StatusCode::BAD_REQUEST, "Invalid task index".to_owned()))?;
+    Ok(Json(json!({"task": task_of(question)})))
+}
+
+async fn task_range(
+    State(face): State<SharedFace>,
+    Path(environment): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body = required_object_in(&body)?;
+    let (split, (start, stop)) = read_split(&body, |fields| {
+        (fields.optional_int("start"), fields.optional_int("stop"))
+    })?;
+    check_name(&environment)?;
+    let questions = questions(&face.node, &split)?;
+    let start = slice_bound(start.unwrap_or(0), questions.len());
+    let stop = slice_bound(stop.unwrap_or(i64::MAX), questions.len());
+    let tasks: Vec<Value> = questions[start.min(stop)..stop]
+        .iter()
+        .map(task_of)
+        .collect();
+    Ok(Json(json!({"tasks": tasks})))
+}
+
+/// A bound as Python's slices take it: from the end if negative, never outside.
+fn slice_bound(bound: i64, length: usize) -> usize {
+    match usize::try_from(bound) {
+        Ok(bound) => bound.min(length),
+        Err(_) => length.saturating_sub(bound.unsigned_abs() as usize),
+    }
+}
+
+/// The split that a body names, and what else `read` finds in it.
+fn read_split<T>(
+    body: &Map<String, Value>,
+    read: impl FnOnce(&mut Fields<'_>) -> T,
+) -> Result<(String, T), Refusal> {
+    let mut fields = Fields::of(body, &["body"]);
+    let split = fields.required_string("split");
+    let more = read(&mut fields);
+    fields.refuse_others();
+    fields.finish()?;
+    Ok((split, more))
+}
+
+fn check_name(environment: &str) -> Result<(), Refusal> {
+    if environment.eq_ignore_ascii_case(ENVIRONMENT_NAME) {
+        return Ok(());
+    }
+    let name = python_repr::repr(&json!(environment));
+    let detail = format!("unknown environment {name}");
+    Err(Refusal::Detail(StatusCode::NOT_FOUND, detail))
+}
+
+/// Every question of a split, in the node's order.
+fn questions(node: &EnvNode, split: &str) -> Result<Vec<Question>, Refusal> {
+    let mut questions = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let page = node.list_questions(&ListQuestionsRequest {
+            split: split.to_owned(),
+            page_token,
+            page_size: u32::MAX,
+            ..ListQuestionsRequest::default()
+        })?;
+        questions.extend(page.questions);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(questions);
+        }
+    }
+}
+
+fn task_of(question: &Question) -> Value {
+    json!({
+        "question_id": question.question_id,
+        "question": question.question_text,
+        "database_name": question.database_name,
+        "split": question.split,
+        "difficulty": question.difficulty,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_pythons() {
+        for (bound, expected) in [(0, 0), (2, 2), (3, 3), (9, 3), (-1, 2), (-3, 0), (-9, 0)] {
+            assert_eq!(slice_bound(bound, 3), expected, "{bound}");
+        }
+        assert_eq!(slice_bound(i64::MIN, 3), 0);
+    }
+}

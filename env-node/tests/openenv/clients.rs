@@ -1,0 +1,194 @@
+//! OpenEnv's own clients and validators, as PyPI has them, against a server.
+//!
+//! Each version gets a virtual environment under cargo's target folder, made once. Where Python or PyPI is out of reach,
+//! the tests say so and stop.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::Mutex,
+};
+
+use env_node::{Mode, OpenEnvConfig};
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+const CLIENTS_0_2: &str = "openenv-core==0.2.3";
+const CLIENTS_0_10: &str = "openenv==0.10.0";
+
+/// One installation at a time: both versions would fetch the same wheels.
+static INSTALL: Mutex<()> = Mutex::new(());
+
+/// The folder of a virtual environment's programs that has `package`; `None` where it cannot be installed.
+fn programs_of(package: &str) -> Option<PathBuf> {
+    let _turn = INSTALL.lock().unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package.replace("==", "-"));
+    let programs = folder.join("bin");
+    let complete = folder.join("complete");
+    if complete.exists() {
+        return Some(programs);
+    }
+    let venv = Command::new("python3")
+        .args(["-m", "venv", "--clear"])
+        .arg(&folder)
+        .output();
+    let installed = venv.and_then(|venv| {
+        if !venv.status.success() {
+            return Ok(venv);
+        }
+        Command::new(programs.join("pip"))
+            .args([
+                "install",
+                "--quiet",
+                "--retries",
+                "1",
+                "--timeout",
+                "20",
+                package,
+            ])
+            .output()
+    });
+    let why = match installed {
+        Ok(output) if output.status.success() => {
+            fs::write(complete, "").unwrap();
+            return Some(programs);
+        }
+        Ok(output) => text(&output),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("SKIPPED: {package} cannot be installed here, so its clients are not tried: {why}");
+    None
+}
+
+fn text(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    format!("{out}{}", String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs a program of `package` to its end, while the server goes on; what it printed, if it succeeded.
+async fn run(
+    package: &'static str,
+    program: &'static str,
+    arguments: Vec<String>,
+) -> Option<String> {
+    let run = move || {
+        let program = programs_of(package)?.join(program);
+        let output = Command::new(program)
+            .args(&arguments)
+            .env_remove("OPENENV_CLIENT_MODE")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        Some(String::from_utf8(output.stdout).unwrap())
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+fn script(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openenv");
+    folder.join(name).display().to_string()
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address)
+}
+
+async fn plays_episodes(package: &'static str, expected: &[&str]) {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let arguments = vec![script("clients.py"), url(&server)];
+    let Some(printed) = run(package, "python", arguments).await else {
+        return;
+    };
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+    assert_no_session_is_left(&server).await;
+}
+
+/// Every client left properly: as many sessions fit as the server has.
+async fn assert_no_session_is_left(server: &Server) {
+    let create = json!({"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1});
+    for session in 0..OpenEnvConfig::default().max_sessions {
+        let (_, reply) = server.post("/mcp", &create).await;
+        assert!(reply.get("result").is_some(), "session {session}: {reply}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_0_2_play_episodes() {
+    let expected = [
+        "EnvClient",
+        "SyncEnvClient",
+        "GenericEnvClient",
+        "step before reset",
+        "64 sessions",
+        "MCPToolClient",
+    ];
+    plays_episodes(CLIENTS_0_2, &expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_0_10_play_episodes() {
+    let expected = [
+        "EnvClient",
+        "SyncEnvClient",
+        "GenericEnvClient",
+        "step before reset",
+        "64 sessions",
+        "MCPToolClient",
+        "MCPToolClient, production",
+        "new_session",
+    ];
+    plays_episodes(CLIENTS_0_10, &expected).await;
+}
+
+/// `openenv validate --url`: six criteria, in either mode.
+async fn validates(package: &'static str, more: &[&str]) {
+    for mode in [Mode::Simulation, Mode::Production] {
+        let config = OpenEnvConfig {
+            mode,
+            ..OpenEnvConfig::default()
+        };
+        let server = Server::start(config).await;
+        let mut arguments = vec!["validate".to_owned(), "--url".to_owned(), url(&server)];
+        arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
+        let Some(printed) = run(package, "openenv", arguments).await else {
+            return;
+        };
+        let report: Value = serde_json::from_str(&printed).unwrap();
+        let criteria = report["criteria"].as_array().unwrap();
+        assert_eq!(criteria.len(), 6, "{printed}");
+        assert!(
+            criteria.iter().all(|one| one["passed"] == true),
+            "{printed}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validator_0_2_passes() {
+    validates(CLIENTS_0_2, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validator_0_10_passes() {
+    validates(CLIENTS_0_10, &["--json"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn graders_0_10_pass() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let arguments = vec![script("graders.py"), url(&server)];
+    let Some(printed) = run(CLIENTS_0_10, "python", arguments).await else {
+        return;
+    };
+    assert_eq!(
+        printed.lines().collect::<Vec<_>>(),
+        [
+            "runtime.reward_well_formed",
+            "runtime.observation_schema",
+            "runtime.state_contract"
+        ]
+    );
+}

@@ -1,0 +1,10 @@
+//! OpenEnv's faces over a real port: the wire by tables and raw frames, sessions and their slots, unmodified clients.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+mod sessions;
+mod wire;

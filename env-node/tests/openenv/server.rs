@@ -1,0 +1,143 @@
+//! A server on a free port, plain HTTP to it, and sockets.
+
+use std::{future::pending, net::SocketAddr, time::Duration};
+
+use env_node::{EnvConfig, OpenEnvConfig};
+use futures::{SinkExt, StreamExt};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream, connect_async,
+    tungstenite::{Error, Message},
+};
+
+use crate::common::Fixture;
+
+/// Nothing here takes that long unless it hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(20);
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    task: JoinHandle<()>,
+    _fixture: Fixture,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    pub(crate) async fn start(openenv: OpenEnvConfig) -> Self {
+        let config = EnvConfig {
+            openenv,
+            ..EnvConfig::default()
+        };
+        Self::start_with(config).await
+    }
+
+    pub(crate) async fn start_with(config: EnvConfig) -> Self {
+        let fixture = Fixture::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = env_node::serve(listener, fixture.node.clone(), pending());
+        let task = tokio::spawn(async move { server.await.unwrap() });
+        Self {
+            address,
+            task,
+            _fixture: fixture,
+        }
+    }
+
+    /// One request on its own connection: status, content type, body.
+    pub(crate) async fn http(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let body = body.map_or_else(String::new, |body| {
+            format!(
+                "content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+        });
+        let end = if body.is_empty() { "\r\n" } else { "" };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{body}{end}",
+            self.address
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let kind = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-type: "))
+            .unwrap_or_default();
+        (status, kind.to_owned(), body.to_owned())
+    }
+
+    /// A POST whose reply is JSON.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, _, reply) = self.http("POST", path, Some(&body.to_string())).await;
+        (status, serde_json::from_str(&reply).unwrap())
+    }
+
+    pub(crate) async fn socket(&self, path: &str) -> Socket {
+        let url = format!("ws://{}{path}", self.address);
+        Socket(connect_async(url).await.unwrap().0)
+    }
+}
+
+pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
+
+/// What a server says on a socket.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Said {
+    Json(Value),
+    /// It closed, with this code.
+    Closed(u16),
+    /// The connection is gone without a close.
+    Lost,
+}
+
+impl Socket {
+    pub(crate) async fn send(&mut self, text: &str) {
+        self.0.send(Message::text(text)).await.unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> Said {
+        loop {
+            let message = timeout(HANG, self.0.next()).await.expect("no reply");
+            match message {
+                Some(Ok(Message::Text(text))) => {
+                    return Said::Json(serde_json::from_str(&text).unwrap());
+                }
+                Some(Ok(Message::Close(Some(frame)))) => return Said::Closed(frame.code.into()),
+                Some(Ok(_)) => {}
+                Some(Err(Error::ConnectionClosed | Error::Io(_) | Error::Protocol(_))) | None => {
+                    return Said::Lost;
+                }
+                Some(Err(error)) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Sends a frame and returns the reply to it.
+    pub(crate) async fn ask(&mut self, frame: &Value) -> Value {
+        self.send(&frame.to_string()).await;
+        match self.next().await {
+            Said::Json(reply) => reply,
+            other => panic!("{other:?} instead of a reply to {frame}"),
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Sessions and their slots: how many, who holds them, and that each is free again once its holder is gone.
+
+use std::time::Duration;
+
+use env_node::{EnvConfig, OpenEnvConfig, SqlLimits};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode};
+
+use crate::server::{HANG, Said, Server, Socket};
+
+/// A period short enough to wait for, long enough for a busy machine to answer in.
+const PING_SECONDS: f64 = 1.0;
+
+fn slots(max_sessions: usize) -> OpenEnvConfig {
+    OpenEnvConfig {
+        max_sessions,
+        ..OpenEnvConfig::default()
+    }
+}
+
+fn rpc(method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "method": method, "params": params, "id": 1})
+}
+
+/// A socket with a session, or `None` if all are taken.
+async fn admitted(server: &Server) -> Option<Socket> {
+    let mut socket = server.socket("/ws").await;
+    let reply = socket.ask(&json!({"type": "state"})).await;
+    match reply["data"]["code"].as_str() {
+        None => Some(socket),
+        Some("CAPACITY_REACHED") => None,
+        Some(other) => panic!("{other}"),
+    }
+}
+
+/// A socket with a session, once one is free.
+async fn admitted_soon(server: &Server) -> Socket {
+    let asked = Instant::now();
+    loop {
+        if let Some(socket) = admitted(server).await {
+            return socket;
+        }
+        assert!(asked.elapsed() < HANG, "no slot was freed");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_too_many_is_told_and_closed() {
+    let server = Server::start(slots(2)).await;
+    let first = admitted(&server).await.unwrap();
+    let _second = admitted(&server).await.unwrap();
+    let message = "Server at capacity: 2/2 sessions active. Cannot accept new connections.";
+    let numbers = json!({"active_sessions": 2, "max_sessions": 2});
+
+    let mut third = server.socket("/ws").await;
+    assert_eq!(
+        third.next().await,
+        Said::Json(json!({"type": "error", "data": {
+            "message": message, "code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2,
+        }}))
+    );
+    assert_eq!(third.next().await, Said::Closed(1000));
+
+    let error = json!({"code": -32000, "message": message, "data": numbers});
+    let mut mcp = server.socket("/mcp").await;
+    assert_eq!(
+        mcp.next().await,
+        Said::Json(json!({"jsonrpc": "2.0", "id": null, "error": error}))
+    );
+    assert_eq!(mcp.next().await, Said::Closed(1000));
+    let (_, reply) = server
+        .post("/mcp", &rpc("openenv/session/create", &json!({})))
+        .await;
+    assert_eq!(reply["error"], error);
+
+    drop(first);
+    admitted_soon(&server).await;
+}
+
+/// A client that closes and connects again at once finds its slot free: it is freed before the close is answered.
+#[tokio::test]
+async fn a_closed_session_is_free_at_once() {
+    let server = Server::start(slots(1)).await;
+    for round in 0..50 {
+        let mut socket = admitted(&server).await.expect("the slot is still taken");
+        if round % 2 == 0 {
+            socket.send(r#"{"type":"close"}"#).await;
+        } else {
+            let normal = CloseFrame {
+                code: CloseCode::Normal,
+                reason: "".into(),
+            };
+            socket.0.close(Some(normal)).await.unwrap();
+        }
+        assert_eq!(socket.next().await, Said::Closed(1000));
+    }
+}
+
+/// A thousand connections that end in every bad way; then as many sessions fit as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_leak_no_slot() {
+    const SLOTS: usize = 8;
+    let server = Server::start(slots(SLOTS)).await;
+    let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d";
+    for round in 0..1_000 {
+        let mut socket = admitted_soon(&server).await;
+        match round % 5 {
+            // Closed by the system, without a word.
+            0 => {}
+            // In the middle of a step.
+            1 => {
+                socket.ask(&json!({"type": "reset"})).await;
+                let step =
+                    json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
+                socket.send(&step.to_string()).await;
+            }
+            // In the middle of a frame: it promises 100 bytes.
+            2 => socket
+                .0
+                .get_mut()
+                .write_all(&[0x81, 0xe4, 1])
+                .await
+                .unwrap(),
+            // By garbage.
+            3 => socket.0.get_mut().write_all(&[0xff; 16]).await.unwrap(),
+            // With frames on the way.
+            _ => {
+                for _ in 0..10 {
+                    socket.send(r#"{"type":"reset"}"#).await;
+                }
+            }
+        }
+    }
+    let mut held = Vec::new();
+    for _ in 0..SLOTS {
+        held.push(admitted_soon(&server).await);
+    }
+    assert!(admitted(&server).await.is_none(), "a slot too many");
+}
+
+/// A connection that opens a socket by hand and then never reads: the system acknowledges, nobody answers.
+async fn open_by_hand(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let upgrade = format!(
+        "GET /ws HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        server.address
+    );
+    stream.write_all(upgrade.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 101");
+    stream
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_no_ping_loses_its_slot() {
+    let config = OpenEnvConfig {
+        ping_seconds: PING_SECONDS,
+        ..slots(1)
+    };
+    let server = Server::start(config).await;
+    let silent = open_by_hand(&server).await;
+    assert!(admitted(&server).await.is_none());
+    admitted_soon(&server).await;
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_reading_loses_its_slot() {
+    let config = OpenEnvConfig {
+        ping_seconds: PING_SECONDS,
+        ..slots(1)
+    };
+    let server = Server::start(config).await;
+    let mut greedy = open_by_hand(&server).await;
+    // {"type":"step","data":{"type":"list_tools"}}, masked with zeros: a short question with a long answer.
+    let question = br#"{"type":"step","data":{"type":"list_tools"}}"#;
+    let mut frame = vec![0x81, 0x80 | question.len() as u8, 0, 0, 0, 0];
+    frame.extend(question);
+    let frames = frame.repeat(1_000);
+    // Writes until nothing is taken any more, on either side.
+    while let Ok(Ok(())) = timeout(Duration::from_millis(300), greedy.write_all(&frames)).await {}
+    admitted_soon(&server).await;
+}
+
+#[tokio::test]
+async fn a_quiet_peer_that_lives_stays() {
+    let config = OpenEnvConfig {
+        ping_seconds: PING_SECONDS,
+        ..slots(1)
+    };
+    let server = Server::start(config).await;
+    let mut socket = server.socket("/ws").await;
+    let reset = json!({"type": "reset", "data": {"question_id": "cars-1"}});
+    socket.ask(&reset).await;
+    // Reading answers pings; no frame of data passes for five periods.
+    let quiet = Duration::from_secs_f64(5.0 * PING_SECONDS);
+    let mut pings = 0;
+    let waited = timeout(quiet, async {
+        while let Some(Ok(message)) = socket.0.next().await {
+            assert!(message.is_ping(), "{message:?}");
+            pings += 1;
+        }
+    });
+    assert!(waited.await.is_err(), "the socket was closed");
+    assert!(pings >= 3, "{pings} pings");
+    let step = json!({"type": "step", "data": {"action_type": "ANSWER", "argument": "40"}});
+    let reply = socket.ask(&step).await;
+    assert_eq!(reply["data"]["reward"], 1.0);
+}
+
+/// The way of the 0.10 client for tools: a session over HTTP, a socket attached to it, calls over HTTP.
+#[tokio::test]
+async fn a_session_is_shared_by_http_and_an_attached_socket() {
+    let server = Server::start(slots(1)).await;
+    let (_, created) = server
+        .post("/mcp", &rpc("openenv/session/create", &json!({})))
+        .await;
+    let id = created["result"]["session_id"].as_str().unwrap().to_owned();
+    assert!(admitted(&server).await.is_none(), "it counts");
+    let path = format!("/ws?session_id={id}");
+    let about = |more: Value| {
+        let mut params = json!({"session_id": id});
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        params
+    };
+    let call = about(json!({"name": "query", "arguments": {"sql": "SELECT count(*) FROM Cars"}}));
+
+    let mut socket = server.socket(&path).await;
+    let reset = json!({"type": "reset", "data": {"question_id": "cars-1", "episode_id": "E"}});
+    socket.ask(&reset).await;
+    let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
+    assert_eq!(reply["result"]["data"], "1. 40");
+    assert!(reply.get("error").is_none());
+    let state = socket.ask(&json!({"type": "state"})).await;
+    assert_eq!(state["data"], json!({"episode_id": "E", "step_count": 1}));
+
+    let mut other = server.socket(&path).await;
+    let taken = format!("Session {id} already has an attached WebSocket");
+    assert_eq!(
+        other.next().await,
+        Said::Json(json!({"type": "error", "data": {"message": taken, "code": "SESSION_ERROR"}}))
+    );
+    assert_eq!(other.next().await, Said::Closed(1000));
+
+    let own = socket
+        .ask(&json!({"type": "mcp", "data": rpc("openenv/session/close", &about(json!({})))}))
+        .await;
+    assert_eq!(
+        own["data"]["error"]["message"],
+        "Cannot close active WebSocket-managed session via MCP method"
+    );
+
+    // The socket leaves, the session stays; it can be attached to again.
+    socket.send(r#"{"type":"close"}"#).await;
+    assert_eq!(socket.next().await, Said::Closed(1000));
+    let mut socket = server.socket(&path).await;
+    let state = socket.ask(&json!({"type": "state"})).await;
+    assert_eq!(state["data"]["step_count"], 1);
+
+    let (_, reply) = server
+        .post("/mcp", &rpc("openenv/session/close", &about(json!({}))))
+        .await;
+    assert_eq!(
+        reply["result"],
+        json!({"session_id": id, "closed": false, "closing": true})
+    );
+    socket.send(r#"{"type":"close"}"#).await;
+    assert_eq!(socket.next().await, Said::Closed(1000));
+    let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
+    assert_eq!(
+        reply["error"]["message"],
+        format!("Unknown session_id: {id}")
+    );
+    admitted(&server).await.expect("the session is gone");
+}
+
+#[tokio::test]
+async fn a_session_without_a_socket_ends_by_closing_or_gives_way_when_idle() {
+    let config = OpenEnvConfig {
+        session_idle_seconds: 0.2,
+        ..slots(1)
+    };
+    let server = Server::start(config).await;
+    let create = rpc("openenv/session/create", &json!({}));
+    let (_, created) = server.post("/mcp", &create).await;
+    let close = rpc("openenv/session/close", &created["result"]);
+    let (_, closed) = server.post("/mcp", &close).await;
+    assert_eq!(closed["result"]["closed"], true);
+    let (_, created) = server.post("/mcp", &create).await;
+    let list = rpc("tools/list", &created["result"]);
+    assert_eq!(
+        server.post("/mcp", &list).await.1["result"]["tools"][3]["name"],
+        "answer"
+    );
+    sleep(Duration::from_millis(300)).await;
+    admitted(&server)
+        .await
+        .expect("the idle session is in the way");
+    let unknown = &server.post("/mcp", &list).await.1["error"]["code"];
+    assert_eq!(unknown, &json!(-32602));
+}
+
+/// One thread and one place in its queue for eight slow queries at once: those that find no place are tried again, and no
+/// client hears of it.
+#[tokio::test]
+async fn a_busy_machine_is_waited_for() {
+    let server = Server::start_with(EnvConfig {
+        sql_threads: 1,
+        sql_queue: 1,
+        sql: SqlLimits {
+            vm_steps: 2_000_000,
+            ..SqlLimits::default()
+        },
+        ..EnvConfig::default()
+    })
+    .await;
+    let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
+    let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
+    let mut sockets = Vec::new();
+    for _ in 0..8 {
+        let mut socket = admitted(&server).await.unwrap();
+        socket
+            .ask(&json!({"type": "reset", "data": {"question_id": "cars-1"}}))
+            .await;
+        socket.send(&step.to_string()).await;
+        sockets.push(socket);
+    }
+    for mut socket in sockets {
+        let Said::Json(reply) = socket.next().await else {
+            panic!("closed");
+        };
+        let observation = &reply["data"]["observation"];
+        assert_eq!(observation["step_count"], 1, "{reply}");
+        assert!(
+            observation["error"]
+                .as_str()
+                .unwrap()
+                .contains("steps of work")
+        );
+    }
+}

@@ -1,0 +1,285 @@
+//! Every row of the tables over a real port. Rows without an episode are what openenv 0.10.0's own server says to the
+//! same bytes; the others are what an unmodified client reads of ours.
+//!
+//! In a reply `<uuid>` stands for any UUID, `<token>` for any base64 and `<any>` for anything; a number in place of a
+//! reply is the code with which the server closes. A body or frame that is a string is sent as it stands.
+
+use std::time::Duration;
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use env_node::{Mode, OpenEnvConfig};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::server::{Said, Server};
+
+fn sent(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether `actual` is what the table says, to the order of the keys.
+fn fits(expected: &Value, actual: &Value) -> bool {
+    match (expected, actual) {
+        (Value::String(pattern), _) if pattern == "<any>" => true,
+        (Value::String(pattern), Value::String(text)) if pattern == "<uuid>" => {
+            Uuid::parse_str(text).is_ok()
+        }
+        (Value::String(pattern), Value::String(text)) if pattern == "<token>" => {
+            BASE64.decode(text).is_ok()
+        }
+        (Value::Array(expected), Value::Array(actual)) => {
+            expected.len() == actual.len()
+                && expected.iter().zip(actual).all(|(one, two)| fits(one, two))
+        }
+        (Value::Object(expected), Value::Object(actual)) => {
+            expected.keys().eq(actual.keys())
+                && expected
+                    .iter()
+                    .all(|(key, value)| fits(value, &actual[key]))
+        }
+        _ => expected == actual,
+    }
+}
+
+#[tokio::test]
+async fn http_as_the_table_says() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
+    for row in &rows {
+        let body = row.get("body").map(sent);
+        let (method, path) = (
+            row["method"].as_str().unwrap(),
+            row["path"].as_str().unwrap(),
+        );
+        let (status, kind, reply) = server.http(method, path, body.as_deref()).await;
+        assert_eq!(json!(status), row["status"], "{row}: {reply}");
+        let reply = match kind.as_str() {
+            "application/json" => serde_json::from_str(&reply).unwrap(),
+            "text/plain; charset=utf-8" => Value::String(reply),
+            _ => panic!("{kind}"),
+        };
+        assert!(fits(&row["reply"], &reply), "{row}\nsays {reply}");
+    }
+}
+
+#[tokio::test]
+async fn sockets_as_the_table_says() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let rows: Vec<Value> = serde_json::from_str(include_str!("sockets.json")).unwrap();
+    for row in &rows {
+        let mut socket = server.socket(row["path"].as_str().unwrap()).await;
+        let mut frames = row["frames"].as_array().unwrap().iter();
+        for expected in row["replies"].as_array().unwrap() {
+            if let Some(frame) = frames.next() {
+                socket.send(&sent(frame)).await;
+            }
+            let fits = match (socket.next().await, expected.as_u64()) {
+                (Said::Json(reply), None) => fits(expected, &reply),
+                (Said::Closed(code), Some(expected)) => u64::from(code) == expected,
+                _ => false,
+            };
+            assert!(fits, "{}: {expected}", row["case"]);
+        }
+        assert!(frames.next().is_none(), "{}", row["case"]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_pushes_nothing() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    for path in ["/ws", "/mcp"] {
+        let mut socket = server.socket(path).await;
+        let pushed = timeout(Duration::from_millis(300), socket.0.next()).await;
+        assert!(pushed.is_err(), "{path}: {pushed:?}");
+    }
+}
+
+#[tokio::test]
+async fn frames_sent_ahead_are_answered_in_order() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut socket = server.socket("/ws").await;
+    socket
+        .send(r#"{"type":"reset","data":{"question_id":"cars-1"}}"#)
+        .await;
+    for number in 1..=14 {
+        let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": format!("SELECT {number}")}});
+        socket.send(&step.to_string()).await;
+    }
+    for number in 0..=14 {
+        let Said::Json(reply) = socket.next().await else {
+            panic!("closed");
+        };
+        assert_eq!(reply["data"]["observation"]["step_count"], number);
+    }
+}
+
+/// A reset carries the episode; a step on it gives the next one; the old one is still there.
+#[tokio::test]
+async fn plain_http_carries_the_episode() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let (_, start) = server
+        .post(
+            "/reset",
+            &json!({"question_id": "cars-1", "reward_profile": "sqlenv-final"}),
+        )
+        .await;
+    let step = |reply: &Value, action_type: &str, argument: &str| {
+        json!({
+            "action": {"action_type": action_type, "argument": argument},
+            "episode_token": reply["metadata"]["episode_token"],
+        })
+    };
+    for _ in 0..2 {
+        let described = step(&start, "DESCRIBE", "Cars");
+        let (status, described) = server.post("/step", &described).await;
+        assert_eq!(
+            (status, &described["observation"]["step_count"]),
+            (200, &json!(1))
+        );
+        let (_, answered) = server
+            .post("/step", &step(&described, "ANSWER", "40"))
+            .await;
+        assert_eq!(
+            (&answered["reward"], &answered["done"]),
+            (&json!(1.0), &json!(true))
+        );
+        assert_eq!(
+            answered["observation"]["action_history"],
+            json!(["DESCRIBE Cars", "ANSWER 40"])
+        );
+    }
+    let call = json!({
+        "action": {"type": "call_tool", "tool_name": "answer", "arguments": {"value": "41"}},
+        "episode_token": start["metadata"]["episode_token"],
+    });
+    let (_, answered) = server.post("/step", &call).await;
+    assert_eq!(
+        (&answered["reward"], &answered["done"]),
+        (&json!(0.0), &json!(true))
+    );
+}
+
+#[tokio::test]
+async fn the_same_seed_draws_the_same_question_and_none_draws_all() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut socket = server.socket("/ws").await;
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        let question = |reply: &Value| reply["data"]["metadata"]["question_id"].to_string();
+        let reset = json!({"type": "reset", "data": {"seed": seed}});
+        let first = socket.ask(&reset).await;
+        assert_eq!(question(&first), question(&socket.ask(&reset).await));
+        let without = socket.ask(&json!({"type": "reset"})).await;
+        drawn.insert(question(&without));
+        let fresh = socket.ask(&json!({"type": "state"})).await;
+        assert_eq!(
+            fresh["data"]["episode_id"],
+            without["data"]["metadata"]["episode_id"]
+        );
+    }
+    assert_eq!(
+        drawn.len(),
+        3,
+        "twenty draws miss one of three questions once in 1,100 runs"
+    );
+}
+
+#[tokio::test]
+async fn schemas_are_pydantics() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let (_, _, schemas) = server.http("GET", "/schema", None).await;
+    let schemas: Value = serde_json::from_str(&schemas).unwrap();
+    let keys =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    assert_eq!(
+        keys(&schemas),
+        ["action", "observation", "state", "reset_observation"]
+    );
+    let action = &schemas["action"];
+    assert_eq!(action["additionalProperties"], false);
+    assert_eq!(action["required"], json!(["action_type", "argument"]));
+    assert_eq!(
+        keys(&action["properties"]),
+        ["metadata", "action_type", "argument"]
+    );
+    let observation = &schemas["observation"];
+    assert_eq!(observation["required"], json!(["question", "schema_info"]));
+    assert_eq!(
+        keys(&observation["properties"]),
+        [
+            "done",
+            "reward",
+            "metadata",
+            "question",
+            "schema_info",
+            "result",
+            "error",
+            "step_count",
+            "budget_remaining",
+            "action_history"
+        ]
+    );
+    let (_, reset) = server.post("/reset", &json!({})).await;
+    let seen = keys(&reset["observation"]);
+    assert_eq!(seen, keys(&observation["properties"])[2..]);
+    assert_eq!(schemas["state"]["additionalProperties"], true);
+}
+
+#[tokio::test]
+async fn production_mode_hides_what_controls_the_simulation() {
+    let config = OpenEnvConfig {
+        mode: Mode::Production,
+        ..OpenEnvConfig::default()
+    };
+    let server = Server::start(config).await;
+    let (_, _, openapi) = server.http("GET", "/openapi.json", None).await;
+    let openapi: Value = serde_json::from_str(&openapi).unwrap();
+    assert_eq!(openapi["info"]["version"], "1.0.0");
+    for (method, path) in [("POST", "/reset"), ("POST", "/step"), ("GET", "/state")] {
+        let (status, _, reply) = server.http(method, path, Some("{}")).await;
+        assert_eq!((status, reply.as_str()), (404, r#"{"detail":"Not Found"}"#));
+        assert!(openapi["paths"].get(path).is_none());
+    }
+    for path in [
+        "/health",
+        "/schema",
+        "/metadata",
+        "/docs",
+        "/redoc",
+        "/list_environments",
+    ] {
+        assert_eq!(server.http("GET", path, None).await.0, 200, "{path}");
+    }
+    let mut socket = server.socket("/ws").await;
+    let reset = socket.ask(&json!({"type": "reset"})).await;
+    assert_eq!(reset["type"], "observation");
+}
+
+/// At least 1 MiB comes in; above the limit a socket is closed with 1009 and a body refused with 413.
+#[tokio::test]
+async fn messages_have_a_limit() {
+    let config = OpenEnvConfig {
+        message_bytes: 2 << 20,
+        ..OpenEnvConfig::default()
+    };
+    let server = Server::start(config).await;
+    let step = |bytes: usize| {
+        let argument = "x".repeat(bytes);
+        json!({"type": "step", "data": {"action_type": "ANSWER", "argument": argument}})
+    };
+    let mut socket = server.socket("/ws").await;
+    socket.ask(&json!({"type": "reset"})).await;
+    let reply = socket.ask(&step(1 << 20)).await;
+    assert_eq!(reply["data"]["done"], true);
+    socket.send(&step(2 << 20).to_string()).await;
+    assert_eq!(socket.next().await, Said::Closed(1009));
+
+    let body = json!({"action": {"action_type": "x".repeat(2 << 20)}});
+    let (status, _, _) = server.http("POST", "/step", Some(&body.to_string())).await;
+    assert_eq!(status, 413);
+}
