@@ -100,6 +100,7 @@ impl From<EnvError> for Status {
             EnvError::Config { .. }
             | EnvError::Database { .. }
             | EnvError::Dataset { .. }
+            | EnvError::SelfTest { .. }
             | EnvError::Serve(_) => Code::Internal,
         };
         Self::new(code, error.to_string())

@@ -126,23 +126,23 @@ const REFUSED: &[(&str, &str)] = &[
 const BOUNDED: &[(&str, &str)] = &[
     (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
-        "steps of work",
+        "units of work",
     ),
     (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT i FROM n WHERE i > 1",
-        "steps of work",
+        "units of work",
     ),
     (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n) SELECT max(i) FROM n",
-        "steps of work",
+        "units of work",
     ),
     (
         "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e",
-        "steps of work",
+        "units of work",
     ),
     (
         "SELECT a.Id FROM Cars a, Cars b, Cars c, Cars d ORDER BY a.Id + b.Id",
-        "steps of work",
+        "units of work",
     ),
     (
         "WITH RECURSIVE s(t) AS (SELECT 'xxxxxxxx' UNION ALL SELECT t || t FROM s) SELECT max(length(t)) FROM s",
@@ -218,7 +218,7 @@ const MEANINGFUL: &[(&str, &str)] = &[
 async fn refused_bounded_or_answered_and_the_file_stays_as_it_was() {
     let config = EnvConfig {
         sql: SqlLimits {
-            vm_steps: 200_000,
+            work_units: 200_000,
             wall_clock_seconds: 600.0,
             ..SqlLimits::default()
         },
@@ -260,7 +260,7 @@ async fn the_step_budget_stops_at_the_same_step_on_a_fresh_and_on_a_used_connect
     };
     let config = || EnvConfig {
         sql: SqlLimits {
-            vm_steps: 5_000,
+            work_units: 5_000,
             ..SqlLimits::default()
         },
         ..EnvConfig::default()
