@@ -8,8 +8,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{
-    Connection, Error, OpenFlags, ToSql,
-    ffi::{SQLITE_TOOBIG, Error as Code},
+    Connection, Error, ErrorCode, OpenFlags, ToSql,
+    ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
     functions::{Context, FunctionFlags},
     types::{ToSqlOutput, ValueRef},
 };
@@ -190,7 +190,7 @@ impl Builtin {
             .map(|(_, value)| value)
             .collect();
         call.spend(cost(name, &arguments))?;
-        let output = self.run(name, &arguments)?;
+        let output = self.run(name, &arguments).map_err(without_text)?;
         if let Output::Text(bytes) | Output::Blob(bytes) = &output {
             call.spend(bytes.len() as u64)?;
         }
@@ -209,6 +209,15 @@ impl Builtin {
         let mut rows = statement.raw_query();
         let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
         row.get_ref(0).map(Output::from)
+    }
+}
+
+/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
+fn without_text(error: Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
+        Some(ErrorCode::TooBig) => Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None),
+        _ => error,
     }
 }
 

@@ -183,7 +183,8 @@ impl Sandbox {
             ),
             Some(ErrorCode::AuthorizationForStatementDenied) if message == "not authorized" => (
                 Failure::Denied,
-                "only SELECT or WITH ... SELECT is allowed".to_owned(),
+                "only SELECT or WITH ... SELECT is allowed, from the database's own tables"
+                    .to_owned(),
             ),
             Some(ErrorCode::AuthorizationForStatementDenied) => (Failure::Denied, message),
             // SQLite reports a denied function as a plain error.

@@ -18,7 +18,6 @@ const STATEMENTS: &[(&str, Failure)] = &[
     ("VACUUM INTO 'self-test.sqlite'", Failure::Denied),
     ("EXPLAIN SELECT 1", Failure::Denied),
     ("SELECT 1; SELECT 2", Failure::Denied),
-    ("WITH t AS (SELECT 1) DELETE FROM t", Failure::Denied),
     ("SELECT name FROM sqlite_schema", Failure::Denied),
     ("SELECT count(*) FROM sqlite_schema", Failure::Denied),
     ("SELECT random()", Failure::Denied),
@@ -114,7 +113,7 @@ mod tests {
             let none = None::<fn(AuthContext<'_>) -> Authorization>;
             sandbox.connection.authorizer(none).unwrap();
         });
-        assert!(without_authorizer.contains("DELETE"), "{without_authorizer}");
+        assert!(without_authorizer.contains("sqlite_schema"), "{without_authorizer}");
         let with_random = passes(|sandbox| {
             let allow = |context: AuthContext<'_>| match context.action {
                 AuthAction::Function { .. } | AuthAction::Select => Authorization::Allow,

@@ -29,7 +29,8 @@ pub(crate) fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn expanded(sql: &str) -> String {
+/// A statement with its abbreviations written out.
+pub(crate) fn expanded(sql: &str) -> String {
     let mut sql = sql.to_owned();
     while let Some(start) = sql.find("{n ") {
         let end = start + sql[start..].find('}').unwrap();
