@@ -112,7 +112,10 @@ fn longest_row(
 ) -> rusqlite::Result<u32> {
     // Nine bytes hold a number, or the length of a text.
     let sizes = columns.iter().map(|(name, _)| {
-        format!("9 + iif(typeof({0}) IN ('text', 'blob'), octet_length({0}), 0)", quoted(name))
+        format!(
+            "9 + iif(typeof({0}) IN ('text', 'blob'), octet_length({0}), 0)",
+            quoted(name)
+        )
     });
     let sizes: Vec<String> = sizes.collect();
     let sql = format!(
@@ -214,9 +217,13 @@ mod tests {
             size_bytes: 4,
         };
         let message = |sha256: &str| {
-            Database::open(&file(sha256), &ResultLimits::default(), &SqlLimits::default())
-                .unwrap_err()
-                .to_string()
+            Database::open(
+                &file(sha256),
+                &ResultLimits::default(),
+                &SqlLimits::default(),
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert!(
             message("00").contains("cannot be read"),

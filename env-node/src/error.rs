@@ -29,7 +29,9 @@ pub enum EnvError {
     },
     /// The sandbox lets a hostile statement pass, so that the node must not serve. Remedy: build it from unchanged sources
     /// with SQLite as they name it.
-    #[error("the SQL sandbox does not stop {statement:?}; do not serve, build env-node again with the SQLite it names")]
+    #[error(
+        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again with the SQLite it names"
+    )]
     SelfTest {
         /// The statement.
         statement: &'static str,

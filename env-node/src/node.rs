@@ -59,7 +59,9 @@ impl EnvNode {
         config.validate()?;
         let shared_key = config.shared_key()?;
         let catalog = Catalog::open(dataset, &config)?;
-        let smallest = catalog.databases().min_by_key(|database| database.file.size_bytes);
+        let smallest = catalog
+            .databases()
+            .min_by_key(|database| database.file.size_bytes);
         smallest.map_or(Ok(()), |database| self_test(database, &config.sql))?;
         Ok(Self(Arc::new(Inner {
             environment_version: config.environment_version(),

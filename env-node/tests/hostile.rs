@@ -86,8 +86,14 @@ async fn honest_statements_are_answered() {
 /// What one who plays honestly does, and sees each time.
 const HONEST: &[(&str, &str)] = &[
     ("DESCRIBE", "Cars"),
-    ("QUERY", "SELECT Maker, count(*) FROM Cars JOIN makers ON Maker = makers.Id GROUP BY Maker ORDER BY upper(Name)"),
-    ("QUERY", "SELECT count(*) FROM Cars WHERE Horsepower LIKE '%7%'"),
+    (
+        "QUERY",
+        "SELECT Maker, count(*) FROM Cars JOIN makers ON Maker = makers.Id GROUP BY Maker ORDER BY upper(Name)",
+    ),
+    (
+        "QUERY",
+        "SELECT count(*) FROM Cars WHERE Horsepower LIKE '%7%'",
+    ),
     ("ANSWER", "40"),
 ];
 
@@ -103,7 +109,9 @@ async fn play_honestly(mut client: EnvClient, episodes: usize) -> Vec<Duration> 
         let mut token = client.reset(reset).await.unwrap().into_inner().token;
         for (action_type, argument) in HONEST {
             let began = Instant::now();
-            let reply = client.step(step_request(&token, action_type, argument)).await;
+            let reply = client
+                .step(step_request(&token, action_type, argument))
+                .await;
             times.push(began.elapsed());
             let reply = reply.unwrap().into_inner();
             assert_eq!(reply.observation.unwrap().error, "");
@@ -120,7 +128,11 @@ async fn attack(mut client: EnvClient, stop: Arc<AtomicBool>) -> usize {
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         let token = client.reset(ResetRequest::default()).await.unwrap();
-        let request = step_request(&token.into_inner().token, "QUERY", &cases[sent % cases.len()].sql);
+        let request = step_request(
+            &token.into_inner().token,
+            "QUERY",
+            &cases[sent % cases.len()].sql,
+        );
         let reply = client.step(request).await.unwrap().into_inner();
         assert!(!reply.correct);
         sent += 1;
@@ -182,7 +194,9 @@ async fn latency_beside_attackers() {
         let at = |part: f64| times[(times.len() as f64 * part) as usize].as_secs_f64() * 1e3;
         eprintln!(
             "{players} players, {attackers} attackers ({sent} statements): p50 {:.2} ms, p99 {:.2} ms, most {:.1} ms",
-            at(0.5), at(0.99), at(0.999_9)
+            at(0.5),
+            at(0.99),
+            at(0.999_9)
         );
     }
 }
@@ -200,7 +214,10 @@ async fn a_node_with_a_weak_sandbox_does_not_open() {
     let Err(error) = EnvNode::open(dataset(folder.path()), config) else {
         panic!("it opened");
     };
-    assert!(error.to_string().contains("does not stop \"SELECT printf("), "{error}");
+    assert!(
+        error.to_string().contains("does not stop \"SELECT printf("),
+        "{error}"
+    );
 }
 
 #[tokio::test]

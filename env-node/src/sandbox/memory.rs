@@ -168,12 +168,8 @@ unsafe extern "C" fn resize(block: *mut c_void, bytes: c_int) -> *mut c_void {
             account.pay(bytes)
         });
         if let Some(bill) = bill {
-            let moved = realloc(
-                block.cast(),
-                layout(header.bytes),
-                layout(bytes).size(),
-            )
-            .cast::<Header>();
+            let moved =
+                realloc(block.cast(), layout(header.bytes), layout(bytes).size()).cast::<Header>();
             if !moved.is_null() {
                 moved.write(Header { bytes, bill });
                 return moved.add(1).cast();
@@ -181,10 +177,15 @@ unsafe extern "C" fn resize(block: *mut c_void, bytes: c_int) -> *mut c_void {
         }
         ACCOUNT.with(|account| {
             if bill.is_some() {
-                account.refund(Header { bytes, bill: account.bill.get() });
+                account.refund(Header {
+                    bytes,
+                    bill: account.bill.get(),
+                });
             }
             if header.bill != 0 && header.bill == account.bill.get() {
-                account.live_bytes.set(account.live_bytes.get() + header.bytes);
+                account
+                    .live_bytes
+                    .set(account.live_bytes.get() + header.bytes);
             }
         });
         null_mut()

@@ -37,10 +37,7 @@ impl Meter {
     ) -> rusqlite::Result<Arc<Self>> {
         let meter = Arc::new(Self::new(work_units));
         let watched = Arc::clone(&meter);
-        connection.progress_handler(
-            STEPS_PER_CHECK as i32,
-            Some(move || watched.must_stop()),
-        )?;
+        connection.progress_handler(STEPS_PER_CHECK as i32, Some(move || watched.must_stop()))?;
         Ok(meter)
     }
 

@@ -25,9 +25,7 @@ mod corpus;
 
 use std::{sync::Arc, time::Duration};
 
-use rusqlite::{
-    Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi,
-};
+use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
 use crate::{
     config::SqlLimits,
@@ -169,17 +167,26 @@ impl Sandbox {
         };
         let limits = &self.limits;
         if self.meter.is_spent() {
-            let message = format!("query stopped after {} units of work; make it simpler", limits.work_units);
+            let message = format!(
+                "query stopped after {} units of work; make it simpler",
+                limits.work_units
+            );
             return (Failure::WorkUnits, message);
         }
         if self.meter.is_late() {
-            let message = format!("query stopped after {} s; make it simpler", limits.wall_clock_seconds);
+            let message = format!(
+                "query stopped after {} s; make it simpler",
+                limits.wall_clock_seconds
+            );
             return (Failure::WallClock, message);
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::OutOfMemory) => (
                 Failure::Memory,
-                format!("query stopped at {} bytes of memory; make it simpler", limits.memory_bytes),
+                format!(
+                    "query stopped at {} bytes of memory; make it simpler",
+                    limits.memory_bytes
+                ),
             ),
             Some(ErrorCode::AuthorizationForStatementDenied) if message == "not authorized" => (
                 Failure::Denied,

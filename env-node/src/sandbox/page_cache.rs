@@ -108,7 +108,11 @@ unsafe extern "C" fn fetch(
     // SAFETY: SQLite passes a live handle.
     let cache = unsafe { cache(handle) };
     let fetch = || original!(xFetch(cache.inner, key, create));
-    if cache.of_file { unbilled(fetch) } else { fetch() }
+    if cache.of_file {
+        unbilled(fetch)
+    } else {
+        fetch()
+    }
 }
 
 unsafe extern "C" fn unpin(

@@ -73,9 +73,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], dialect: Dialect) -> (bool, u
 fn fits(part: &Part, character: u32, any_case: bool) -> bool {
     match part {
         Part::One => true,
-        Part::Character(own) => {
-            *own == character || any_case && lower(*own) == lower(character)
-        }
+        Part::Character(own) => *own == character || any_case && lower(*own) == lower(character),
         Part::Set { ranges, inverted } => {
             let within = ranges
                 .iter()

@@ -6,9 +6,11 @@
 use super::{Failure, QueryRun, Sandbox};
 use crate::{config::SqlLimits, database::Database, error::EnvError};
 
-/// Work units and bytes that are enough to see the two limits hold.
+/// Enough to see the budget and the cap hold, whatever the settings are.
 const WORK_UNITS: u64 = 200_000;
 const MEMORY_BYTES: u64 = 4 << 20;
+const VALUE_BYTES: u32 = 16 << 10;
+const WALL_CLOCK_SECONDS: f64 = 60.0;
 
 /// Each statement, with the layer that must stop it.
 const STATEMENTS: &[(&str, Failure)] = &[
@@ -54,27 +56,30 @@ const STATEMENTS: &[(&str, Failure)] = &[
 /// # Errors
 /// Which statement was not stopped by its layer.
 pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), EnvError> {
-    let limits = SqlLimits {
-        work_units: limits.work_units.min(WORK_UNITS),
-        memory_bytes: limits.memory_bytes.min(MEMORY_BYTES),
-        ..limits.clone()
-    };
-    let sandbox = Sandbox::open(database, &limits).map_err(|error| EnvError::Database {
-        name: database.file.name.clone(),
-        path: database.file.path.clone(),
-        reason: format!("cannot be opened: {error}"),
-    })?;
+    let sandbox =
+        Sandbox::open(database, &test_limits(limits)).map_err(|error| EnvError::Database {
+            name: database.file.name.clone(),
+            path: database.file.path.clone(),
+            reason: format!("cannot be opened: {error}"),
+        })?;
     match unstopped(limits.allow_schema_tables, |sql| sandbox.query(sql)) {
         Some(statement) => Err(EnvError::SelfTest { statement }),
         None => Ok(()),
     }
 }
 
+fn test_limits(limits: &SqlLimits) -> SqlLimits {
+    SqlLimits {
+        work_units: WORK_UNITS,
+        memory_bytes: MEMORY_BYTES,
+        value_bytes: limits.value_bytes.max(VALUE_BYTES),
+        wall_clock_seconds: WALL_CLOCK_SECONDS,
+        ..limits.clone()
+    }
+}
+
 /// The first statement that is not stopped by its layer.
-fn unstopped(
-    allow_schema_tables: bool,
-    query: impl Fn(&str) -> QueryRun,
-) -> Option<&'static str> {
+fn unstopped(allow_schema_tables: bool, query: impl Fn(&str) -> QueryRun) -> Option<&'static str> {
     let may_pass = |sql: &str| allow_schema_tables && sql.contains("sqlite_schema");
     let (statement, _) = STATEMENTS
         .iter()
@@ -85,35 +90,33 @@ fn unstopped(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
     use super::*;
     use crate::sandbox::corpus::database;
 
     /// The statement that passes once `weaken` has done its work.
-    fn passes(folder: &Path, weaken: impl FnOnce(&mut Sandbox)) -> Option<&'static str> {
-        let limits = SqlLimits {
-            work_units: WORK_UNITS,
-            memory_bytes: MEMORY_BYTES,
-            ..SqlLimits::default()
-        };
-        let mut sandbox = Sandbox::open(&database(folder), &limits).unwrap();
+    fn passes(database: &Database, weaken: fn(&mut Sandbox)) -> &'static str {
+        let limits = test_limits(&SqlLimits::default());
+        let mut sandbox = Sandbox::open(database, &limits).unwrap();
         weaken(&mut sandbox);
-        unstopped(false, |sql| sandbox.query(sql))
+        unstopped(false, |sql| sandbox.query(sql)).unwrap_or_default()
     }
 
     #[test]
     fn each_weakened_layer_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let passes = |weaken: fn(&mut Sandbox)| passes(folder.path(), weaken).unwrap_or_default();
+        let database = database(folder.path());
+        let passes = |weaken| passes(&database, weaken);
         assert_eq!(passes(|_| {}), "");
         let without_authorizer = passes(|sandbox| {
             let none = None::<fn(AuthContext<'_>) -> Authorization>;
             sandbox.connection.authorizer(none).unwrap();
         });
-        assert!(without_authorizer.contains("sqlite_schema"), "{without_authorizer}");
+        assert!(
+            without_authorizer.contains("sqlite_schema"),
+            "{without_authorizer}"
+        );
         let with_random = passes(|sandbox| {
             let allow = |context: AuthContext<'_>| match context.action {
                 AuthAction::Function { .. } | AuthAction::Select => Authorization::Allow,
@@ -123,11 +126,20 @@ mod tests {
         });
         assert_eq!(with_random, "SELECT random()");
         let without_budget = passes(|sandbox| {
-            let none = None::<fn() -> bool>;
-            sandbox.connection.progress_handler(0, none).unwrap();
-            sandbox.limits.rows = 1;
+            let mut looks = 0;
+            let forgetful = move || {
+                looks += 1;
+                looks > 10_000
+            };
+            sandbox
+                .connection
+                .progress_handler(100, Some(forgetful))
+                .unwrap();
         });
-        assert!(without_budget.contains("count(*) FROM n"), "{without_budget}");
+        assert!(
+            without_budget.contains("count(*) FROM n"),
+            "{without_budget}"
+        );
         let without_cap = passes(|sandbox| sandbox.limits.memory_bytes = u64::MAX);
         assert!(without_cap.contains("ORDER BY t"), "{without_cap}");
         let without_meter = passes(|sandbox| {

@@ -68,9 +68,8 @@ pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u
         rest = &rest[length..];
     }
     while sides != Sides::Left {
-        let (length, looked_at) = set.match_length(|length| {
-            rest.len().checked_sub(length).map(|start| &rest[start..])
-        });
+        let (length, looked_at) =
+            set.match_length(|length| rest.len().checked_sub(length).map(|start| &rest[start..]));
         work += looked_at;
         let Some(length) = length else { break };
         rest = &rest[..rest.len() - length];
@@ -118,8 +117,8 @@ impl<'a> Needle<'a> {
     }
 }
 
-/// What it costs to note or look up a character of several bytes, in bytes read.
-const LOOKUP_BYTES: u64 = 64;
+/// What it costs to note or look up a character of several bytes, in bytes looked at.
+const LOOKUP_BYTES: u64 = 16;
 
 /// The characters to trim, found by their bytes. Where two match, the one that comes first in the set counts.
 struct CharacterSet<'a> {
@@ -163,10 +162,7 @@ impl<'a> CharacterSet<'a> {
     }
 
     /// Length of the character that `piece` offers, and the bytes looked at.
-    fn match_length<'b>(
-        &self,
-        piece: impl Fn(usize) -> Option<&'b [u8]>,
-    ) -> (Option<usize>, u64) {
+    fn match_length<'b>(&self, piece: impl Fn(usize) -> Option<&'b [u8]>) -> (Option<usize>, u64) {
         let single = piece(1)
             .and_then(|piece| self.single[usize::from(piece[0])])
             .map(|place| (place, 1));
@@ -175,7 +171,10 @@ impl<'a> CharacterSet<'a> {
             Some((*place, *length))
         });
         let found = longer.chain(single).min();
-        let looked_at = self.lengths.iter().map(|length| LOOKUP_BYTES + *length as u64);
+        let looked_at = self
+            .lengths
+            .iter()
+            .map(|length| LOOKUP_BYTES + *length as u64);
         (found.map(|(_, length)| length), 1 + looked_at.sum::<u64>())
     }
 }
