@@ -104,6 +104,8 @@ pub(crate) fn query_run(run: &QueryRun) {
     let outcome = match run.rows.as_ref().map_err(|error| error.failure) {
         Ok(_) => "ok",
         Err(Failure::Denied) => "denied",
+        // It runs again.
+        Err(Failure::CutShort) => return,
         Err(Failure::WorkUnits) => "work_units",
         Err(Failure::Memory) => "memory",
         Err(Failure::WallClock) => "wall_clock",

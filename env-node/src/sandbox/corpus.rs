@@ -5,7 +5,7 @@ use std::{path::Path, thread, time::Instant};
 use data::DatabaseFile;
 use sha2::{Digest, Sha256};
 
-use super::{Failure, QueryRun, Sandbox};
+use super::{Failure, Patience, QueryRun, Sandbox};
 use crate::{
     config::{ResultLimits, SqlLimits},
     database::Database,
@@ -60,6 +60,7 @@ impl From<QueryRun> for Verdict {
             Err(error) => {
                 let class = match error.failure {
                     Failure::Denied => "denied",
+                    Failure::CutShort => "cut_short",
                     Failure::WorkUnits => "work_units",
                     Failure::Memory => "memory",
                     Failure::WallClock => "wall_clock",
@@ -79,7 +80,7 @@ impl From<QueryRun> for Verdict {
 
 /// Runs the corpus against `database` on one new connection, as often as `runs` says.
 fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<Verdict>> {
-    let sandbox = Sandbox::open(database, limits).unwrap();
+    let sandbox = Sandbox::open(database, limits, Patience::Full).unwrap();
     let once = |_| {
         let cases = file::cases().into_iter();
         cases.map(|case| sandbox.query(&case.sql).into()).collect()
@@ -158,7 +159,12 @@ const UNSEEN: &[&str] = &[
 #[expect(clippy::disallowed_methods, reason = "prints how long statements take")]
 fn figures_under_the_default_limits() {
     let folder = tempfile::tempdir().unwrap();
-    let sandbox = Sandbox::open(&database(folder.path()), &SqlLimits::default()).unwrap();
+    let sandbox = Sandbox::open(
+        &database(folder.path()),
+        &SqlLimits::default(),
+        Patience::Full,
+    )
+    .unwrap();
     let statements = file::cases().into_iter().map(|case| case.sql);
     let unseen = UNSEEN.iter().map(|sql| file::expanded(sql));
     let mut figures: Vec<_> = statements
@@ -193,7 +199,7 @@ fn schema_tables_are_a_setting() {
         allow_schema_tables: true,
         ..limits()
     };
-    let sandbox = Sandbox::open(&database(folder.path()), &limits).unwrap();
+    let sandbox = Sandbox::open(&database(folder.path()), &limits, Patience::Full).unwrap();
     for sql in [
         "SELECT count(*) FROM sqlite_master WHERE type = 'table'",
         "SELECT count(name) - 1 FROM sqlite_schema",
@@ -263,7 +269,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         INSERT INTO words VALUES ('x');
     ";
     let database = open(&path("mixed.sqlite"), tables).unwrap();
-    let sandbox = Sandbox::open(&database, &limits()).unwrap();
+    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
     for (sql, class) in [
         ("SELECT b FROM t", "ok"),
         ("INSERT INTO t(a) VALUES ('y')", "denied"),
@@ -294,7 +300,7 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
             return;
         };
         opened += 1;
-        let sandbox = Sandbox::open(&database, &limits()).unwrap();
+        let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
         for sql in [
             "SELECT * FROM Cars ORDER BY Year",
             "SELECT count(*), max(Name) FROM makers",
@@ -357,7 +363,7 @@ fn overhead_on_spiders_gold() {
     for (name, file) in &dataset.databases {
         let database =
             Database::open(file, &ResultLimits::default(), &SqlLimits::default()).unwrap();
-        let sandbox = Sandbox::open(&database, &SqlLimits::default()).unwrap();
+        let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
         let bare = super::connection::open(&file.path).unwrap();
         let in_bare = |sql: &str| {
             let mut statement = bare.prepare(sql).unwrap();

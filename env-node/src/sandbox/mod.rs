@@ -23,7 +23,7 @@ mod text;
 #[cfg(test)]
 mod corpus;
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
@@ -37,11 +37,25 @@ use crate::{
 pub(crate) use self::{inspection::inspect, self_test::self_test};
 use self::{memory::Bill, meter::Meter};
 
+/// Work units of a quick run: some milliseconds, and more than almost all honest queries need.
+const QUICK_WORK_UNITS: u64 = 200_000;
+
+/// How much of its budget a statement gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Enough for most; a statement that needs more is cut short.
+    Quick,
+    /// All of it.
+    Full,
+}
+
 /// Why a query failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Not a SELECT, or it touches what it may not.
     Denied,
+    /// It needs more than a quick run has; no result, only a reason to run it with full patience.
+    CutShort,
     /// The budget of work units is spent.
     WorkUnits,
     /// It holds more memory than it may.
@@ -72,10 +86,21 @@ pub(crate) struct Sandbox {
     connection: Connection,
     meter: Arc<Meter>,
     limits: SqlLimits,
+    /// Less than `limits.work_units` where the run is a quick one.
+    budget: u64,
+    cut_short: Cell<bool>,
 }
 
 impl Sandbox {
-    pub(crate) fn open(database: &Database, limits: &SqlLimits) -> rusqlite::Result<Self> {
+    pub(crate) fn open(
+        database: &Database,
+        limits: &SqlLimits,
+        patience: Patience,
+    ) -> rusqlite::Result<Self> {
+        let budget = match patience {
+            Patience::Quick => QUICK_WORK_UNITS.min(limits.work_units),
+            Patience::Full => limits.work_units,
+        };
         let limits = SqlLimits {
             // Each row of the database can be read, however long.
             value_bytes: limits.value_bytes.max(database.longest_row_bytes),
@@ -90,13 +115,20 @@ impl Sandbox {
             &database.schema,
             limits.allow_schema_tables,
         )?;
-        let meter = Meter::install(&mut connection, limits.work_units)?;
+        let meter = Meter::install(&mut connection, budget)?;
         functions::install(&connection, &meter, &limits)?;
         Ok(Self {
             connection,
             meter,
             limits,
+            budget,
+            cut_short: Cell::new(false),
         })
+    }
+
+    /// Whether a query was cut short since the last time this was asked.
+    pub(crate) fn take_cut_short(&self) -> bool {
+        self.cut_short.take()
     }
 
     /// Seconds that a query may take by the clock.
@@ -167,11 +199,18 @@ impl Sandbox {
         };
         let limits = &self.limits;
         if self.meter.is_spent() {
+            let is_cut_short = self.budget < limits.work_units;
+            self.cut_short.set(self.cut_short.get() || is_cut_short);
+            let failure = if is_cut_short {
+                Failure::CutShort
+            } else {
+                Failure::WorkUnits
+            };
             let message = format!(
                 "query stopped after {} units of work; make it simpler",
-                limits.work_units
+                self.budget
             );
-            return (Failure::WorkUnits, message);
+            return (failure, message);
         }
         if self.meter.is_late() {
             let message = format!(
@@ -198,6 +237,15 @@ impl Sandbox {
             _ if message.starts_with("not authorized") => (Failure::Denied, message),
             _ => (Failure::Sqlite, message),
         }
+    }
+}
+
+impl fmt::Display for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: a node whose sandbox lets one of them pass does not open. They are one for each layer and take some
 //! milliseconds; the whole corpus is a test (`corpus.rs`).
 
-use super::{Failure, QueryRun, Sandbox};
+use super::{Failure, Patience, QueryRun, Sandbox};
 use crate::{config::SqlLimits, database::Database, error::EnvError};
 
 /// Enough to see the budget and the cap hold, whatever the settings are.
@@ -57,10 +57,12 @@ const STATEMENTS: &[(&str, Failure)] = &[
 /// Which statement was not stopped by its layer.
 pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), EnvError> {
     let sandbox =
-        Sandbox::open(database, &test_limits(limits)).map_err(|error| EnvError::Database {
-            name: database.file.name.clone(),
-            path: database.file.path.clone(),
-            reason: format!("cannot be opened: {error}"),
+        Sandbox::open(database, &test_limits(limits), Patience::Full).map_err(|error| {
+            EnvError::Database {
+                name: database.file.name.clone(),
+                path: database.file.path.clone(),
+                reason: format!("cannot be opened: {error}"),
+            }
         })?;
     match unstopped(limits.allow_schema_tables, |sql| sandbox.query(sql)) {
         Some(statement) => Err(EnvError::SelfTest { statement }),
@@ -98,7 +100,7 @@ mod tests {
     /// The statement that passes once `weaken` has done its work.
     fn passes(database: &Database, weaken: fn(&mut Sandbox)) -> &'static str {
         let limits = test_limits(&SqlLimits::default());
-        let mut sandbox = Sandbox::open(database, &limits).unwrap();
+        let mut sandbox = Sandbox::open(database, &limits, Patience::Full).unwrap();
         weaken(&mut sandbox);
         unstopped(false, |sql| sandbox.query(sql)).unwrap_or_default()
     }
