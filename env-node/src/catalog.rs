@@ -11,7 +11,7 @@ use std::{
 use data::{Dataset, Question};
 use proto::v1::{self, ListQuestionsRequest, ListQuestionsResponse, ResetRequest};
 
-use crate::{config::ResultLimits, database::Database, error::EnvError, gold::GoldRows};
+use crate::{config::EnvConfig, database::Database, error::EnvError, gold::GoldRows};
 
 const DEFAULT_PAGE_SIZE: usize = 1_000;
 const MAX_PAGE_SIZE: usize = 10_000;
@@ -35,11 +35,14 @@ pub(crate) struct Item {
 
 impl Catalog {
     /// Opens every database and joins the questions to them.
-    pub(crate) fn open(dataset: Dataset, limits: &ResultLimits) -> Result<Self, EnvError> {
+    pub(crate) fn open(dataset: Dataset, config: &EnvConfig) -> Result<Self, EnvError> {
         let databases: BTreeMap<String, Arc<Database>> = dataset
             .databases
             .iter()
-            .map(|(name, file)| Ok((name.clone(), Arc::new(Database::open(file, limits)?))))
+            .map(|(name, file)| {
+                let database = Database::open(file, &config.result, &config.sql)?;
+                Ok((name.clone(), Arc::new(database)))
+            })
             .collect::<Result<_, EnvError>>()?;
         let items = join(&dataset.name, dataset.questions, &databases)?;
         let ids = items.iter().map(|item| item.question.question_id.clone());

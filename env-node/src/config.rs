@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
-const RULES_VERSION: &str = "1";
+const RULES_VERSION: &str = "2";
 /// Actions an episode may have at most, whatever the caller asks for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// An HMAC key shorter than this is refused.
@@ -32,7 +32,7 @@ pub struct EnvConfig {
     pub post_episode_penalty: f64,
     /// Bytes of an action's argument; a longer one is an error observation. Bounds answers; SQL has its own limit.
     pub argument_bytes: usize,
-    /// Threads that run SQL; 0 means one per core.
+    /// Threads that run SQL; 0 means one per core. Half as many again run the few long statements.
     pub sql_threads: usize,
     /// Queries that may wait for a thread; more are refused with `RESOURCE_EXHAUSTED`.
     pub sql_queue: usize,
@@ -64,17 +64,21 @@ pub struct EnvConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
-    /// Steps of SQLite's virtual machine: a time-out that is the same on every machine.
-    pub vm_steps: u64,
-    /// Backstop for work that virtual machine steps do not see, in seconds; the first hit of a step fails the call, as
-    /// `UNAVAILABLE`.
+    /// Steps of SQLite's virtual machine, and 64 bytes read, written or compared by a function for one step each: a
+    /// time-out that is the same on every machine.
+    pub work_units: u64,
+    /// Bytes of memory that SQLite may hold for it, and those of the rows read.
+    pub memory_bytes: u64,
+    /// Backstop for work that the units do not see, in seconds; the first hit of a step fails the call, as `UNAVAILABLE`.
     pub wall_clock_seconds: f64,
-    /// Bytes of one string, blob or row.
+    /// Bytes of one string, blob or row; a database with longer rows has its longest row's.
     pub value_bytes: u32,
     /// Bytes of the statement.
     pub statement_bytes: u32,
     /// Rows read from a result; progress compares that many.
     pub rows: usize,
+    /// Whether it may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE is for.
+    pub allow_schema_tables: bool,
 }
 
 /// What one observation may show.
@@ -138,11 +142,13 @@ impl Default for EnvConfig {
 impl Default for SqlLimits {
     fn default() -> Self {
         Self {
-            vm_steps: 20_000_000,
-            wall_clock_seconds: 5.0,
+            work_units: 20_000_000,
+            memory_bytes: 32 << 20,
+            wall_clock_seconds: 2.0,
             value_bytes: 16 << 10,
             statement_bytes: 16 << 10,
             rows: 200,
+            allow_schema_tables: false,
         }
     }
 }

@@ -6,13 +6,14 @@
 use std::{fs::File, io, path::Path};
 
 use data::DatabaseFile;
-use rusqlite::{Connection, OpenFlags, types::ValueRef};
+use rusqlite::{Connection, types::ValueRef};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::ResultLimits,
+    config::{ResultLimits, SqlLimits},
     error::EnvError,
     rows::{Cell, Rows},
+    sandbox,
     schema::{Schema, Table},
 };
 
@@ -24,11 +25,17 @@ const SAMPLE_ROWS: usize = 5;
 pub(crate) struct Database {
     pub(crate) file: DatabaseFile,
     pub(crate) schema: Schema,
+    /// Bytes of the longest row of a table, or a little more.
+    pub(crate) longest_row_bytes: u32,
 }
 
 impl Database {
-    /// Checks the file's hash and reads its schema, row counts and sample rows.
-    pub(crate) fn open(file: &DatabaseFile, limits: &ResultLimits) -> Result<Self, EnvError> {
+    /// Checks the file's hash and reads its schema, row counts, longest row and sample rows.
+    pub(crate) fn open(
+        file: &DatabaseFile,
+        limits: &ResultLimits,
+        sql: &SqlLimits,
+    ) -> Result<Self, EnvError> {
         let refuse = |reason: String| EnvError::Database {
             name: file.name.clone(),
             path: file.path.clone(),
@@ -42,41 +49,20 @@ impl Database {
                 file.sha256
             )));
         }
-        let schema = connect(&file.path)
-            .and_then(|connection| read_schema(&connection, limits))
-            .map_err(|error| {
-                refuse(format!(
-                    "is not a readable SQLite database: {error}; build or copy it again"
-                ))
-            })?;
+        let (schema, longest_row_bytes) =
+            sandbox::inspect(&file.path, file.size_bytes, sql, |connection| {
+                read_schema(connection, limits)
+            })
+            .map_err(refuse)?;
         if schema.tables.is_empty() {
             return Err(refuse("has no tables; build or copy it again".to_owned()));
         }
         Ok(Self {
             file: file.clone(),
             schema,
+            longest_row_bytes,
         })
     }
-}
-
-/// Opens a file read-only and immutable: no locks, no journal, nothing written beside it.
-pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_URI
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(immutable_uri(path), flags)
-}
-
-fn immutable_uri(path: &Path) -> String {
-    let mut uri = "file:".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri + "?mode=ro&immutable=1"
 }
 
 fn sha256_of(path: &Path) -> io::Result<String> {
@@ -91,50 +77,86 @@ fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Result<Schema> {
-    let names: Vec<String> = connection
+fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Result<(Schema, u32)> {
+    let names: Vec<(String, bool)> = connection
         .prepare(
-            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
-             ORDER BY rowid",
+            "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' \
+             ESCAPE '\\' ORDER BY rowid",
         )?
-        .query_map([], |row| row.get(0))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    let tables = names
-        .iter()
-        .map(|name| read_table(connection, name, limits))
-        .collect::<Result<_, _>>()?;
-    Ok(Schema { tables })
+    let mut tables = Vec::new();
+    let mut longest_row_bytes = 0;
+    for (name, is_table) in &names {
+        let columns = columns(connection, name)?;
+        if *is_table {
+            longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, &columns)?);
+        }
+        tables.push(read_table(connection, name, &columns, limits)?);
+    }
+    Ok((Schema { tables }, longest_row_bytes))
+}
+
+/// Names and types.
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, String)>> {
+    connection
+        .prepare("SELECT name, type FROM pragma_table_info(?1)")?
+        .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+fn longest_row(
+    connection: &Connection,
+    table: &str,
+    columns: &[(String, String)],
+) -> rusqlite::Result<u32> {
+    // Nine bytes hold a number, or the length of a text.
+    let sizes = columns.iter().map(|(name, _)| {
+        format!(
+            "9 + iif(typeof({0}) IN ('text', 'blob'), octet_length({0}), 0)",
+            quoted(name)
+        )
+    });
+    let sizes: Vec<String> = sizes.collect();
+    let sql = format!(
+        "SELECT ifnull(max({}), 0) FROM {}",
+        sizes.join(" + "),
+        quoted(table)
+    );
+    connection.query_row(&sql, [], |row| row.get(0))
 }
 
 fn read_table(
     connection: &Connection,
     name: &str,
+    columns: &[(String, String)],
     limits: &ResultLimits,
 ) -> rusqlite::Result<Table> {
-    let columns: Vec<(String, String)> = connection
-        .prepare("SELECT name, type FROM pragma_table_info(?1)")?
-        .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    let quoted = quoted(name);
     let row_count: i64 =
         connection.query_row(&format!("SELECT count(*) FROM {quoted}"), [], |row| {
             row.get(0)
         })?;
     let mut statement =
         connection.prepare(&format!("SELECT * FROM {quoted} LIMIT {SAMPLE_ROWS}"))?;
-    let sample = read_rows(&mut statement, SAMPLE_ROWS)?;
+    let sample = read_rows(&mut statement, SAMPLE_ROWS, |_| Ok(()))?;
     Ok(Table::new(
         name,
-        &columns,
+        columns,
         row_count.unsigned_abs(),
         sample.render(limits),
     ))
 }
 
-/// Runs a statement and reads at most `limit` rows.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Runs a statement and reads at most `limit` rows; `admit` is asked for the bytes of each before it is kept.
 pub(crate) fn read_rows(
     statement: &mut rusqlite::Statement<'_>,
     limit: usize,
+    admit: impl Fn(u64) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<Rows> {
     let width = statement.column_count();
     let mut source = statement.raw_query();
@@ -146,6 +168,11 @@ pub(crate) fn read_rows(
                 complete: false,
             });
         }
+        let mut bytes = 0;
+        for column in 0..width {
+            bytes += stored_bytes(row.get_ref(column)?);
+        }
+        admit(bytes)?;
         let cells = (0..width).map(|column| row.get_ref(column).map(Cell::from));
         rows.push(cells.collect::<Result<_, _>>()?);
     }
@@ -153,6 +180,14 @@ pub(crate) fn read_rows(
         rows,
         complete: true,
     })
+}
+
+/// Bytes that a cell takes in our memory.
+fn stored_bytes(value: ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => (size_of::<Cell>() + bytes.len()) as u64,
+        _ => size_of::<Cell>() as u64,
+    }
 }
 
 impl From<ValueRef<'_>> for Cell {
@@ -172,14 +207,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_quoted_in_uris() {
-        assert_eq!(
-            immutable_uri(Path::new("/data/a b/100%?#.sqlite")),
-            "file:/data/a%20b/100%25%3F%23.sqlite?mode=ro&immutable=1"
-        );
-    }
-
-    #[test]
     fn a_changed_missing_or_broken_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("broken.sqlite");
@@ -190,9 +217,13 @@ mod tests {
             size_bytes: 4,
         };
         let message = |sha256: &str| {
-            Database::open(&file(sha256), &ResultLimits::default())
-                .unwrap_err()
-                .to_string()
+            Database::open(
+                &file(sha256),
+                &ResultLimits::default(),
+                &SqlLimits::default(),
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert!(
             message("00").contains("cannot be read"),

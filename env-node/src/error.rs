@@ -27,6 +27,15 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// The sandbox lets a hostile statement pass, so that the node must not serve. Remedy: build it from unchanged sources
+    /// with SQLite as they name it.
+    #[error(
+        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again with the SQLite it names"
+    )]
+    SelfTest {
+        /// The statement.
+        statement: &'static str,
+    },
     /// The dataset is inconsistent. Remedy: in the message.
     #[error("dataset {dataset:?}: {reason}")]
     Dataset {

@@ -1,7 +1,7 @@
 //! The result of a question's gold SQL, and the verdict on an answer to it.
 //!
 //! Invariant: worked out on the SQL threads, in the same sandbox and under the same limits as the agent's queries, and
-//! kept from then on. What the wall clock cut short is not a result and is never kept. Gold rows never leave the node.
+//! kept from then on. What was cut short, or ended by the wall clock, is not a result and is never kept. Gold rows never leave the node.
 
 use std::sync::OnceLock;
 
@@ -51,6 +51,9 @@ impl GoldRows {
                         .collect()
                 }),
             }),
+            Err(error) if error.failure == Failure::CutShort => Err(EnvError::Internal(
+                "the pool runs what was cut short again and drops this".to_owned(),
+            )),
             Err(error) if error.failure == Failure::WallClock => Err(EnvError::WallClock {
                 query: format!("the gold SQL of question {:?}", question.question_id),
                 seconds: sandbox.wall_clock_seconds(),

@@ -23,8 +23,10 @@ const STEPS: &str = "env_steps_total";
 const STEP_SECONDS: &str = "env_step_seconds";
 /// Queries, by `outcome`.
 const QUERIES: &str = "env_queries_total";
-/// Virtual machine steps of a query.
-const QUERY_VM_STEPS: &str = "env_query_vm_steps";
+/// Work units of a query.
+const QUERY_WORK_UNITS: &str = "env_query_work_units";
+/// Most memory that a query held.
+const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
 /// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
 /// Sessions of OpenEnv's faces that live.
@@ -52,12 +54,17 @@ pub(crate) fn describe() {
     );
     describe_counter!(
         QUERIES,
-        "Queries run, by outcome: ok, denied, vm_steps, wall_clock, error"
+        "Queries run, by outcome: ok, denied, work_units, memory, wall_clock, error"
     );
     describe_histogram!(
-        QUERY_VM_STEPS,
+        QUERY_WORK_UNITS,
         Unit::Count,
-        "SQLite virtual machine steps of a query"
+        "Work units of a query: SQLite virtual machine steps and metered bytes"
+    );
+    describe_histogram!(
+        QUERY_MEMORY_BYTES,
+        Unit::Bytes,
+        "Most memory that SQLite held for a query"
     );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Queries that wait for a thread");
     describe_gauge!(
@@ -110,12 +117,16 @@ pub(crate) fn query_run(run: &QueryRun) {
     let outcome = match run.rows.as_ref().map_err(|error| error.failure) {
         Ok(_) => "ok",
         Err(Failure::Denied) => "denied",
-        Err(Failure::VmSteps) => "vm_steps",
+        // It runs again.
+        Err(Failure::CutShort) => return,
+        Err(Failure::WorkUnits) => "work_units",
+        Err(Failure::Memory) => "memory",
         Err(Failure::WallClock) => "wall_clock",
         Err(Failure::Sqlite) => "error",
     };
     counter!(QUERIES, "outcome" => outcome).increment(1);
-    histogram!(QUERY_VM_STEPS).record(run.vm_steps as f64);
+    histogram!(QUERY_WORK_UNITS).record(run.work_units as f64);
+    histogram!(QUERY_MEMORY_BYTES).record(run.peak_bytes as f64);
 }
 
 pub(crate) fn queue_depth(waiting: usize) {

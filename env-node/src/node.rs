@@ -27,7 +27,7 @@ use crate::{
     pool::Pool,
     progress::Profile,
     reward::RewardProfile,
-    sandbox::{Failure, QueryError, Sandbox},
+    sandbox::{Failure, QueryError, Sandbox, self_test},
     serve::ServerConfig,
     setbacks::{Setbacks, StepId},
     token::{TokenBody, TokenError, TokenKey},
@@ -51,20 +51,26 @@ struct Inner {
 }
 
 impl EnvNode {
-    /// Verifies every database by hash, reads the schemas and starts the SQL threads.
+    /// Verifies every database by hash, reads the schemas, tests the sandbox and starts the SQL threads.
     ///
     /// # Errors
-    /// A setting out of range, a key file that cannot be read, a database file that is missing, changed or broken, or a question on an absent database.
+    /// A setting out of range, a key file that cannot be read, a database file that is missing, changed or broken, a question on an
+    /// absent database, or a sandbox that fails its self-test.
     pub fn open(dataset: Dataset, config: EnvConfig) -> Result<Self, EnvError> {
         metrics::describe();
         config.validate()?;
         let shared_key = config.shared_key()?;
+        let catalog = Catalog::open(dataset, &config)?;
+        let smallest = catalog
+            .databases()
+            .min_by_key(|database| database.file.size_bytes);
+        smallest.map_or(Ok(()), |database| self_test(database, &config.sql))?;
         Ok(Self(Arc::new(Inner {
             environment_version: config.environment_version(),
             has_shared_key: shared_key.is_some(),
             key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
             setbacks: Setbacks::default(),
-            catalog: Catalog::open(dataset, &config.result)?,
+            catalog,
             pool: Pool::new(&config)?,
             config,
         })))

@@ -1,7 +1,9 @@
-//! The threads that run SQL.
+//! The threads that run SQL, in two lanes.
 //!
-//! Invariant: SQLite never runs on an async thread, and the queue is bounded: a full one refuses at once. Each thread
-//! keeps the databases it used last open. Leaves out what a job does with a sandbox.
+//! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full one refuses at once. Each job first
+//! runs in the quick lane, on a small budget; one that needs more runs again in the patient lane, so that long statements
+//! wait for each other and not short ones for them. Each thread keeps the databases it used last open. Leaves out what a
+//! job does with a sandbox.
 
 use std::{
     collections::VecDeque,
@@ -21,62 +23,98 @@ use crate::{
     database::Database,
     error::EnvError,
     metrics::queue_depth,
-    sandbox::Sandbox,
+    sandbox::{Patience, Sandbox},
 };
 
 type Job = Box<dyn FnOnce(&mut Connections) + Send>;
 
-/// A bounded queue in front of a fixed set of threads, which end when the pool is dropped.
+/// The lanes, whose threads end when the pool is dropped.
 pub(crate) struct Pool {
-    jobs: SyncSender<Job>,
+    quick: Lane,
+    patient: Lane,
     waiting: Arc<AtomicUsize>,
 }
+
+/// A bounded queue in front of a fixed set of threads.
+struct Lane(SyncSender<Job>);
 
 /// The sandboxes one thread keeps, the newest used first.
 struct Connections {
     open: VecDeque<(String, Sandbox)>,
     capacity: usize,
     limits: SqlLimits,
+    patience: Patience,
 }
 
 impl Pool {
     pub(crate) fn new(config: &EnvConfig) -> Result<Self, EnvError> {
-        let (jobs, queue) = sync_channel::<Job>(config.sql_queue);
-        let queue = Arc::new(Mutex::new(queue));
         let threads = match config.sql_threads {
             0 => thread::available_parallelism().map_or(1, usize::from),
             count => count,
         };
+        Ok(Self {
+            quick: Lane::new(config, Patience::Quick, threads)?,
+            patient: Lane::new(config, Patience::Full, threads.div_ceil(2))?,
+            waiting: Arc::default(),
+        })
+    }
+
+    /// Runs `job` with a sandbox on `database`; twice, where the first run is cut short. A job whose caller has gone away
+    /// before its turn is dropped.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        database: Arc<Database>,
+        job: impl Fn(&Sandbox) -> T + Send + Sync + 'static,
+    ) -> Result<T, EnvError> {
+        let job = Arc::new(job);
+        for lane in [&self.quick, &self.patient] {
+            let (database, job) = (Arc::clone(&database), Arc::clone(&job));
+            let work = move |sandbox: &Sandbox| {
+                let result = job(sandbox);
+                (!sandbox.take_cut_short()).then_some(result)
+            };
+            if let Some(result) = lane.run(&self.waiting, database, work).await? {
+                return Ok(result);
+            }
+        }
+        Err(EnvError::Internal(
+            "a statement was cut short on a full budget".to_owned(),
+        ))
+    }
+}
+
+impl Lane {
+    fn new(config: &EnvConfig, patience: Patience, threads: usize) -> Result<Self, EnvError> {
+        let (jobs, queue) = sync_channel::<Job>(config.sql_queue);
+        let queue = Arc::new(Mutex::new(queue));
         for index in 0..threads {
             let queue = Arc::clone(&queue);
             let connections = Connections {
                 open: VecDeque::new(),
                 capacity: config.connections_per_thread,
                 limits: config.sql.clone(),
+                patience,
             };
             thread::Builder::new()
-                .name(format!("env-sql-{index}"))
+                .name(format!("env-sql-{patience}-{index}"))
                 .spawn(move || work(&queue, connections))
                 .map_err(|error| {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
                 })?;
         }
-        Ok(Self {
-            jobs,
-            waiting: Arc::new(AtomicUsize::new(0)),
-        })
+        Ok(Self(jobs))
     }
 
-    /// Runs `job` with a sandbox on `database`. A job whose caller has gone away before its turn is dropped.
-    pub(crate) async fn run<T: Send + 'static>(
+    async fn run<T: Send + 'static>(
         &self,
+        waiting: &Arc<AtomicUsize>,
         database: Arc<Database>,
         job: impl FnOnce(&Sandbox) -> T + Send + 'static,
     ) -> Result<T, EnvError> {
         let (reply, answer) = oneshot::channel();
-        let waiting = Arc::clone(&self.waiting);
+        let left = Arc::clone(waiting);
         let boxed: Job = Box::new(move |connections| {
-            queue_depth(waiting.fetch_sub(1, Ordering::Relaxed) - 1);
+            queue_depth(left.fetch_sub(1, Ordering::Relaxed) - 1);
             if reply.is_closed() {
                 return;
             }
@@ -84,9 +122,9 @@ impl Pool {
             // The caller may leave at any time.
             let _ = reply.send(result);
         });
-        queue_depth(self.waiting.fetch_add(1, Ordering::Relaxed) + 1);
-        self.jobs.try_send(boxed).map_err(|refused| {
-            let waiting = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
+        queue_depth(waiting.fetch_add(1, Ordering::Relaxed) + 1);
+        self.0.try_send(boxed).map_err(|refused| {
+            let waiting = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
             queue_depth(waiting);
             match refused {
                 TrySendError::Full(_) => EnvError::Overloaded { waiting },
@@ -120,12 +158,14 @@ impl Connections {
             Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
             None => {
                 let sandbox =
-                    Sandbox::open(database, &self.limits).map_err(|error| EnvError::Database {
-                        name: key.clone(),
-                        path: database.file.path.clone(),
-                        reason: format!(
-                            "cannot be opened: {error}; check that the file is still there"
-                        ),
+                    Sandbox::open(database, &self.limits, self.patience).map_err(|error| {
+                        EnvError::Database {
+                            name: key.clone(),
+                            path: database.file.path.clone(),
+                            reason: format!(
+                                "cannot be opened: {error}; check that the file is still there"
+                            ),
+                        }
                     })?;
                 self.open.truncate(self.capacity - 1);
                 self.open.push_front((key.clone(), sandbox));

@@ -51,13 +51,6 @@ pub(crate) fn first_keyword(sql: &str) -> String {
         .collect()
 }
 
-/// Whether `word` stands in the statement, in any case and anywhere, also in quotes or comments.
-pub(crate) fn names(sql: &str, word: &str) -> bool {
-    let is_part = |character: char| character.is_alphanumeric() || character == '_';
-    sql.split(|character| !is_part(character))
-        .any(|found| found.eq_ignore_ascii_case(word))
-}
-
 fn pieces(sql: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = sql;
     std::iter::from_fn(move || {
@@ -128,15 +121,6 @@ mod tests {
         ] {
             assert_eq!(first_keyword(sql), keyword, "{sql}");
         }
-    }
-
-    #[test]
-    fn words_are_whole() {
-        assert!(names("SELECT\"current_TIME\"()", "CURRENT_TIME"));
-        assert!(!names(
-            "SELECT current_times, my_current_time FROM t",
-            "CURRENT_TIME"
-        ));
     }
 
     proptest::proptest! {

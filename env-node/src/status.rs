@@ -61,9 +61,10 @@ impl From<EnvError> for Status {
             EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
             EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
             EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
-            EnvError::Config { .. } | EnvError::Database { .. } | EnvError::Dataset { .. } => {
-                (Code::Internal, Reason::DatabaseBroken)
-            }
+            EnvError::Config { .. }
+            | EnvError::Database { .. }
+            | EnvError::Dataset { .. }
+            | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),
         };
         with_details(code, reason, &message, details)
     }

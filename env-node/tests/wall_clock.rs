@@ -18,7 +18,7 @@ const HEAVY: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e
 fn config() -> EnvConfig {
     EnvConfig {
         sql: SqlLimits {
-            vm_steps: u64::MAX,
+            work_units: u64::MAX,
             wall_clock_seconds: 0.02,
             ..SqlLimits::default()
         },

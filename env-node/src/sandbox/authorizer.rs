@@ -9,9 +9,9 @@ use rusqlite::{
     hooks::{AuthAction, AuthContext, Authorization},
 };
 
-use crate::{schema::Schema, sql_text::names};
+use crate::schema::Schema;
 
-/// Functions an agent may call: pure, and the same on every machine.
+/// Functions an agent may call: pure, the same on every machine, and of a cost that the budget sees.
 const FUNCTIONS: &[&str] = &[
     "abs",
     "avg",
@@ -23,6 +23,11 @@ const FUNCTIONS: &[&str] = &[
     "concat_ws",
     "count",
     "cume_dist",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "date",
+    "datetime",
     "dense_rank",
     "first_value",
     "floor",
@@ -34,6 +39,7 @@ const FUNCTIONS: &[&str] = &[
     "ifnull",
     "iif",
     "instr",
+    "julianday",
     "lag",
     "last_value",
     "lead",
@@ -60,57 +66,40 @@ const FUNCTIONS: &[&str] = &[
     "rtrim",
     "sign",
     "sqrt",
+    "strftime",
     "string_agg",
     "substr",
     "substring",
     "sum",
+    "time",
+    "timediff",
     "total",
     "trim",
     "trunc",
     "typeof",
-    "unhex",
     "unicode",
-    "unistr",
+    "unixepoch",
     "unlikely",
     "upper",
 ];
 
-/// Functions that read the clock. Column defaults name them, and SQLite compiles those too when such a column is read, so
-/// the authorizer lets them pass; a statement that names one is refused before that.
-const CLOCK_FUNCTIONS: &[&str] = &["CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME"];
+/// SQLite's tables about tables, by the name it asks with.
+const SCHEMA_TABLE: &str = "sqlite_master";
 
-/// Prefixes of tables that SQLite offers in every database; none may be read.
-const BUILT_IN_TABLES: &[&str] = &[
-    "sqlite_",
-    "pragma_",
-    "json_",
-    "jsonb_",
-    "dbstat",
-    "fts",
-    "rtree",
-    "generate_",
-    "bytecode",
-    "tables_used",
-];
-
-/// Lets `connection` compile only what reads `schema`.
-pub(super) fn install(connection: &mut Connection, schema: &Schema) -> rusqlite::Result<()> {
-    let tables = schema
-        .tables
-        .iter()
-        .map(|table| table.name.to_ascii_lowercase())
+/// Lets `connection` compile only what reads `schema`, and SQLite's own schema table where that is allowed.
+pub(super) fn install(
+    connection: &mut Connection,
+    schema: &Schema,
+    allow_schema_tables: bool,
+) -> rusqlite::Result<()> {
+    let own = schema.tables.iter().map(|table| table.name.as_str());
+    let tables = own
+        .chain(allow_schema_tables.then_some(SCHEMA_TABLE))
+        .map(str::to_ascii_lowercase)
         .collect();
     connection.authorizer(Some(move |context: AuthContext<'_>| {
         authorize(&context, &tables)
     }))
-}
-
-/// The function that reads the clock and that `sql` names, if any.
-pub(super) fn clock_function(sql: &str) -> Option<&'static str> {
-    CLOCK_FUNCTIONS
-        .iter()
-        .copied()
-        .find(|function| names(sql, function))
 }
 
 /// `tables` holds the schema's tables in lower case.
@@ -118,11 +107,12 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
     let is_own = |table: &str| tables.contains(&table.to_ascii_lowercase());
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Recursive => true,
-        // A source none of whose columns is used comes without a column, and may be a common table expression.
+        // A source none of whose columns is used comes without a column, and may be a common table expression. Statements
+        // are compiled without virtual tables, so that all else SQLite would find by itself begins with its name.
         AuthAction::Read {
             table_name,
             column_name: "",
-        } => is_own(table_name) || !is_built_in(table_name),
+        } => is_own(table_name) || !is_reserved(table_name),
         AuthAction::Read { table_name, .. } => is_own(table_name),
         AuthAction::Function { function_name } => is_listed(function_name),
         _ => false,
@@ -134,20 +124,15 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
     }
 }
 
-fn is_built_in(table: &str) -> bool {
-    let table = table.to_ascii_lowercase();
-    BUILT_IN_TABLES
-        .iter()
-        .any(|prefix| table.starts_with(prefix))
+fn is_reserved(table: &str) -> bool {
+    let prefix = table.as_bytes().get(..7);
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"sqlite_"))
 }
 
 fn is_listed(function: &str) -> bool {
     FUNCTIONS
         .binary_search(&function.to_ascii_lowercase().as_str())
         .is_ok()
-        || CLOCK_FUNCTIONS
-            .iter()
-            .any(|clock| clock.eq_ignore_ascii_case(function))
 }
 
 #[cfg(test)]

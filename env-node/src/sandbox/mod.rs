@@ -1,36 +1,65 @@
 //! A connection on which hostile SQL may run.
 //!
-//! Layers: file read-only and immutable; schema functions and extensions off; an authorizer that allows SELECT, reads of
-//! the schema's own tables, and listed functions; limits on sizes; a budget in virtual machine steps, which stops a
-//! query at the same step on every machine; a wall clock for the work those steps do not see.
+//! Layers: a file that cannot be written (`connection.rs`); an authorizer that allows SELECT, the schema's own tables and
+//! listed functions; limits on sizes; a budget of work units (`meter.rs`, `functions.rs`); a cap on memory (`memory.rs`);
+//! a constant clock (`process.rs`); a wall clock behind them all.
 //! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart: whoever
-//! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`).
-//! Leaves out metering of single string functions, a cap on SQLite's allocator and a pinned clock; functions that read
-//! the clock or chance are not listed, so they cannot be called.
+//! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`). What work units do
+//! not see, arithmetic on texts of thousands of digits and copies of long texts, ends there.
 
 mod authorizer;
+mod connection;
+mod functions;
+mod inspection;
 mod limits;
+mod memory;
+mod meter;
+mod page_cache;
+mod pattern;
+mod process;
+mod self_test;
+mod text;
 
-use std::{sync::Arc, time::Duration};
+#[cfg(test)]
+mod corpus;
 
-use rusqlite::{Connection, Error as SqliteError, ErrorCode, StatementStatus, config::DbConfig};
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+
+use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
 use crate::{
     config::SqlLimits,
-    database::{Database, connect, read_rows},
-    rows::Rows,
+    database::{Database, read_rows},
+    rows::{Rows, cut},
     sql_text::first_keyword,
 };
 
-use self::limits::Meter;
+pub(crate) use self::{inspection::inspect, self_test::self_test};
+use self::{memory::Bill, meter::Meter};
+
+/// Work units of a quick run: some milliseconds, and more than almost all honest queries need.
+const QUICK_WORK_UNITS: u64 = 200_000;
+
+/// How much of its budget a statement gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Enough for most; a statement that needs more is cut short.
+    Quick,
+    /// All of it.
+    Full,
+}
 
 /// Why a query failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Not a SELECT, or it touches what it may not.
     Denied,
-    /// The budget of virtual machine steps is spent.
-    VmSteps,
+    /// It needs more than a quick run has; no result, only a reason to run it with full patience.
+    CutShort,
+    /// The budget of work units is spent.
+    WorkUnits,
+    /// It holds more memory than it may.
+    Memory,
     /// The wall clock ran out.
     WallClock,
     /// SQLite's own error: syntax, names, sizes.
@@ -48,7 +77,8 @@ pub(crate) struct QueryError {
 #[derive(Debug)]
 pub(crate) struct QueryRun {
     pub(crate) rows: Result<Rows, QueryError>,
-    pub(crate) vm_steps: u64,
+    pub(crate) work_units: u64,
+    pub(crate) peak_bytes: u64,
 }
 
 /// A hardened connection. One query at a time.
@@ -56,22 +86,49 @@ pub(crate) struct Sandbox {
     connection: Connection,
     meter: Arc<Meter>,
     limits: SqlLimits,
+    /// Less than `limits.work_units` where the run is a quick one.
+    budget: u64,
+    cut_short: Cell<bool>,
 }
 
 impl Sandbox {
-    pub(crate) fn open(database: &Database, limits: &SqlLimits) -> rusqlite::Result<Self> {
-        let mut connection = connect(&database.file.path)?;
-        harden(&connection)?;
-        limits::set(&connection, limits)?;
+    pub(crate) fn open(
+        database: &Database,
+        limits: &SqlLimits,
+        patience: Patience,
+    ) -> rusqlite::Result<Self> {
+        let budget = match patience {
+            Patience::Quick => QUICK_WORK_UNITS.min(limits.work_units),
+            Patience::Full => limits.work_units,
+        };
+        let limits = SqlLimits {
+            // Each row of the database can be read, however long.
+            value_bytes: limits.value_bytes.max(database.longest_row_bytes),
+            ..limits.clone()
+        };
+        let mut connection = connection::open(&database.file.path)?;
+        limits::set(&connection, &limits)?;
         // Loads the schema now: the first query must not pay steps that later ones do not.
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
-        authorizer::install(&mut connection, &database.schema)?;
-        let meter = Meter::install(&mut connection, limits.vm_steps)?;
+        authorizer::install(
+            &mut connection,
+            &database.schema,
+            limits.allow_schema_tables,
+        )?;
+        let meter = Meter::install(&mut connection, budget)?;
+        functions::install(&connection, &meter, &limits)?;
         Ok(Self {
             connection,
             meter,
-            limits: limits.clone(),
+            limits,
+            budget,
+            cut_short: Cell::new(false),
         })
+    }
+
+    /// Whether a query was cut short since the last time this was asked.
+    pub(crate) fn take_cut_short(&self) -> bool {
+        self.cut_short.take()
     }
 
     /// Seconds that a query may take by the clock.
@@ -83,39 +140,46 @@ impl Sandbox {
     pub(crate) fn query(&self, sql: &str) -> QueryRun {
         self.meter
             .start(Duration::from_secs_f64(self.limits.wall_clock_seconds));
-        let mut vm_steps = 0;
-        let rows = self
-            .run(sql, &mut vm_steps)
-            .map_err(|error| self.explain(error));
-        QueryRun { rows, vm_steps }
+        let bill = Bill::open(self.limits.memory_bytes);
+        let rows = self.run(sql, &bill).map_err(|error| self.explain(error));
+        QueryRun {
+            rows,
+            work_units: self.meter.work_units(),
+            peak_bytes: bill.peak_bytes(),
+        }
     }
 
-    fn run(&self, sql: &str, vm_steps: &mut u64) -> Result<Rows, Refusal> {
+    fn run(&self, sql: &str, bill: &Bill) -> Result<Rows, Refusal> {
         let keyword = first_keyword(sql);
         if !["SELECT", "WITH"].contains(&keyword.as_str()) {
             return Err(Refusal::NotSelect(keyword));
         }
-        if let Some(function) = authorizer::clock_function(sql) {
-            return Err(Refusal::Clock(function));
-        }
-        let mut statement = self.connection.prepare(sql)?;
+        let mut statement = self
+            .connection
+            .prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_NO_VTAB)?;
         if !statement.readonly() || statement.column_count() == 0 || statement.is_explain() != 0 {
             return Err(Refusal::NotSelect(keyword));
         }
         // Compiling also calls the progress handler; only running counts.
-        self.meter.reset_steps();
-        let rows = read_rows(&mut statement, self.limits.rows);
-        *vm_steps = u64::from(statement.get_status(StatementStatus::VmStep).unsigned_abs());
-        Ok(rows?)
+        self.meter.restart();
+        let rows = read_rows(&mut statement, self.limits.rows, |bytes| {
+            self.meter.spend_bytes(bytes)?;
+            if bill.add(bytes) {
+                return Ok(());
+            }
+            Err(SqliteError::SqliteFailure(
+                ffi::Error::new(ffi::SQLITE_NOMEM),
+                None,
+            ))
+        })?;
+        let steps = statement.get_status(StatementStatus::VmStep);
+        self.meter.settle(u64::from(steps.unsigned_abs()));
+        Ok(rows)
     }
 
     fn explain(&self, refusal: Refusal) -> QueryError {
         let (failure, message) = match refusal {
             Refusal::NotSelect(keyword) => (Failure::Denied, not_select(&keyword)),
-            Refusal::Clock(function) => (
-                Failure::Denied,
-                format!("not authorized to use function: {function}"),
-            ),
             Refusal::Sqlite(SqliteError::MultipleStatement) => {
                 (Failure::Denied, "only one statement is allowed".to_owned())
             }
@@ -133,26 +197,40 @@ impl Sandbox {
             SqliteError::SqlInputError { msg, .. } => msg.clone(),
             other => other.to_string(),
         };
+        let limits = &self.limits;
+        if self.meter.is_spent() {
+            let is_cut_short = self.budget < limits.work_units;
+            self.cut_short.set(self.cut_short.get() || is_cut_short);
+            let failure = if is_cut_short {
+                Failure::CutShort
+            } else {
+                Failure::WorkUnits
+            };
+            let message = format!(
+                "query stopped after {} units of work; make it simpler",
+                self.budget
+            );
+            return (failure, message);
+        }
+        if self.meter.is_late() {
+            let message = format!(
+                "query stopped after {} s; make it simpler",
+                limits.wall_clock_seconds
+            );
+            return (Failure::WallClock, message);
+        }
         match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => match self.meter.stopped_by() {
-                Failure::WallClock => (
-                    Failure::WallClock,
-                    format!(
-                        "query stopped after {} s; make it simpler",
-                        self.limits.wall_clock_seconds
-                    ),
+            Some(ErrorCode::OutOfMemory) => (
+                Failure::Memory,
+                format!(
+                    "query stopped at {} bytes of memory; make it simpler",
+                    limits.memory_bytes
                 ),
-                _ => (
-                    Failure::VmSteps,
-                    format!(
-                        "query stopped after {} steps of work; make it simpler",
-                        self.limits.vm_steps
-                    ),
-                ),
-            },
+            ),
             Some(ErrorCode::AuthorizationForStatementDenied) if message == "not authorized" => (
                 Failure::Denied,
-                "only SELECT or WITH ... SELECT is allowed".to_owned(),
+                "only SELECT or WITH ... SELECT is allowed, from the database's own tables"
+                    .to_owned(),
             ),
             Some(ErrorCode::AuthorizationForStatementDenied) => (Failure::Denied, message),
             // SQLite reports a denied function as a plain error.
@@ -162,9 +240,17 @@ impl Sandbox {
     }
 }
 
+impl fmt::Display for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        })
+    }
+}
+
 enum Refusal {
     NotSelect(String),
-    Clock(&'static str),
     Sqlite(SqliteError),
 }
 
@@ -179,27 +265,7 @@ fn not_select(keyword: &str) -> String {
         "" | "SELECT" | "WITH" => "only SELECT or WITH ... SELECT is allowed".to_owned(),
         other => format!(
             "only SELECT or WITH ... SELECT is allowed, not {}",
-            crate::rows::cut(other, 32)
+            cut(other, 32)
         ),
     }
-}
-
-/// Settings after SQLite's own advice for untrusted SQL (sqlite.org/security.html).
-fn harden(connection: &Connection) -> rusqlite::Result<()> {
-    for (option, on) in [
-        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
-        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
-        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_CREATE, false),
-        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE, false),
-    ] {
-        connection.set_db_config(option, on)?;
-    }
-    connection.execute_batch(
-        "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; PRAGMA cache_size = -2048; \
-         PRAGMA mmap_size = 0;",
-    )?;
-    Ok(())
 }

@@ -319,7 +319,7 @@ async fn a_busy_machine_is_waited_for() {
         sql_threads: 1,
         sql_queue: 1,
         sql: SqlLimits {
-            vm_steps: 2_000_000,
+            work_units: 2_000_000,
             ..SqlLimits::default()
         },
         ..EnvConfig::default()

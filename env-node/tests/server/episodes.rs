@@ -85,7 +85,7 @@ async fn overload_is_refused_and_the_refused_step_can_be_retried() {
         sql_threads: 1,
         sql_queue: 1,
         sql: SqlLimits {
-            vm_steps: 2_000_000,
+            work_units: 2_000_000,
             ..SqlLimits::default()
         },
         ..EnvConfig::default()
@@ -107,7 +107,7 @@ async fn overload_is_refused_and_the_refused_step_can_be_retried() {
                     .observation
                     .unwrap()
                     .error
-                    .contains("steps of work")
+                    .contains("units of work")
             ),
             Err(status) => {
                 assert_eq!(status.code(), Code::ResourceExhausted, "{status}");

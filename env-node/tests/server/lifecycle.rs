@@ -43,7 +43,7 @@ async fn a_draining_node_says_so_and_still_serves() {
 async fn a_call_in_flight_ends_before_the_node_does() {
     let mut served = Served::start(EnvConfig {
         sql: SqlLimits {
-            vm_steps: 10_000_000,
+            work_units: 10_000_000,
             ..SqlLimits::default()
         },
         ..EnvConfig::default()

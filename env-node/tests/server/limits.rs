@@ -15,7 +15,7 @@ use crate::{ENDLESS, Served, common::step_request, raw};
 fn patient() -> EnvConfig {
     EnvConfig {
         sql: SqlLimits {
-            vm_steps: 1 << 40,
+            work_units: 1 << 40,
             wall_clock_seconds: 1.0,
             ..SqlLimits::default()
         },

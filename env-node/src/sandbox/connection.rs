@@ -1,0 +1,85 @@
+//! A connection to a database file that nothing can be written through.
+//!
+//! Invariant: read-only and immutable (no locks, no journal, nothing beside the file), the time constant, extensions and
+//! writable schemas off. Leaves out what a statement may read and spend.
+
+use std::{ffi::c_int, path::Path, ptr::null_mut};
+
+use rusqlite::{Connection, OpenFlags, config::DbConfig, ffi};
+
+use super::process;
+
+/// Opens the database file at `path`.
+pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    process::prepare()?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection =
+        Connection::open_with_flags_and_vfs(immutable_uri(path), flags, process::FILE_SYSTEM)?;
+    without_lookaside(&connection)?;
+    harden(&connection)?;
+    Ok(connection)
+}
+
+/// Turns off SQLite's cache of small allocations: what is left in it depends on earlier statements, so bills would too.
+fn without_lookaside(connection: &Connection) -> rusqlite::Result<()> {
+    // SAFETY: the handle is open; this option takes a pointer, which may be null, and two integers.
+    let code = unsafe {
+        ffi::sqlite3_db_config(
+            connection.handle(),
+            ffi::SQLITE_DBCONFIG_LOOKASIDE,
+            null_mut::<u8>(),
+            0 as c_int,
+            0 as c_int,
+        )
+    };
+    match code {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+    }
+}
+
+/// Settings after SQLite's own advice for untrusted SQL (sqlite.org/security.html).
+fn harden(connection: &Connection) -> rusqlite::Result<()> {
+    for (option, on) in [
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_CREATE, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE, false),
+    ] {
+        connection.set_db_config(option, on)?;
+    }
+    connection.execute_batch(
+        "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; PRAGMA cache_size = -2048; \
+         PRAGMA mmap_size = 0;",
+    )
+}
+
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri + "?mode=ro&immutable=1"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_in_uris() {
+        assert_eq!(
+            immutable_uri(Path::new("/data/a b/100%?#.sqlite")),
+            "file:/data/a%20b/100%25%3F%23.sqlite?mode=ro&immutable=1"
+        );
+    }
+}

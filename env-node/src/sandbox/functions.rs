@@ -1,0 +1,476 @@
+//! The functions whose work grows with their arguments, each charged to the meter.
+//!
+//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time are our own
+//! (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own function on a
+//! connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away: same rows,
+//! perhaps in another order where the statement names none.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{
+    Connection, Error, ErrorCode, OpenFlags, ToSql,
+    ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
+    functions::{Context, FunctionFlags},
+    types::{ToSqlOutput, ValueRef},
+};
+
+use super::{
+    limits,
+    memory::unbilled,
+    meter::Meter,
+    pattern::{self, Dialect},
+    process,
+    text::{self, Sides},
+};
+use crate::config::SqlLimits;
+
+/// Bytes that a call costs whatever its arguments.
+const CALL_BYTES: u64 = 256;
+/// A byte that one of our own loops looks at takes the time of some bytes that are copied.
+const LOOK_BYTES: u64 = 8;
+
+/// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
+const LINEAR: &[(&str, i32)] = &[
+    ("concat", -1),
+    ("concat_ws", -1),
+    ("date", -1),
+    ("datetime", -1),
+    ("format", -1),
+    ("hex", 1),
+    ("julianday", -1),
+    ("length", 1),
+    ("lower", 1),
+    ("printf", -1),
+    ("quote", 1),
+    ("strftime", -1),
+    ("substr", 2),
+    ("substr", 3),
+    ("substring", 2),
+    ("substring", 3),
+    ("time", -1),
+    ("timediff", 2),
+    ("unixepoch", -1),
+    ("upper", 1),
+];
+
+/// A function of our own: its result, or `None` where SQLite's own is to be asked.
+type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
+
+const NATIVE: &[(&str, i32, Native)] = &[
+    ("glob", 2, glob),
+    ("instr", 2, instr),
+    ("like", 2, like),
+    ("like", 3, like),
+    ("ltrim", 1, |call| trim(call, Sides::Left)),
+    ("ltrim", 2, |call| trim(call, Sides::Left)),
+    ("replace", 3, replace),
+    ("rtrim", 1, |call| trim(call, Sides::Right)),
+    ("rtrim", 2, |call| trim(call, Sides::Right)),
+    ("trim", 1, |call| trim(call, Sides::Both)),
+    ("trim", 2, |call| trim(call, Sides::Both)),
+];
+
+/// Gives `connection` the metered functions.
+pub(super) fn install(
+    connection: &Connection,
+    meter: &Arc<Meter>,
+    limits: &SqlLimits,
+) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    let builtin = Arc::new(Builtin::open(limits)?);
+    let linear = LINEAR
+        .iter()
+        .map(|(name, count)| (*name, *count, (|_| Ok(None)) as Native));
+    for (name, count, native) in linear.chain(NATIVE.iter().copied()) {
+        let (builtin, meter) = (Arc::clone(&builtin), Arc::clone(meter));
+        let max_bytes = limits.value_bytes as usize;
+        connection.create_scalar_function(name, count, flags, move |context| {
+            let call = Call {
+                context,
+                meter: &meter,
+                max_bytes,
+            };
+            call.spend(CALL_BYTES)?;
+            match native(&call)? {
+                Some(output) => Ok(output),
+                None => builtin.call(name, &call),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// One call of a function.
+struct Call<'a> {
+    context: &'a Context<'a>,
+    meter: &'a Meter,
+    /// Longest text that may come out.
+    max_bytes: usize,
+}
+
+impl Call<'_> {
+    fn arguments(&self) -> impl Iterator<Item = ValueRef<'_>> {
+        (0..self.context.len()).map(|index| self.context.get_raw(index))
+    }
+
+    /// The argument, where it is text.
+    fn text(&self, index: usize) -> Option<&[u8]> {
+        match self.context.get_raw(index) {
+            ValueRef::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn spend(&self, bytes: u64) -> rusqlite::Result<()> {
+        self.meter.spend_bytes(bytes)
+    }
+}
+
+/// What a function returns. Text need not be UTF-8.
+#[derive(Clone, Debug, PartialEq)]
+enum Output {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(Vec<u8>),
+    Blob(Vec<u8>),
+}
+
+impl ToSql for Output {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Real(number) => ValueRef::Real(*number),
+            Self::Text(text) => ValueRef::Text(text),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl From<ValueRef<'_>> for Output {
+    fn from(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Null => Self::Null,
+            ValueRef::Integer(number) => Self::Integer(number),
+            ValueRef::Real(number) => Self::Real(number),
+            ValueRef::Text(text) => Self::Text(text.to_vec()),
+            ValueRef::Blob(bytes) => Self::Blob(bytes.to_vec()),
+        }
+    }
+}
+
+fn byte_count(value: ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
+        _ => 8,
+    }
+}
+
+/// SQLite's own functions, on a connection without tables.
+struct Builtin(Mutex<Connection>);
+
+impl Builtin {
+    fn open(limits: &SqlLimits) -> rusqlite::Result<Self> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
+        limits::set(&connection, limits)?;
+        connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
+    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<Output> {
+        let arguments: Vec<ValueRef<'_>> = call
+            .arguments()
+            .enumerate()
+            .filter(|(index, value)| *index == 0 || !is_zone(name, *value))
+            .map(|(_, value)| value)
+            .collect();
+        call.spend(cost(name, &arguments))?;
+        let output = self.run(name, &arguments).map_err(without_text)?;
+        if let Output::Text(bytes) | Output::Blob(bytes) = &output {
+            call.spend(bytes.len() as u64)?;
+        }
+        Ok(output)
+    }
+
+    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let marks = vec!["?"; arguments.len()].join(",");
+        // Kept for later calls, also of other statements.
+        let mut statement =
+            unbilled(|| connection.prepare_cached(&format!("SELECT {name}({marks})")))?;
+        for (index, value) in arguments.iter().enumerate() {
+            statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
+        }
+        let mut rows = statement.raw_query();
+        let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
+        row.get_ref(0).map(Output::from)
+    }
+}
+
+/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
+fn without_text(error: Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
+        Some(ErrorCode::TooBig) => Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None),
+        _ => error,
+    }
+}
+
+/// Bytes that SQLite's own function `name` works on.
+fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
+    let bytes = arguments.iter().copied().map(byte_count);
+    if NATIVE.iter().any(|(native, ..)| *native == name) {
+        // Texts and numbers mixed: each byte may be compared with each.
+        bytes.fold(1, u64::saturating_mul)
+    } else {
+        bytes.sum()
+    }
+}
+
+fn is_zone(function: &str, value: ValueRef<'_>) -> bool {
+    let is_time = matches!(
+        function,
+        "date" | "datetime" | "julianday" | "strftime" | "time" | "unixepoch"
+    );
+    matches!(value, ValueRef::Text(text) if is_time
+        && (text.eq_ignore_ascii_case(b"localtime") || text.eq_ignore_ascii_case(b"utc")))
+}
+
+fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let (haystack, needle, is_text) = match (call.context.get_raw(0), call.context.get_raw(1)) {
+        (ValueRef::Text(haystack), ValueRef::Text(needle)) => (haystack, needle, true),
+        (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
+        _ => return Ok(None),
+    };
+    call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
+    Ok(Some(Output::Integer(text::instr(
+        haystack, needle, is_text,
+    ))))
+}
+
+fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let (Some(text), Some(pattern), Some(replacement)) = (call.text(0), call.text(1), call.text(2))
+    else {
+        return Ok(None);
+    };
+    call.spend((text.len() + pattern.len()) as u64 * LOOK_BYTES)?;
+    let replaced = text::replace(text, pattern, replacement, call.max_bytes)
+        .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
+    call.spend(replaced.len() as u64)?;
+    Ok(Some(Output::Text(replaced)))
+}
+
+fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.text(0) else {
+        return Ok(None);
+    };
+    let set = match call.context.len() {
+        1 => b" ",
+        _ => match call.text(1) {
+            Some(set) => set,
+            None => return Ok(None),
+        },
+    };
+    let (trimmed, work) = text::trim(text, set, sides);
+    call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
+    Ok(Some(Output::Text(trimmed.to_vec())))
+}
+
+fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    compare(call, Dialect::Glob)
+}
+
+fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let escape = match call.context.len() {
+        2 => None,
+        _ => {
+            let Some(mut text) = call.text(2) else {
+                return Ok(None);
+            };
+            let escape = pattern::read(&mut text);
+            // SQLite's own says what is wrong with it.
+            if escape.is_none() || pattern::read(&mut text).is_some() {
+                return Ok(None);
+            }
+            escape
+        }
+    };
+    compare(call, Dialect::Like { escape })
+}
+
+fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>> {
+    let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
+        return Ok(None);
+    };
+    if pattern.len() > limits::PATTERN_BYTES as usize {
+        return Ok(None);
+    }
+    let (matched, comparisons) = pattern::matches(pattern, text, dialect);
+    call.spend(comparisons * LOOK_BYTES)?;
+    Ok(Some(Output::Integer(i64::from(matched))))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rusqlite::limits::Limit;
+
+    use super::*;
+
+    /// A connection with SQLite's functions, and one with ours.
+    fn pair() -> (Connection, Connection) {
+        process::prepare().unwrap();
+        let limits_of_both = SqlLimits {
+            work_units: u64::MAX,
+            ..SqlLimits::default()
+        };
+        let open = || {
+            let connection = Connection::open_in_memory().unwrap();
+            limits::set(&connection, &limits_of_both).unwrap();
+            connection
+                .set_limit(Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)
+                .unwrap();
+            connection
+        };
+        let ours = open();
+        let meter = Arc::new(Meter::new(u64::MAX));
+        install(&ours, &meter, &limits_of_both).unwrap();
+        (open(), ours)
+    }
+
+    fn call(connection: &Connection, sql: &str, values: &[Output]) -> Result<Output, String> {
+        let run = || {
+            let mut statement = connection.prepare_cached(sql)?;
+            for (index, value) in values.iter().enumerate() {
+                statement.raw_bind_parameter(index + 1, value)?;
+            }
+            let mut rows = statement.raw_query();
+            let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
+            row.get_ref(0).map(Output::from)
+        };
+        run().map_err(|error: Error| error.to_string())
+    }
+
+    fn value() -> impl Strategy<Value = Output> {
+        let text = prop_oneof![
+            "[ab%_]{0,12}",
+            "[aAbBéÉß€%_*?]{0,8}",
+            "[-ab\\[\\]^*?]{0,10}",
+            "[ \\t\\x00ab]{0,6}",
+            "a{0,40}",
+            ".{0,6}",
+        ];
+        let bytes = || {
+            let byte = prop_oneof![
+                Just(b'a'),
+                Just(b'%'),
+                Just(0xc3),
+                Just(0xa9),
+                Just(0xff),
+                any::<u8>()
+            ];
+            proptest::collection::vec(byte, 0..8)
+        };
+        prop_oneof![
+            1 => Just(Output::Null),
+            1 => (-20_i64..20).prop_map(Output::Integer),
+            1 => any::<i64>().prop_map(Output::Integer),
+            1 => prop_oneof![Just(0.5), Just(-1.0), Just(1e300), Just(11.1)].prop_map(Output::Real),
+            12 => text.prop_map(|text| Output::Text(text.into_bytes())),
+            2 => bytes().prop_map(Output::Text),
+            2 => bytes().prop_map(Output::Blob),
+        ]
+    }
+
+    fn same(sql: &str, values: &[Output]) -> Result<(), TestCaseError> {
+        thread_local! {
+            static PAIR: (Connection, Connection) = pair();
+        }
+        PAIR.with(|(theirs, ours)| {
+            let theirs = call(theirs, sql, values);
+            prop_assert_eq!(call(ours, sql, values), theirs, "{} {:?}", sql, values);
+            Ok(())
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn our_functions_are_theirs(a in value(), b in value(), c in value()) {
+            let (one, two) = ([a], [b]);
+            for name in ["length", "upper", "lower", "hex", "quote", "trim", "ltrim", "rtrim"] {
+                same(&format!("SELECT {name}(?1)"), &one)?;
+            }
+            let [a] = one;
+            let [b] = two;
+            let both = [a, b];
+            for name in ["instr", "like", "glob", "trim", "ltrim", "rtrim", "substr", "concat_ws", "printf", "date"] {
+                same(&format!("SELECT {name}(?1, ?2)"), &both)?;
+            }
+            same("SELECT ?2 LIKE ?1", &both)?;
+            same("SELECT ?2 GLOB ?1", &both)?;
+            let [a, b] = both;
+            let all = [a, b, c];
+            for name in ["replace", "like", "substr", "concat"] {
+                same(&format!("SELECT {name}(?1, ?2, ?3)"), &all)?;
+            }
+        }
+
+        #[test]
+        fn any_pattern_is_theirs(
+            pattern in "[ab%_\\\\é]{0,9}", glob in "[-ab*?\\[\\]^]{0,12}", text in "[-abABéÉ%_\\\\\\]]{0,12}"
+        ) {
+            let [pattern, glob, text] =
+                [pattern, glob, text].map(|text| Output::Text(text.into_bytes()));
+            let values = [pattern, text, glob];
+            for escape in ["\\", "%", "_", "a"] {
+                same(&format!("SELECT ?2 LIKE ?1 ESCAPE '{escape}'"), &values[..2])?;
+            }
+            same("SELECT ?1 GLOB ?2", &values[1..])?;
+        }
+    }
+
+    #[test]
+    fn long_texts_are_theirs() {
+        let (theirs, ours) = pair();
+        let text = |text: &str, times: usize| Output::Text(text.repeat(times).into_bytes());
+        for (sql, values) in [
+            (
+                "SELECT instr(?1, ?2)",
+                vec![text("ab", 3_000), text("ba", 1_000)],
+            ),
+            (
+                "SELECT instr(?1, ?2)",
+                vec![text("é", 3_000), text("é", 2_999)],
+            ),
+            (
+                "SELECT replace(?1, ?2, ?3)",
+                vec![text("aab", 1_000), text("ab", 1), text("é", 3)],
+            ),
+            (
+                "SELECT replace(?1, ?2, ?3)",
+                vec![text("a", 9_000), text("a", 1), text("bb", 1)],
+            ),
+            (
+                "SELECT trim(?1, ?2)",
+                vec![text("éa", 3_000), text("aéü", 2)],
+            ),
+            ("SELECT ?1 LIKE ?2", vec![text("ab", 4_000), text("%b", 30)]),
+            ("SELECT ?1 LIKE ?2", vec![text("a", 10), text("a", 65)]),
+        ] {
+            assert_eq!(
+                call(&ours, sql, &values),
+                call(&theirs, sql, &values),
+                "{sql}"
+            );
+        }
+    }
+}

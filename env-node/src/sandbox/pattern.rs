@@ -1,0 +1,176 @@
+//! LIKE and GLOB, with the work they take.
+//!
+//! Invariant: the verdict is that of SQLite's own functions, broken UTF-8 and all; tests compare the two. A wildcard for
+//! many characters is tried from left to right and never taken back once a later one is reached, so the work is at most
+//! text times pattern. Pure: no SQLite here.
+
+/// How patterns are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// `%` and `_`; ASCII letters match in any case; with an escape character or none.
+    Like {
+        /// The character after which a wildcard stands for itself.
+        escape: Option<u32>,
+    },
+    /// `*`, `?` and `[...]`, in exact case.
+    Glob,
+}
+
+/// One part of a pattern.
+enum Part {
+    /// Any characters, also none.
+    Many,
+    /// Any one character.
+    One,
+    /// This character.
+    Character(u32),
+    /// One character of a set, or one outside of it.
+    Set {
+        ranges: Vec<(u32, u32)>,
+        inverted: bool,
+    },
+    /// Nothing: the pattern is broken here.
+    Never,
+}
+
+/// Whether `text` matches `pattern`, and the comparisons made. Both end at their first NUL.
+pub(super) fn matches(pattern: &[u8], text: &[u8], dialect: Dialect) -> (bool, u64) {
+    let parts = parse(pattern, dialect);
+    let is_like = matches!(dialect, Dialect::Like { .. });
+    let mut comparisons = parts.len() as u64;
+    let (mut rest, mut next) = (text, 0);
+    // Where to go on when a part does not match: after the last `Many`, one character further.
+    let mut retry: Option<(&[u8], usize)> = None;
+    loop {
+        comparisons += 1;
+        if matches!(parts.get(next), Some(Part::Many)) {
+            next += 1;
+            if next == parts.len() {
+                return (true, comparisons);
+            }
+            retry = Some((rest, next));
+            continue;
+        }
+        let character = read(&mut rest);
+        match (parts.get(next), character) {
+            (None, None) => return (true, comparisons),
+            (Some(part), Some(character)) if fits(part, character, is_like) => {
+                next += 1;
+                continue;
+            }
+            // What comes later cannot match either: the text is used up.
+            (Some(_), None) => return (false, comparisons),
+            (None | Some(_), Some(_)) => {}
+        }
+        let Some((from, part)) = &mut retry else {
+            return (false, comparisons);
+        };
+        read(from);
+        (rest, next) = (*from, *part);
+    }
+}
+
+fn fits(part: &Part, character: u32, any_case: bool) -> bool {
+    match part {
+        Part::One => true,
+        Part::Character(own) => *own == character || any_case && lower(*own) == lower(character),
+        Part::Set { ranges, inverted } => {
+            let within = ranges
+                .iter()
+                .any(|(low, high)| (low..=high).contains(&&character));
+            within != *inverted
+        }
+        Part::Many | Part::Never => false,
+    }
+}
+
+/// The lower case of an ASCII letter.
+fn lower(character: u32) -> u32 {
+    match u8::try_from(character) {
+        Ok(byte) => u32::from(byte.to_ascii_lowercase()),
+        Err(_) => character,
+    }
+}
+
+fn parse(pattern: &[u8], dialect: Dialect) -> Vec<Part> {
+    let (many, one, escape) = match dialect {
+        Dialect::Like { escape } => ('%', '_', escape),
+        Dialect::Glob => ('*', '?', None),
+    };
+    let mut rest = pattern;
+    let mut parts = Vec::new();
+    while let Some(character) = read(&mut rest) {
+        parts.push(match character {
+            // Also where the escape character is a wildcard.
+            _ if Some(character) == escape => read(&mut rest).map_or(Part::Never, Part::Character),
+            _ if character == u32::from(many) => Part::Many,
+            _ if character == u32::from(one) => Part::One,
+            _ if dialect == Dialect::Glob && character == u32::from('[') => set(&mut rest),
+            _ => Part::Character(character),
+        });
+    }
+    parts
+}
+
+/// Reads a set after its `[`. A `]` first and a `-` first or last stand for themselves.
+fn set(rest: &mut &[u8]) -> Part {
+    let mut ranges = Vec::new();
+    let mut next = read(rest);
+    let inverted = next == Some(u32::from('^'));
+    if inverted {
+        next = read(rest);
+    }
+    if next == Some(u32::from(']')) {
+        ranges.push((u32::from(']'), u32::from(']')));
+        next = read(rest);
+    }
+    let mut prior = None;
+    loop {
+        let Some(character) = next else {
+            return Part::Never;
+        };
+        if character == u32::from(']') {
+            return Part::Set { ranges, inverted };
+        }
+        let ends_range = !matches!(rest.first(), None | Some(b']' | 0));
+        match prior {
+            Some(low) if character == u32::from('-') && ends_range => {
+                ranges.extend(read(rest).map(|high| (low, high)));
+                prior = None;
+            }
+            _ => {
+                ranges.push((character, character));
+                prior = Some(character);
+            }
+        }
+        next = read(rest);
+    }
+}
+
+/// Takes one character off the front, as SQLite reads broken UTF-8: a lead byte with whatever continues it, else one byte.
+/// `None` at the end or a NUL.
+pub(super) fn read(rest: &mut &[u8]) -> Option<u32> {
+    let (first, mut tail) = rest.split_first().filter(|(first, _)| **first != 0)?;
+    let mut character = u32::from(*first);
+    if *first >= 0xc0 {
+        let payload_bits = match first {
+            0xc0..=0xdf => 0x1f,
+            0xe0..=0xef => 0x0f,
+            0xf0..=0xf7 => 0x07,
+            0xf8..=0xfb => 0x03,
+            0xfc | 0xfd => 0x01,
+            _ => 0,
+        };
+        character &= payload_bits;
+        while let Some((next, after)) = tail.split_first().filter(|(next, _)| **next & 0xc0 == 0x80)
+        {
+            character = (character << 6).wrapping_add(u32::from(next & 0x3f));
+            tail = after;
+        }
+        if character < 0x80 || character & 0xffff_f800 == 0xd800 {
+            character = 0xfffd;
+        }
+    }
+    *rest = tail;
+    Some(character)
+}

@@ -1,0 +1,204 @@
+//! `instr`, `replace` and `trim` on bytes, in linear time.
+//!
+//! Invariant: the result is that of SQLite's own function of that name, whose time is quadratic; tests compare the two.
+//! Pure: no SQLite here. `pattern.rs` has LIKE and GLOB.
+
+use std::collections::HashMap;
+
+/// Which ends `trim` trims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sides {
+    Left,
+    Right,
+    Both,
+}
+
+/// Number of the first character of `haystack` at which `needle` begins, from 1; 0 for none. Blobs count bytes.
+pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
+    let starts = |byte: &u8| !is_text || !is_continuation(*byte);
+    let found = match needle.first() {
+        None => Some(0),
+        // No character begins so, but SQLite compares at the start of the haystack whatever is there.
+        Some(first) if is_text && is_continuation(*first) => {
+            haystack.starts_with(needle).then_some(0)
+        }
+        Some(_) => Needle::new(needle).find(haystack),
+    };
+    found.map_or(0, |at| {
+        let skipped = haystack.get(1..=at).unwrap_or_default();
+        1 + skipped.iter().filter(|byte| starts(byte)).count() as i64
+    })
+}
+
+/// `text` with each `pattern` replaced, leftmost first; `None` where that is more than `max_bytes`.
+pub(super) fn replace(
+    text: &[u8],
+    pattern: &[u8],
+    replacement: &[u8],
+    max_bytes: usize,
+) -> Option<Vec<u8>> {
+    // SQLite takes a pattern that begins with NUL for an empty one.
+    if pattern.first().is_none_or(|first| *first == 0) {
+        return Some(text.to_vec());
+    }
+    let needle = Needle::new(pattern);
+    let mut replaced = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = needle.find(rest) {
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(replacement);
+        if replaced.len() > max_bytes {
+            return None;
+        }
+        rest = &rest[at + pattern.len()..];
+    }
+    replaced.extend_from_slice(rest);
+    (replaced.len() <= max_bytes).then_some(replaced)
+}
+
+/// `text` without the characters of `set` at its ends, and the bytes that were looked at.
+pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u64) {
+    let set = CharacterSet::new(set);
+    let mut rest = text;
+    let mut work = set.work;
+    while sides != Sides::Right {
+        let (length, looked_at) = set.match_length(|length| rest.get(..length));
+        work += looked_at;
+        let Some(length) = length else { break };
+        rest = &rest[length..];
+    }
+    while sides != Sides::Left {
+        let (length, looked_at) =
+            set.match_length(|length| rest.len().checked_sub(length).map(|start| &rest[start..]));
+        work += looked_at;
+        let Some(length) = length else { break };
+        rest = &rest[..rest.len() - length];
+    }
+    (rest, work)
+}
+
+fn is_continuation(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
+/// A needle prepared by Knuth, Morris and Pratt's method: no byte of the haystack is looked at twice.
+struct Needle<'a> {
+    bytes: &'a [u8],
+    /// For each prefix, the length of its longest border.
+    borders: Vec<usize>,
+}
+
+impl<'a> Needle<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let mut borders = vec![0; bytes.len()];
+        let mut border = 0;
+        for index in 1..bytes.len() {
+            while border > 0 && bytes[index] != bytes[border] {
+                border = borders[border - 1];
+            }
+            border += usize::from(bytes[index] == bytes[border]);
+            borders[index] = border;
+        }
+        Self { bytes, borders }
+    }
+
+    fn find(&self, haystack: &[u8]) -> Option<usize> {
+        let mut matched = 0;
+        for (index, byte) in haystack.iter().enumerate() {
+            while matched > 0 && *byte != self.bytes[matched] {
+                matched = self.borders[matched - 1];
+            }
+            matched += usize::from(*byte == self.bytes[matched]);
+            if matched == self.bytes.len() {
+                return Some(index + 1 - matched);
+            }
+        }
+        None
+    }
+}
+
+/// What it costs to note or look up a character of several bytes, in bytes looked at.
+const LOOKUP_BYTES: u64 = 16;
+
+/// The characters to trim, found by their bytes. Where two match, the one that comes first in the set counts.
+struct CharacterSet<'a> {
+    /// Places of characters of one byte.
+    single: [Option<usize>; 256],
+    /// Places of longer ones; a broken character may have any length.
+    longer: HashMap<&'a [u8], usize>,
+    lengths: Vec<usize>,
+    /// The bytes read to make it.
+    work: u64,
+}
+
+impl<'a> CharacterSet<'a> {
+    /// Reads the characters before the first NUL.
+    fn new(set: &'a [u8]) -> Self {
+        let end = set.iter().position(|byte| *byte == 0);
+        let mut rest = &set[..end.unwrap_or(set.len())];
+        let mut made = Self {
+            single: [None; 256],
+            longer: HashMap::new(),
+            lengths: Vec::new(),
+            work: rest.len() as u64,
+        };
+        let mut place = 0;
+        while let Some(first) = rest.first() {
+            let tail = rest[1..].iter().take_while(|byte| is_continuation(**byte));
+            let length = if *first < 0xc0 { 1 } else { 1 + tail.count() };
+            if length == 1 {
+                made.single[usize::from(*first)].get_or_insert(place);
+            } else {
+                made.work += LOOKUP_BYTES;
+                made.longer.entry(&rest[..length]).or_insert(place);
+                if !made.lengths.contains(&length) {
+                    made.lengths.push(length);
+                }
+            }
+            place += 1;
+            rest = &rest[length..];
+        }
+        made
+    }
+
+    /// Length of the character that `piece` offers, and the bytes looked at.
+    fn match_length<'b>(&self, piece: impl Fn(usize) -> Option<&'b [u8]>) -> (Option<usize>, u64) {
+        let single = piece(1)
+            .and_then(|piece| self.single[usize::from(piece[0])])
+            .map(|place| (place, 1));
+        let longer = self.lengths.iter().filter_map(|length| {
+            let place = self.longer.get(piece(*length)?)?;
+            Some((*place, *length))
+        });
+        let found = longer.chain(single).min();
+        let looked_at = self
+            .lengths
+            .iter()
+            .map(|length| LOOKUP_BYTES + *length as u64);
+        (found.map(|(_, length)| length), 1 + looked_at.sum::<u64>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_take_linear_time() {
+        // Quadratic, these are 10^12 comparisons.
+        let text = vec![b'a'; 1 << 20];
+        let mut needle = vec![b'a'; 1 << 19];
+        needle.push(b'b');
+        assert_eq!(instr(&text, &needle, true), 0);
+        assert_eq!(replace(&text, &needle, b"", 1 << 20), Some(text.clone()));
+        let set: String = ('\u{1000}'..'\u{9000}').collect();
+        let (rest, work) = trim(set.as_bytes(), set.as_bytes(), Sides::Both);
+        assert!(rest.is_empty() && work < 100 * set.len() as u64);
+    }
+
+    #[test]
+    fn growth_is_bounded() {
+        let text = vec![b'a'; 1_000];
+        assert_eq!(replace(&text, b"a", &text, 10_000), None);
+    }
+}
