@@ -3,6 +3,8 @@
 //! Invariant: no session; a token comes in and a token goes out. Reset and Step are the ones of `sqlenv.v1.Env`, with
 //! their metrics and refusals.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::{
     Json, Router,
     extract::{
@@ -17,7 +19,6 @@ use data::Question;
 use proto::v1::{Action, ResetRequest, StepRequest, env_server::Env};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 use tonic::Request;
 
 use super::{
@@ -141,7 +142,13 @@ async fn reset(
     start: Result<Json<Start>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
     let start = refusal::body(start)?;
-    // An empty id would draw a question, and the page would not know which.
+    // An empty id would draw a question.
+    if start.question_id.is_empty() {
+        return Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "question_id is empty; give one that /web/api/questions names",
+        ));
+    }
     let question = node
         .questions()
         .find(|question| question.question_id == start.question_id)
@@ -152,12 +159,6 @@ async fn reset(
         step_budget: start.step_budget,
         ..ResetRequest::default()
     };
-    if request.question_id.is_empty() {
-        return Err(Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "question_id is empty; give one that /web/api/questions names",
-        ));
-    }
     let reply = Env::reset(&node, Request::new(request)).await?.into_inner();
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),

@@ -31,6 +31,7 @@ async function show() {
     if (played) await showPlay(main, { info, terms, signal }, decodeURIComponent(played[1]));
     else if (isReplay) showReplay(main, { signal });
     else await showQuestions(main, { info, terms, signal });
+    if (!signal.aborted) document.title = `${main.querySelector('h1').textContent} · SQLEnv`;
   } catch (error) {
     if (!signal.aborted) showFault(error);
   }

@@ -11,3 +11,4 @@ mod http;
 mod page;
 mod replay;
 mod shared;
+mod texts;
