@@ -158,7 +158,7 @@ pub struct EvalArgs {
     /// Solved examples in front of each question: 0, 1 or 3.
     #[arg(long, default_value_t = 0)]
     pub shots: u32,
-    /// Play on these env-nodes (http://HOST:PORT) instead of one in this process.
+    /// Play on this env-node (http://HOST:PORT), or several with commas between, instead of one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub env: Option<String>,
     /// Write the evaluation as JSON to this file.
@@ -261,7 +261,7 @@ pub struct ActorArgs {
     /// Settings; only `actor` counts, the rest comes from the learner.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The env-node (http://HOST:PORT).
+    /// The env-node (http://HOST:PORT), or several with commas between.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
     pub env: String,
     /// The learner (http://HOST:PORT).

@@ -139,7 +139,7 @@ where
 async fn silence(spoken: &AtomicBool, limit: Duration) {
     sleep(limit).await;
     if spoken.load(Ordering::Relaxed) {
-        pending().await
+        pending::<()>().await;
     }
 }
 

@@ -14,10 +14,10 @@ use axum::{
     routing::any,
 };
 use hyper::body::Incoming;
-use proto::v1::FILE_DESCRIPTOR_SET;
+use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
 use serde_json::json;
 use tonic::service::Routes;
-use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::health_server::{self, Health, HealthServer};
 use tonic_web::GrpcWebLayer;
 use tower::Service;
 
@@ -92,6 +92,8 @@ fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name(env_server::SERVICE_NAME)
+            .with_service_name(health_server::SERVICE_NAME)
     };
     let v1 = reflection().build_v1();
     let v1alpha = reflection().build_v1alpha();

@@ -43,8 +43,15 @@ async fn a_draining_node_says_so_and_still_serves() {
 async fn a_call_in_flight_ends_before_the_node_does() {
     let mut served = Served::start(EnvConfig {
         sql: SqlLimits {
-            work_units: 10_000_000,
+            work_units: 30_000_000,
+            wall_clock_seconds: 60.0,
             ..SqlLimits::default()
+        },
+        server: ServerConfig {
+            // Time for the call to arrive.
+            drain_seconds: 0.3,
+            connection_grace_seconds: 60.0,
+            ..ServerConfig::default()
         },
         ..EnvConfig::default()
     })
@@ -52,19 +59,12 @@ async fn a_call_in_flight_ends_before_the_node_does() {
     let token = served.fixture.reset("cars-1", "").await.token;
     let mut client = served.client();
     client.info(InfoRequest {}).await.unwrap();
-    let call =
-        tokio::spawn(async move { client.step(step_request(&token, "QUERY", ENDLESS)).await });
-    // On its way, with the connection open: what comes after it on that connection is answered first.
-    served.client().info(InfoRequest {}).await.unwrap();
-    tokio::task::yield_now().await;
     served.tell_to_stop();
-    let reply = call.await.unwrap().unwrap().into_inner();
-    assert!(reply.observation.unwrap().error.contains("steps of work"));
-    timeout(PATIENCE, served.server)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
+    let reply = client.step(step_request(&token, "QUERY", ENDLESS)).await;
+    let observation = reply.unwrap().into_inner().observation.unwrap();
+    assert!(observation.error.contains("steps of work"));
+    let ended = timeout(PATIENCE, served.server).await;
+    ended.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -244,14 +244,13 @@ async fn a_request_too_long_or_no_request_at_all_is_refused() {
             answer.header("grpc-status").map(str::to_owned),
         )
     };
-    let call = &call;
     for (path, body, status) in [
         ("/sqlenv.v1.Env/Step", &b"\0\0\0\0\x02\xff\xff"[..], "13"),
         ("/sqlenv.v1.Env/Jump", b"\0\0\0\0\0", "12"),
         ("/sqlenv.v2.Env/Step", b"\0\0\0\0\0", "12"),
     ] {
         assert_eq!(
-            call.clone()(path, body).await,
+            call(path, body).await,
             (200, Some(status.to_owned())),
             "{path}"
         );
