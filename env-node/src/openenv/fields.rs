@@ -228,10 +228,13 @@ impl<'a> Fields<'a> {
     }
 
     fn read_int(&mut self, name: &'static str, value: &Value) -> Option<i64> {
-        int(value)
-            .map_err(|fault| self.fault(name, fault))
-            .ok()
-            .map(clamped)
+        match int(value) {
+            Ok(number) => Some(number as i64),
+            Err(why) => {
+                self.fault(name, why.fault(value));
+                None
+            }
+        }
     }
 
     /// An integer of at least 0, however large: beyond 64 bits it is folded into them.
@@ -245,8 +248,8 @@ impl<'a> Fields<'a> {
                 None
             }
             Ok(number) => Some(value.as_u64().unwrap_or_else(|| folded(number))),
-            Err(fault) => {
-                self.fault(name, fault);
+            Err(why) => {
+                self.fault(name, why.fault(value));
                 None
             }
         }
@@ -263,7 +266,7 @@ impl<'a> Fields<'a> {
                 let fault = Fault::new("greater_than", "Input should be greater than 0", value);
                 self.fault(name, fault.because(json!({"gt": 0.0})));
             }
-            Err(fault) => self.fault(name, fault),
+            Err(why) => self.fault(name, why.fault(value)),
         }
     }
 
@@ -290,57 +293,128 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Why a value is no number: pydantic's type and message.
+pub(super) struct NoNumber(&'static str, &'static str);
+
+impl NoNumber {
+    pub(super) fn fault(&self, input: &Value) -> Fault {
+        Fault::new(self.0, self.1, input)
+    }
+}
+
 /// An integer as pydantic's lax mode takes it: also a whole float, a boolean, digits in a string.
-pub(super) fn int(value: &Value) -> Result<f64, Fault> {
-    let fault = |kind, why: &str| {
-        let message = format!("Input should be a valid integer{why}");
-        Fault::new(kind, message, value)
-    };
+pub(super) fn int(value: &Value) -> Result<f64, NoNumber> {
     match value {
         Value::Bool(truth) => Ok(f64::from(u8::from(*truth))),
         Value::Number(number) => {
             let number = number.as_f64().unwrap_or(f64::NAN);
             match number.fract() == 0.0 {
                 true => Ok(number),
-                false => Err(fault(
+                false => Err(NoNumber(
                     "int_from_float",
-                    ", got a number with a fractional part",
+                    "Input should be a valid integer, got a number with a fractional part",
                 )),
             }
         }
-        Value::String(text) => text
-            .trim()
-            .parse::<i128>()
-            .map(|number| number as f64)
-            .map_err(|_| fault("int_parsing", ", unable to parse string as an integer")),
-        _ => Err(fault("int_type", "")),
+        Value::String(text) => match text.trim().parse::<i128>() {
+            Ok(number) => Ok(number as f64),
+            Err(_) => Err(NoNumber(
+                "int_parsing",
+                "Input should be a valid integer, unable to parse string as an integer",
+            )),
+        },
+        _ => Err(NoNumber("int_type", "Input should be a valid integer")),
     }
 }
 
-fn float(value: &Value) -> Result<f64, Fault> {
-    let fault = |kind, why: &str| {
-        let message = format!("Input should be a valid number{why}");
-        Fault::new(kind, message, value)
-    };
+fn float(value: &Value) -> Result<f64, NoNumber> {
     match value {
         Value::Bool(truth) => Ok(f64::from(u8::from(*truth))),
         Value::Number(number) => Ok(number.as_f64().unwrap_or(f64::NAN)),
-        Value::String(text) => text
-            .trim()
-            .parse()
-            .map_err(|_| fault("float_parsing", ", unable to parse string as a number")),
-        _ => Err(fault("float_type", "")),
+        Value::String(text) => text.trim().parse().map_err(|_| {
+            NoNumber(
+                "float_parsing",
+                "Input should be a valid number, unable to parse string as a number",
+            )
+        }),
+        _ => Err(NoNumber("float_type", "Input should be a valid number")),
     }
 }
 
-/// The nearest 64-bit integer.
-fn clamped(number: f64) -> i64 {
-    number as i64
-}
-
+/// The seed as it is, where it fits; else all of its bits count, though not as a number.
 fn folded(number: f64) -> u64 {
     match number < 2.0_f64.powi(64) {
         true => number as u64,
         false => number.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The types of the faults that `read` finds in a field, and where.
+    fn faults(value: Value, read: impl Fn(&mut Fields<'_>)) -> Vec<(&'static str, Value)> {
+        let mut object = Map::new();
+        object.insert("field".to_owned(), value);
+        let mut fields = Fields::of(&object, &["body"]);
+        read(&mut fields);
+        fields.refuse_others();
+        let faults = fields.finish().err().unwrap_or_default();
+        let shown = |fault: Fault| (fault.kind, Value::Array(fault.location));
+        faults.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn integers_are_taken_laxly() {
+        let taken = |value: Value| {
+            let mut object = Map::new();
+            object.insert("field".to_owned(), value);
+            Fields::of(&object, &[]).unsigned("field")
+        };
+        for (value, expected) in [
+            (json!(u64::MAX), u64::MAX),
+            (json!(7), 7),
+            (json!(7.0), 7),
+            (json!(" 42 "), 42),
+            (json!(true), 1),
+            (json!(1e25), 1e25_f64.to_bits()),
+        ] {
+            assert_eq!(taken(value.clone()), Some(expected), "{value}");
+        }
+        assert_eq!(taken(json!(null)), None);
+    }
+
+    #[test]
+    fn a_fault_has_a_type_and_a_place() {
+        let at_field = json!(["body", "field"]);
+        for (value, kind) in [
+            (json!(-1), "greater_than_equal"),
+            (json!("-1"), "greater_than_equal"),
+            (json!("a"), "int_parsing"),
+            (json!(0.5), "int_from_float"),
+            (json!({}), "int_type"),
+        ] {
+            let found = faults(value, |fields| {
+                fields.unsigned("field");
+            });
+            assert_eq!(found, [(kind, at_field.clone())]);
+        }
+        assert_eq!(
+            faults(json!(1), |fields| {
+                fields.required_string("other");
+            }),
+            [
+                ("missing", json!(["body", "other"])),
+                ("extra_forbidden", at_field)
+            ]
+        );
+    }
+
+    #[test]
+    fn long_inputs_are_cut_in_the_middle() {
+        assert_eq!(cut_in_the_middle(&"é".repeat(50)), "é".repeat(50));
+        let cut = cut_in_the_middle(&"é".repeat(51));
+        assert_eq!(cut, format!("{}...{}", "é".repeat(25), "é".repeat(24)));
     }
 }
