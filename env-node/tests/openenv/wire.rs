@@ -8,9 +8,14 @@ use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use env_node::{Mode, OpenEnvConfig};
-use futures::StreamExt;
+use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_tungstenite::tungstenite::Message;
 use uuid::Uuid;
 
 use crate::server::{Said, Server};
@@ -282,4 +287,49 @@ async fn messages_have_a_limit() {
     let body = json!({"action": {"action_type": "x".repeat(2 << 20)}});
     let (status, _, _) = server.http("POST", "/step", Some(&body.to_string())).await;
     assert_eq!(status, 413);
+}
+
+/// Frames that carry no readable text end the socket: binary as OpenEnv's server says it, the rest by WebSocket's codes.
+#[tokio::test]
+async fn frames_that_cannot_be_read_end_the_socket() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut socket = server.socket("/ws").await;
+    socket
+        .0
+        .send(Message::binary(b"{}".to_vec()))
+        .await
+        .unwrap();
+    assert_eq!(
+        socket.next().await,
+        Said::Json(
+            json!({"type": "error", "data": {"message": "'text'", "code": "SESSION_ERROR"}})
+        )
+    );
+    assert_eq!(socket.next().await, Said::Closed(1000));
+    // Masked with zeros: a text of one byte that is no UTF-8, a frame of a reserved kind, a frame without a mask.
+    for (frame, code) in [
+        (&[0x81, 0x81, 0, 0, 0, 0, 0xff][..], 1007),
+        (&[0x83, 0x80, 0, 0, 0, 0][..], 1002),
+        (&[0x81, 0x02, b'{', b'}'][..], 1002),
+    ] {
+        let mut socket = server.socket("/ws").await;
+        socket.0.get_mut().write_all(frame).await.unwrap();
+        assert_eq!(socket.next().await, Said::Closed(code), "{frame:x?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_text_is_refused() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"POST /reset HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\n\xff";
+    stream.write_all(request).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
+    assert!(
+        reply.ends_with(r#"{"detail":"There was an error parsing the body"}"#),
+        "{reply}"
+    );
 }
