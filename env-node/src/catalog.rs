@@ -56,6 +56,11 @@ impl Catalog {
         self.by_id.get(question_id).map(|&index| &self.items[index])
     }
 
+    /// The questions, in the dataset's order.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.items.iter().map(|item| item.question.as_ref())
+    }
+
     /// The question that a Reset asks for by name, or draws.
     pub(crate) fn choose(&self, request: &ResetRequest) -> Result<&Item, EnvError> {
         if request.question_id.is_empty() {
@@ -63,22 +68,22 @@ impl Catalog {
             let index = scrambled(request.seed) % split.len() as u64;
             return Ok(&self.items[split[index as usize]]);
         }
-        self.get(&request.question_id).ok_or_else(|| {
-            EnvError::NotFound(format!(
-                "no question {:?}; ListQuestions names the {} there are",
-                request.question_id,
-                self.items.len()
-            ))
-        })
+        self.get(&request.question_id)
+            .ok_or_else(|| EnvError::NotFound {
+                kind: "question",
+                name: request.question_id.clone(),
+                remedy: format!("ListQuestions names the {} there are", self.items.len()),
+            })
     }
 
     fn split(&self, name: &str) -> Result<&[usize], EnvError> {
         self.by_split.get(name).map(Vec::as_slice).ok_or_else(|| {
             let names: Vec<&str> = self.split_sizes().map(|(name, _)| name).collect();
-            EnvError::NotFound(format!(
-                "no split {name:?}; there are: {}",
-                names.join(", ")
-            ))
+            EnvError::NotFound {
+                kind: "split",
+                name: name.to_owned(),
+                remedy: format!("there are: {}", names.join(", ")),
+            }
         })
     }
 
@@ -91,17 +96,19 @@ impl Catalog {
         let database = request.database_name.as_str();
         if !database.is_empty() && !self.databases.contains_key(database) {
             let names: Vec<&str> = self.databases.keys().map(String::as_str).collect();
-            return Err(EnvError::NotFound(format!(
-                "no database {database:?}; there are: {}",
-                names.join(", ")
-            )));
+            return Err(EnvError::NotFound {
+                kind: "database",
+                name: database.to_owned(),
+                remedy: format!("there are: {}", names.join(", ")),
+            });
         }
         let start = match request.page_token.as_str() {
             "" => 0,
-            text => text.parse::<usize>().map_err(|_| {
-                EnvError::Request(format!(
+            text => text.parse::<usize>().map_err(|_| EnvError::Request {
+                field: "page_token",
+                message: format!(
                     "page_token {text:?} is none of this node's; pass on next_page_token unchanged"
-                ))
+                ),
             })?,
         };
         let size = match request.page_size as usize {

@@ -8,7 +8,10 @@ use std::{fmt, path::PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{error::EnvError, openenv::OpenEnvConfig, reward::RewardProfile, serve::ServerConfig};
+use crate::{
+    error::EnvError, openenv::OpenEnvConfig, reward::RewardProfile, serve::ServerConfig,
+    web::WebConfig,
+};
 
 /// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
 const RULES_VERSION: &str = "1";
@@ -45,6 +48,8 @@ pub struct EnvConfig {
     pub server: ServerConfig,
     /// OpenEnv's faces.
     pub openenv: OpenEnvConfig,
+    /// The page for people.
+    pub web: WebConfig,
     /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent, and no file either:
     /// random at start, so that tokens end with the process. Never written out. On a command line other users of the
     /// machine can read it; `signing_key_file` keeps it from them.
@@ -123,6 +128,7 @@ impl Default for EnvConfig {
             token_ttl_seconds: 24 * 3_600,
             server: ServerConfig::default(),
             openenv: OpenEnvConfig::default(),
+            web: WebConfig::default(),
             signing_key: None,
             signing_key_file: None,
         }
@@ -202,6 +208,7 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
+        self.server.validate(self.argument_bytes)?;
         self.openenv.validate()
     }
 

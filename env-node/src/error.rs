@@ -35,12 +35,24 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The caller asked for something that does not exist here.
-    #[error("{0}")]
-    NotFound(String),
-    /// The caller's request is malformed.
-    #[error("{0}")]
-    Request(String),
+    /// The caller asked for something that does not exist here. Remedy: in the message.
+    #[error("no {kind} {name:?}; {remedy}")]
+    NotFound {
+        /// What was asked for: `question`, `split` or `database`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What there is instead.
+        remedy: String,
+    },
+    /// A field of the caller's request is malformed. Remedy: in the message.
+    #[error("{message}")]
+    Request {
+        /// The field.
+        field: &'static str,
+        /// What is wrong and what to give.
+        message: String,
+    },
     /// The episode token is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -64,7 +76,4 @@ pub enum EnvError {
     /// A query thread failed. Remedy: retry; the step was not applied.
     #[error("env-node failed inside: {0}; the step was not applied, retry it")]
     Internal(String),
-    /// The server stopped on a transport error, which is the source.
-    #[error("env-node server failed")]
-    Serve(#[from] tonic::transport::Error),
 }

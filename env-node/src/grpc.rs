@@ -10,13 +10,11 @@ use proto::v1::{
     ResetResponse, StepRequest, StepResponse,
     env_server::{Env, EnvServer},
 };
-use tonic::{Code, Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, async_trait};
 
-use crate::{error::EnvError, metrics, node::EnvNode, token::TokenError};
+use crate::{error::EnvError, metrics, node::EnvNode};
 
-/// Largest request: a token with a full history and one action.
-const MAX_REQUEST_BYTES: usize = 32 << 20;
-/// Largest reply: the same, or a page of questions.
+/// Largest reply: a token and an observation with a full history, or a page of questions.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 #[async_trait]
@@ -56,7 +54,7 @@ impl EnvNode {
     /// The generated server, for `proto::Transport::in_process` or a router.
     pub fn service(&self) -> EnvServer<Self> {
         EnvServer::new(self.clone())
-            .max_decoding_message_size(MAX_REQUEST_BYTES)
+            .max_decoding_message_size(self.server_config().max_request_bytes)
             .max_encoding_message_size(MAX_REPLY_BYTES)
     }
 }
@@ -80,28 +78,4 @@ pub(crate) fn now_unix_seconds() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-impl From<EnvError> for Status {
-    fn from(error: EnvError) -> Self {
-        let code = match &error {
-            EnvError::NotFound(_) => Code::NotFound,
-            EnvError::Request(_) => Code::InvalidArgument,
-            EnvError::Token(
-                TokenError::Malformed(_) | TokenError::ForeignKey { .. } | TokenError::Forged,
-            ) => Code::Unauthenticated,
-            EnvError::Token(
-                TokenError::Expired(_)
-                | TokenError::ForeignVersion { .. }
-                | TokenError::ForeignDatabase { .. },
-            ) => Code::FailedPrecondition,
-            EnvError::Overloaded { .. } => Code::ResourceExhausted,
-            EnvError::WallClock { .. } | EnvError::Internal(_) => Code::Unavailable,
-            EnvError::Config { .. }
-            | EnvError::Database { .. }
-            | EnvError::Dataset { .. }
-            | EnvError::Serve(_) => Code::Internal,
-        };
-        Self::new(code, error.to_string())
-    }
 }

@@ -31,6 +31,8 @@ const QUEUE_DEPTH: &str = "env_queue_depth";
 const SESSIONS: &str = "env_sessions";
 /// Calls refused, by `code`.
 const REFUSED: &str = "env_refused_calls_total";
+/// Connections not served, by `reason`: full, system.
+const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
 
 /// Describes every metric to the recorder in place; the process installs it before it opens a node.
 pub(crate) fn describe() {
@@ -64,6 +66,10 @@ pub(crate) fn describe() {
         "Sessions of OpenEnv's faces that live"
     );
     describe_counter!(REFUSED, "Calls refused, by gRPC status code");
+    describe_counter!(
+        CONNECTIONS_REFUSED,
+        "Connections not served: the server is full, or the system gave no descriptor"
+    );
 }
 
 pub(crate) fn episode_started(profile: RewardProfile) {
@@ -122,4 +128,8 @@ pub(crate) fn sessions(live: usize) {
 
 pub(crate) fn call_refused(code: tonic::Code) {
     counter!(REFUSED, "code" => format!("{code:?}")).increment(1);
+}
+
+pub(crate) fn connection_refused(reason: &'static str) {
+    counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(1);
 }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use data::{AnswerType, Dataset};
+use data::{AnswerType, Dataset, Question};
 use proto::v1::{
     self, Action, InfoResponse, ListQuestionsRequest, ListQuestionsResponse, ResetRequest,
     ResetResponse, StepResponse,
@@ -28,8 +28,10 @@ use crate::{
     progress::Profile,
     reward::RewardProfile,
     sandbox::{Failure, QueryError, Sandbox},
+    serve::ServerConfig,
     setbacks::{Setbacks, StepId},
     token::{TokenBody, TokenError, TokenKey},
+    web::WebConfig,
 };
 
 const MAX_EPISODE_ID_BYTES: usize = 255;
@@ -79,6 +81,21 @@ impl EnvNode {
         &self.0.config.openenv
     }
 
+    /// Settings of the page.
+    pub(crate) fn web_config(&self) -> &WebConfig {
+        &self.0.config.web
+    }
+
+    /// The questions, in the dataset's order, with their answers.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.0.catalog.questions()
+    }
+
+    /// Settings of the server.
+    pub(crate) fn server_config(&self) -> &ServerConfig {
+        &self.0.config.server
+    }
+
     /// Starts an episode.
     pub(crate) fn reset(
         &self,
@@ -92,25 +109,34 @@ impl EnvNode {
             "" => node.config.reward_profile,
             name => name
                 .parse::<RewardProfile>()
-                .map_err(|error| EnvError::Request(error.to_string()))?,
+                .map_err(|error| EnvError::Request {
+                    field: "reward_profile",
+                    message: error.to_string(),
+                })?,
         };
         let step_budget = match request.step_budget {
             0 => node.config.step_budget,
             budget if budget <= MAX_STEP_BUDGET => budget,
             budget => {
-                return Err(EnvError::Request(format!(
-                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
-                )));
+                return Err(EnvError::Request {
+                    field: "step_budget",
+                    message: format!(
+                        "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
+                    ),
+                });
             }
         };
         let episode_id = match request.episode_id {
             id if id.is_empty() => format!("{question_id}#{}", request.seed),
             id if id.len() <= MAX_EPISODE_ID_BYTES => id,
             id => {
-                return Err(EnvError::Request(format!(
-                    "episode_id has {} bytes; at most {MAX_EPISODE_ID_BYTES} are allowed",
-                    id.len()
-                )));
+                return Err(EnvError::Request {
+                    field: "episode_id",
+                    message: format!(
+                        "episode_id has {} bytes; at most {MAX_EPISODE_ID_BYTES} are allowed",
+                        id.len()
+                    ),
+                });
             }
         };
         let body = TokenBody {

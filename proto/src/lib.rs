@@ -3,9 +3,12 @@
 //! Invariant: every service is reached through [`Transport`], whether it lives in this process or behind TCP; there is
 //! no second code path for local runs. The messages are the generated ones; this crate adds no mirror types.
 
+mod dial;
+mod failover;
 mod transport;
 
-pub use transport::{Transport, TransportError};
+pub use dial::{Credentials, TransportError};
+pub use transport::Transport;
 
 /// Messages, clients and servers of `sqlenv.v1`, generated from `sqlenv/v1/*.proto`.
 #[allow(

@@ -7,29 +7,22 @@ use std::{
     convert::Infallible,
     fmt,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tonic::{
+    Status, TimeoutExpired,
     body::Body,
     codegen::{Service, http},
-    transport::{Channel, Endpoint},
 };
-use tower::{
-    ServiceExt,
-    util::{BoxCloneSyncService, MapErr},
+use tower::{ServiceExt, util::BoxCloneSyncService};
+
+use crate::{
+    dial::{self, Credentials, TransportError},
+    failover::Failover,
 };
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Inner = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, BoxError>;
-
-/// An address could not be used.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot use address {address:?}: {reason}; give it as http://HOST:PORT")]
-pub struct TransportError {
-    address: String,
-    reason: String,
-}
 
 /// A way to a service, cheap to clone.
 #[derive(Clone)]
@@ -42,30 +35,44 @@ impl fmt::Debug for Transport {
 }
 
 impl Transport {
-    /// Dials `address` (`http://HOST:PORT`) on first use and again after a break.
-    ///
-    /// Keepalive pings find a dead peer; without them a channel never recovers from a black-holed connection.
+    /// [`Transport::dial_with`] without credentials.
     ///
     /// # Errors
-    /// The address is not a URI, or not one of a host by plain HTTP.
-    pub fn dial(address: &str) -> Result<Self, TransportError> {
-        let uri = plain_http_uri(address).map_err(|reason| TransportError {
-            address: address.to_owned(),
-            reason,
-        })?;
-        let channel: Channel = Endpoint::from(uri)
-            .connect_timeout(Duration::from_secs(5))
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .keep_alive_while_idle(true)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(8 << 20)
-            .initial_connection_window_size(16 << 20)
-            .connect_lazy();
-        Ok(Self(BoxCloneSyncService::new(MapErr::new(
-            channel,
-            BoxError::from,
-        ))))
+    /// As there.
+    pub fn dial(addresses: &str) -> Result<Self, TransportError> {
+        Self::dial_with(addresses, &Credentials::default())
+    }
+
+    /// Dials `addresses` on first use and again after a break: one `http://HOST:PORT` or `https://HOST:PORT`, or several
+    /// with commas between.
+    ///
+    /// Of several, the one that answered last is asked until it fails; then the call goes to the next. That is for services
+    /// whose calls have one request and one reply and may be repeated, as `Env`'s. A deadline that passes is
+    /// DEADLINE_EXCEEDED.
+    ///
+    /// # Errors
+    /// An address is not a URI, or not one of a host by HTTP; a file of `credentials` is no use.
+    pub fn dial_with(addresses: &str, credentials: &Credentials) -> Result<Self, TransportError> {
+        let channels = dial::channels(addresses, credentials)?;
+        let bearer = credentials.bearer()?;
+        let with_bearer = move |mut request: http::Request<Body>| {
+            if let Some(bearer) = &bearer {
+                let headers = request.headers_mut();
+                headers.insert(http::header::AUTHORIZATION, bearer.clone());
+            }
+            request
+        };
+        let inner = match <[_; 1]>::try_from(channels) {
+            Ok([channel]) => {
+                let channel = channel.map_err(|error| explain(error.into()));
+                BoxCloneSyncService::new(channel.map_request(with_bearer))
+            }
+            Err(channels) => {
+                let failover = Failover::new(channels).map_err(explain);
+                BoxCloneSyncService::new(failover.map_request(with_bearer))
+            }
+        };
+        Ok(Self(inner))
     }
 
     /// Calls `server`, a generated server, in this process.
@@ -84,20 +91,18 @@ impl Transport {
     }
 }
 
-/// tonic takes an address without scheme or host as well, and only fails at each call.
-fn plain_http_uri(address: &str) -> Result<http::Uri, String> {
-    let uri: http::Uri = address
-        .parse()
-        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
-    match uri.scheme_str() {
-        None => return Err("it has no scheme".to_owned()),
-        Some("http") => {}
-        Some(scheme) => return Err(format!("its scheme is {scheme}, only http is spoken")),
+/// tonic reports a passed deadline as CANCELLED.
+fn explain(error: BoxError) -> BoxError {
+    if is_timeout(&*error) {
+        return Status::deadline_exceeded("the call's deadline passed").into();
     }
-    if uri.host().is_none_or(str::is_empty) {
-        return Err("it has no host".to_owned());
-    }
-    Ok(uri)
+    error
+}
+
+/// Whether a deadline passed on this side.
+pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.is::<TimeoutExpired>())
 }
 
 impl Service<http::Request<Body>> for Transport {

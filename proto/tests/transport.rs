@@ -1,6 +1,9 @@
-//! One client type, two ways to the server: answers, status codes and size limits are alike in process and over TCP.
+//! One client type, three ways to the server: answers, status codes and size limits are alike in process, over TCP and by
+//! a list of addresses.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use std::time::Duration;
 
 use proto::{
     EnvClient, Transport,
@@ -14,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 
-/// Echoes the question id as the token; refuses steps.
+/// Echoes the question id as the token; refuses steps; takes its time to say what it is.
 #[derive(Clone)]
 struct Echo;
 
@@ -44,6 +47,7 @@ impl Env for Echo {
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
+        tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(Response::new(InfoResponse::default()))
     }
 }
@@ -52,8 +56,8 @@ fn server() -> EnvServer<Echo> {
     EnvServer::new(Echo).max_decoding_message_size(1 << 10)
 }
 
-/// A transport into this process, and one over a real port.
-async fn both() -> [Transport; 2] {
+/// Serves on a port of its own; its address.
+async fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(
@@ -61,15 +65,29 @@ async fn both() -> [Transport; 2] {
             .add_service(server())
             .serve_with_incoming(TcpListenerStream::new(listener)),
     );
+    address
+}
+
+/// An address at which nobody listens.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// A transport into this process, one over a real port, and one over two of which the first is dead.
+async fn all() -> [Transport; 3] {
+    let address = serve().await;
+    let list = format!("{},{}", nobody().await, address);
     [
         Transport::in_process(server()),
         Transport::dial(&address).unwrap(),
+        Transport::dial(&list).unwrap(),
     ]
 }
 
 #[tokio::test]
 async fn answers_alike() {
-    for transport in both().await {
+    for transport in all().await {
         let request = ResetRequest {
             question_id: "shop_train_0001".into(),
             ..ResetRequest::default()
@@ -81,7 +99,7 @@ async fn answers_alike() {
 
 #[tokio::test]
 async fn refuses_alike() {
-    for transport in both().await {
+    for transport in all().await {
         let status = EnvClient::new(transport)
             .step(StepRequest::default())
             .await
@@ -95,7 +113,7 @@ async fn refuses_alike() {
 
 #[tokio::test]
 async fn limits_alike() {
-    for transport in both().await {
+    for transport in all().await {
         let request = ResetRequest {
             question_id: "x".repeat(2 << 10),
             ..ResetRequest::default()
@@ -106,11 +124,13 @@ async fn limits_alike() {
 }
 
 #[tokio::test]
-async fn an_address_names_a_host_by_plain_http() {
+async fn an_address_names_a_host_by_http() {
     for address in [
         "http://localhost:9",
         "http://[::1]:9/",
         "http://env.example",
+        "http://localhost:9,http://localhost:10",
+        "http://localhost:9, http://localhost:10",
     ] {
         assert!(Transport::dial(address).is_ok(), "{address}");
     }
@@ -121,7 +141,7 @@ async fn an_address_names_a_host_by_plain_http() {
         ("localhost:9", "no scheme"),
         ("127.0.0.1:9", "no scheme"),
         ("/run/env.sock", "no scheme"),
-        ("https://localhost:9", "its scheme is https"),
+        ("ftp://localhost:9", "its scheme is ftp"),
         ("http://:9", "no host"),
     ] {
         let message = Transport::dial(address).unwrap_err().to_string();
@@ -130,8 +150,36 @@ async fn an_address_names_a_host_by_plain_http() {
             "{message}"
         );
         assert!(
-            message.ends_with("give it as http://HOST:PORT"),
+            message.ends_with("give it as http://HOST:PORT or https://HOST:PORT"),
             "{message}"
         );
+    }
+    let message = Transport::dial("http://localhost:9,localhost")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains(r#"address "localhost": it has no scheme"#),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_the_dead_is_unavailable() {
+    let list = format!("{},{}", nobody().await, nobody().await);
+    let mut client = EnvClient::new(Transport::dial(&list).unwrap());
+    let status = client.reset(ResetRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn a_passed_deadline_is_told_from_a_lost_server() {
+    let address = serve().await;
+    let list = format!("{address},{address}");
+    for addresses in [&address, &list] {
+        let mut client = EnvClient::new(Transport::dial(addresses).unwrap());
+        let mut request = Request::new(InfoRequest {});
+        request.set_timeout(Duration::from_millis(50));
+        let status = client.info(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     }
 }

@@ -70,8 +70,8 @@ impl From<Fault> for Refusal {
 impl From<EnvError> for Refusal {
     fn from(error: EnvError) -> Self {
         let status = match &error {
-            EnvError::NotFound(_) => StatusCode::NOT_FOUND,
-            EnvError::Request(_) | EnvError::Token(_) => StatusCode::BAD_REQUEST,
+            EnvError::NotFound { .. } => StatusCode::NOT_FOUND,
+            EnvError::Request { .. } | EnvError::Token(_) => StatusCode::BAD_REQUEST,
             EnvError::Overloaded { .. } | EnvError::WallClock { .. } | EnvError::Internal(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -86,10 +86,14 @@ impl Keywords {
         };
         match page(index)?.questions.pop() {
             Some(question) => Ok(question.question_id),
-            None => Err(EnvError::NotFound(format!(
-                "index is {index}, but what is selected (split {:?}, database_name {:?}) has {there_are} questions, counted from 0",
-                self.split, self.database_name
-            ))),
+            None => Err(EnvError::NotFound {
+                kind: "index",
+                name: index.to_string(),
+                remedy: format!(
+                    "what is selected (split {:?}, database_name {:?}) has {there_are} questions, counted from 0",
+                    self.split, self.database_name
+                ),
+            }),
         }
     }
 }

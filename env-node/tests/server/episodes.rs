@@ -1,78 +1,81 @@
-//! The server over a real port: episodes, health, reflection, overload, shutdown.
+//! Episodes, health and reflection over a port; many episodes at once.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Fixture, rewards, step_request};
 use env_node::{EnvConfig, SqlLimits};
-use proto::{EnvClient, Transport, v1::ResetRequest};
-use tokio::{net::TcpListener, sync::oneshot};
+use proto::v1::ResetRequest;
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
-use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+use tonic_reflection::pb::{v1, v1alpha};
+
+use crate::{
+    Served,
+    common::{Fixture, step_request},
 };
 
 #[tokio::test]
 async fn serves_and_stops() {
-    let fixture = Fixture::new(EnvConfig::default());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(env_node::serve(listener, fixture.node.clone(), async {
-        let _ = stopped.await;
-    }));
-    let transport = Transport::dial(&address).unwrap();
+    let mut served = Served::start(EnvConfig::default()).await;
+    served.assert_well().await;
+    for service in ["", "sqlenv.v1.Env"] {
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let health = HealthClient::new(served.transport()).check(request).await;
+        let status = health.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving, "{service:?}");
+    }
+    served.tell_to_stop();
+    served.server.await.unwrap().unwrap();
+}
 
-    let over_tcp = Fixture {
-        client: EnvClient::new(transport.clone()),
-        folder: fixture.folder,
-        node: fixture.node,
-    };
-    let actions = [
-        ("DESCRIBE", "Cars"),
-        ("QUERY", "SELECT count(*) FROM Cars"),
-        ("ANSWER", "40"),
-    ];
-    let replies = over_tcp.play("cars-1", "sqlenv-final", &actions).await;
-    assert_eq!(rewards(&replies), [0.0, 0.15, 1.0]);
+#[tokio::test]
+async fn a_stranger_learns_the_services_by_reflection() {
+    let served = Served::start(EnvConfig::default()).await;
+    let expected = ["grpc.health.v1.Health", "sqlenv.v1.Env"];
 
-    let health = HealthClient::new(transport.clone())
-        .check(HealthCheckRequest {
-            service: "sqlenv.v1.Env".to_owned(),
-        })
-        .await
-        .unwrap();
-    assert_eq!(health.into_inner().status(), ServingStatus::Serving);
-
-    let list = ServerReflectionRequest {
+    let ask = v1::ServerReflectionRequest {
         host: String::new(),
-        message_request: Some(MessageRequest::ListServices(String::new())),
+        message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(
+            String::new(),
+        )),
     };
-    let mut services = ServerReflectionClient::new(transport)
-        .server_reflection_info(tokio_stream::once(list))
+    let mut client = v1::server_reflection_client::ServerReflectionClient::new(served.transport());
+    let asked = client.server_reflection_info(tokio_stream::once(ask)).await;
+    let reply = asked
+        .unwrap()
+        .into_inner()
+        .message()
         .await
         .unwrap()
-        .into_inner();
-    let message = services.message().await.unwrap().unwrap();
-    let Some(MessageResponse::ListServicesResponse(listed)) = message.message_response else {
-        panic!("{message:?}");
-    };
+        .unwrap();
+    let listed = format!("{reply:?}");
     assert!(
-        listed
-            .service
-            .iter()
-            .any(|service| service.name == "sqlenv.v1.Env")
+        expected.iter().all(|name| listed.contains(name)),
+        "{listed}"
     );
-    drop(services);
 
-    stop.send(()).unwrap();
-    drop(over_tcp);
-    server.await.unwrap().unwrap();
+    let ask = v1alpha::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(
+            v1alpha::server_reflection_request::MessageRequest::ListServices(String::new()),
+        ),
+    };
+    let mut client =
+        v1alpha::server_reflection_client::ServerReflectionClient::new(served.transport());
+    let asked = client.server_reflection_info(tokio_stream::once(ask)).await;
+    let reply = asked
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap()
+        .unwrap();
+    let listed = format!("{reply:?}");
+    assert!(
+        expected.iter().all(|name| listed.contains(name)),
+        "{listed}"
+    );
 }
 
 /// One thread, one place in the queue, and queries that run until their budget ends: most of many are refused, at once.

@@ -1,0 +1,160 @@
+//! TLS: the server's certificate, and the authorities of its clients.
+//!
+//! Invariant: files that no longer fit together never replace ones that did. Connections keep what they began with.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::sleep};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        self, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
+};
+
+use super::config::TlsConfig;
+use crate::error::EnvError;
+
+/// How often the files are read again.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What connections are secured with; nothing, if there is no setting.
+pub(super) struct Tls(Option<Reloaded>);
+
+struct Reloaded {
+    files: TlsConfig,
+    acceptor: watch::Sender<TlsAcceptor>,
+}
+
+impl Tls {
+    pub(super) fn open(config: Option<&TlsConfig>) -> Result<Self, EnvError> {
+        let reloaded = config.map(|files| {
+            Ok::<_, EnvError>(Reloaded {
+                files: files.clone(),
+                acceptor: watch::Sender::new(acceptor(files)?),
+            })
+        });
+        Ok(Self(reloaded.transpose()?))
+    }
+
+    /// What the next connection is secured with.
+    pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
+        self.0.as_ref().map(|tls| tls.acceptor.borrow().clone())
+    }
+
+    /// Follows the files. Never resolves.
+    pub(super) async fn reload_for_ever(&self) {
+        let Some(tls) = &self.0 else {
+            return std::future::pending().await;
+        };
+        loop {
+            sleep(RELOAD_INTERVAL).await;
+            tls.reload();
+        }
+    }
+}
+
+impl Reloaded {
+    fn reload(&self) {
+        match acceptor(&self.files) {
+            Ok(acceptor) => {
+                self.acceptor.send_replace(acceptor);
+            }
+            Err(error) => tracing::warn!(%error, "keeping the certificates read before"),
+        }
+    }
+}
+
+fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, EnvError> {
+    let certificates = certificates("server.tls.certificate_file", &files.certificate_file)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key_file)
+        .map_err(|error| refuse("server.tls.key_file", &files.key_file, &error))?;
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks TLS 1.2 and 1.3: this is a bug");
+    let builder = match &files.client_ca_file {
+        None => builder.with_no_client_auth(),
+        Some(path) => builder.with_client_cert_verifier(verifier(path)?),
+    };
+    let mut config = builder
+        .with_single_cert(certificates, key)
+        .map_err(|error| refuse("server.tls.key_file", &files.key_file, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn verifier(path: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, EnvError> {
+    const FIELD: &str = "server.tls.client_ca_file";
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(FIELD, path)? {
+        roots
+            .add(certificate)
+            .map_err(|error| refuse(FIELD, path, &error))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| refuse(FIELD, path, &error))
+}
+
+/// The certificates of a PEM file; a file without any is refused.
+fn certificates(
+    field: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, EnvError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let certificates: Vec<_> = read.map_err(|error| refuse(field, path, &error))?;
+    if certificates.is_empty() {
+        return Err(refuse(field, path, &"it holds no certificate"));
+    }
+    Ok(certificates)
+}
+
+fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> EnvError {
+    EnvError::Config {
+        field,
+        remedy: format!(
+            "{} is no use: {problem}; give a PEM file that this process may read and that fits the others",
+            path.display()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn renewed_files_replace_the_old_and_broken_ones_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = TlsConfig {
+            certificate_file: folder.path().join("certificate.pem"),
+            key_file: folder.path().join("key.pem"),
+            client_ca_file: None,
+        };
+        let renew = || {
+            let names = vec!["localhost".to_owned()];
+            let signed = rcgen::generate_simple_self_signed(names).unwrap();
+            fs::write(&files.certificate_file, signed.cert.pem()).unwrap();
+            fs::write(&files.key_file, signed.signing_key.serialize_pem()).unwrap();
+        };
+        renew();
+        let tls = Tls::open(Some(&files)).unwrap();
+        let reload = || {
+            let before = tls.acceptor().unwrap();
+            tls.0.as_ref().unwrap().reload();
+            !Arc::ptr_eq(before.config(), tls.acceptor().unwrap().config())
+        };
+        renew();
+        assert!(reload());
+        fs::write(&files.certificate_file, "").unwrap();
+        assert!(!reload());
+        renew();
+        assert!(reload());
+    }
+}

@@ -1,0 +1,85 @@
+//! Refusals on the wire: gRPC statuses with `google.rpc` details.
+//!
+//! Invariant: every status that the node makes carries an `ErrorInfo` of domain `sqlenv` whose reason is one of the
+//! contract's [`Reason`]; what may pass carries a `RetryInfo`. Texts are short enough for HTTP/2's headers.
+
+use std::time::Duration;
+
+pub(crate) use proto::v1::ErrorReason as Reason;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::{error::EnvError, rows::cut, token::TokenError};
+
+/// The domain of every `ErrorInfo`.
+const DOMAIN: &str = "sqlenv";
+/// Bytes of a message or name; a caller's own words can come back in it.
+const TEXT_BYTES: usize = 1_000;
+/// Pause that `RetryInfo` asks for.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// The reason as `ErrorInfo` spells it.
+fn name(reason: Reason) -> &'static str {
+    let name = reason.as_str_name();
+    name.strip_prefix("ERROR_REASON_").unwrap_or(name)
+}
+
+/// A status with its reason, and a pause where a retry may help.
+pub(crate) fn refusal(code: Code, reason: Reason, message: &str) -> Status {
+    with_details(code, reason, message, ErrorDetails::new())
+}
+
+fn with_details(code: Code, reason: Reason, message: &str, mut details: ErrorDetails) -> Status {
+    details.set_error_info(name(reason), DOMAIN, []);
+    if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
+        details.set_retry_info(Some(RETRY_DELAY));
+    }
+    Status::with_error_details(code, cut(message, TEXT_BYTES), details)
+}
+
+impl From<EnvError> for Status {
+    fn from(error: EnvError) -> Self {
+        let message = error.to_string();
+        let mut details = ErrorDetails::new();
+        let (code, reason) = match error {
+            EnvError::NotFound { kind, name, .. } => {
+                details.set_resource_info(kind, cut(&name, TEXT_BYTES), "", "");
+                (Code::NotFound, Reason::NotFound)
+            }
+            EnvError::Request { field, .. } => {
+                details.add_bad_request_violation(field, cut(&message, TEXT_BYTES));
+                (Code::InvalidArgument, Reason::InvalidField)
+            }
+            EnvError::Token(error) => {
+                let (code, reason) = of_token(&error);
+                if code == Code::FailedPrecondition {
+                    let description = cut(&message, TEXT_BYTES);
+                    details.add_precondition_failure_violation(name(reason), "token", description);
+                }
+                (code, reason)
+            }
+            EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
+            EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
+            EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
+            EnvError::Config { .. } | EnvError::Database { .. } | EnvError::Dataset { .. } => {
+                (Code::Internal, Reason::DatabaseBroken)
+            }
+        };
+        with_details(code, reason, &message, details)
+    }
+}
+
+fn of_token(error: &TokenError) -> (Code, Reason) {
+    match error {
+        TokenError::Malformed(_) => (Code::Unauthenticated, Reason::TokenMalformed),
+        TokenError::ForeignKey { .. } => (Code::Unauthenticated, Reason::TokenForeignKey),
+        TokenError::Forged => (Code::Unauthenticated, Reason::TokenForged),
+        TokenError::Expired(_) => (Code::FailedPrecondition, Reason::TokenExpired),
+        TokenError::ForeignVersion { .. } => {
+            (Code::FailedPrecondition, Reason::TokenForeignVersion)
+        }
+        TokenError::ForeignDatabase { .. } => {
+            (Code::FailedPrecondition, Reason::TokenForeignDatabase)
+        }
+    }
+}

@@ -1,0 +1,217 @@
+// A recorded episode, step by step. The file is read here and never sent anywhere.
+
+import * as api from './api.js';
+import { announce, fill, h, signed } from './dom.js';
+import { bind, toggleText } from './keys.js';
+import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
+import { playFrom } from './play.js';
+import { episodeOf, readRecordings } from './transcripts.js';
+
+const SHOWN = 200;
+const STEP_MS = 1200;
+
+/** Kept while the page lives, so that going back finds the same recording. */
+const shelf = { name: '', recordings: [], faults: [], chosen: 0, words: '', isWrongOnly: false };
+
+/** Shows the file picker, or the recordings once there are some, in `main`. */
+export function showReplay(main, { signal }) {
+  const show = () => (shelf.recordings.length > 0 ? new Replay(main, signal, open).start() : showPicker(main, open));
+  const open = async (file) => {
+    Object.assign(shelf, { name: file.name, chosen: 0, words: '', isWrongOnly: false }, readRecordings(await file.text()));
+    if (!signal.aborted) show();
+  };
+  document.addEventListener('dragover', (event) => event.preventDefault(), { signal });
+  document.addEventListener('drop', (event) => {
+    event.preventDefault();
+    if (event.dataTransfer.files.length > 0) open(event.dataTransfer.files[0]);
+  }, { signal });
+  bind([]);
+  show();
+}
+
+function showPicker(main, open) {
+  main.replaceChildren(h('div', { class: 'browse' },
+    h('h1', null, 'Replay an episode'),
+    h('p', { class: 'lead' }, 'Open a run’s ', h('code', null, 'transcripts.jsonl'), ', or what ',
+      h('code', null, 'sqlenv trajectories'), ' wrote. The file stays in this browser.'),
+    picker(open, 'Choose a file, or drop one here', 'drop'),
+    faultsOf()));
+  main.querySelector('input').focus();
+}
+
+function picker(open, text, className) {
+  const input = h('input', { type: 'file', accept: '.jsonl,.json,.ndjson', onchange: () => { if (input.files.length > 0) open(input.files[0]); } });
+  return h('label', { class: className }, input, h('span', null, text));
+}
+
+function faultsOf() {
+  const { faults, name } = shelf;
+  if (faults.length === 0) return null;
+  const more = faults.length > 3 ? ` and ${faults.length - 3} more` : '';
+  return h('p', { class: 'fault', role: 'alert' }, `${name}: ${faults.slice(0, 3).join('; ')}${more}`);
+}
+
+class Replay {
+  constructor(main, signal, open) {
+    this.list = h('ol', { class: 'recordings', 'aria-label': 'Episodes' });
+    this.stage = h('div', { class: 'middle' });
+    this.side = h('aside', { class: 'side right', 'aria-label': 'Score and schema' });
+    const words = h('input', {
+      type: 'search', placeholder: 'Search the episodes', 'aria-label': 'Search the episodes', value: shelf.words,
+      oninput: () => { shelf.words = words.value; this.showList(); },
+    });
+    const wrongOnly = h('input', { type: 'checkbox', checked: shelf.isWrongOnly, onchange: () => { shelf.isWrongOnly = wrongOnly.checked; this.showList(); } });
+    main.replaceChildren(h('div', { class: 'episode replay' },
+      h('aside', { class: 'side left', 'aria-label': 'Recording' },
+        h('p', { class: 'file' }, shelf.name), picker(open, 'Another file', 'again'), faultsOf(),
+        words, h('label', { class: 'check' }, wrongOnly, ' only wrong ones'), this.list),
+      this.stage, this.side));
+    bind([
+      { key: 'ArrowRight', shown: '→', label: 'next step', run: () => this.move(1) },
+      { key: 'ArrowLeft', shown: '←', label: 'step before', run: () => this.move(-1) },
+      { key: 'Home', label: 'first step', run: () => this.move(-Infinity) },
+      { key: 'End', label: 'last step', run: () => this.move(Infinity) },
+      { key: ' ', shown: 'Space', label: 'play, or pause', run: () => this.toggle() },
+      { key: 'j', label: 'next episode', run: () => this.turn(1) },
+      { key: 'k', label: 'episode before', run: () => this.turn(-1) },
+      { key: 'p', label: 'play on from here', run: () => this.playOn() },
+      { key: 't', label: 'tables or text', run: toggleText },
+      { key: '/', label: 'search', run: () => words.focus() },
+    ]);
+    signal.addEventListener('abort', () => this.pause());
+  }
+
+  start() {
+    this.showList();
+    this.choose(shelf.chosen);
+  }
+
+  /** Indices of the recordings that fit the search. */
+  fitting() {
+    const words = shelf.words.toLowerCase().split(/\s+/).filter(Boolean);
+    return [...shelf.recordings.keys()].filter((index) => {
+      const { question, questionId, tags, correct } = shelf.recordings[index];
+      const text = [question, questionId, ...tags].join('\n').toLowerCase();
+      return !(shelf.isWrongOnly && correct) && words.every((word) => text.includes(word));
+    });
+  }
+
+  showList() {
+    const fitting = this.fitting();
+    const rows = fitting.slice(0, SHOWN).map((index) => {
+      const { question, questionId, tags, correct, reward } = shelf.recordings[index];
+      return h('li', null, h('button', {
+        type: 'button', 'data-index': index, 'aria-current': index === shelf.chosen ? 'true' : null, onclick: () => this.choose(index),
+      },
+        h('span', { class: correct ? 'good' : 'bad', 'aria-label': correct ? 'right' : 'wrong' }, correct ? '✓' : '✗'),
+        h('span', { class: 'text' }, question || questionId),
+        h('span', { class: 'tags' }, [...tags, signed(reward)].join(' · '))));
+    });
+    const more = fitting.length - rows.length;
+    this.list.replaceChildren(...rows, ...(more > 0 ? [h('li', { class: 'quiet' }, `${more.toLocaleString('en')} more: narrow the search`)] : []));
+    if (fitting.length === 0) this.list.append(h('li', { class: 'quiet' }, 'No episode fits.'));
+  }
+
+  choose(index) {
+    this.pause();
+    shelf.chosen = index;
+    for (const button of this.list.querySelectorAll('button')) {
+      const isChosen = Number(button.dataset.index) === index;
+      if (isChosen) button.setAttribute('aria-current', 'true');
+      else button.removeAttribute('aria-current');
+      if (isChosen) button.scrollIntoView({ block: 'nearest' });
+    }
+    const recording = shelf.recordings[index];
+    this.episode = episodeOf(recording);
+    this.show();
+    if (!recording.question) this.lookUp(recording);
+  }
+
+  /** A trajectory holds no question in words; the node may know it. */
+  async lookUp(recording) {
+    const { questions } = await api.questions({ text: recording.questionId, limit: 50 }).catch(() => ({ questions: [] }));
+    const found = questions.find(({ question_id: id }) => id === recording.questionId);
+    if (!found) return;
+    recording.question = found.question_text;
+    recording.tags = [found.database_name, found.difficulty, ...recording.tags];
+    this.showList();
+    if (this.episode.about === recording) this.show();
+  }
+
+  turn(by) {
+    const fitting = this.fitting();
+    const next = fitting[fitting.indexOf(shelf.chosen) + by];
+    if (next !== undefined) this.choose(next);
+  }
+
+  move(by) {
+    this.pause();
+    this.step(by);
+  }
+
+  step(by) {
+    const hasMoved = this.episode.move(by);
+    if (hasMoved) this.show();
+    return hasMoved;
+  }
+
+  toggle() {
+    if (this.timer) return this.pause();
+    if (this.episode.now.chosen === null) this.step(-Infinity);
+    this.timer = setInterval(() => {
+      if (!this.step(1) || this.episode.now.chosen === null) this.pause();
+    }, STEP_MS);
+    this.show();
+  }
+
+  pause() {
+    if (!this.timer) return;
+    clearInterval(this.timer);
+    this.timer = null;
+    this.show();
+  }
+
+  playOn() {
+    playFrom(this.episode.about.questionId, this.episode.past().map((index) => this.episode.moments[index].action));
+  }
+
+  show() {
+    const { episode } = this;
+    const { question, questionId, tags, correct, gold } = episode.about;
+    const past = episode.past();
+    const count = episode.path().length;
+    const isAtEnd = episode.now.chosen === null;
+    const focused = this.stage.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
+    fill(this.stage,
+      h('div', { class: 'head' },
+        h('p', { class: 'eyebrow' }, tags.join(' · ')),
+        h('h1', null, question || questionId),
+        this.controls(past.length, count)),
+      h('ol', { class: 'steps', 'aria-label': 'Steps' }, past.map((index, place) =>
+        stepCard(episode.moments[index], place + 1, { isNow: index === episode.at }))),
+      isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Not right'),
+        ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in all.`));
+    fill(this.side,
+      h('p', { class: 'left-over' }, h('b', null, `${past.length}`), ` of ${count} steps`),
+      strip(episode, count),
+      scorePanel(episode),
+      h('div', { class: 'tools' }, textSwitch()),
+      gold && h('details', { class: 'gold' }, h('summary', null, 'The right answer'), h('p', null, gold.answer), h('pre', null, gold.sql)),
+      h('h2', null, 'Schema'), schemaPanel(episode));
+    if (focused) this.stage.querySelector(`[aria-label=${CSS.escape(focused)}]`)?.focus();
+    this.stage.querySelector('.now')?.scrollIntoView({ block: 'nearest' });
+    announce(past.length > 0 ? episode.now.error || episode.now.result : question);
+  }
+
+  controls(at, count) {
+    const button = (label, sign, run, disabled) => h('button', { type: 'button', 'aria-label': label, title: label, disabled, onclick: run }, sign);
+    return h('div', { class: 'controls', role: 'toolbar', 'aria-label': 'Replay' },
+      button('First', '«', () => this.move(-Infinity), at === 0),
+      button('Back', '‹', () => this.move(-1), at === 0),
+      button(this.timer ? 'Pause' : 'Play', this.timer ? '❚❚' : '▶', () => this.toggle(), count === 0),
+      button('Forward', '›', () => this.move(1), at === count),
+      button('Last', '»', () => this.move(Infinity), at === count),
+      h('span', { class: 'count' }, `${at} / ${count}`),
+      h('button', { type: 'button', class: 'quiet', onclick: () => this.playOn() }, 'Play on from here ', h('kbd', null, 'p')));
+  }
+}

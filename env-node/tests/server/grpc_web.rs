@@ -1,0 +1,107 @@
+//! gRPC-Web by hand over HTTP/1.1, and which pages may use it.
+
+use env_node::{EnvConfig, ServerConfig};
+use prost::Message;
+use proto::v1::{ResetRequest, ResetResponse};
+
+use crate::{
+    Served,
+    raw::{self, Answer},
+};
+
+const RESET: &str = "POST /sqlenv.v1.Env/Reset HTTP/1.1";
+const WEB: &str = "content-type: application/grpc-web+proto";
+
+async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> Answer {
+    let request = ResetRequest {
+        question_id: question_id.to_owned(),
+        ..ResetRequest::default()
+    };
+    let head = [&[RESET, WEB, "x-grpc-web: 1"], headers].concat();
+    raw::request(served.address, &head, &raw::grpc_frame(&request)).await
+}
+
+#[tokio::test]
+async fn a_browser_plays_over_http_1() {
+    let served = Served::start(EnvConfig::default()).await;
+    let answer = reset(&served, "cars-1", &[]).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/grpc-web+proto")
+    );
+
+    let length = u32::from_be_bytes(answer.body[1..5].try_into().unwrap()) as usize;
+    let (message, trailers) = answer.body[5..].split_at(length);
+    let reply = ResetResponse::decode(message).unwrap();
+    assert_eq!(reply.question_id, "cars-1");
+    assert_eq!(trailers[0], 0x80, "a frame of trailers");
+    let trailers = String::from_utf8_lossy(&trailers[5..]).into_owned();
+    assert!(trailers.contains("grpc-status:0"), "{trailers}");
+
+    let answer = reset(&served, "cars-9", &[]).await;
+    assert_eq!(
+        (answer.status, answer.header("grpc-status")),
+        (200, Some("5"))
+    );
+}
+
+#[tokio::test]
+async fn only_pages_of_listed_origins_may_read_answers() {
+    const ALLOWED: &str = "access-control-allow-origin";
+    let preflight = [
+        "OPTIONS /sqlenv.v1.Env/Reset HTTP/1.1",
+        "origin: https://trainer.example",
+        "access-control-request-method: POST",
+        "access-control-request-headers: content-type,x-grpc-web",
+    ];
+    let closed = Served::start(EnvConfig::default()).await;
+    let answer = raw::request(closed.address, &preflight, b"").await;
+    assert_eq!(answer.header(ALLOWED), None);
+    let answer = reset(&closed, "cars-1", &["origin: https://trainer.example"]).await;
+    assert_eq!(answer.header(ALLOWED), None);
+
+    let open = Served::with(ServerConfig {
+        allowed_origins: vec!["https://trainer.example".to_owned()],
+        ..ServerConfig::default()
+    })
+    .await;
+    let answer = raw::request(open.address, &preflight, b"").await;
+    assert_eq!(answer.status, 204);
+    assert_eq!(answer.header(ALLOWED), Some("https://trainer.example"));
+    let headers = answer.header("access-control-allow-headers").unwrap();
+    assert!(headers.contains("x-grpc-web") && headers.contains("authorization"));
+
+    let answer = reset(&open, "cars-1", &["origin: https://trainer.example"]).await;
+    assert_eq!(answer.header(ALLOWED), Some("https://trainer.example"));
+    let exposed = answer.header("access-control-expose-headers").unwrap();
+    assert!(exposed.contains("grpc-status"));
+
+    let answer = reset(&open, "cars-1", &["origin: https://other.example"]).await;
+    assert_eq!(answer.header(ALLOWED), None);
+}
+
+/// Browsers let any page open a socket anywhere; the node does not.
+#[tokio::test]
+async fn a_socket_of_a_foreign_page_is_refused() {
+    let served = Served::with(ServerConfig {
+        allowed_origins: vec!["https://trainer.example".to_owned()],
+        ..ServerConfig::default()
+    })
+    .await;
+    for (origin, is_refused) in [
+        ("origin: https://other.example", true),
+        ("origin: null", true),
+        ("origin: http://node", false),
+        ("origin: https://trainer.example", false),
+        ("x: y", false),
+    ] {
+        let head = ["GET /nothing HTTP/1.1", "upgrade: websocket", origin];
+        let answer = raw::request(served.address, &head, b"").await;
+        assert_eq!(
+            answer.status,
+            if is_refused { 403 } else { 404 },
+            "{origin}"
+        );
+    }
+}

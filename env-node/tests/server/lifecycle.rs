@@ -1,0 +1,117 @@
+//! How connections and nodes end: asked, with time to finish what is under way.
+
+use std::time::Duration;
+
+use env_node::{EnvConfig, ServerConfig, SqlLimits};
+use proto::{EnvClient, Transport, v1::InfoRequest};
+use tokio::{io::AsyncWriteExt, time::timeout};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::{
+    ENDLESS, Served,
+    common::step_request,
+    raw::{self, HTTP2_HELLO, PATIENCE},
+};
+
+const GO_AWAY: u8 = 7;
+
+#[tokio::test]
+async fn a_draining_node_says_so_and_still_serves() {
+    let mut served = Served::with(ServerConfig {
+        drain_seconds: 2.0,
+        ..ServerConfig::default()
+    })
+    .await;
+    let health = async |served: &Served| {
+        let mut client = HealthClient::new(served.transport());
+        let reply = client.check(HealthCheckRequest::default()).await;
+        reply.map(|reply| reply.into_inner().status())
+    };
+    assert_eq!(health(&served).await.unwrap(), ServingStatus::Serving);
+    served.tell_to_stop();
+    while health(&served).await.unwrap() != ServingStatus::NotServing {}
+    // Old connections and new ones.
+    served.assert_well().await;
+    let ended = timeout(PATIENCE, &mut served.server).await;
+    ended.unwrap().unwrap().unwrap();
+    served.client().info(InfoRequest {}).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_call_in_flight_ends_before_the_node_does() {
+    let mut served = Served::start(EnvConfig {
+        sql: SqlLimits {
+            vm_steps: 10_000_000,
+            ..SqlLimits::default()
+        },
+        ..EnvConfig::default()
+    })
+    .await;
+    let token = served.fixture.reset("cars-1", "").await.token;
+    let mut client = served.client();
+    client.info(InfoRequest {}).await.unwrap();
+    let call =
+        tokio::spawn(async move { client.step(step_request(&token, "QUERY", ENDLESS)).await });
+    // On its way, with the connection open: what comes after it on that connection is answered first.
+    served.client().info(InfoRequest {}).await.unwrap();
+    tokio::task::yield_now().await;
+    served.tell_to_stop();
+    let reply = call.await.unwrap().unwrap().into_inner();
+    assert!(reply.observation.unwrap().error.contains("steps of work"));
+    timeout(PATIENCE, served.server)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_end_is_cut_after_the_grace() {
+    let mut served = Served::with(ServerConfig {
+        connection_grace_seconds: 0.2,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut holder = raw::connect(served.address).await;
+    let head = "POST /sqlenv.v1.Env/Info HTTP/1.1\r\nhost: node\r\ncontent-type: application/grpc-web\r\ncontent-length: 5\r\n\r\n";
+    holder.write_all(head.as_bytes()).await.unwrap();
+    served.client().info(InfoRequest {}).await.unwrap();
+    served.tell_to_stop();
+    timeout(PATIENCE, served.server)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    raw::read_to_end(&mut holder).await;
+}
+
+#[tokio::test]
+async fn an_old_connection_makes_way_and_no_call_is_lost() {
+    let served = Served::with(ServerConfig {
+        max_connection_age_seconds: 0.2,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut stream = raw::connect(served.address).await;
+    stream.write_all(HTTP2_HELLO).await.unwrap();
+    let (_, farewell) = raw::frame_of(&mut stream, GO_AWAY).await;
+    assert_eq!(farewell[4..8], [0, 0, 0, 0], "no error");
+
+    // A second of calls over connections that each live for a fifth of it.
+    let list = format!("{0},{0}", served.url());
+    let client = EnvClient::new(Transport::dial(&list).unwrap());
+    let calls = (0..8).map(|_| {
+        let mut client = client.clone();
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                client.info(InfoRequest {}).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! The server over real ports: strangers, slow and hostile peers, secrets, limits, and the ways a node goes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod episodes;
+mod failover;
+mod grpc_web;
+mod lifecycle;
+mod limits;
+mod peers;
+mod raw;
+mod refusals;
+mod security;
+
+use std::net::SocketAddr;
+
+use common::Fixture;
+use env_node::{EnvConfig, EnvError, ServerConfig};
+use proto::{EnvClient, Transport};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+/// A query that runs until its budget ends.
+const ENDLESS: &str = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e, Cars f";
+
+/// A node on a port of its own.
+struct Served {
+    fixture: Fixture,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<Result<(), EnvError>>,
+}
+
+impl Served {
+    async fn start(config: EnvConfig) -> Self {
+        let fixture = Fixture::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(env_node::serve(listener, fixture.node.clone(), async {
+            let _ = stopped.await;
+        }));
+        Self {
+            fixture,
+            address,
+            stop: Some(stop),
+            server,
+        }
+    }
+
+    async fn with(server: ServerConfig) -> Self {
+        Self::start(EnvConfig {
+            server,
+            ..EnvConfig::default()
+        })
+        .await
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::dial(&self.url()).unwrap()
+    }
+
+    /// A client with a connection of its own.
+    fn client(&self) -> EnvClient {
+        EnvClient::new(self.transport())
+    }
+
+    /// Tells the server to stop; it may take its time.
+    fn tell_to_stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Plays an episode over the port: the server is well.
+    async fn assert_well(&self) {
+        let over_tcp = Fixture {
+            client: self.client(),
+            folder: tempfile::tempdir().unwrap(),
+            node: self.fixture.node.clone(),
+        };
+        let actions = [
+            ("DESCRIBE", "Cars"),
+            ("QUERY", "SELECT count(*) FROM Cars"),
+            ("ANSWER", "40"),
+        ];
+        let replies = over_tcp.play("cars-1", "sqlenv-final", &actions).await;
+        assert_eq!(common::rewards(&replies), [0.0, 0.15, 1.0]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Peers that are slow, silent, half gone or hostile harm nobody but themselves.
+
+use env_node::{EnvConfig, ServerConfig};
+use proto::v1::ListQuestionsRequest;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::{
+    Served,
+    raw::{self, HTTP2_HELLO, PATIENCE, frame, grpc_frame, grpc_headers},
+};
+
+const HEADERS: u8 = 1;
+const RESET_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const END_HEADERS: u8 = 4;
+const END_STREAM: u8 = 1;
+
+#[tokio::test]
+async fn garbage_ends_its_own_connection() {
+    let served = Served::start(EnvConfig::default()).await;
+    let hello = |more: &[u8]| [HTTP2_HELLO, more].concat();
+    for (what, bytes) in [
+        ("noise", vec![0xfe; 4_096]),
+        ("a TLS hello", vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]),
+        ("no HTTP", b"EHLO node\r\n\r\n".to_vec()),
+        (
+            "a head without end",
+            [b"GET / HTTP/1.1\r\nx: ".to_vec(), vec![b'y'; 100_000]].concat(),
+        ),
+        ("noise after the preface", hello(&[0xff; 64])),
+        (
+            "a frame beyond the limit",
+            hello(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]),
+        ),
+        ("data of no stream", hello(&frame(0, 0, 7, b"data"))),
+        (
+            "broken headers",
+            hello(&frame(HEADERS, END_HEADERS, 1, &[0xff; 40])),
+        ),
+        (
+            "an even stream",
+            hello(&frame(HEADERS, END_HEADERS, 2, &grpc_headers("/"))),
+        ),
+    ] {
+        let mut stream = raw::connect(served.address).await;
+        stream.write_all(&bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        raw::read_to_end(&mut stream).await;
+        eprintln!("{what}: closed");
+        served.assert_well().await;
+    }
+}
+
+/// A flood of streams that are opened and reset at once makes the server end the connection.
+#[tokio::test]
+async fn rapid_resets_end_the_connection() {
+    let served = Served::start(EnvConfig::default()).await;
+    let mut stream = raw::connect(served.address).await;
+    stream.write_all(HTTP2_HELLO).await.unwrap();
+    let headers = grpc_headers("/sqlenv.v1.Env/Info");
+    let flood = (0..50_000_u32).flat_map(|index| {
+        let id = 2 * index + 1;
+        [
+            frame(HEADERS, END_HEADERS, id, &headers),
+            frame(RESET_STREAM, 0, id, &[0, 0, 0, 8]),
+        ]
+        .concat()
+    });
+    let flood: Vec<u8> = flood.collect();
+    let (mut reader, mut writer) = stream.into_split();
+    // The server closes while this is sent, and that is the point.
+    let sending = tokio::spawn(async move {
+        let _ = writer.write_all(&flood).await;
+        writer
+    });
+    let mut received = Vec::new();
+    let ended = timeout(PATIENCE, reader.read_to_end(&mut received)).await;
+    let _ = ended.expect("the server did not end the connection");
+    drop(sending.await.unwrap());
+    served.assert_well().await;
+}
+
+/// Slow and silent openers are cut off, whatever they speak; a quick caller is served all the while.
+#[tokio::test]
+async fn slow_openers_are_cut_off() {
+    let served = Served::with(ServerConfig {
+        header_seconds: 0.5,
+        connection_grace_seconds: 0.2,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut slow: Vec<TcpStream> = Vec::new();
+    for opening in [
+        &b""[..],
+        b"PRI * HT",
+        HTTP2_HELLO,
+        b"GET /health HT",
+        b"POST /sqlenv.v1.Env/Step HTTP/1.1\r\nhost: node\r\n",
+    ] {
+        for _ in 0..20 {
+            let mut stream = raw::connect(served.address).await;
+            stream.write_all(opening).await.unwrap();
+            slow.push(stream);
+        }
+    }
+    served.assert_well().await;
+    for mut stream in slow {
+        raw::read_to_end(&mut stream).await;
+    }
+    served.assert_well().await;
+}
+
+/// A peer that opens no window for its reply loses the stream, and pays for it alone.
+#[tokio::test]
+async fn a_peer_that_does_not_read_loses_its_stream() {
+    let served = Served::with(ServerConfig {
+        max_call_seconds: 0.3,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut stream = raw::connect(served.address).await;
+    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let body = grpc_frame(&ListQuestionsRequest::default());
+    let call = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &no_window,
+        &frame(
+            HEADERS,
+            END_HEADERS,
+            1,
+            &grpc_headers("/sqlenv.v1.Env/ListQuestions"),
+        ),
+        &frame(0, END_STREAM, 1, &body),
+    ]
+    .concat();
+    stream.write_all(&call).await.unwrap();
+    served.assert_well().await;
+    raw::frame_of(&mut stream, RESET_STREAM).await;
+    served.assert_well().await;
+}
+
+/// A peer that answers no ping is gone, however quiet the network is about it.
+#[tokio::test]
+async fn a_half_open_connection_is_found() {
+    let served = Served::with(ServerConfig {
+        keepalive_interval_seconds: 0.2,
+        keepalive_timeout_seconds: 0.2,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut stream = raw::connect(served.address).await;
+    stream.write_all(HTTP2_HELLO).await.unwrap();
+    raw::read_to_end(&mut stream).await;
+}
+
+/// Headers beyond the limit are refused before a call begins.
+#[tokio::test]
+async fn too_many_headers_are_refused() {
+    let served = Served::start(EnvConfig::default()).await;
+    let long = format!("x: {}", "y".repeat(100_000));
+    let answer = raw::request(served.address, &["GET /health HTTP/1.1", &long], b"").await;
+    assert_eq!(answer.status, 431);
+
+    let mut headers = grpc_headers("/sqlenv.v1.Env/Info");
+    for _ in 0..126 {
+        // x, of 120 bytes, as a literal.
+        headers.extend([&[0, 1, b'x', 120][..], &[b'y'; 120]].concat());
+    }
+    let mut stream = raw::connect(served.address).await;
+    let call = frame(HEADERS, END_HEADERS, 1, &headers);
+    stream
+        .write_all(&[HTTP2_HELLO, &call].concat())
+        .await
+        .unwrap();
+    let (_, block) = raw::frame_of(&mut stream, HEADERS).await;
+    const STATUS_200: u8 = 0x88;
+    assert_ne!(block[0], STATUS_200);
+    served.assert_well().await;
+}

@@ -1,0 +1,276 @@
+//! What a refused caller is told: code, reason, details.
+
+use std::time::Duration;
+
+use env_node::{EnvConfig, ServerConfig, SqlLimits};
+use proto::{
+    EnvClient,
+    v1::{ErrorReason, ListQuestionsRequest, ResetRequest},
+};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::{
+    Served,
+    common::{Fixture, step_request},
+    raw,
+};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+fn with_key(key: &str) -> EnvConfig {
+    EnvConfig {
+        signing_key: Some(key.to_owned().into()),
+        ..EnvConfig::default()
+    }
+}
+
+/// The status's reason, which must be one of the contract's.
+fn reason(status: &Status) -> ErrorReason {
+    let info = status.get_details_error_info().unwrap();
+    assert_eq!(info.domain, "sqlenv");
+    ErrorReason::from_str_name(&format!("ERROR_REASON_{}", info.reason)).unwrap()
+}
+
+async fn refused_step(client: &EnvClient, token: &[u8]) -> Status {
+    let request = step_request(token, "QUERY", "SELECT 1");
+    client.clone().step(request).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_this_nodes_is_refused_with_the_reason() {
+    let served = Served::start(with_key(KEY)).await;
+    let client = served.client();
+    let token = served.fixture.reset("cars-1", "").await.token;
+    let altered = |at: usize| {
+        let mut token = token.clone();
+        token[at] ^= 1;
+        token
+    };
+    let foreign = |config| async { Fixture::new(config).reset("cars-1", "").await.token };
+    let other_key = foreign(with_key("another key of at least thirty-two bytes")).await;
+    let other_rules = foreign(EnvConfig {
+        sql: SqlLimits {
+            rows: 100,
+            ..SqlLimits::default()
+        },
+        ..with_key(KEY)
+    })
+    .await;
+    for (what, token, code, expected) in [
+        (
+            "none",
+            vec![],
+            Code::Unauthenticated,
+            ErrorReason::TokenMalformed,
+        ),
+        (
+            "cut short",
+            token[..20].to_vec(),
+            Code::Unauthenticated,
+            ErrorReason::TokenMalformed,
+        ),
+        (
+            "cut",
+            token[..token.len() - 1].to_vec(),
+            Code::Unauthenticated,
+            ErrorReason::TokenForged,
+        ),
+        (
+            "forged",
+            altered(10),
+            Code::Unauthenticated,
+            ErrorReason::TokenForged,
+        ),
+        (
+            "altered",
+            altered(token.len() - 1),
+            Code::Unauthenticated,
+            ErrorReason::TokenForged,
+        ),
+        (
+            "random",
+            vec![7; 200],
+            Code::Unauthenticated,
+            ErrorReason::TokenForeignKey,
+        ),
+        (
+            "other key",
+            other_key,
+            Code::Unauthenticated,
+            ErrorReason::TokenForeignKey,
+        ),
+        (
+            "other rules",
+            other_rules,
+            Code::FailedPrecondition,
+            ErrorReason::TokenForeignVersion,
+        ),
+    ] {
+        let status = refused_step(&client, &token).await;
+        assert_eq!((status.code(), reason(&status)), (code, expected), "{what}");
+        let precondition = status.get_details_precondition_failure();
+        assert_eq!(
+            precondition.is_some(),
+            code == Code::FailedPrecondition,
+            "{what}"
+        );
+        assert!(status.get_details_retry_info().is_none(), "{what}");
+    }
+    served.assert_well().await;
+}
+
+#[tokio::test]
+async fn an_expired_token_is_refused() {
+    let served = Served::start(EnvConfig {
+        token_ttl_seconds: 0,
+        ..EnvConfig::default()
+    })
+    .await;
+    let token = served.fixture.reset("cars-1", "").await.token;
+    // Good to the end of the second in which it was made.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let status = refused_step(&served.client(), &token).await;
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(reason(&status), ErrorReason::TokenExpired);
+    let failure = status.get_details_precondition_failure().unwrap();
+    assert_eq!(failure.violations[0].r#type, "TOKEN_EXPIRED");
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_met_names_what_is_wrong() {
+    let served = Served::start(EnvConfig::default()).await;
+    let mut client = served.client();
+    for (request, kind) in [
+        (
+            ResetRequest {
+                question_id: "cars-9".to_owned(),
+                ..ResetRequest::default()
+            },
+            "question",
+        ),
+        (
+            ResetRequest {
+                question_id: "x".repeat(100_000),
+                ..ResetRequest::default()
+            },
+            "question",
+        ),
+        (
+            ResetRequest {
+                split: "test".to_owned(),
+                ..ResetRequest::default()
+            },
+            "split",
+        ),
+    ] {
+        let status = client.reset(request).await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status)),
+            (Code::NotFound, ErrorReason::NotFound)
+        );
+        let resource = status.get_details_resource_info().unwrap();
+        assert_eq!(resource.resource_type, kind);
+        assert!(status.message().len() < 1_100, "{}", status.message().len());
+    }
+    for (request, field) in [
+        (
+            ResetRequest {
+                reward_profile: "none".to_owned(),
+                ..ResetRequest::default()
+            },
+            "reward_profile",
+        ),
+        (
+            ResetRequest {
+                step_budget: 1_001,
+                ..ResetRequest::default()
+            },
+            "step_budget",
+        ),
+        (
+            ResetRequest {
+                episode_id: "x".repeat(256),
+                ..ResetRequest::default()
+            },
+            "episode_id",
+        ),
+    ] {
+        let status = client.reset(request).await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status)),
+            (Code::InvalidArgument, ErrorReason::InvalidField)
+        );
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations[0].field, field);
+    }
+    let page = ListQuestionsRequest {
+        page_token: "two".to_owned(),
+        ..ListQuestionsRequest::default()
+    };
+    let status = client.list_questions(page).await.unwrap_err();
+    let violations = status.get_details_bad_request().unwrap().field_violations;
+    assert_eq!(violations[0].field, "page_token");
+}
+
+#[tokio::test]
+async fn a_request_too_long_or_no_request_at_all_is_refused() {
+    let served = Served::start(EnvConfig {
+        argument_bytes: 1_000,
+        server: ServerConfig {
+            max_request_bytes: 3_000,
+            ..ServerConfig::default()
+        },
+        ..EnvConfig::default()
+    })
+    .await;
+    let token = served.fixture.reset("cars-1", "").await.token;
+    let mut client = served.client();
+    let long = |bytes: usize| step_request(&token, "ANSWER", &"x".repeat(bytes));
+    let observed = client.step(long(2_000)).await.unwrap().into_inner();
+    assert!(observed.observation.unwrap().error.contains("1000"));
+    let status = client.step(long(4_000)).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+
+    // Over gRPC-Web, which needs no HTTP/2 frames: a message that does not parse, a method and a service that are not there.
+    let call = |path: &'static str, body: &'static [u8]| async move {
+        let head = [
+            &format!("POST {path} HTTP/1.1"),
+            "content-type: application/grpc-web",
+        ];
+        let answer = raw::request(served.address, &head, body).await;
+        (
+            answer.status,
+            answer.header("grpc-status").map(str::to_owned),
+        )
+    };
+    let call = &call;
+    for (path, body, status) in [
+        ("/sqlenv.v1.Env/Step", &b"\0\0\0\0\x02\xff\xff"[..], "13"),
+        ("/sqlenv.v1.Env/Jump", b"\0\0\0\0\0", "12"),
+        ("/sqlenv.v2.Env/Step", b"\0\0\0\0\0", "12"),
+    ] {
+        assert_eq!(
+            call.clone()(path, body).await,
+            (200, Some(status.to_owned())),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_path_of_grpc_in_another_content_type_is_415() {
+    let served = Served::start(EnvConfig::default()).await;
+    let head = [
+        "POST /sqlenv.v1.Env/Step HTTP/1.1",
+        "content-type: application/json",
+    ];
+    let answer = raw::request(served.address, &head, b"{}").await;
+    assert_eq!(answer.status, 415);
+    assert!(
+        answer.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("application/grpc")
+    );
+}

@@ -1,0 +1,313 @@
+//! Bearer tokens, TLS and certificates of clients.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use env_node::{EnvConfig, EnvError, EnvNode, ServerConfig, TlsConfig};
+use proto::{Credentials, EnvClient, Transport, v1::InfoRequest};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tonic::{Code, Status};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_types::StatusExt;
+
+use crate::{Served, common, raw};
+
+const TOKEN: &str = "a secret of some length";
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+async fn info(address: &str, credentials: &Credentials) -> Result<(), Status> {
+    let transport = Transport::dial_with(address, credentials).unwrap();
+    EnvClient::new(transport)
+        .info(InfoRequest {})
+        .await
+        .map(drop)
+}
+
+#[tokio::test]
+async fn without_the_token_only_health_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::with(ServerConfig {
+        bearer_token_file: Some(write(folder.path(), "token", &format!("{TOKEN}\n"))),
+        ..ServerConfig::default()
+    })
+    .await;
+    let showing = |token: &str| Credentials {
+        bearer_token_file: Some(write(folder.path(), "shown", token)),
+        ..Credentials::default()
+    };
+    info(&served.url(), &showing(TOKEN)).await.unwrap();
+    for credentials in [
+        Credentials::default(),
+        showing("another secret of some length"),
+        showing(&TOKEN[1..]),
+        showing(""),
+    ] {
+        let status = info(&served.url(), &credentials).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        let details = status.get_details_error_info().unwrap();
+        assert_eq!(details.reason, "BEARER_TOKEN_REFUSED");
+    }
+    HealthClient::new(served.transport())
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap();
+
+    // The other languages on the port: what is not there is 404 to those who may know.
+    let get = |header: &'static str| {
+        let address = served.address;
+        async move { raw::request(address, &["GET /nothing HTTP/1.1", header], b"").await }
+    };
+    let refused = get("x: y").await;
+    assert_eq!(refused.status, 401);
+    assert!(
+        refused.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("Bearer")
+    );
+    assert!(
+        refused
+            .header("www-authenticate")
+            .unwrap()
+            .contains("Basic")
+    );
+    assert_eq!(
+        get("authorization: Bearer a secret of some length")
+            .await
+            .status,
+        404
+    );
+    // anyone:a secret of some length
+    let basic = "authorization: Basic YW55b25lOmEgc2VjcmV0IG9mIHNvbWUgbGVuZ3Ro";
+    assert_eq!(get(basic).await.status, 404);
+
+    let web = [
+        "POST /sqlenv.v1.Env/Info HTTP/1.1",
+        "content-type: application/grpc-web",
+    ];
+    let answer = raw::request(served.address, &web, b"\0\0\0\0\0").await;
+    assert_eq!(answer.header("grpc-status"), Some("16"));
+}
+
+#[tokio::test]
+async fn a_token_file_of_no_use_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, part) in [
+        (folder.path().join("absent"), "cannot be read"),
+        (write(folder.path(), "short", "abc"), "holds 3 bytes"),
+    ] {
+        let message = refused_start(ServerConfig {
+            bearer_token_file: Some(path),
+            ..ServerConfig::default()
+        })
+        .await;
+        assert!(
+            message.contains("server.bearer_token_file") && message.contains(part),
+            "{message}"
+        );
+    }
+}
+
+async fn refused_start(server: ServerConfig) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let config = EnvConfig {
+        server,
+        ..EnvConfig::default()
+    };
+    let node = EnvNode::open(common::dataset(folder.path()), config).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let outcome: Result<(), EnvError> =
+        env_node::serve(listener, node, std::future::pending()).await;
+    outcome.unwrap_err().to_string()
+}
+
+/// An authority, and files that it signed.
+struct Authority {
+    folder: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        write(self.folder.path(), "ca.pem", &self.issuer.pem())
+    }
+
+    /// A certificate and its key.
+    fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let folder = self.folder.path();
+        (
+            write(folder, &format!("{name}.pem"), &certificate.pem()),
+            write(folder, &format!("{name}.key"), &key.serialize_pem()),
+        )
+    }
+
+    fn tls(&self, client_ca_file: Option<PathBuf>) -> TlsConfig {
+        let (certificate_file, key_file) = self.sign("localhost");
+        TlsConfig {
+            certificate_file,
+            key_file,
+            client_ca_file,
+        }
+    }
+}
+
+async fn with_tls(tls: TlsConfig) -> (Served, String) {
+    let served = Served::with(ServerConfig {
+        tls: Some(tls),
+        ..ServerConfig::default()
+    })
+    .await;
+    let address = format!("https://localhost:{}", served.address.port());
+    (served, address)
+}
+
+#[tokio::test]
+async fn tls_serves_who_trusts_its_authority() {
+    let authority = Authority::new();
+    let (served, address) = with_tls(authority.tls(None)).await;
+    let trusting = |authority: &Authority| Credentials {
+        ca_file: Some(authority.file()),
+        ..Credentials::default()
+    };
+    info(&address, &trusting(&authority)).await.unwrap();
+    info(&address, &trusting(&Authority::new()))
+        .await
+        .unwrap_err();
+    // In plain text, and by a name that is not in the certificate.
+    info(&served.url(), &Credentials::default())
+        .await
+        .unwrap_err();
+    let by_number = address.replace("localhost", "127.0.0.1");
+    info(&by_number, &trusting(&authority)).await.unwrap_err();
+    info(&address, &trusting(&authority)).await.unwrap();
+}
+
+#[tokio::test]
+async fn mutual_tls_serves_clients_of_its_authority() {
+    let (servers, clients) = (Authority::new(), Authority::new());
+    let (_served, address) = with_tls(servers.tls(Some(clients.file()))).await;
+    let showing = |certificate_and_key_files| Credentials {
+        ca_file: Some(servers.file()),
+        certificate_and_key_files,
+        ..Credentials::default()
+    };
+    info(&address, &showing(Some(clients.sign("trainer"))))
+        .await
+        .unwrap();
+    info(&address, &showing(None)).await.unwrap_err();
+    let stranger = Authority::new();
+    info(&address, &showing(Some(stranger.sign("trainer"))))
+        .await
+        .unwrap_err();
+    info(&address, &showing(Some(clients.sign("actor"))))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn tls_files_of_no_use_are_named() {
+    let authority = Authority::new();
+    let good = || authority.tls(None);
+    let nothing = write(authority.folder.path(), "empty.pem", "");
+    let (_, other_key) = authority.sign("other");
+    for (tls, field) in [
+        (
+            TlsConfig {
+                certificate_file: "absent.pem".into(),
+                ..good()
+            },
+            "server.tls.certificate_file",
+        ),
+        (
+            TlsConfig {
+                certificate_file: nothing.clone(),
+                ..good()
+            },
+            "server.tls.certificate_file",
+        ),
+        (
+            TlsConfig {
+                key_file: nothing.clone(),
+                ..good()
+            },
+            "server.tls.key_file",
+        ),
+        (
+            TlsConfig {
+                key_file: other_key,
+                ..good()
+            },
+            "server.tls.key_file",
+        ),
+        (
+            TlsConfig {
+                client_ca_file: Some(nothing),
+                ..good()
+            },
+            "server.tls.client_ca_file",
+        ),
+    ] {
+        let server = ServerConfig {
+            tls: Some(tls),
+            ..ServerConfig::default()
+        };
+        let message = refused_start(server).await;
+        assert!(message.contains(field), "{field}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_clients_files_of_no_use_are_named() {
+    for (credentials, setting) in [
+        (
+            Credentials {
+                ca_file: Some("absent".into()),
+                ..Credentials::default()
+            },
+            "ca_file",
+        ),
+        (
+            Credentials {
+                certificate_and_key_files: Some(("absent".into(), "absent".into())),
+                ..Credentials::default()
+            },
+            "certificate_and_key_files",
+        ),
+        (
+            Credentials {
+                bearer_token_file: Some("absent".into()),
+                ..Credentials::default()
+            },
+            "bearer_token_file",
+        ),
+    ] {
+        let refused = Transport::dial_with("https://localhost:1", &credentials);
+        let message = refused.unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("cannot use {setting} absent")),
+            "{message}"
+        );
+    }
+}

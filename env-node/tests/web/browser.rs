@@ -1,0 +1,320 @@
+//! A headless Chromium, driven over its DevTools socket.
+//!
+//! Leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary; `SQLENV_WEB_SHOTS` a folder for
+//! pictures, which are else not made.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
+
+const NAMES: [&str; 4] = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome-stable",
+    "google-chrome",
+];
+/// A hung page fails the test by then; nothing is timed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One page of a browser of its own.
+pub(crate) struct Browser {
+    process: Child,
+    _profile: TempDir,
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    calls: u64,
+    session: Value,
+    /// Everything the browser reported, oldest first.
+    events: Vec<Value>,
+}
+
+impl Browser {
+    /// Starts a browser, or says loudly that there is none.
+    pub(crate) async fn start() -> Option<Self> {
+        let Some(binary) = find() else {
+            eprintln!(
+                "SKIPPED: the page was not tried in a browser, since none of {NAMES:?} is on the PATH; install Debian's chromium"
+            );
+            return None;
+        };
+        let profile = tempfile::tempdir().unwrap();
+        let mut process = Command::new(binary)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--hide-scrollbars",
+                "--remote-debugging-port=0",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address = lines
+            .find_map(|line| {
+                Some(
+                    line.ok()?
+                        .strip_prefix("DevTools listening on ")?
+                        .to_owned(),
+                )
+            })
+            .unwrap();
+        // Its further talk has to go somewhere, or it would wait.
+        std::thread::spawn(move || lines.for_each(drop));
+        let (socket, _) = connect_async(address).await.unwrap();
+        let mut browser = Self {
+            process,
+            _profile: profile,
+            socket,
+            calls: 0,
+            session: Value::Null,
+            events: Vec::new(),
+        };
+        let target = browser
+            .call("Target.createTarget", json!({"url": "about:blank"}))
+            .await;
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        browser.session = browser.call("Target.attachToTarget", attach).await["sessionId"].clone();
+        for domain in ["Runtime", "Log", "Network", "Page", "DOM"] {
+            browser.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        browser.look(1280, 860, "light").await;
+        Some(browser)
+    }
+
+    /// Sets size and colours.
+    pub(crate) async fn look(&mut self, width: u32, height: u32, scheme: &str) {
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", metrics)
+            .await;
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        self.call("Emulation.setEmulatedMedia", json!({"features": [feature]}))
+            .await;
+    }
+
+    pub(crate) async fn open(&mut self, address: &str) {
+        self.call("Page.navigate", json!({"url": address})).await;
+    }
+
+    /// The value of an expression; a promise is awaited.
+    pub(crate) async fn value(&mut self, expression: &str) -> Value {
+        let evaluate =
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let reply = self.call("Runtime.evaluate", evaluate).await;
+        assert!(
+            reply.get("exceptionDetails").is_none(),
+            "{expression}: {reply}"
+        );
+        reply["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) async fn wait(&mut self, expression: &str) {
+        let is_true = async {
+            while self.value(&format!("Boolean({expression})")).await != json!(true) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if timeout(PATIENCE, is_true).await.is_err() {
+            let seen = self.value("document.body.innerText").await;
+            panic!(
+                "waited in vain for {expression}; the page shows: {seen}\n{:?}",
+                self.complaints()
+            );
+        }
+    }
+
+    /// The text that a selector's first element shows; waits for the element.
+    pub(crate) async fn text(&mut self, selector: &str) -> String {
+        let element = format!("document.querySelector({})", json!(selector));
+        self.wait(&element).await;
+        let text = self.value(&format!("{element}.innerText")).await;
+        text.as_str().unwrap().to_owned()
+    }
+
+    /// Presses a key: a character, or `Enter`, `ArrowDown`, …; `Ctrl+` before it holds the control key.
+    pub(crate) async fn press(&mut self, chord: &str) {
+        let (key, modifiers) = chord
+            .strip_prefix("Ctrl+")
+            .map_or((chord, 0), |key| (key, 2));
+        let code = match key {
+            "Enter" => 13,
+            "Tab" => 9,
+            "Escape" => 27,
+            "End" => 35,
+            "Home" => 36,
+            "ArrowLeft" => 37,
+            "ArrowUp" => 38,
+            "ArrowRight" => 39,
+            "ArrowDown" => 40,
+            _ => u32::from(key.as_bytes()[0].to_ascii_uppercase()),
+        };
+        let text = match key {
+            "Enter" => "\r",
+            key if key.len() == 1 && modifiers == 0 => key,
+            _ => "",
+        };
+        let mut event = json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers, "text": text});
+        self.call("Input.dispatchKeyEvent", event.clone()).await;
+        event["type"] = json!("keyUp");
+        self.call("Input.dispatchKeyEvent", event).await;
+    }
+
+    /// Types into what has the focus.
+    pub(crate) async fn write(&mut self, text: &str) {
+        self.call("Input.insertText", json!({"text": text})).await;
+    }
+
+    /// Clicks the middle of a selector's first element with the mouse; waits for the element.
+    pub(crate) async fn click(&mut self, selector: &str) {
+        let element = format!("document.querySelector({})", json!(selector));
+        self.wait(&element).await;
+        let middle = self
+            .value(&format!(
+                "(() => {{ const element = {element}; element.scrollIntoView({{block: 'center'}}); \
+                 const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"
+            ))
+            .await;
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({"type": kind, "x": middle[0], "y": middle[1], "button": "left", "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", event).await;
+        }
+    }
+
+    /// Chooses a file in a file picker.
+    pub(crate) async fn choose_file(&mut self, selector: &str, path: &Path) {
+        self.wait(&format!("document.querySelector({})", json!(selector)))
+            .await;
+        let root = self.call("DOM.getDocument", json!({})).await["root"]["nodeId"].clone();
+        let query = json!({"nodeId": root, "selector": selector});
+        let node = self.call("DOM.querySelector", query).await["nodeId"].clone();
+        self.call(
+            "DOM.setFileInputFiles",
+            json!({"nodeId": node, "files": [path]}),
+        )
+        .await;
+    }
+
+    /// Takes pictures, light and dark and of a phone's width, where pictures are wanted.
+    pub(crate) async fn pictures(&mut self, name: &str) {
+        for (look, width, scheme) in [
+            ("phone", 390, "light"),
+            ("dark", 1280, "dark"),
+            ("light", 1280, "light"),
+        ] {
+            self.look(width, 860, scheme).await;
+            self.picture(&format!("{name}-{look}")).await;
+        }
+    }
+
+    async fn picture(&mut self, name: &str) {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a tool for people who look at the page"
+        )]
+        let Ok(folder) = std::env::var("SQLENV_WEB_SHOTS") else {
+            return;
+        };
+        // Let what fades in arrive.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let picture = self
+            .call("Page.captureScreenshot", json!({"format": "png"}))
+            .await;
+        let bytes = BASE64_STANDARD
+            .decode(picture["data"].as_str().unwrap())
+            .unwrap();
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(Path::new(&folder).join(format!("{name}.png")), bytes).unwrap();
+    }
+
+    /// What the browser complained of: exceptions, dialogs, messages of warning or error, violations of the policy.
+    pub(crate) fn complaints(&self) -> Vec<&Value> {
+        let is_complaint = |event: &&Value| {
+            let level = |path: &str| {
+                let level = event.pointer(path).and_then(Value::as_str);
+                matches!(level, Some("error" | "warning" | "assert"))
+            };
+            match event["method"].as_str() {
+                Some("Runtime.exceptionThrown" | "Page.javascriptDialogOpening") => true,
+                Some("Log.entryAdded") => level("/params/entry/level"),
+                Some("Runtime.consoleAPICalled") => level("/params/type"),
+                _ => false,
+            }
+        };
+        self.events.iter().filter(is_complaint).collect()
+    }
+
+    /// The addresses that the page asked for.
+    pub(crate) fn requests(&self) -> Vec<&str> {
+        let sent = self
+            .events
+            .iter()
+            .filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.filter_map(|event| event.pointer("/params/request/url")?.as_str())
+            .collect()
+    }
+
+    async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let mut call = json!({"id": self.calls, "method": method, "params": params});
+        if !self.session.is_null() {
+            call["sessionId"] = self.session.clone();
+        }
+        self.socket
+            .send(Message::text(call.to_string()))
+            .await
+            .unwrap();
+        loop {
+            let message = timeout(PATIENCE, self.socket.next()).await;
+            let Message::Text(text) = message.expect("the browser answers").unwrap().unwrap()
+            else {
+                continue;
+            };
+            let message: Value = serde_json::from_str(&text).unwrap();
+            if message["id"] == call["id"] {
+                assert!(message.get("error").is_none(), "{call}: {message}");
+                return message["result"].clone();
+            }
+            self.events.push(message);
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests look for a browser")]
+fn find() -> Option<PathBuf> {
+    if let Ok(named) = std::env::var("SQLENV_CHROMIUM") {
+        return Some(named.into());
+    }
+    let folders = std::env::var("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
+    NAMES.iter().find_map(|name| {
+        folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
+    })
+}

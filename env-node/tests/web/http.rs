@@ -1,0 +1,96 @@
+//! A node on a real port, and HTTP/1.1 by hand: one connection a request.
+
+use env_node::{EnvConfig, EnvNode};
+use serde_json::Value;
+use std::net::SocketAddr;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+/// A served node; its folder lives as long as this.
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    _folder: TempDir,
+}
+
+/// What came back.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Site {
+    /// Serves a dataset, made in the folder it is given.
+    pub(crate) async fn serve(
+        dataset: fn(&std::path::Path) -> data::Dataset,
+        config: EnvConfig,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let node = EnvNode::open(dataset(folder.path()), config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(env_node::serve(listener, node, std::future::pending()));
+        Self {
+            address,
+            _folder: folder,
+        }
+    }
+
+    /// Sends a request; `head` holds further lines of the head, each with its line end.
+    pub(crate) async fn send(&self, line: &str, head: &str, body: &str) -> Reply {
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n{body}",
+            self.address,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // A refused body is not read to its end; the reply stands all the same.
+        let _ = stream.write_all(request.as_bytes()).await;
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        Reply {
+            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(&format!("GET {path}"), "", "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.post_text(path, &body.to_string()).await
+    }
+
+    pub(crate) async fn post_text(&self, path: &str, body: &str) -> Reply {
+        self.send(
+            &format!("POST {path}"),
+            "Content-Type: application/json\r\n",
+            body,
+        )
+        .await
+    }
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    /// The value of a field of the head.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let start = format!("{name}: ");
+        self.head.lines().find_map(|line| line.strip_prefix(&start))
+    }
+
+    /// The reason of a refusal.
+    pub(crate) fn detail(&self) -> String {
+        self.json()["detail"].as_str().unwrap().to_owned()
+    }
+}

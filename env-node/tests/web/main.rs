@@ -1,0 +1,13 @@
+//! The page `/web`: its routes over a real port, and the page itself in a headless Chromium.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod api;
+mod browser;
+#[path = "../common/mod.rs"]
+mod common;
+mod garage;
+mod http;
+mod page;
+mod replay;
+mod shared;

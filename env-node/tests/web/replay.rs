@@ -1,0 +1,206 @@
+//! Recorded episodes on the page.
+
+use env_node::EnvConfig;
+use serde_json::json;
+
+use crate::{browser::Browser, common, garage, http::Site, page::assert_quiet};
+
+/// Two transcripts as a run writes them, one line that is none, and a trajectory.
+fn recordings() -> String {
+    let components = |progress: f64| json!({"operational": 0.01, "progress": progress, "terminal": 0.0, "clip": 0.0});
+    let step = |action_type: &str, argument: &str, result: &str, reward: f64| json!({"action_type": action_type, "argument": argument, "malformed": false, "result": result, "reward": reward, "components": components(reward)});
+    let transcript = |question: &str, correct: bool, steps: Vec<serde_json::Value>| {
+        json!({
+            "policy": "GRPO", "question_id": "cars-1", "question": question, "database": "cars", "difficulty": "level-1",
+            "gold_sql": "SELECT count(*) FROM Cars", "gold_answer": "40", "correct": correct, "reward": 1.02, "steps": steps,
+        })
+        .to_string()
+    };
+    let mut failed = step("QUERY", "SELEC 1", "", -0.02);
+    failed["error"] = json!("SQL error: near \"SELEC\": syntax error");
+    failed["completion"] = json!(garage::CELL);
+    failed["malformed"] = json!(true);
+    let right = transcript(
+        "How many cars are there?",
+        true,
+        vec![
+            step(
+                "DESCRIBE",
+                "Cars",
+                "Table 'Cars' columns:\n- Id: INTEGER\n- Year: INTEGER\nRow count: 40",
+                0.0,
+            ),
+            failed,
+            step(
+                "QUERY",
+                "SELECT Id,\n Year FROM Cars",
+                "1. 1 | 1971\n2. 2 | 1972\n... (first 2 rows shown, there are more)",
+                0.04,
+            ),
+            step("ANSWER", "40", "Answer submitted: correct.", 1.0),
+        ],
+    );
+    let wrong = transcript(
+        garage::QUESTION,
+        false,
+        vec![step("ANSWER", "1", "Answer submitted: incorrect.", 0.0)],
+    );
+    let trajectory = json!({
+        "question_id": "cars-2", "group_index": 3, "member": 1, "return": 0.0, "correct": false, "scored": true,
+        "messages": [
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "sample", "arguments": "{\"table_name\":\"makers\"}"}}]},
+            {"role": "tool", "tool_call_id": "call_0", "content": "1. 1 | Audi", "is_error": false, "malformed_call": false, "reward": 0.0},
+        ],
+    });
+    format!("{right}\n\nnonsense\n{{}}\n{wrong}\n{trajectory}\n")
+}
+
+#[tokio::test]
+async fn a_recording_is_replayed_and_played_on() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("transcripts.jsonl");
+    std::fs::write(&file, recordings()).unwrap();
+
+    browser
+        .open(&format!("http://{}/web/#/replay", site.address))
+        .await;
+    browser.choose_file("input[type=file]", &file).await;
+    browser
+        .wait("document.querySelectorAll('.recordings button').length === 3")
+        .await;
+    let fault = browser.text(".fault").await;
+    assert!(
+        fault.contains("Line 3") && fault.contains("Line 4: neither"),
+        "{fault}"
+    );
+    assert_eq!(
+        browser.text(".episode h1").await,
+        "How many cars are there?"
+    );
+    assert_eq!(browser.text(".count").await, "0 / 4");
+
+    browser.press("ArrowRight").await;
+    assert!(browser.text(".schema").await.contains("Year"));
+    browser.press("ArrowRight").await;
+    assert!(browser.text(".now .error").await.contains("syntax error"));
+    assert!(
+        browser
+            .text(".now .action")
+            .await
+            .contains("malformed call")
+    );
+    browser.click(".now .completion summary").await;
+    assert_eq!(browser.text(".now .completion pre").await, garage::CELL);
+    browser.press("ArrowRight").await;
+    assert_eq!(
+        browser
+            .text(".now .rows tr:nth-child(2)")
+            .await
+            .split_whitespace()
+            .collect::<Vec<_>>(),
+        ["2", "2", "1972"]
+    );
+    assert_eq!(
+        browser.text(".now caption").await,
+        "first 2 rows shown, there are more"
+    );
+    browser.press("End").await;
+    assert!(
+        browser
+            .text(".ending")
+            .await
+            .starts_with("Right after 4 steps, +1.02")
+    );
+    assert_eq!(browser.text(".count").await, "4 / 4");
+    browser.pictures("replay").await;
+    browser.press("Home").await;
+    assert_eq!(browser.text(".count").await, "0 / 4");
+    browser.click(".controls [aria-label=Play]").await;
+    browser.wait("document.querySelector('.count').innerText === '4 / 4' && document.querySelector('[aria-label=Play]')").await;
+
+    browser.press("j").await;
+    assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
+    browser.press("j").await;
+    browser
+        .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
+        .await;
+    browser.click(".check input").await;
+    browser
+        .wait("document.querySelectorAll('.recordings button').length === 2")
+        .await;
+
+    browser.press("End").await;
+    browser.press("p").await;
+    browser
+        .wait(
+            "document.querySelector('.composer') && document.querySelectorAll('.step').length === 1",
+        )
+        .await;
+    // Two readings of a row, since a cell holds ` | `: it stays a text.
+    assert!(
+        browser
+            .text(".now pre.result")
+            .await
+            .contains("O'Hara | Sons")
+    );
+    assert!(browser.text(".left-over").await.contains("14 of 15"));
+    assert_quiet(&browser, &site);
+}
+
+#[tokio::test]
+async fn a_file_can_be_dropped() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    browser
+        .open(&format!("http://{}/web/#/replay", site.address))
+        .await;
+    browser.wait("document.querySelector('.drop')").await;
+    browser
+        .value(&format!(
+            "(() => {{ const dataTransfer = new DataTransfer(); \
+             dataTransfer.items.add(new File([{}], 'dropped.jsonl')); \
+             document.body.dispatchEvent(new DragEvent('drop', {{ dataTransfer, bubbles: true, cancelable: true }})); }})()",
+            json!(recordings())
+        ))
+        .await;
+    assert_eq!(browser.text(".file").await, "dropped.jsonl");
+    assert_eq!(
+        browser.text(".episode h1").await,
+        "How many cars are there?"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_none_is_named() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.json");
+    browser
+        .open(&format!("http://{}/web/#/replay", site.address))
+        .await;
+    for (content, part) in [
+        ("[1, {}", "The file is no JSON"),
+        ("[1]", "Element 1: neither"),
+        ("{", "Line 1"),
+        ("", "holds no episode"),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        browser.choose_file("input[type=file]", &file).await;
+        browser
+            .wait(&format!(
+                "document.querySelector('.fault')?.innerText.includes({})",
+                json!(part)
+            ))
+            .await;
+    }
+    assert_quiet(&browser, &site);
+}

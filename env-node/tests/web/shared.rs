@@ -1,0 +1,177 @@
+//! OpenEnv's web routes: the environment that visitors share, and those who watch it.
+
+use env_node::EnvConfig;
+use futures::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio_tungstenite::{connect_async, tungstenite::Message};
+
+use crate::{common, http::Site};
+
+async fn site() -> Site {
+    Site::serve(common::dataset, EnvConfig::default()).await
+}
+
+#[tokio::test]
+async fn visitors_share_one_environment() {
+    let site = site().await;
+    let metadata = site.get("/web/metadata").await.json();
+    assert_eq!(metadata["name"], "sql_env");
+    assert!(metadata["description"].is_string());
+    for reply in [
+        site.get("/web/state").await,
+        site.post("/web/step", &json!({"message": "SELECT 1"}))
+            .await,
+    ] {
+        assert_eq!(reply.status, 409);
+        assert!(reply.detail().contains("POST /web/reset first"));
+    }
+
+    let kwargs = json!({"question_id": "cars-1", "episode_id": "mine", "colour": "red"});
+    let start = site.post("/web/reset", &kwargs).await.json();
+    assert_eq!(
+        (&start["reward"], &start["done"]),
+        (&Value::Null, &json!(false))
+    );
+    assert_eq!(start["observation"]["question"], "How many cars are there?");
+    assert!(start["observation"].get("done").is_none());
+
+    let action =
+        json!({"action": {"action_type": "QUERY", "argument": "SELECT 7", "metadata": {}}});
+    let queried = site.post("/web/step", &action).await.json();
+    assert_eq!(queried["observation"]["result"], "1. 7");
+    let answered = site
+        .post("/web/step", &json!({"message": "answer: 40"}))
+        .await
+        .json();
+    assert_eq!(
+        (&answered["reward"], &answered["done"]),
+        (&json!(1.0), &json!(true))
+    );
+    let state = site.get("/web/state").await.json();
+    assert_eq!(state, json!({"episode_id": "mine", "step_count": 2}));
+}
+
+#[tokio::test]
+async fn a_reset_without_wishes_draws() {
+    let site = site().await;
+    let bare = site.send("POST /web/reset", "", "").await;
+    let null = site.post("/web/reset", &Value::Null).await;
+    let empty = site.post("/web/reset", &json!({})).await;
+    for reply in [bare, null, empty] {
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert!(reply.json()["observation"]["question"].is_string());
+    }
+    let id = site.get("/web/state").await.json()["episode_id"].clone();
+    assert_eq!(id.as_str().map(str::len), Some(36), "a UUID: {id}");
+}
+
+#[tokio::test]
+async fn bad_requests_leave_the_environment_as_it_was() {
+    let site = site().await;
+    site.post(
+        "/web/reset",
+        &json!({"question_id": "cars-1", "episode_id": "kept"}),
+    )
+    .await;
+    let deep = format!(
+        r#"{{"action": {}1{}}}"#,
+        "[".repeat(9_999),
+        "]".repeat(9_999)
+    );
+    for (path, body, status) in [
+        ("/web/step", deep.as_str(), 400),
+        ("/web/reset", "nonsense", 400),
+        ("/web/reset", r#"{"seed": "x"}"#, 422),
+        ("/web/reset", r#"{"question_id": "cars-9"}"#, 404),
+        ("/web/reset", r#"{"split": "none"}"#, 404),
+        ("/web/step", "", 400),
+        ("/web/step", "[]", 422),
+        ("/web/step", "{}", 422),
+        ("/web/step", r#"{"action": []}"#, 422),
+        ("/web/step", r#"{"action": {"action_type": "QUERY"}}"#, 422),
+        ("/web/step", r#"{"message": 3}"#, 422),
+    ] {
+        let reply = site.post_text(path, body).await;
+        assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body);
+        assert!(!reply.detail().is_empty());
+    }
+    let state = site.get("/web/state").await.json();
+    assert_eq!(state, json!({"episode_id": "kept", "step_count": 0}));
+}
+
+#[tokio::test]
+async fn watchers_see_each_state() {
+    let site = site().await;
+    let address = format!("ws://{}/ws/ui", site.address);
+    let (mut watcher, _) = connect_async(&address).await.unwrap();
+    let mut next = async || loop {
+        if let Message::Text(text) = watcher.next().await.unwrap().unwrap() {
+            let update: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(update["type"], "state_update");
+            break update["episode_state"].clone();
+        }
+    };
+    let first = next().await;
+    assert_eq!(first["current_observation"], Value::Null);
+    assert_eq!(first["is_reset"], true);
+
+    site.post("/web/reset", &json!({"question_id": "cars-1"}))
+        .await;
+    let reset = next().await;
+    assert_eq!(
+        reset["current_observation"]["question"],
+        "How many cars are there?"
+    );
+    assert_eq!(
+        (&reset["is_reset"], &reset["action_logs"]),
+        (&json!(true), &json!([]))
+    );
+
+    site.post(
+        "/web/step",
+        &json!({"action": {"action_type": "DESCRIBE", "argument": "Cars"}}),
+    )
+    .await;
+    let stepped = next().await;
+    assert_eq!(
+        (&stepped["is_reset"], &stepped["step_count"]),
+        (&json!(false), &json!(1))
+    );
+    let log = &stepped["action_logs"][0];
+    assert_eq!(
+        log["action"],
+        json!({"action_type": "DESCRIBE", "argument": "Cars"})
+    );
+    assert_eq!(
+        (&log["step_count"], &log["done"]),
+        (&json!(1), &json!(false))
+    );
+    assert_eq!(log["observation"], stepped["current_observation"]);
+    let timestamp = log["timestamp"].as_str().unwrap();
+    assert!(
+        timestamp.len() == 25 && timestamp.ends_with("+00:00"),
+        "{timestamp}"
+    );
+}
+
+#[tokio::test]
+async fn watchers_have_a_number_of_places() {
+    let site = site().await;
+    let address = format!("ws://{}/ws/ui", site.address);
+    let mut watchers = Vec::new();
+    for _ in 0..64 {
+        watchers.push(connect_async(&address).await.unwrap().0);
+    }
+    let refused = connect_async(&address).await.unwrap_err().to_string();
+    assert!(refused.contains("503"), "{refused}");
+
+    let mut gone = watchers.pop().unwrap();
+    gone.send(Message::text("anything")).await.unwrap();
+    gone.close(None).await.unwrap();
+    while let Some(Ok(_)) = gone.next().await {}
+    let mut again = connect_async(&address).await;
+    while again.is_err() {
+        tokio::task::yield_now().await;
+        again = connect_async(&address).await;
+    }
+}

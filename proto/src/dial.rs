@@ -1,0 +1,147 @@
+//! From addresses and credentials to channels.
+//!
+//! Invariant: what is wrong with an address or a file is said here, before the first call. Nothing is dialled yet.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tonic::{
+    codegen::http::{HeaderValue, Uri, uri::InvalidUri},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
+
+/// An address or a file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// Not the address of a host by HTTP.
+    #[error(
+        "cannot use address {address:?}: {reason}; give it as http://HOST:PORT or https://HOST:PORT"
+    )]
+    Address {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file of the credentials is no use.
+    #[error("cannot use {setting} {path}: {reason}", path = path.display())]
+    File {
+        /// The field of [`Credentials`].
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to give.
+        reason: String,
+    },
+}
+
+/// What a client shows and whom it trusts; by default nothing, and the system's authorities.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// Authorities, in PEM, that vouch for `https` servers in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// This client's certificate, in PEM, and its private key: for servers that ask for one.
+    pub certificate_and_key_files: Option<(PathBuf, PathBuf)>,
+    /// A secret that the server asks for. Over `http` it crosses the network in the clear.
+    pub bearer_token_file: Option<PathBuf>,
+}
+
+impl Credentials {
+    /// The value of the authorization header, if there is one.
+    pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, TransportError> {
+        const SETTING: &str = "bearer_token_file";
+        let Some(path) = &self.bearer_token_file else {
+            return Ok(None);
+        };
+        let text = read(SETTING, path)?;
+        let token = String::from_utf8_lossy(&text);
+        let value = format!("Bearer {}", token.trim());
+        let mut value = HeaderValue::try_from(value).map_err(|_| TransportError::File {
+            setting: SETTING,
+            path: path.clone(),
+            reason: "its text is not one line of ASCII; give a text file that holds the token"
+                .to_owned(),
+        })?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    fn tls(&self) -> Result<ClientTlsConfig, TransportError> {
+        let mut tls = ClientTlsConfig::new();
+        tls = match &self.ca_file {
+            None => tls.with_enabled_roots(),
+            Some(path) => tls.ca_certificate(Certificate::from_pem(read("ca_file", path)?)),
+        };
+        if let Some((certificate, key)) = &self.certificate_and_key_files {
+            const SETTING: &str = "certificate_and_key_files";
+            tls = tls.identity(Identity::from_pem(
+                read(SETTING, certificate)?,
+                read(SETTING, key)?,
+            ));
+        }
+        Ok(tls)
+    }
+}
+
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TransportError> {
+    fs::read(path).map_err(|error| TransportError::File {
+        setting,
+        path: path.to_owned(),
+        reason: format!("{error}; give a file that this process may read"),
+    })
+}
+
+/// One channel for each address; at least one.
+pub(crate) fn channels(
+    addresses: &str,
+    credentials: &Credentials,
+) -> Result<Vec<Channel>, TransportError> {
+    addresses
+        .split(',')
+        .map(|address| channel(address.trim(), credentials))
+        .collect()
+}
+
+/// Keepalive pings find a dead peer; without them a channel never recovers from a black-holed connection.
+fn channel(address: &str, credentials: &Credentials) -> Result<Channel, TransportError> {
+    let refuse = |reason: String| TransportError::Address {
+        address: address.to_owned(),
+        reason,
+    };
+    let uri = http_uri(address).map_err(refuse)?;
+    let is_secure = uri.scheme_str() == Some("https");
+    let mut endpoint = Endpoint::from(uri);
+    if is_secure {
+        endpoint = endpoint
+            .tls_config(credentials.tls()?)
+            .map_err(|error| refuse(error.to_string()))?;
+    }
+    Ok(endpoint
+        .connect_timeout(Duration::from_secs(5))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .keep_alive_while_idle(true)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(16 << 20)
+        .connect_lazy())
+}
+
+/// tonic takes an address without scheme or host as well, and only fails at each call.
+fn http_uri(address: &str) -> Result<Uri, String> {
+    let uri: Uri = address
+        .parse()
+        .map_err(|error: InvalidUri| error.to_string())?;
+    match uri.scheme_str() {
+        None => return Err("it has no scheme".to_owned()),
+        Some("http" | "https") => {}
+        Some(scheme) => return Err(format!("its scheme is {scheme}")),
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err("it has no host".to_owned());
+    }
+    Ok(uri)
+}

@@ -1,0 +1,95 @@
+//! Several servers of one service: a call that one of them cannot take goes to the next.
+//!
+//! Invariant: a call is sent again only as the same bytes, and a reply is passed on whole or not at all; so for services
+//! whose calls may be repeated, a server that dies costs nothing. Leaves out pauses: a caller that wants to outwait the
+//! death of all servers adds its own.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use http_body_util::{BodyExt, Full};
+use tonic::{
+    Code, Status,
+    body::Body,
+    codegen::{Service, http},
+    transport::Channel,
+};
+use tower::ServiceExt;
+
+use crate::transport::{BoxError, is_timeout};
+
+/// How often each server is asked: one that is well may have closed an old connection just then.
+const ROUNDS: usize = 2;
+
+/// The servers, and which of them answered last.
+#[derive(Clone)]
+pub(crate) struct Failover {
+    channels: Arc<[Channel]>,
+    current: Arc<AtomicUsize>,
+}
+
+impl Failover {
+    pub(crate) fn new(channels: Vec<Channel>) -> Self {
+        Self {
+            channels: channels.into(),
+            current: Arc::default(),
+        }
+    }
+
+    async fn answer(self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let count = self.channels.len();
+        let first = self.current.load(Ordering::Relaxed);
+        let mut attempt = 0;
+        loop {
+            let index = (first + attempt) % count;
+            let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
+            let outcome = exchange(self.channels[index].clone(), copy).await;
+            attempt += 1;
+            if attempt == ROUNDS * count || !is_away(&outcome) {
+                return outcome;
+            }
+            self.current.store((index + 1) % count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One call at one server, its reply read to the end.
+async fn exchange(
+    channel: Channel,
+    request: http::Request<Body>,
+) -> Result<http::Response<Body>, BoxError> {
+    let (head, body) = channel.oneshot(request).await?.into_parts();
+    let body = body.collect().await?;
+    Ok(http::Response::from_parts(head, Body::new(body)))
+}
+
+/// Whether the server, rather than the call, is at fault.
+fn is_away(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
+    match outcome {
+        Err(error) => !is_timeout(&**error),
+        Ok(response) => Status::from_header_map(response.headers())
+            .is_some_and(|status| status.code() == Code::Unavailable),
+    }
+}
+
+impl Service<http::Request<Body>> for Failover {
+    type Response = http::Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}
