@@ -16,13 +16,8 @@ use proto::v1::Action;
 use serde_json::{Map, Value, json};
 
 use super::{
-    SharedFace,
-    action::StepPayload,
-    fields::{Fault, Fields},
-    payload::Payload,
-    python_json,
-    reset::Keywords,
-    session, tools,
+    SharedFace, action::StepPayload, fault::Fault, fields::Fields, payload::Payload, python_json,
+    reset::Keywords, session, tools,
 };
 use crate::error::EnvError;
 

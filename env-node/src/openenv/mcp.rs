@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Face, SharedFace,
-    fields::{self, Fault, Fields},
+    fault::{self, Fault},
+    fields::{self, Fields},
     python_json, python_repr,
     session::SessionError,
     sessions::{Closed, Lease, SharedSession},
@@ -127,7 +128,7 @@ pub(super) async fn answer(face: &Face, own: Option<&Lease>, message: &Value) ->
     let request = match Request::read(message.as_object().unwrap_or(&nothing)) {
         Ok(request) => request,
         Err(faults) => {
-            let complaint = fields::text(&faults, "JsonRpcRequest");
+            let complaint = fault::text(&faults, "JsonRpcRequest");
             let complaint = format!("Invalid request: {complaint}");
             return failure(&Value::Null, RpcError::new(INVALID_REQUEST, complaint));
         }
