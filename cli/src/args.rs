@@ -250,6 +250,10 @@ pub struct EnvNodeArgs {
     /// Address to serve on.
     #[arg(long, default_value = "127.0.0.1:8000", env = "SQLENV_LISTEN")]
     pub listen: std::net::SocketAddr,
+    /// Which of OpenEnv's routes there are: simulation (all) or production (tools and sockets); in place of
+    /// `env.openenv.mode`.
+    #[arg(long, value_name = "MODE", env = "OPENENV_MODE")]
+    pub mode: Option<env_node::Mode>,
     /// Address of /metrics, /livez and /readyz; without it none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,

@@ -36,7 +36,8 @@ pub async fn env_node(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let mut config = RunConfig::resolve(&args.config)?;
+    config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;

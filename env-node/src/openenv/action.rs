@@ -3,7 +3,7 @@
 use proto::v1::Action;
 use serde_json::{Map, Value};
 
-use super::fields::{Fault, Fields};
+use super::{fault::Fault, fields::Fields};
 
 /// The payload of a step.
 #[derive(Debug, PartialEq)]

@@ -1,5 +1,7 @@
 //! Settings of OpenEnv's faces.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::EnvError;
@@ -34,6 +36,21 @@ pub enum Mode {
     Simulation,
     /// No `/reset`, `/step` and `/state`: agents act through tools and sockets alone.
     Production,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    /// Reads a mode in any case.
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name.to_ascii_lowercase().as_str() {
+            "simulation" => Ok(Self::Simulation),
+            "production" => Ok(Self::Production),
+            _ => Err(format!(
+                "unknown mode {name:?}; use simulation or production"
+            )),
+        }
+    }
 }
 
 impl Default for OpenEnvConfig {
@@ -71,5 +88,43 @@ impl OpenEnvConfig {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_settings_are_named() {
+        assert!(OpenEnvConfig::default().validate().is_ok());
+        for (config, field) in [
+            (r#"{"max_sessions": 0}"#, "openenv.max_sessions"),
+            (r#"{"message_bytes": 1000}"#, "openenv.message_bytes"),
+            (r#"{"ping_seconds": 0}"#, "openenv.ping_seconds"),
+            (
+                r#"{"session_idle_seconds": -1}"#,
+                "openenv.session_idle_seconds",
+            ),
+        ] {
+            let config: OpenEnvConfig = serde_json::from_str(config).unwrap();
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn modes_have_names() {
+        assert_eq!("Production".parse(), Ok(Mode::Production));
+        assert_eq!(
+            serde_json::to_string(&Mode::Simulation).unwrap(),
+            "\"simulation\""
+        );
+        assert!(
+            "prod"
+                .parse::<Mode>()
+                .unwrap_err()
+                .contains("use simulation")
+        );
     }
 }

@@ -3,10 +3,18 @@
 //! Invariant: they are made once, at start, and say what this server's mode serves. The page asks for nothing else, so it
 //! reads the same without a network.
 
-use axum::{Json, Router, response::Html, routing::get};
+use axum::{
+    Router,
+    body::Bytes,
+    http::header::CONTENT_TYPE,
+    routing::{MethodRouter, get},
+};
 use serde_json::{Value, json};
 
 use super::{ENVIRONMENT_NAME, Mode, SharedFace, VERSION};
+
+const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
 
 /// Paths that production mode does not have.
 const SIMULATION_PATHS: [&str; 3] = ["/reset", "/step", "/state"];
@@ -15,19 +23,17 @@ pub(super) fn routes(mode: Mode) -> Router<SharedFace> {
     let openapi = openapi(mode);
     let schemas = schemas(&openapi);
     let page = page(&openapi);
-    let document = |value: Value| {
-        get(move || {
-            let value = value.clone();
-            async move { Json(value) }
-        })
-    };
-    let html = |page: String| get(move || async move { Html(page.clone()) });
     Router::new()
-        .route("/metadata", document(metadata()))
-        .route("/schema", document(schemas))
-        .route("/openapi.json", document(openapi))
-        .route("/docs", html(page.clone()))
-        .route("/redoc", html(page))
+        .route("/metadata", document(JSON, metadata().to_string()))
+        .route("/schema", document(JSON, schemas.to_string()))
+        .route("/openapi.json", document(JSON, openapi.to_string()))
+        .route("/docs", document(HTML, page.clone()))
+        .route("/redoc", document(HTML, page))
+}
+
+fn document(content_type: &'static str, text: String) -> MethodRouter<SharedFace> {
+    let body = Bytes::from(text);
+    get(move || async move { ([(CONTENT_TYPE, content_type)], body) })
 }
 
 fn metadata() -> Value {

@@ -12,16 +12,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use proto::v1::Action;
 use serde_json::{Map, Value, json};
 
 use super::{
-    SharedFace,
-    action::StepPayload,
-    fields::{Fault, Fields},
-    payload::Payload,
-    python_json,
-    reset::Keywords,
-    session, tools,
+    SharedFace, action::StepPayload, fault::Fault, fields::Fields, payload::Payload, python_json,
+    reset::Keywords, session, tools,
 };
 use crate::error::EnvError;
 
@@ -146,36 +142,43 @@ pub(super) async fn step(
     State(face): State<SharedFace>,
     body: Bytes,
 ) -> Result<Json<Payload>, Refusal> {
-    let body = required_object_in(&body)?;
-    let mut fields = Fields::of(&body, &["body"]);
+    let (token, action) = read_step(&required_object_in(&body)?)?;
+    let (token, mut payload) = session::step(&face.node, &token, &action).await?;
+    payload.metadata.episode_token = Some(BASE64.encode(token));
+    Ok(Json(payload))
+}
+
+/// The episode's token and the action of a step.
+fn read_step(body: &Map<String, Value>) -> Result<(Vec<u8>, Action), Refusal> {
+    let mut fields = Fields::of(body, &["body"]);
     let action = fields.required_object("action");
     fields.positive("timeout_s");
     fields.short_string("request_id", MAX_REQUEST_ID_CHARS);
     let token = fields.optional_string("episode_token");
     fields.finish()?;
 
-    let action = action.expect("checked by finish: this is a bug");
-    let action = match StepPayload::read(action) {
-        Ok(StepPayload::Act(action)) => action,
-        Ok(StepPayload::CallTool { name, arguments }) => tools::action(&name, &arguments)
-            .map_err(|fault| Refusal::Detail(StatusCode::BAD_REQUEST, fault.to_string()))?,
-        Ok(StepPayload::ListTools) => {
-            let detail = "tools are listed by POST /mcp, method tools/list".to_owned();
-            return Err(Refusal::Detail(StatusCode::BAD_REQUEST, detail));
-        }
-        Err(faults) => return Err(Refusal::Faults(faults.iter().map(Fault::linked).collect())),
-    };
+    let action = read_action(action.expect("checked by finish: this is a bug"))?;
     let Some(token) = token else {
-        tracing::debug!(
-            "a step without episode_token over HTTP: there is no episode to apply it to"
-        );
+        tracing::debug!("a step over HTTP names no episode_token: there is no episode to step");
         return Err(Refusal::Unexpected);
     };
     let token = BASE64.decode(token).map_err(|error| {
-        let detail = format!("episode_token is not base64: {error}; pass it on unchanged");
+        let detail = format!("episode_token is not base64 ({error}); pass it on unchanged");
         Refusal::Detail(StatusCode::BAD_REQUEST, detail)
     })?;
-    let (token, mut payload) = session::step(&face.node, &token, &action).await?;
-    payload.metadata.episode_token = Some(BASE64.encode(token));
-    Ok(Json(payload))
+    Ok((token, action))
+}
+
+fn read_action(data: &Map<String, Value>) -> Result<Action, Refusal> {
+    let refuse = |detail: String| Err(Refusal::Detail(StatusCode::BAD_REQUEST, detail));
+    match StepPayload::read(data) {
+        Ok(StepPayload::Act(action)) => Ok(action),
+        Ok(StepPayload::CallTool { name, arguments }) => {
+            tools::action(&name, &arguments).or_else(|fault| refuse(fault.to_string()))
+        }
+        Ok(StepPayload::ListTools) => {
+            refuse("tools are listed by POST /mcp, method tools/list".to_owned())
+        }
+        Err(faults) => Err(Refusal::Faults(faults.iter().map(Fault::linked).collect())),
+    }
 }

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Face, SharedFace,
-    fields::{self, Fault, Fields},
+    fault::{self, Fault},
+    fields::{self, Fields},
     python_json, python_repr,
     session::SessionError,
     sessions::{Closed, Lease, SharedSession},
@@ -75,10 +76,10 @@ fn read_id(fields: &mut Fields<'_>) -> Value {
         Value::Number(number) if !number.is_f64() => id.clone(),
         other => match fields::int(other) {
             Ok(number) => json!(number as i64),
-            Err(fault) => {
+            Err(why) => {
                 let message = "Input should be a valid string";
                 fields.fault_at(["id", "str"], Fault::new("string_type", message, other));
-                fields.fault_at(["id", "int"], fault);
+                fields.fault_at(["id", "int"], why.fault(other));
                 Value::Null
             }
         },
@@ -127,7 +128,7 @@ pub(super) async fn answer(face: &Face, own: Option<&Lease>, message: &Value) ->
     let request = match Request::read(message.as_object().unwrap_or(&nothing)) {
         Ok(request) => request,
         Err(faults) => {
-            let complaint = fields::text(&faults, "JsonRpcRequest");
+            let complaint = fault::text(&faults, "JsonRpcRequest");
             let complaint = format!("Invalid request: {complaint}");
             return failure(&Value::Null, RpcError::new(INVALID_REQUEST, complaint));
         }
@@ -139,10 +140,15 @@ pub(super) async fn answer(face: &Face, own: Option<&Lease>, message: &Value) ->
 }
 
 fn failure(id: &Value, error: RpcError) -> Value {
+    let RpcError {
+        code,
+        message,
+        data,
+    } = error;
     json!({
         "jsonrpc": "2.0",
         "id": id,
-        "error": {"code": error.code, "message": error.message, "data": error.data},
+        "error": {"code": code, "message": message, "data": data},
     })
 }
 

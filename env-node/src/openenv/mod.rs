@@ -6,6 +6,7 @@
 mod action;
 mod config;
 mod documents;
+mod fault;
 mod fields;
 mod http;
 mod mcp;

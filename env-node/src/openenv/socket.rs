@@ -59,7 +59,7 @@ pub(super) async fn serve(
 ) {
     let mut line = Line::new(socket, Duration::from_secs_f64(face.config.ping_seconds));
     let end = match admission {
-        // The lease ends with this call: before the peer is told.
+        // The lease ends here: before the peer is told.
         Ok(lease) => converse(&mut line, face, dialect, lease).await,
         Err(last_words) => line.say_last(last_words).await,
     };
@@ -73,10 +73,7 @@ pub(super) async fn serve(
     let _ = timeout(Duration::from_secs(CLOSE_SECONDS), farewell).await;
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the session is freed when the conversation ends"
-)]
+/// Answers frame by frame; the lease ends with the conversation.
 async fn converse(line: &mut Line, face: &Face, dialect: Dialect, lease: Lease) -> End {
     let mut ahead = None;
     loop {

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::{
     Face,
     action::StepPayload,
-    fields::{Fault, Fields},
+    fault::Fault,
+    fields::Fields,
     mcp,
     payload::Payload,
     python_json, python_repr,

@@ -7,10 +7,20 @@
 use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use env_node::{Mode, OpenEnvConfig};
-use futures::StreamExt;
+use env_node::{EnvConfig, Mode, OpenEnvConfig, WebConfig};
+use futures::{SinkExt, StreamExt};
+use proptest::{
+    prelude::*,
+    strategy::{Strategy, ValueTree},
+    test_runner::TestRunner,
+};
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_tungstenite::tungstenite::Message;
 use uuid::Uuid;
 
 use crate::server::{Said, Server};
@@ -48,7 +58,11 @@ fn fits(expected: &Value, actual: &Value) -> bool {
 
 #[tokio::test]
 async fn http_as_the_table_says() {
-    let server = Server::start(OpenEnvConfig::default()).await;
+    let server = Server::start_with(EnvConfig {
+        web: WebConfig { enabled: false },
+        ..EnvConfig::default()
+    })
+    .await;
     let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
     for row in &rows {
         let body = row.get("body").map(sent);
@@ -97,6 +111,41 @@ async fn a_server_pushes_nothing() {
         let pushed = timeout(Duration::from_millis(300), socket.0.next()).await;
         assert!(pushed.is_err(), "{path}: {pushed:?}");
     }
+}
+
+/// Frames that are nearly right, and texts that are not: one reply each, from the same session.
+#[tokio::test]
+async fn any_text_gets_one_reply() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut socket = server.socket("/ws").await;
+    let reset = json!({"type": "reset", "data": {"question_id": "cars-1", "episode_id": "E"}});
+    socket.ask(&reset).await;
+    let kind = prop_oneof!["reset", "step", "state", "mcp", "wat"];
+    let data = prop_oneof![
+        Just("null".to_owned()),
+        Just(r#"{"action_type":"SAMPLE","argument":"Cars"}"#.to_owned()),
+        Just(r#"{"type":"call_tool","tool_name":"describe"}"#.to_owned()),
+        Just(r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":[]}}"#.to_owned()),
+        r#"\{"(seed|index|metadata|id)":(-?[0-9]{0,30}|"[a-z]{0,3}"|\[\])\}"#,
+    ];
+    let frame =
+        (kind, data).prop_map(|(kind, data)| format!(r#"{{"type":"{kind}","data":{data}}}"#));
+    // A text that is JSON but no object ends the session, so these begin as one.
+    let texts = prop_oneof![frame, r#"\{[\[\]{}:,"\\ue0-9+.tn \n\u{e9}-]{0,30}"#];
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..500 {
+        let text = texts.new_tree(&mut runner).unwrap().current();
+        socket.send(&text).await;
+        let Said::Json(reply) = socket.next().await else {
+            panic!("{text} ends the session");
+        };
+        let kind = reply["type"].as_str().unwrap();
+        let kinds = ["observation", "state", "mcp", "error"];
+        assert!(kinds.contains(&kind), "{text}: {reply}");
+    }
+    socket.ask(&reset).await;
+    let state = socket.ask(&json!({"type": "state"})).await;
+    assert_eq!(state["data"], json!({"episode_id": "E", "step_count": 0}));
 }
 
 #[tokio::test]
@@ -282,4 +331,49 @@ async fn messages_have_a_limit() {
     let body = json!({"action": {"action_type": "x".repeat(2 << 20)}});
     let (status, _, _) = server.http("POST", "/step", Some(&body.to_string())).await;
     assert_eq!(status, 413);
+}
+
+/// Frames that carry no readable text end the socket: binary as OpenEnv's server says it, the rest by WebSocket's codes.
+#[tokio::test]
+async fn frames_that_cannot_be_read_end_the_socket() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut socket = server.socket("/ws").await;
+    socket
+        .0
+        .send(Message::binary(b"{}".to_vec()))
+        .await
+        .unwrap();
+    assert_eq!(
+        socket.next().await,
+        Said::Json(
+            json!({"type": "error", "data": {"message": "'text'", "code": "SESSION_ERROR"}})
+        )
+    );
+    assert_eq!(socket.next().await, Said::Closed(1000));
+    // Masked with zeros: a text of one byte that is no UTF-8, a frame of a reserved kind, a frame without a mask.
+    for (frame, code) in [
+        (&[0x81, 0x81, 0, 0, 0, 0, 0xff][..], 1007),
+        (&[0x83, 0x80, 0, 0, 0, 0][..], 1002),
+        (&[0x81, 0x02, b'{', b'}'][..], 1002),
+    ] {
+        let mut socket = server.socket("/ws").await;
+        socket.0.get_mut().write_all(frame).await.unwrap();
+        assert_eq!(socket.next().await, Said::Closed(code), "{frame:x?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_text_is_refused() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"POST /reset HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\n\xff";
+    stream.write_all(request).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
+    assert!(
+        reply.ends_with(r#"{"detail":"There was an error parsing the body"}"#),
+        "{reply}"
+    );
 }
