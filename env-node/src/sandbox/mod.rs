@@ -22,6 +22,10 @@ mod text;
 
 #[cfg(test)]
 mod corpus;
+#[cfg(test)]
+mod figures;
+#[cfg(test)]
+mod hostile_files;
 
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
