@@ -315,7 +315,8 @@ fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>
     if pattern.len() > limits::PATTERN_BYTES as usize {
         return Ok(None);
     }
-    let (matched, comparisons) = pattern::matches(pattern, text, dialect);
+    let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
+    let (matched, comparisons) = pattern::matches(pattern, text, dialect, affordable);
     call.spend(comparisons * LOOK_BYTES)?;
-    Ok(Some(Output::Integer(i64::from(matched))))
+    Ok(matched.map(|matched| Output::Integer(i64::from(matched))))
 }
