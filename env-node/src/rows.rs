@@ -89,11 +89,21 @@ impl Rows {
 fn render_row(number: usize, row: &[Cell], limits: &ResultLimits) -> String {
     let mut line = format!("{number}. ");
     for (index, cell) in row.iter().enumerate() {
+        if line.len() > limits.row_bytes {
+            break;
+        }
         if index > 0 {
             line.push_str(" | ");
         }
         match cell {
             Cell::Text(text) => line.push_str(&cut(text, limits.cell_bytes)),
+            Cell::Blob(bytes) => {
+                let shown = &bytes[..bytes.len().min(limits.cell_bytes)];
+                line.push_str(&cut(
+                    &format!("x'{}'", hex::encode(shown)),
+                    limits.cell_bytes,
+                ));
+            }
             other => line.push_str(&cut(&other.to_string(), limits.cell_bytes)),
         }
     }

@@ -83,6 +83,11 @@ impl Meter {
         Ok(())
     }
 
+    /// Bytes that can still be spent.
+    pub(super) fn remaining_bytes(&self) -> u64 {
+        self.budget.saturating_sub(self.spent.load(Relaxed))
+    }
+
     /// Called every [`STEPS_PER_CHECK`] virtual machine steps.
     fn must_stop(&self) -> bool {
         let bytes = u64::from(STEPS_PER_CHECK) * BYTES_PER_UNIT;

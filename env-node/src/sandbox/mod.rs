@@ -5,7 +5,7 @@
 //! a constant clock (`process.rs`); a wall clock behind them all.
 //! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart: whoever
 //! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`). What work units do
-//! not see, arithmetic on texts of thousands of digits and copies of long texts, ends there.
+//! not see, arithmetic on texts of thousands of digits and NOCASE comparisons of long texts, ends there.
 
 mod authorizer;
 mod connection;
@@ -22,6 +22,10 @@ mod text;
 
 #[cfg(test)]
 mod corpus;
+#[cfg(test)]
+mod figures;
+#[cfg(test)]
+mod hostile_files;
 
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 

@@ -33,8 +33,14 @@ enum Part {
     Never,
 }
 
-/// Whether `text` matches `pattern`, and the comparisons made. Both end at their first NUL.
-pub(super) fn matches(pattern: &[u8], text: &[u8], dialect: Dialect) -> (bool, u64) {
+/// Whether `text` matches `pattern`, and the comparisons made; `None` once they are more than `max_comparisons`. Both end at
+/// their first NUL.
+pub(super) fn matches(
+    pattern: &[u8],
+    text: &[u8],
+    dialect: Dialect,
+    max_comparisons: u64,
+) -> (Option<bool>, u64) {
     let parts = parse(pattern, dialect);
     let is_like = matches!(dialect, Dialect::Like { .. });
     let mut comparisons = parts.len() as u64;
@@ -43,27 +49,30 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], dialect: Dialect) -> (bool, u
     let mut retry: Option<(&[u8], usize)> = None;
     loop {
         comparisons += 1;
+        if comparisons > max_comparisons {
+            return (None, comparisons);
+        }
         if matches!(parts.get(next), Some(Part::Many)) {
             next += 1;
             if next == parts.len() {
-                return (true, comparisons);
+                return (Some(true), comparisons);
             }
             retry = Some((rest, next));
             continue;
         }
         let character = read(&mut rest);
         match (parts.get(next), character) {
-            (None, None) => return (true, comparisons),
+            (None, None) => return (Some(true), comparisons),
             (Some(part), Some(character)) if fits(part, character, is_like) => {
                 next += 1;
                 continue;
             }
             // What comes later cannot match either: the text is used up.
-            (Some(_), None) => return (false, comparisons),
+            (Some(_), None) => return (Some(false), comparisons),
             (None | Some(_), Some(_)) => {}
         }
         let Some((from, part)) = &mut retry else {
-            return (false, comparisons);
+            return (Some(false), comparisons);
         };
         read(from);
         (rest, next) = (*from, *part);

@@ -61,18 +61,16 @@ pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u
     let set = CharacterSet::new(set);
     let mut rest = text;
     let mut work = set.work;
-    while sides != Sides::Right {
-        let (length, looked_at) = set.match_length(|length| rest.get(..length));
-        work += looked_at;
-        let Some(length) = length else { break };
-        rest = &rest[length..];
+    if sides != Sides::Right {
+        while let Some(length) = set.match_length(|length| rest.get(..length), &mut work) {
+            rest = &rest[length..];
+        }
     }
-    while sides != Sides::Left {
-        let (length, looked_at) =
-            set.match_length(|length| rest.len().checked_sub(length).map(|start| &rest[start..]));
-        work += looked_at;
-        let Some(length) = length else { break };
-        rest = &rest[..rest.len() - length];
+    if sides != Sides::Left {
+        let last = |rest: &'a [u8], length| Some(&rest[rest.len().checked_sub(length)?..]);
+        while let Some(length) = set.match_length(|length| last(rest, length), &mut work) {
+            rest = &rest[..rest.len() - length];
+        }
     }
     (rest, work)
 }
@@ -161,8 +159,12 @@ impl<'a> CharacterSet<'a> {
         made
     }
 
-    /// Length of the character that `piece` offers, and the bytes looked at.
-    fn match_length<'b>(&self, piece: impl Fn(usize) -> Option<&'b [u8]>) -> (Option<usize>, u64) {
+    /// Length of the character that `piece` offers; adds the bytes looked at to `work`.
+    fn match_length<'b>(
+        &self,
+        piece: impl Fn(usize) -> Option<&'b [u8]>,
+        work: &mut u64,
+    ) -> Option<usize> {
         let single = piece(1)
             .and_then(|piece| self.single[usize::from(piece[0])])
             .map(|place| (place, 1));
@@ -170,12 +172,12 @@ impl<'a> CharacterSet<'a> {
             let place = self.longer.get(piece(*length)?)?;
             Some((*place, *length))
         });
-        let found = longer.chain(single).min();
-        let looked_at = self
+        let lookups = self
             .lengths
             .iter()
             .map(|length| LOOKUP_BYTES + *length as u64);
-        (found.map(|(_, length)| length), 1 + looked_at.sum::<u64>())
+        *work += 1 + lookups.sum::<u64>();
+        longer.chain(single).min().map(|(_, length)| length)
     }
 }
 
