@@ -1,0 +1,18 @@
+"""The committed stubs are the ones that the proto generates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import FOLDER, REPOSITORY, skip_loudly
+from generate_stubs import generate
+
+
+def test_committed_stubs_are_current(tmp_path: Path) -> None:
+    if not (REPOSITORY / "proto").is_dir():
+        skip_loudly("the proto folder is missing: this is not the repository")
+    generate(tmp_path)
+    generated = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    committed = {name: (FOLDER / "v1" / name).read_text() for name in generated}
+    assert len(generated) == 3
+    assert generated == committed, "run `python tests/generate_stubs.py`"
