@@ -7,11 +7,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlenv import EnvUnreachable, GrpcEnv, RetryPolicy
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -69,16 +69,14 @@ class RealNode:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 120
-        while True:
+        # The port listens before the data is built, so only an answer tells that the node serves.
+        patience = RetryPolicy(total_seconds=120, first_pause_seconds=0.05, longest_pause_seconds=0.05)
+        with GrpcEnv(self.address, retry=patience) as env:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
+                env.info()
+            except EnvUnreachable as error:
                 log_text = (self._folder / f"node-{self.port}.log").read_text()
-                assert self._process.poll() is None, f"env-node ended: {log_text}"
-                assert time.monotonic() < deadline, f"env-node does not listen: {log_text}"
-                time.sleep(0.05)
+                raise AssertionError(f"env-node does not serve: {log_text}") from error
 
     def kill(self) -> None:
         """SIGKILL: no drain, no goodbye."""
