@@ -27,31 +27,29 @@ OUTPUT_DIR = os.environ.get("SQLENV_OUTPUT_DIR", "grpo-with-trl")
 # %% [markdown]
 # ## The questions
 #
-# A row names its question; `reset` appends the question and the tables to the last message. The gold answers stay on the node.
+# A row names its question; `reset` appends the question and the tables to the last message. The gold answers stay on the
+# node.
 
 # %%
 INSTRUCTIONS = (
     "Answer the question about the SQL database. Use only the tools, one call per turn: describe the tables you need, run a "
-    "query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, or as [] "
-    "when there is nothing."
+    "query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, or as "
+    "[] when there is nothing."
 )
 
 with GrpcEnv(ADDRESSES) as env:
     questions = list(islice(env.list_questions(split="train"), 1_000))
 
 dataset = Dataset.from_list(
-    [
-        {"prompt": [{"role": "user", "content": INSTRUCTIONS}], "question_id": question.question_id}
-        for question in questions
-    ]
+    [{"prompt": [{"role": "user", "content": INSTRUCTIONS}], "question_id": question.question_id} for question in questions]
 )
 dataset[0]
 
 # %% [markdown]
 # ## The run
 #
-# One instance of `SQLEnvTRL` per rollout. The three rewards add up to the episode's return; they are logged apart. A node that
-# dies is no event here: episodes go on elsewhere by their tokens, and a run that cannot go on stops.
+# One instance of `SQLEnvTRL` per rollout. The three rewards add up to the episode's return; they are logged apart. A node
+# that dies is no event here: episodes go on elsewhere by their tokens, and a run that cannot go on stops.
 
 # %%
 on_gpu = torch.cuda.is_available()
@@ -85,4 +83,6 @@ trainer.train()
 # %%
 for entry in trainer.state.log_history:
     if "reward" in entry:
-        print({name: round(entry[name], 3) for name in ("step", "reward", "rewards/correctness/mean", "tools/call_frequency")})
+        print(
+            {name: round(entry[name], 3) for name in ("step", "reward", "rewards/correctness/mean", "tools/call_frequency")}
+        )

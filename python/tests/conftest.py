@@ -1,4 +1,7 @@
-"""Fixtures: stub nodes, the real binary, folders of their own."""
+"""Fixtures: stub nodes, the real binary, folders of their own.
+
+What is skipped is always reported with its reason (`-ra` in pyproject.toml).
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,6 @@ FOLDER = Path(__file__).parents[1]
 REPOSITORY = FOLDER.parent
 #: Both nodes of a test sign with it.
 SIGNING_KEY = "a key that only tests use, 32 bytes or more"
-
-
-def skip_loudly(reason: str) -> None:
-    """Skips; the reason is on stderr as well, where a log keeps it."""
-    print(f"SKIPPED: {reason}", file=sys.stderr)
-    pytest.skip(reason)
 
 
 @pytest.fixture
@@ -91,7 +88,7 @@ def binary() -> Path:
     found = Path(named) if named else REPOSITORY / "target/release/sqlenv"
     if not found.is_file():
         assert not named, f"SQLENV_BINARY names {named}, which is no file"
-        skip_loudly("no sqlenv binary: run `cargo build --release` or set SQLENV_BINARY")
+        pytest.skip("no sqlenv binary: run `cargo build --release` or set SQLENV_BINARY")
     return found.resolve()
 
 
@@ -123,7 +120,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a self-signed authority that is also the certificate of localhost: key.pem, cert.pem."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        skip_loudly("openssl is missing, so TLS is not tested")
+        pytest.skip("openssl is missing, so TLS is not tested")
     folder = tmp_path_factory.mktemp("certificates")
     subprocess.run(
         f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost "

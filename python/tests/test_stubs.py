@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import FOLDER, REPOSITORY, skip_loudly
+import pytest
+from conftest import FOLDER, REPOSITORY
 from generate_stubs import generate
 
 
 def test_committed_stubs_are_current(tmp_path: Path) -> None:
     if not (REPOSITORY / "proto").is_dir():
-        skip_loudly("the proto folder is missing: this is not the repository")
+        pytest.skip("the proto folder is missing: this is not the repository")
     generate(tmp_path)
     generated = {file.name: file.read_text() for file in tmp_path.iterdir()}
     committed = {name: (FOLDER / "v1" / name).read_text() for name in generated}

@@ -1,7 +1,7 @@
 """TRL's own trainer plays `SQLEnvTRL`: its tool schemas, its parser, its multi-turn tool loop, its rewards.
 
-Opt-in by SQLENV_TEST_TRL=1, since torch is large: needs `trl==1.16.0`, `transformers`, `torch`. The model is tiny and random; as it
-would hardly ever write a tool call, its words are put in its mouth, and everything around them is TRL's.
+Opt-in by SQLENV_TEST_TRL=1, since torch is large: needs `trl==1.16.0`, `transformers`, `torch`. The model is tiny and
+random; as it would hardly ever write a tool call, its words are put in its mouth, and everything around them is TRL's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 import grpc
 import pytest
-from conftest import FOLDER, RealNode, skip_loudly
+from conftest import FOLDER, RealNode
 from sqlenv import RunStopped, SQLEnvTRL, SQLEnvTRLScored
 from sqlenv.rewards import correctness, operational, progress
 from stub_node import Fault, StubNode
 
 if os.environ.get("SQLENV_TEST_TRL") != "1":
-    skip_loudly_reason = "TRL's trainer is tested with SQLENV_TEST_TRL=1, where trl, transformers and torch are installed"
-    print(f"SKIPPED: {skip_loudly_reason}")
-    pytest.skip(skip_loudly_reason, allow_module_level=True)
+    pytest.skip(
+        "TRL's trainer is not tested; SQLENV_TEST_TRL=1 does, where trl and torch are installed", allow_module_level=True
+    )
 
 import torch
 import trl
