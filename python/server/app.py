@@ -6,21 +6,24 @@ status are the binary's.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
 
 
 def main() -> None:
-    """Serves on 0.0.0.0 and `$PORT`, or 8000; arguments go to `sqlenv env-node`, `$SQLENV_BINARY` names the binary."""
+    """Serves on `--host` and `--port`; other arguments go to `sqlenv env-node`. `$SQLENV_BINARY` names the binary."""
+    parser = argparse.ArgumentParser(prog="server", allow_abbrev=False, description=main.__doc__)
+    parser.add_argument("--host", default=os.environ.get("HOST", "0.0.0.0"))
+    parser.add_argument("--port", default=os.environ.get("PORT", "8000"))
+    given, others = parser.parse_known_args()
     binary = os.environ.get("SQLENV_BINARY") or shutil.which("sqlenv")
     if not binary:
         sys.exit("sqlenv is not on PATH; build it with `cargo build --release`, or name it by SQLENV_BINARY")
-    listen = f"0.0.0.0:{os.environ.get('PORT', '8000')}"
-    # A flag given by the caller stands alone: the binary refuses it twice.
-    arguments = sys.argv[1:] if "--listen" in sys.argv else ["--listen", listen, *sys.argv[1:]]
+    host = f"[{given.host}]" if ":" in given.host else given.host
     try:
-        os.execv(binary, [binary, "env-node", *arguments])
+        os.execv(binary, [binary, "env-node", "--listen", f"{host}:{given.port}", *others])
     except OSError as error:
         sys.exit(f"{binary} cannot be run: {error}; name the binary by SQLENV_BINARY")
 

@@ -1,4 +1,4 @@
-"""Fixtures: stub nodes, the real binary, folders of their own.
+"""Fixtures: stub nodes, real nodes, certificates.
 
 What is skipped is always reported with its reason (`-ra` in pyproject.toml).
 """
@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlenv import EnvUnreachable, GrpcEnv, RetryPolicy
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from real_node import RealNode
 from stub_node import StubNode
 
-FOLDER = Path(__file__).parents[1]
-REPOSITORY = FOLDER.parent
-#: Both nodes of a test sign with it.
-SIGNING_KEY = "a key that only tests use, 32 bytes or more"
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -38,47 +34,6 @@ def stub() -> Iterator[Callable[..., StubNode]]:
     yield start
     for node in started:
         node.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class RealNode:
-    """A process of `sqlenv env-node`, which builds its data in `folder` when it is first started there."""
-
-    def __init__(self, binary: Path, folder: Path) -> None:
-        self._binary, self._folder, self.port = binary, folder, free_port()
-        self.start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Starts the process and waits until it serves; on the same port as before."""
-        with (self._folder / f"node-{self.port}.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._binary, "env-node", "--listen", f"127.0.0.1:{self.port}", "--set", f"env.signing_key={SIGNING_KEY}"],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-            )
-        # The port listens before the data is built, so only an answer tells that the node serves.
-        patience = RetryPolicy(total_seconds=120, first_pause_seconds=0.05, longest_pause_seconds=0.05)
-        with GrpcEnv(self.address, retry=patience) as env:
-            try:
-                env.info()
-            except EnvUnreachable as error:
-                log_text = (self._folder / f"node-{self.port}.log").read_text()
-                raise AssertionError(f"env-node does not serve: {log_text}") from error
-
-    def kill(self) -> None:
-        """SIGKILL: no drain, no goodbye."""
-        self._process.kill()
-        self._process.wait()
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +51,7 @@ def binary() -> Path:
 def node_folder(tmp_path_factory: pytest.TempPathFactory, binary: Path) -> Path:
     """A working directory with the project's own data, for any number of nodes."""
     folder = tmp_path_factory.mktemp("env-node")
-    node = RealNode(binary, folder)
-    node.kill()
+    RealNode(binary, folder).kill()
     return folder
 
 
@@ -135,6 +89,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels that look for a replaced node every 50 ms, so that a test need not wait for it."""
-    options = [("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
-    monkeypatch.setattr("sqlenv.channels._OPTIONS", [("grpc.initial_reconnect_backoff_ms", 100), *options])
+    """Channels that look for a replaced node every 100 ms, so that a test need not wait for it."""
+    names = ("initial", "min", "max")
+    monkeypatch.setattr("sqlenv.channels._OPTIONS", [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in names])

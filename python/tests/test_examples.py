@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FOLDER, RealNode
+from real_node import RealNode
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_an_episode_and_two_baselines(
@@ -18,7 +20,7 @@ def test_an_episode_and_two_baselines(
 ) -> None:
     monkeypatch.setenv("SQLENV_ADDRESSES", real_node().address)
     monkeypatch.chdir(node_folder)
-    cells = runpy.run_path(str(FOLDER / "examples/episode_and_baselines.py"))
+    cells = runpy.run_path(str(EXAMPLES / "episode_and_baselines.py"))
     cells["env"].close()
     baselines = cells["baselines"]
     assert baselines["oracle"]["accuracy"] == 1.0

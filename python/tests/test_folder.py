@@ -10,9 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import FOLDER, free_port
+from real_node import free_port
 from sqlenv import GrpcEnv
 
+FOLDER = Path(__file__).parents[1]
 #: The oldest release whose rules for folders differ, and the newest.
 RELEASES = ["openenv-core==0.2.3", "openenv==0.10.0"]
 
@@ -48,9 +49,9 @@ def test_the_server_is_the_binary(binary: Path, node_folder: Path) -> None:
     port = free_port()
     # A process of its own: what is tested is that it becomes another.
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("server"), "--log", "error"],
+        [Path(sys.executable).with_name("server"), "--host", "127.0.0.1", "--port", str(port), "--log", "error"],
         cwd=node_folder,
-        env={**os.environ, "SQLENV_BINARY": str(binary), "PORT": str(port)},
+        env={**os.environ, "SQLENV_BINARY": str(binary)},
     )
     try:
         with GrpcEnv(f"127.0.0.1:{port}") as env:

@@ -8,8 +8,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import RealNode
 from pydantic import ValidationError
+from real_node import RealNode
 from sqlenv import SQLAction, SQLEnv, SQLObservation, SQLState
 from stub_openenv import SCHEMA, StubOpenEnv
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from conftest import RealNode
+from real_node import RealNode
 from sqlenv import EnvRefused, Episode, GrpcEnv, RetryPolicy, SQLEnvTRL
 from sqlenv.rewards import correctness
 

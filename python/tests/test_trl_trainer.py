@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
-from conftest import FOLDER, RealNode
+from real_node import RealNode
 from sqlenv import RunStopped, SQLEnvTRL, SQLEnvTRLScored
 from sqlenv.rewards import correctness, operational, progress
 from stub_node import Fault, StubNode
@@ -36,8 +36,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 Stub = Callable[..., StubNode]
+EXAMPLE = Path(__file__).parents[1] / "examples/grpo_with_trl.py"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 WORDS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
 
@@ -180,8 +182,6 @@ def test_a_lost_node_stops_the_run_and_its_words_reach_no_model(stub: Stub, mode
 
 
 def test_a_lost_node_stops_the_asynchronous_worker_too(stub: Stub) -> None:
-    worker = pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker")
-    (loop,) = [kind for kind in vars(worker).values() if hasattr(kind, "_execute_tool_calls")][:1]
     node = stub()
     env = SQLEnvTRL.configured(addresses=node.address, retry_seconds=0.2)()
     env.reset(seed=0)
@@ -191,7 +191,7 @@ def test_a_lost_node_stops_the_asynchronous_worker_too(stub: Stub) -> None:
 
         def run() -> Any:
             calls = [{"function": {"name": "query", "arguments": {"sql": "SELECT 1"}}}]
-            return asyncio.run(loop._execute_tool_calls(context, calls, {"query": env.query}))
+            return asyncio.run(_AsyncRolloutLoop._execute_tool_calls(context, calls, {"query": env.query}))
 
         messages, _, failures = run()
         assert (messages[0]["content"], failures) == ("1. SELECT 1", 0)
@@ -212,7 +212,7 @@ def test_the_example_runs_on_a_tiny_model(
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    cells = runpy.run_path(str(FOLDER / "examples/grpo_with_trl.py"))
+    cells = runpy.run_path(str(EXAMPLE))
     trainer = cells["trainer"]
     assert trainer.state.global_step == 2
     assert [entry["rewards/correctness/mean"] for entry in trainer.state.log_history if "reward" in entry] == [0.0, 0.0]
