@@ -22,8 +22,9 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # gRPC's name for the time that one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # The retries of this package resume on other nodes; gRPC's own would only add to them.
     ("grpc.enable_retries", 0),
 ]
