@@ -1,0 +1,47 @@
+"""Clients of `sqlenv`'s environment: SQL databases that language models explore by reinforcement learning.
+
+`GrpcEnv` for any trainer, `SQLEnvTRL` for TRL, `SQLEnv` for OpenEnv. Nothing of OpenEnv is imported before `SQLEnv` is asked
+for: its import takes seconds, and gRPC users need none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .channels import Security
+from .errors import EnvError, EnvRefused, EnvUnreachable, RunStopped
+from .grpc_env import Episode, GrpcEnv
+from .retry import RetryPolicy
+from .trl_env import Settings, SQLEnvTRL, SQLEnvTRLScored
+
+if TYPE_CHECKING:
+    from .client import SQLEnv
+    from .models import SQLAction, SQLObservation, SQLState
+
+__all__ = [
+    "EnvError",
+    "EnvRefused",
+    "EnvUnreachable",
+    "Episode",
+    "GrpcEnv",
+    "RetryPolicy",
+    "RunStopped",
+    "SQLAction",
+    "SQLEnv",
+    "SQLEnvTRL",
+    "SQLEnvTRLScored",
+    "SQLObservation",
+    "SQLState",
+    "Security",
+    "Settings",
+]
+
+_OPENENV = {"SQLEnv": "client", "SQLAction": "models", "SQLObservation": "models", "SQLState": "models"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OPENENV:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_OPENENV[name]}"), name)

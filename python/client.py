@@ -1,0 +1,40 @@
+"""SQLEnv over OpenEnv's WebSocket protocol, for those who have OpenEnv's habits.
+
+A thin subclass: connections, sync and async use are OpenEnv's. One connection is one session and ends with its
+node; trainers that must outlive a node use `GrpcEnv`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openenv.core import EnvClient
+from openenv.core.client_types import StepResult
+
+from .models import SQLAction, SQLObservation, SQLState
+
+
+class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
+    """A client of an env-node's OpenEnv face.
+
+    Example:
+        with SQLEnv("http://127.0.0.1:8000").sync() as env:
+            result = env.reset(seed=7)
+            result = env.step(SQLAction(action_type="QUERY", argument="SELECT count(*) FROM airports"))
+            print(result.observation.result, result.reward, env.state().step_count)
+    """
+
+    def _step_payload(self, action: SQLAction) -> dict[str, Any]:
+        payload: dict[str, Any] = action.model_dump()
+        return payload
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[SQLObservation]:
+        observation = dict(payload.get("observation", {}))
+        reward, done = payload.get("reward"), payload.get("done", False)
+        # Servers of either protocol version: metadata lies in the observation, beside it, or nowhere.
+        observation.setdefault("metadata", payload.get("metadata") or {})
+        seen = SQLObservation(**observation, reward=reward, done=done)
+        return StepResult(observation=seen, reward=reward, done=done)
+
+    def _parse_state(self, payload: dict[str, Any]) -> SQLState:
+        return SQLState(**payload)

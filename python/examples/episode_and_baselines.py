@@ -1,0 +1,122 @@
+# %% [markdown]
+# # An episode, and two baselines
+#
+# An agent is asked a question about a database of which it knows the tables' names. It may DESCRIBE and SAMPLE tables,
+# QUERY, and ANSWER, which ends the episode. Needs a node: `sqlenv env-node`, in the folder in which this runs.
+#
+# `SQLENV_ADDRESSES` names the nodes; `SQLENV_QUESTIONS` the node's file of questions with their gold answers, for the
+# oracle; `SQLENV_EPISODES` how many questions the baselines play.
+
+# %%
+import json
+import os
+import random
+import re
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from sqlenv import Episode, GrpcEnv
+from sqlenv.trl_env import as_text
+
+ADDRESSES = os.environ.get("SQLENV_ADDRESSES", "http://127.0.0.1:8000")
+QUESTIONS = Path(os.environ.get("SQLENV_QUESTIONS", "data/build/questions/eval.jsonl"))
+EPISODES = int(os.environ.get("SQLENV_EPISODES", "50"))
+
+env = GrpcEnv(ADDRESSES)
+[f"{split.name}: {split.question_count}" for split in env.info().splits]
+
+# %% [markdown]
+# ## An episode
+#
+# The same seed draws the same question.
+
+# %%
+episode = env.reset(split="train", seed=7)
+print(episode.observation.question)
+print(episode.observation.schema_info)
+
+# %%
+table = re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE)[0]
+observation = episode.step("DESCRIBE", table)
+print(observation.result)
+
+# %% [markdown]
+# What the agent does wrong is an observation, too, and costs a step.
+
+# %%
+observation = episode.step("QUERY", f"SELECT no_such_column FROM {table}")
+print(observation.error, observation.reward, observation.budget_remaining, sep="\n")
+
+# %% [markdown]
+# An episode is a value: a fork goes its own way, and nothing it does can be seen here.
+
+# %%
+guess = episode.fork()
+print(guess.step("ANSWER", "42").result, "· over:", guess.done, "· the episode itself:", episode.done)
+
+# %% [markdown]
+# ## Two baselines
+#
+# A policy maps an episode to its next action. The random one draws from what a newcomer could try. The oracle has the gold
+# SQL and the gold answer of each question; it shows what an episode can earn.
+
+# %%
+Policy = Callable[[Episode], tuple[str, str]]
+
+
+def random_policy(episode: Episode) -> tuple[str, str]:
+    """Any action, on any table it has heard of; as a function of the episode, so that a run can be repeated."""
+    draw = random.Random(f"{episode.episode_id}/{episode.observation.step_count}")
+    table = draw.choice(re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE))
+    return draw.choice(
+        [
+            ("DESCRIBE", table),
+            ("SAMPLE", table),
+            ("QUERY", f"SELECT count(*) FROM {table}"),
+            ("QUERY", f"SELECT * FROM {table}"),
+            ("ANSWER", str(draw.randrange(20))),
+        ]
+    )
+
+
+def oracle_policy(solutions: dict[str, dict]) -> Policy:
+    """Describes the tables that matter, runs the gold SQL, answers."""
+
+    def act(episode: Episode) -> tuple[str, str]:
+        solution = solutions[episode.question_id]
+        actions = [("DESCRIBE", table) for table in solution["tables_involved"]]
+        actions += [("QUERY", solution["gold_sql"]), ("ANSWER", as_text(solution["gold_answer"]))]
+        return actions[episode.observation.step_count]
+
+    return act
+
+
+def evaluate(policy: Policy, question_ids: list[str]) -> dict[str, float]:
+    """Plays each question once."""
+    played = []
+    for question_id in question_ids:
+        episode = env.reset(question_id=question_id)
+        while not episode.done:
+            episode.step(*policy(episode))
+        played.append(episode)
+    return {
+        "episodes": len(played),
+        "accuracy": sum(episode.correct for episode in played) / len(played),
+        "mean return": sum(episode.episode_return for episode in played) / len(played),
+        "mean steps": sum(episode.observation.step_count for episode in played) / len(played),
+    }
+
+
+# %%
+question_ids = [question.question_id for question in islice(env.list_questions(split="eval"), EPISODES)]
+baselines = {"random": evaluate(random_policy, question_ids)}
+if QUESTIONS.is_file():
+    with QUESTIONS.open(encoding="utf-8") as lines:
+        solutions = {record["question_id"]: record for record in map(json.loads, lines)}
+    baselines["oracle"] = evaluate(oracle_policy(solutions), question_ids)
+else:
+    print(f"no oracle: {QUESTIONS} is missing; name the node's file of questions by SQLENV_QUESTIONS")
+
+for name, result in baselines.items():
+    print(name, {key: round(value, 3) for key, value in result.items()})

@@ -1,0 +1,1 @@
+"""Starts an env-node where OpenEnv's tools expect a server."""

@@ -1,0 +1,94 @@
+"""Fixtures: stub nodes, real nodes, certificates.
+
+What is skipped is always reported with its reason (`-ra` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from real_node import RealNode
+from stub_node import StubNode
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def stub() -> Iterator[Callable[..., StubNode]]:
+    """Starts stub nodes, and stops them after the test."""
+    started: list[StubNode] = []
+
+    def start(**settings: object) -> StubNode:
+        started.append(StubNode(**settings).start())
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.stop()
+
+
+@pytest.fixture(scope="session")
+def binary() -> Path:
+    """The binary that SQLENV_BINARY names, or the workspace's release build."""
+    named = os.environ.get("SQLENV_BINARY")
+    found = Path(named) if named else REPOSITORY / "target/release/sqlenv"
+    if not found.is_file():
+        assert not named, f"SQLENV_BINARY names {named}, which is no file"
+        pytest.skip("no sqlenv binary: run `cargo build --release` or set SQLENV_BINARY")
+    return found.resolve()
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory, binary: Path) -> Path:
+    """A working directory with the project's own data, for any number of nodes."""
+    folder = tmp_path_factory.mktemp("env-node")
+    RealNode(binary, folder).kill()
+    return folder
+
+
+@pytest.fixture
+def real_node(binary: Path, node_folder: Path) -> Iterator[Callable[[], RealNode]]:
+    """Starts real nodes over the same data, and kills them after the test."""
+    started: list[RealNode] = []
+
+    def start() -> RealNode:
+        started.append(RealNode(binary, node_folder))
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.kill()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a self-signed authority that is also the certificate of localhost: key.pem, cert.pem."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is missing, so TLS is not tested")
+    folder = tmp_path_factory.mktemp("certificates")
+    subprocess.run(
+        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost "
+        "-keyout key.pem -out cert.pem",
+        shell=True,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels that look for a replaced node every 100 ms, so that a test need not wait for it."""
+    names = ("initial", "min", "max")
+    monkeypatch.setattr("sqlenv.channels._OPTIONS", [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in names])

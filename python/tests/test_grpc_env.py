@@ -1,0 +1,182 @@
+"""`GrpcEnv` against nodes that fail at the chosen call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from sqlenv import EnvRefused, EnvUnreachable, Episode, GrpcEnv, RetryPolicy, Security
+from sqlenv.channels import split_addresses
+from stub_node import QUESTIONS, Fault, StubNode
+
+Stub = Callable[..., StubNode]
+QUICK = RetryPolicy(total_seconds=20.0, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+ACTIONS = [("DESCRIBE", "cars"), ("QUERY", "bad sql"), ("QUERY", "SELECT 1"), ("ANSWER", "39")]
+
+
+def play(episode: Episode) -> list[bytes]:
+    return [episode.step(*action).SerializeToString(deterministic=True) for action in ACTIONS]
+
+
+def test_an_episode_is_played_and_its_rewards_are_summed(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        episode = env.reset(question_id="cars_0000", episode_id="mine", step_budget=9)
+        assert (episode.episode_id, episode.question_id) == ("mine", "cars_0000")
+        assert episode.observation.budget_remaining == 9
+        rewards = []
+        for action in ACTIONS:
+            rewards.append(episode.step(*action).reward)
+        assert episode.done and episode.correct
+        assert episode.episode_return == pytest.approx(sum(rewards))
+        assert episode.rewards.progress == pytest.approx(0.3)
+
+
+def test_a_fork_goes_its_own_way(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        episode = env.reset()
+        episode.step("DESCRIBE", "cars")
+        twin = episode.fork()
+        twin.step("ANSWER", "39")
+        assert (twin.done, twin.rewards.terminal) == (True, 1.0)
+        assert (episode.done, episode.rewards.terminal) == (False, 0.0)
+        episode.step("QUERY", "SELECT 1")
+        assert list(episode.observation.action_history) == ["DESCRIBE cars", "QUERY SELECT 1"]
+
+
+def test_questions_are_listed_over_all_pages(stub: Stub) -> None:
+    with GrpcEnv(stub().address) as env:
+        assert list(env.list_questions()) == QUESTIONS
+        assert env.info().environment_version == "stub"
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL"])
+def test_what_another_attempt_cures_is_tried_again(stub: Stub, code: str) -> None:
+    undisturbed = play(GrpcEnv(stub().address).reset())
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        node.faults = [Fault(grpc.StatusCode[code])] * 3
+        assert play(episode) == undisturbed
+    assert node.calls == ["Reset"] + ["Step"] * (3 + len(ACTIONS))
+
+
+@pytest.mark.parametrize("code", ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
+def test_what_no_attempt_cures_is_raised_at_once_with_its_reason(stub: Stub, code: str) -> None:
+    node = stub(faults=[Fault(grpc.StatusCode[code], reason="TOKEN_FORGED")])
+    with GrpcEnv(node.address, retry=QUICK) as env, pytest.raises(EnvRefused, match="refuses Info: on demand") as refused:
+        env.info()
+    assert (refused.value.code, refused.value.reason) == (grpc.StatusCode[code], "TOKEN_FORGED")
+    assert node.calls == ["Info"]
+
+
+def test_the_pause_that_a_node_asks_for_is_kept(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", pauses.append)
+    node = stub(faults=[Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.25), Fault(grpc.StatusCode.UNAVAILABLE)])
+    with GrpcEnv(node.address, retry=RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)) as env:
+        env.info()
+    assert len(pauses) == 2
+    assert 0.25 <= pauses[0] <= 0.251
+    assert pauses[1] <= 0.001
+
+
+def test_other_nodes_are_tried_before_any_pause(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pause(seconds: float) -> None:
+        assert seconds == 0.0
+
+    monkeypatch.setattr("sqlenv.grpc_env.time.sleep", no_pause)
+    broken = [stub(faults=[Fault(grpc.StatusCode.UNAVAILABLE)] * 9) for _ in range(2)]
+    whole = stub()
+    with GrpcEnv([node.address for node in [*broken, whole]]) as env:
+        episode = env.reset()
+        episode.step("DESCRIBE", "cars")
+        # It stays with the node that answered.
+        assert whole.calls == ["Reset", "Step"]
+        assert all(len(node.calls) <= 1 for node in broken)
+
+
+def test_episodes_begin_on_the_nodes_in_turn(stub: Stub) -> None:
+    nodes = [stub(), stub()]
+    with GrpcEnv(",".join(node.address for node in nodes)) as env:
+        for _ in range(10):
+            env.reset()
+    assert [len(node.calls) for node in nodes] == [5, 5]
+
+
+def test_an_episode_outlives_its_node(stub: Stub) -> None:
+    undisturbed = play(GrpcEnv(stub().address).reset())
+    first, second = stub(), stub()
+    with GrpcEnv([first.address, second.address], retry=QUICK) as env:
+        episodes = [env.reset() for _ in range(2)]
+        played = [[episode.step(*ACTIONS[0]).SerializeToString(deterministic=True)] for episode in episodes]
+        first.stop()
+        for episode, transcript in zip(episodes, played, strict=True):
+            transcript += [episode.step(*action).SerializeToString(deterministic=True) for action in ACTIONS[1:]]
+    assert played == [undisturbed, undisturbed]
+
+
+def test_a_replaced_node_goes_on_with_the_episode(stub: Stub, quick_reconnect: None) -> None:
+    undisturbed = play(GrpcEnv(stub().address).reset())
+    node = stub()
+    with GrpcEnv(node.address, retry=QUICK) as env:
+        episode = env.reset()
+        node.stop()
+        replaced = threading.Timer(0.3, lambda: stub(port=node.port))
+        replaced.start()
+        assert play(episode) == undisturbed
+        replaced.join()
+
+
+def test_an_unreachable_node_is_named_after_the_time_for_retries(stub: Stub) -> None:
+    node = stub()
+    retry = RetryPolicy(total_seconds=0.2, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+    with GrpcEnv(node.address, retry=retry) as env:
+        episode = env.reset()
+        before = episode.token
+        node.stop()
+        with pytest.raises(EnvUnreachable, match=f"Step failed on {node.address} for 0.2 s") as unreachable:
+            episode.step("DESCRIBE", "cars")
+    assert unreachable.value.code is grpc.StatusCode.UNAVAILABLE
+    assert (episode.token, episode.done) == (before, False)
+
+
+def test_the_bearer_token_is_sent(stub: Stub, tmp_path: Path) -> None:
+    node, file = stub(), tmp_path / "token"
+    file.write_text("secret\n")
+    with GrpcEnv(node.address, security=Security(bearer_token_file=str(file))) as env:
+        env.info()
+    with GrpcEnv(node.address) as env:
+        env.info()
+    assert node.authorizations == ["Bearer secret", ""]
+
+
+def test_tls_with_client_certificates(stub: Stub, certificates: Path) -> None:
+    key, certificate = str(certificates / "key.pem"), str(certificates / "cert.pem")
+    pem = [(certificates / name).read_bytes() for name in ("key.pem", "cert.pem")]
+    node = stub(tls=[*pem, pem[1]])
+    with GrpcEnv(node.address, security=Security(certificate, certificate, key)) as env:
+        assert env.info().environment_version == "stub"
+    once = RetryPolicy(total_seconds=0.0)
+    with GrpcEnv(node.address, retry=once, security=Security(certificate)) as env, pytest.raises(EnvUnreachable):
+        env.info()
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("a:1", ("http://a:1",)),
+        (" a:1, https://b:2/ ,", ("http://a:1", "https://b:2")),
+        (["http://a:1", "b:2"], ("http://a:1", "http://b:2")),
+    ],
+)
+def test_addresses(given: str | list[str], found: tuple[str, ...]) -> None:
+    assert split_addresses(given) == found
+
+
+@pytest.mark.parametrize(("given", "message"), [("", "no address"), ([], "no address"), ("ftp://a:1", "scheme 'ftp'")])
+def test_bad_addresses_are_named(given: str | list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split_addresses(given)

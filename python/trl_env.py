@@ -1,0 +1,275 @@
+"""SQLEnv as TRL's `environment_factory` wants it: one instance per rollout, public methods are the model's tools.
+
+Invariant: a tool answers with what the environment said and nothing else. Faults of nodes are retried inside and the episode
+is resumed by its token; what cannot be cured raises `RunStopped`, which TRL does not catch. What the model does wrong (bad
+SQL, missing or needless arguments, calls after the end) is text. Leaves out rewards (rewards.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from .channels import DEFAULT_ADDRESS, Security
+from .errors import EnvError, RunStopped
+from .grpc_env import Episode, GrpcEnv
+from .rendering import observation_text, tool_text
+from .retry import RetryPolicy
+
+#: What each call after the end of an episode costs (SQLEnv's adapter).
+POST_EPISODE_PENALTY = -0.1
+_OVER = "Error: Episode is over."
+
+Tool = TypeVar("Tool", bound=Callable[..., str])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an `SQLEnvTRL`; each can come from the environment variable `SQLENV_` + its name in capitals."""
+
+    #: Env-nodes, separated by commas.
+    addresses: str = DEFAULT_ADDRESS
+    #: Where questions are looked up by text and drawn by seed; empty: everywhere. A row's `split` goes before it.
+    split: str = ""
+    #: Actions per episode; 0: the node's default.
+    step_budget: int = 0
+    #: Reward profile; empty: the node's default.
+    reward_profile: str = ""
+    #: Seconds for which failed calls are tried again before the run is stopped.
+    retry_seconds: float = RetryPolicy.total_seconds
+    #: See `Security`; empty: none.
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    bearer_token_file: str = ""
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """The defaults, overridden by environment variables.
+
+        Raises:
+            ValueError: A variable that should hold a number does not.
+        """
+        given: dict[str, Any] = {}
+        for setting in fields(cls):
+            name = f"SQLENV_{setting.name.upper()}"
+            if text := os.environ.get(name, ""):
+                try:
+                    given[setting.name] = type(getattr(cls, setting.name))(text)
+                except ValueError as error:
+                    raise ValueError(f"{name} is {text!r}; give a number") from error
+        return cls(**given)
+
+
+def _tool(method: Tool) -> Tool:
+    """Calls `method` with the arguments that it names, as text; the model's other ones do not count.
+
+    `wraps` keeps the signature and the docstring from which TRL builds the tool's schema.
+    """
+    (parameter,) = [name for name in method.__annotations__ if name != "return"]
+
+    @functools.wraps(method)
+    def call(self: SQLEnvTRL, *positional: object, **arguments: object) -> str:
+        value = positional[0] if positional else arguments.get(parameter)
+        return method(self, as_text(value))
+
+    return call  # type: ignore[return-value]
+
+
+class SQLEnvTRL:
+    """A SQL database to explore by tools, for `GRPOTrainer(environment_factory=SQLEnvTRL, …)`.
+
+    Each dataset row names its question: by `question_id`, or by `question_text` (with `database_name` and `split` where the
+    text alone is not unique), or as the one that `seed` draws. The same row plays the same question in every member of a
+    group.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Takes its settings from the environment variables where none are given; connects at the first reset."""
+        self._settings = settings or Settings.from_environment()
+        self._calls_after_end = 0
+        #: The episode; None before the first reset and after one that failed.
+        self.episode: Episode | None = None
+        #: Why the episode is lost; None while it is not.
+        self.fault: EnvError | None = None
+
+    @classmethod
+    def configured(cls, **settings: Any) -> Callable[[], SQLEnvTRL]:
+        """A factory for `environment_factory` with these `Settings`; it can be pickled, as asynchronous GRPO asks."""
+        return functools.partial(cls, replace(Settings.from_environment(), **settings))
+
+    @property
+    def scorable(self) -> bool:
+        """Whether there is an episode that no fault cut short."""
+        return self.episode is not None and self.fault is None
+
+    @property
+    def penalty(self) -> float:
+        """What calls after the end cost; 0 or less."""
+        return POST_EPISODE_PENALTY * self._calls_after_end
+
+    def reset(self, **row: Any) -> str:
+        """Starts an episode on the row's question and returns the first observation; other columns do not count."""
+        self.episode, self.fault, self._calls_after_end = None, None, 0
+        settings = self._settings
+        client = _client(settings, os.getpid())
+        self.episode = client.env.reset(
+            **client.question_of(row, settings.split),
+            reward_profile=settings.reward_profile,
+            step_budget=settings.step_budget,
+        )
+        # TRL glues the text to the row's last message.
+        return "\n\n" + observation_text(self.episode.observation)
+
+    @_tool
+    def describe(self, table_name: str) -> str:
+        """Shows a table's columns with their types, and how many rows it has.
+
+        Args:
+            table_name: Name of the table.
+
+        Returns:
+            The columns and the row count.
+        """
+        return self._step("DESCRIBE", table_name)
+
+    @_tool
+    def sample(self, table_name: str) -> str:
+        """Shows the first rows of a table.
+
+        Args:
+            table_name: Name of the table.
+
+        Returns:
+            Up to five rows.
+        """
+        return self._step("SAMPLE", table_name)
+
+    @_tool
+    def query(self, sql: str) -> str:
+        """Runs a read-only SQL query on the database.
+
+        Args:
+            sql: One SELECT statement in SQLite's dialect.
+
+        Returns:
+            The first rows of the result, or the error.
+        """
+        return self._step("QUERY", sql)
+
+    @_tool
+    def answer(self, value: str) -> str:
+        """Submits the final answer and ends the episode.
+
+        Args:
+            value: A single value, a comma-separated list, rows written col1 | col2, or [] when there is nothing.
+
+        Returns:
+            Whether the answer is right.
+        """
+        return self._step("ANSWER", value)
+
+    def _step(self, action_type: str, argument: str) -> str:
+        if self.episode is None or self.fault is not None:
+            raise RunStopped("a tool was called without an episode; call reset first") from self.fault
+        if self.episode.done:
+            self._calls_after_end += 1
+            return _OVER
+        try:
+            return tool_text(self.episode.step(action_type, argument))
+        except EnvError as fault:
+            self.fault = fault
+            raise RunStopped(f"episode {self.episode.episode_id} is lost: {fault}") from fault
+
+
+class SQLEnvTRLScored(SQLEnvTRL):
+    """The same with its own reward, for trainers that show reward functions no environments (asynchronous GRPO)."""
+
+    def get_reward(self) -> float | None:
+        """The episode's return and penalties; None where there is nothing to score."""
+        if self.episode is None or not self.scorable:
+            return None
+        return self.episode.episode_return + self.penalty
+
+
+def as_text(value: object) -> str:
+    """An argument of a tool call as text; models also write numbers, lists, rows and nulls where text is asked for."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        # JSON can spell halves of surrogate pairs, which cannot be sent.
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        if not value:
+            return "[]"
+        if any(isinstance(item, list) for item in value):
+            return "\n".join(" | ".join(map(as_text, row)) if isinstance(row, list) else as_text(row) for row in value)
+        return ", ".join(map(as_text, value))
+    return as_text(json.dumps(value, ensure_ascii=False))
+
+
+@dataclass
+class _Client:
+    """A connection that all instances of one process and one configuration share, with its index of questions."""
+
+    env: GrpcEnv
+    #: Per split: the ids of the questions with a text, by (text, database).
+    _ids: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
+
+    def question_of(self, row: Mapping[str, Any], default_split: str) -> dict[str, Any]:
+        """The arguments of `GrpcEnv.reset` that choose the row's question."""
+        split = row.get("split") or default_split
+        if question_id := row.get("question_id"):
+            return {"question_id": str(question_id)}
+        if text := row.get("question_text"):
+            return {"question_id": self._by_text(str(text), str(split), row.get("database_name"))}
+        if (seed := row.get("seed")) is not None:
+            return {"split": str(split), "seed": int(seed)}
+        raise ValueError(
+            f"the row with columns {sorted(row)} names no question; give question_id, question_text or seed, "
+            "so that all members of a group play the same one"
+        )
+
+    def _by_text(self, text: str, split: str, database_name: Any) -> str:
+        if split not in self._ids:
+            self._ids[split] = self._index(split)
+        by_database = self._ids[split].get(text, {})
+        found = [
+            question_id
+            for database, ids in sorted(by_database.items())
+            if database_name in (None, "", database)
+            for question_id in ids
+        ]
+        if not found:
+            raise ValueError(f"no question of split {split or 'any'!r} reads {text!r}; give question_id")
+        if len(found) > 1:
+            shown: Sequence[str] = found[:5]
+            raise ValueError(
+                f"{len(found)} questions read {text!r}, among them {', '.join(shown)}; give question_id, or database_name "
+                "and split"
+            )
+        return found[0]
+
+    def _index(self, split: str) -> dict[str, dict[str, list[str]]]:
+        index: dict[str, dict[str, list[str]]] = {}
+        for question in self.env.list_questions(split=split):
+            by_database = index.setdefault(question.question_text, {})
+            by_database.setdefault(question.database_name, []).append(question.question_id)
+        return index
+
+
+@functools.cache
+def _client(settings: Settings, _process_id: int) -> _Client:
+    """The client of these settings. By process, because connections do not survive a fork."""
+    security = Security(
+        settings.ca_file or None,
+        settings.certificate_file or None,
+        settings.key_file or None,
+        settings.bearer_token_file or None,
+    )
+    retry = RetryPolicy(total_seconds=settings.retry_seconds)
+    return _Client(GrpcEnv(settings.addresses, retry=retry, security=security))
