@@ -180,6 +180,7 @@ fn asked(env: &str, questions: &[Question]) -> Asked {
         dataset: format!("the questions of {env}"),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
+        eval_queries_in_train: None,
     }
 }
 
