@@ -9,7 +9,6 @@ use proto::v1::Trajectory;
 use crate::{
     play::{Seat, Table},
     policies::Policy,
-    rollout::RolloutLimits,
 };
 
 /// Which demonstrations to make.
@@ -23,9 +22,8 @@ pub struct Demonstrations<'a> {
     pub concurrency: usize,
 }
 
-/// Has a scripted policy play the questions, in their order. An episode that broke off is left out, and so is one that a
-/// model could not have played within the table's limits: a turn is too long, or the context limit cut it into several
-/// segments, so that what its later turns answer is no longer in sight.
+/// Has a scripted policy play the questions, in their order. An episode that broke off is left out, and so is one that is
+/// longer than a context, or was cut into several segments, so that what its later turns answer is no longer in sight.
 pub async fn demonstrate(
     policy: &dyn Policy,
     table: &Table,
@@ -53,13 +51,11 @@ pub async fn demonstrate(
     played
         .into_iter()
         .map(|played| played.trajectory)
-        .filter(|trajectory| trajectory.scored && is_within(trajectory, &table.limits))
+        .filter(|trajectory| trajectory.scored && fits(trajectory, table.limits.max_context_tokens))
         .collect()
 }
 
-/// Scripts heed no limit on tokens; what is trained on must.
-fn is_within(trajectory: &Trajectory, limits: &RolloutLimits) -> bool {
-    let mut turns = trajectory.turns.iter();
-    matches!(trajectory.segments.as_slice(), [segment] if segment.tokens.len() <= limits.max_context_tokens)
-        && turns.all(|turn| turn.completion_tokens as usize <= limits.max_completion_tokens)
+/// Scripts heed no limit on tokens, and a last answer is never cut; what is trained on must be bounded.
+fn fits(trajectory: &Trajectory, max_context_tokens: usize) -> bool {
+    matches!(trajectory.segments.as_slice(), [segment] if segment.tokens.len() <= max_context_tokens)
 }
