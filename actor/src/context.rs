@@ -119,12 +119,6 @@ impl Context {
         }
     }
 
-    /// The closed segments and the open one.
-    #[must_use]
-    pub fn into_segments(self) -> Vec<Segment> {
-        self.segments
-    }
-
     /// Elides results, oldest first, until a quarter of the limit is free besides the room wanted, so that segments stay
     /// few; then, only as far as the room wanted demands, drops whole turns and at last elides the newest result.
     fn give_way(&mut self, wanted_tokens: usize) {
@@ -224,7 +218,7 @@ mod tests {
                 tokens: 1
             }
         );
-        let segments = context.into_segments();
+        let segments = context.segments().to_vec();
         assert_eq!(segments.len(), 1);
         assert_eq!(segments[0].mask, [0, 0, 1, 1, 0, 0, 0, 1]);
         assert_eq!(
@@ -301,7 +295,7 @@ mod tests {
                 context.push_result(if cut { &[5] } else { &[] }, &vec![3; result], WANTED);
                 prop_assert!(context.room_tokens() >= WANTED, "room is made for a whole completion");
             }
-            let segments = context.into_segments();
+            let segments = context.segments().to_vec();
             let mut sampled = Vec::new();
             for segment in &segments {
                 prop_assert!(segment.tokens.len() <= limit);

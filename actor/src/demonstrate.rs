@@ -22,8 +22,8 @@ pub struct Demonstrations<'a> {
     pub concurrency: usize,
 }
 
-/// Has a scripted policy play the questions, in their order. An episode that broke off is left out, and so is one that the
-/// context limit cut into several segments: what its later turns answer is no longer in sight.
+/// Has a scripted policy play the questions, in their order. An episode that broke off is left out, and so is one that is
+/// longer than a context, or was cut into several segments, so that what its later turns answer is no longer in sight.
 pub async fn demonstrate(
     policy: &dyn Policy,
     table: &Table,
@@ -51,6 +51,11 @@ pub async fn demonstrate(
     played
         .into_iter()
         .map(|played| played.trajectory)
-        .filter(|trajectory| trajectory.scored && trajectory.segments.len() == 1)
+        .filter(|trajectory| trajectory.scored && fits(trajectory, table.limits.max_context_tokens))
         .collect()
+}
+
+/// Scripts heed no limit on tokens, and a last answer is never cut; what is trained on must be bounded.
+fn fits(trajectory: &Trajectory, max_context_tokens: usize) -> bool {
+    matches!(trajectory.segments.as_slice(), [segment] if segment.tokens.len() <= max_context_tokens)
 }

@@ -4,6 +4,7 @@
 //! episode is led back to where it stood by the actions already taken; equal actions give equal observations, which is
 //! checked, so neither completions nor coordinates change.
 
+use policy::Coordinates;
 use proto::v1::{Action, Observation, ResetRequest, ResetResponse, StepRequest, StepResponse};
 
 use crate::{
@@ -83,9 +84,17 @@ impl<'a> Session<'a> {
 }
 
 async fn reset(table: &Table, seat: &Seat) -> Result<ResetResponse, ActorError> {
+    let Coordinates {
+        run_seed,
+        group,
+        member,
+        ..
+    } = seat.coordinates;
     let request = ResetRequest {
         question_id: seat.question_id.clone(),
-        seed: seat.coordinates.run_seed,
+        seed: run_seed,
+        // Episodes that take the same actions stay apart: a node tells the retry of a step by its token.
+        episode_id: format!("{run_seed:x}/{group}/{member}"),
         reward_profile: table.reward_profile.clone(),
         step_budget: table.step_budget,
         ..ResetRequest::default()

@@ -44,7 +44,7 @@ impl Assembler {
                 self.open = Some((header, body));
             }
             Some(Part::Chunk(chunk)) => self.append(&chunk)?,
-            None => return Err(broken(0, "a part is empty")),
+            Some(Part::Finished(_)) | None => return Err(broken(0, "a part is empty")),
         }
         self.finished()
     }
@@ -121,21 +121,25 @@ impl Snapshots {
         }
     }
 
-    /// Waits for a snapshot newer than all before. Reconnects where the stream ends; not cancel safe.
+    /// Waits for a snapshot newer than all before; none once the run is over. Reconnects where the stream ends; not cancel
+    /// safe.
     ///
     /// # Errors
     /// The learner stays away, or sends broken snapshots again and again.
-    pub async fn next(&mut self) -> Result<Snapshot, ActorError> {
+    pub async fn next(&mut self) -> Result<Option<Snapshot>, ActorError> {
         let mut broken_left = BROKEN_LIMIT;
         loop {
             let Some(part) = self.next_part().await? else {
                 continue;
             };
+            if matches!(part.part, Some(Part::Finished(_))) {
+                return Ok(None);
+            }
             match self.assembler.push(part) {
                 Ok(None) => {}
                 Ok(Some(snapshot)) => {
                     self.after_version = Some(snapshot.policy_version);
-                    return Ok(snapshot);
+                    return Ok(Some(snapshot));
                 }
                 Err(error) if broken_left == 0 => return Err(error),
                 Err(error) => {

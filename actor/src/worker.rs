@@ -64,11 +64,13 @@ async fn work(
 ) -> Result<(), ActorError> {
     let terms = join(&learner, actor_id, config).await?;
     let mut snapshots = Snapshots::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
-    let first = snapshots.next().await?;
+    let Some(first) = snapshots.next().await? else {
+        return Ok(());
+    };
     let (actor, published) = Actor::new(env, learner, actor_id, config, terms, &first)?;
     tokio::select! {
         over = actor.play_groups(config.concurrent_groups) => over,
-        error = actor.follow(snapshots, published) => error,
+        over = actor.follow(snapshots, published) => over,
     }
 }
 
@@ -156,20 +158,20 @@ impl Actor {
         Ok((actor, published))
     }
 
-    /// Gives each new snapshot to the engine; returns only on error.
+    /// Gives each new snapshot to the engine, until the run is over: what is still played then is of no use.
     async fn follow(
         &self,
         mut snapshots: Snapshots,
         published: watch::Sender<u64>,
     ) -> Result<(), ActorError> {
-        loop {
-            let snapshot = snapshots.next().await?;
+        while let Some(snapshot) = snapshots.next().await? {
             self.engine
                 .swap(snapshot.policy_version, weights(&snapshot)?)
                 .await?;
             metrics::set_policy_version(snapshot.policy_version);
             published.send_replace(snapshot.policy_version);
         }
+        Ok(())
     }
 
     /// Plays until one loop hears that the run is over, or fails: what the others still play is of no use then.

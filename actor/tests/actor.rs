@@ -103,6 +103,22 @@ async fn trajectories_do_not_depend_on_who_plays() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_actor_in_mid_group_hears_that_the_run_is_over() {
+    let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);
+    let (env, client) = (FakeEnv::hanging().client(), learner.client());
+    let playing = actor::run(env, client, "a", config(2, 1), std::future::pending());
+    let finishing = async {
+        while learner.claimed() == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        learner.finish();
+    };
+    let (over, ()) = tokio::join!(playing, finishing);
+    over.unwrap();
+    assert!(learner.submitted().is_empty());
+}
+
 /// Masks, turns and segments agree; each log-probability is the learner's for its segment, bit for bit.
 fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
     let decoder = Decoder::new(&model.config, weights, Use::Train).unwrap();

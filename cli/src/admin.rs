@@ -8,12 +8,16 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use axum::{Router, http::StatusCode, routing::get};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+
+/// How often recorded samples are summed up.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Whether the role takes work now; shared with the role.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +49,14 @@ pub async fn serve(address: SocketAddr, ready: Ready) -> Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot serve the admin port on {address}; choose another with --admin")
     })?;
+    let upkept = metrics.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            // Without it samples pile up for as long as nobody scrapes.
+            upkept.run_upkeep();
+        }
+    });
     let router = Router::new()
         .route("/metrics", get(move || async move { metrics.render() }))
         .route("/livez", get(|| async { "ok" }))

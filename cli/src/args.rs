@@ -55,7 +55,7 @@ pub struct ConfigArgs {
     /// A TOML file of settings; what it leaves out comes from the preset.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// One setting, for example `learner.learning_rate=3e-5`; may be repeated.
+    /// One setting, for example `learner.optimizer.learning_rate=3e-5`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Seed of every random number in the run.

@@ -271,6 +271,16 @@ impl RunConfig {
                 bail!("warm_start.{name} is {share}; a share lies between 0 and 1");
             }
         }
+        let (points, checkpoints) = (
+            self.evaluation.every_steps,
+            self.learner.checkpoint.every_steps,
+        );
+        if points > 0 && (checkpoints == 0 || !points.is_multiple_of(checkpoints)) {
+            bail!(
+                "evaluation.every_steps is {points} and learner.checkpoint.every_steps {checkpoints}; checkpoints are \
+                 what is evaluated, so give a multiple of it, or 0 for no points"
+            );
+        }
         self.learner.validate().context("in [learner]")?;
         self.warm_start
             .oracle
@@ -449,6 +459,7 @@ mod tests {
             ("seed", "KEY=VALUE"),
             ("actors.count=0", "actors.count"),
             ("warm_start.hasty_share=2", "hasty_share"),
+            ("evaluation.every_steps=15", "evaluation.every_steps is 15"),
         ] {
             let error = format!("{:#}", resolve(&[set]).unwrap_err());
             assert!(error.contains(part), "{set}: {error}");

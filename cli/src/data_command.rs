@@ -39,10 +39,13 @@ fn check(dir: &Path) -> Result<()> {
     let report = data::check(dir, None)?;
     stdout::print(&report)?;
     if !report.is_clean() {
-        bail!(
-            "{} does not pass; build it again with `sqlenv data build`",
-            dir.display()
-        );
+        let is_own = data::Manifest::read(dir).is_ok();
+        let remedy = if is_own {
+            "build it again with `sqlenv data build --out DIR`"
+        } else {
+            "correct its files, or get them anew"
+        };
+        bail!("{} does not pass; {remedy}", dir.display());
     }
     Ok(())
 }

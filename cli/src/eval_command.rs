@@ -63,7 +63,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         PolicyName::Model => {
             let engine = examiner.engine(&model, 0)?;
             (
-                run::PolicyName::Base,
+                run::PolicyName::Model,
                 Box::new(examiner.model(&engine, mode)),
             )
         }
@@ -101,7 +101,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
 fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     let given = &args.config;
     let of_run = match &given.model {
-        Some(model) if given.preset.is_none() && given.config.is_none() => run_of(model),
+        Some(model) if given.preset.is_none() && given.config.is_none() => run_of(model)?,
         _ => None,
     };
     let mut config = match of_run {
@@ -124,13 +124,22 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
 }
 
 /// The settings of the run that `model` is a part of: its `model`, `warm-start` or `checkpoints/step_N/hf`.
-fn run_of(model: &Path) -> Option<(PathBuf, RunConfig)> {
-    let model = model.canonicalize().ok()?;
-    model.ancestors().skip(1).take(3).find_map(|dir| {
-        let path = dir.join("config.toml");
-        let config = RunConfig::read(&path).ok()?;
-        Some((path, config))
-    })
+fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
+    let Ok(model) = model.canonicalize() else {
+        return Ok(None);
+    };
+    let mut settings = model
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .map(|dir| dir.join("config.toml"));
+    let Some(path) = settings.find(|path| path.is_file()) else {
+        return Ok(None);
+    };
+    let config = RunConfig::read(&path).context(
+        "the settings of the model's run cannot be used; choose others by --preset or --config",
+    )?;
+    Ok(Some((path, config)))
 }
 
 fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {

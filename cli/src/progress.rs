@@ -106,14 +106,6 @@ enum StageFace {
 }
 
 impl Stage {
-    /// `units` more are done.
-    pub fn advance(&self, units: u64) {
-        match &self.0 {
-            StageFace::Bar { bar, .. } => bar.inc(units),
-            StageFace::Lines { .. } => self.update(|stage| stage.position += units),
-        }
-    }
-
     /// `units` are done in all.
     pub fn set(&self, units: u64) {
         match &self.0 {
@@ -270,7 +262,7 @@ mod tests {
         let stage = progress.stage("warm start", 40, "steps");
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| stage.advance(10));
+                scope.spawn(|| stage.set(40));
             }
         });
         stage.finish("loss 0.41");

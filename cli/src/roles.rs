@@ -42,6 +42,11 @@ pub async fn env_node(
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
     let node = EnvNode::open(dataset, config.env.clone()).context("in [env]")?;
+    if !node.has_shared_key() {
+        progress.say(
+            "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
+        );
+    }
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
     env_node::serve(listener, node, stop(shutdown, ready)).await?;
@@ -176,6 +181,7 @@ fn asked(env: &str, questions: &[Question]) -> Asked {
         dataset: format!("the questions of {env}"),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
+        eval_queries_in_train: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use actor::{Solution, Solutions};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use candle_core::{DType, Device};
 use data::Dataset;
 use env_node::EnvNode;
@@ -84,6 +84,7 @@ pub fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset>
     let dir = match &config.dir {
         Some(dir) => dir.as_path(),
         None => {
+            keep_other_seed()?;
             build_own(Path::new(OWN_DATA_DIR), data::DEFAULT_SEED, progress)?;
             Path::new(OWN_DATA_DIR)
         }
@@ -93,6 +94,18 @@ pub fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset>
     stage.set(dataset.questions.len() as u64);
     stage.finish(&format!("{} databases", dataset.databases.len()));
     Ok(dataset)
+}
+
+/// A build of another seed was asked for by name; it is not replaced in passing.
+fn keep_other_seed() -> Result<()> {
+    if let Ok(manifest) = data::Manifest::read(Path::new(OWN_DATA_DIR)) {
+        ensure!(
+            manifest.seed == data::DEFAULT_SEED,
+            "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove it",
+            manifest.seed
+        );
+    }
+    Ok(())
 }
 
 /// Builds the project's own data, unless an equal build is there.

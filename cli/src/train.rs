@@ -22,7 +22,7 @@ use crate::{
     stdout,
     warm_start::{WarmStart, warm_start},
 };
-use run::Run;
+use run::{Plan, Run};
 
 /// Runs all stages and writes the report.
 ///
@@ -37,17 +37,19 @@ pub async fn train(
         stdout::print(RunConfig::resolve(&args.config)?.to_toml()?)?;
         return Ok(Outcome::Done);
     }
-    let mut run = Run::open(args, progress)?;
-    let setup = Setup::open(&run.config, progress)?;
-    let config = run.config.clone();
+    // The folder comes last: a run that cannot start leaves none behind, which --resume would take for the newest.
+    let plan = Plan::new(args)?;
+    let config = plan.config.clone();
+    let setup = Setup::open(&config, progress)?;
+    let base = setup::base_model(&config)?;
+    let mut run = plan.open(progress)?;
+    run.describe(&setup, &base)?;
     let examiner = Examiner {
         config: &config,
         setup: &setup,
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config)?;
-    run.describe(&setup, &base)?;
     let ended = stages(&mut run, &examiner, &base).await;
     let status = match &ended {
         Ok(()) => RunStatus::Finished,

@@ -8,9 +8,10 @@ use std::{
     io::{BufWriter, Write},
 };
 
+use actor::tool_call;
 use anyhow::{Context as _, Result};
 use learner::journal;
-use policy::Chat;
+use policy::{Chat, ToolCall};
 use proto::v1::{Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -76,17 +77,11 @@ fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
 /// A turn as the assistant's call and the tool's reply.
 fn messages(at: usize, turn: &Turn) -> [Value; 2] {
     let action = turn.action.clone().unwrap_or_default();
-    let (name, parameter) = match action.action_type.as_str() {
-        "DESCRIBE" => ("describe", "table_name"),
-        "SAMPLE" => ("sample", "table_name"),
-        "ANSWER" => ("answer", "value"),
-        _ => ("query", "sql"),
-    };
+    let ToolCall { name, arguments } = tool_call::of(&action);
     // OpenAI's shape has arguments as a string of JSON.
-    let arguments = json!({parameter: action.argument}).to_string();
+    let function = json!({"name": name, "arguments": arguments.to_string()});
     let id = format!("call_{at}");
-    let call =
-        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let call = json!({"id": id, "type": "function", "function": function});
     [
         json!({"role": "assistant", "content": "", "tool_calls": [call]}),
         json!({

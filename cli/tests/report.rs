@@ -335,6 +335,7 @@ fn hostile_content_stays_text() {
             dataset: name(),
             databases: u64::MAX,
             questions: BTreeMap::from([(name(), u64::MAX)]),
+            eval_queries_in_train: Some(0),
             run_seed: u64::MAX,
             version: name(),
             machine: name(),

@@ -94,6 +94,20 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
     Ok(problems)
 }
 
+/// Questions of `split` whose query, on the same database and spelled alike up to white space and case of keywords, belongs
+/// to a question of `train` too.
+pub fn queries_in_train(dataset: &Dataset, split: &str) -> usize {
+    let query = |question: &Question| {
+        (
+            question.database_name.clone(),
+            normalize(&question.gold_sql),
+        )
+    };
+    let trained: BTreeSet<_> = dataset.split("train").map(query).collect();
+    let asked = dataset.split(split).map(query);
+    asked.filter(|query| trained.contains(query)).count()
+}
+
 fn shared_queries(dataset: &Dataset) -> Vec<String> {
     let mut splits: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
     for question in &dataset.questions {

@@ -17,7 +17,7 @@ mod sql;
 mod sqlenv_json;
 mod stats;
 
-pub use check::{CheckReport, check};
+pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
 pub use error::DataError;
 pub use generator::{BuildProgress, DEFAULT_SEED, build, build_if_needed};

@@ -64,13 +64,22 @@ pub struct Learner {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// Why weight streams end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The last step is made and its checkpoint is on disk: nobody needs an actor any more.
+    Finished,
+    /// The server stops; the run may go on in another process.
+    Closed,
+}
+
 /// What service and trainer share.
 pub(crate) struct Shared {
     pub(crate) config: LearnerConfig,
     pub(crate) intake: Intake,
     pub(crate) snapshots: watch::Sender<Snapshot>,
-    /// True once no stream may go on.
-    pub(crate) closed: watch::Sender<bool>,
+    /// Why no stream may go on; none as long as they may.
+    pub(crate) ending: watch::Sender<Option<Ending>>,
     question_ids: Vec<String>,
     order: QuestionOrder,
     run_id: String,
@@ -128,7 +137,7 @@ impl Learner {
             shared: Arc::new(Shared {
                 intake,
                 snapshots: watch::Sender::new(snapshot),
-                closed: watch::Sender::new(false),
+                ending: watch::Sender::new(None),
                 order: QuestionOrder::new(question_ids.len(), config.run_seed),
                 question_ids,
                 run_id: run_dir
@@ -156,7 +165,7 @@ impl Learner {
 
     /// Ends all open weight streams, so that a server can stop.
     pub fn close_streams(&self) {
-        self.shared.closed.send_replace(true);
+        self.shared.end(Ending::Closed);
     }
 
     /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of steps made in all.
@@ -205,6 +214,20 @@ impl Shared {
     /// Time since the run was opened.
     pub(crate) fn now(&self) -> Duration {
         now().duration_since(self.opened)
+    }
+
+    /// Ends the weight streams; the first reason stays.
+    pub(crate) fn end(&self, why: Ending) {
+        self.ending.send_if_modified(|ending| {
+            let is_first = ending.is_none();
+            ending.get_or_insert(why);
+            is_first
+        });
+    }
+
+    /// Whether actors may go home.
+    pub(crate) fn is_finished(&self) -> bool {
+        *self.ending.borrow() == Some(Ending::Finished)
     }
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {

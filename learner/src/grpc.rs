@@ -9,7 +9,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use proto::v1::{
     ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, SubmitRequest,
     SubmitResponse, SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
-    learner_server::LearnerServer,
+    learner_server::LearnerServer, weights_response::Part,
 };
 use tokio::{
     net::TcpListener,
@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
     Learner,
+    driver::Ending,
     error::Result,
     intake::Refusal,
     metrics,
@@ -101,8 +102,8 @@ impl Learner {
             .intake
             .claim(self.shared.now(), request.policy_version)
         {
-            Claim::Finished => Outcome::Finished(Finished {}),
-            Claim::Wait => Outcome::Wait(Wait {
+            Claim::Finished if self.shared.is_finished() => Outcome::Finished(Finished {}),
+            Claim::Finished | Claim::Wait => Outcome::Wait(Wait {
                 retry_after_milliseconds: RETRY_MILLISECONDS,
             }),
             Claim::Group(Lease {
@@ -175,10 +176,10 @@ impl proto::v1::learner_server::Learner for Learner {
     ) -> Result<Response<Self::WeightsStream>, Status> {
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let snapshots = self.shared.snapshots.subscribe();
-        let closed = self.shared.closed.subscribe();
+        let ending = self.shared.ending.subscribe();
         task::spawn(stream_snapshots(
             snapshots,
-            closed,
+            ending,
             request.into_inner().after_version,
             sender,
         ));
@@ -186,24 +187,24 @@ impl proto::v1::learner_server::Learner for Learner {
     }
 }
 
-/// Sends the newest snapshot each time there is one that the actor does not have, until it or the learner goes away.
+/// Sends the newest snapshot each time there is one that the actor does not have, until it or the learner goes away or the
+/// run is over.
 ///
 /// An actor ahead of the learner (whose newest steps a lost disk took) is sent the newest snapshot too.
 async fn stream_snapshots(
     mut snapshots: watch::Receiver<Snapshot>,
-    mut closed: watch::Receiver<bool>,
+    mut ending: watch::Receiver<Option<Ending>>,
     mut held: Option<u64>,
     sender: mpsc::Sender<Result<WeightsResponse, Status>>,
 ) {
     loop {
         let is_news = |snapshot: &Snapshot| held != Some(snapshot.policy_version);
         let snapshot = tokio::select! {
-            snapshot = snapshots.wait_for(is_news) => match snapshot {
-                Ok(snapshot) => snapshot.clone(),
-                Err(_) => return,
-            },
-            _ = closed.wait_for(|closed| *closed) => return,
+            biased;
+            Ok(snapshot) = snapshots.wait_for(is_news) => snapshot.clone(),
+            Ok(_) = ending.wait_for(Option::is_some) => break,
             () = sender.closed() => return,
+            else => return,
         };
         held = Some(snapshot.policy_version);
         for number in 0..snapshot.messages() {
@@ -211,5 +212,11 @@ async fn stream_snapshots(
                 return;
             }
         }
+    }
+    let ending = *ending.borrow();
+    if ending == Some(Ending::Finished) {
+        let part = Some(Part::Finished(Finished {}));
+        // An actor that is gone need not hear it.
+        let _ = sender.send(Ok(WeightsResponse { part })).await;
     }
 }

@@ -5,7 +5,7 @@
 //! is cut off at opening, and those groups are rolled out again.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
@@ -40,7 +40,7 @@ impl Journal {
     /// Opens or creates the journal and reads the records from byte `from` on; a torn tail is cut.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// The file cannot be read or written, or another process has it open.
     pub fn open(path: &Path, from: u64) -> Result<(Self, Vec<Entry>)> {
         let mut options = OpenOptions::new();
         let file = options
@@ -50,6 +50,16 @@ impl Journal {
             .truncate(false)
             .open(path);
         let mut file = file.at("open the journal", path)?;
+        // Two writers would cut and overwrite each other's groups.
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let reason =
+                    "is in use by another process; wait for its end or choose another run folder";
+                return Err(LearnerError::broken(path, reason));
+            }
+            Err(TryLockError::Error(fault)) => return Err(fault).at("lock the journal", path),
+        }
         let length = file.metadata().at("read the journal", path)?.len();
         let (entries, end) = read_entries(&mut file, from, length).at("read the journal", path)?;
         if end < length {
@@ -198,10 +208,14 @@ mod tests {
             .map(|e| (e.offset, e.request.group_index))
             .collect();
         assert_eq!(found, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
+        assert_eq!(read(&path).unwrap().len(), 3);
+        let end = journal.end();
+        let second = Journal::open(&path, 0).unwrap_err().to_string();
+        assert!(second.contains("is in use by another process"), "{second}");
+        drop(journal);
         let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
         assert_eq!(entries.len(), 1);
-        assert_eq!(read(&path).unwrap().len(), 3);
-        assert_eq!(Journal::open(&path, journal.end()).unwrap().1, []);
+        assert_eq!(Journal::open(&path, end).unwrap().1, []);
     }
 
     /// `/dev/full` takes no byte and cannot be cut: a disk that is full and fails.

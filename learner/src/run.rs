@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     checkpoint::{self, State},
-    driver::{Event, Shared, now},
+    driver::{Ending, Event, Shared, now},
     error::{LearnerError, Result},
     metrics,
     trainer::{StepGroups, Trainer},
@@ -48,6 +48,10 @@ impl Run {
         let step = self.shared.intake.version();
         if saved != Some(step) {
             self.checkpoint()?;
+        }
+        if step >= steps {
+            // Not before the checkpoint: a learner that dies here needs its actors again.
+            self.shared.end(Ending::Finished);
         }
         self.emit(Event::Finished {
             step,

@@ -100,6 +100,7 @@ mod tests {
                         assert_eq!(chunk.crc32, crc32fast::hash(&chunk.data));
                         received.extend(chunk.data);
                     }
+                    Part::Finished(_) => panic!("a snapshot does not end the run"),
                 }
             }
             assert_eq!(received, body);

@@ -39,6 +39,7 @@ pub(crate) fn model(seed: u64) -> Model {
 /// Two questions about one table `book`; question `q-down` is always unavailable.
 #[derive(Clone, Default)]
 pub(crate) struct FakeEnv {
+    hangs: bool,
     falter_every: usize,
     restart_every: usize,
     calls: Arc<Mutex<usize>>,
@@ -57,6 +58,14 @@ impl FakeEnv {
     pub(crate) fn restarting(every: usize) -> Self {
         Self {
             restart_every: every,
+            ..Self::default()
+        }
+    }
+
+    /// An environment that never answers a step.
+    pub(crate) fn hanging() -> Self {
+        Self {
+            hangs: true,
             ..Self::default()
         }
     }
@@ -115,6 +124,9 @@ impl Env for FakeEnv {
     /// The token is the key's number, `:`, the question id, then one `+` a step, then `d` once the table is described.
     async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
         self.falter()?;
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
         let StepRequest { token, action } = request.into_inner();
         let action = action.unwrap();
         let token = String::from_utf8(token).unwrap();
@@ -242,6 +254,7 @@ struct LearnerState {
     model_files: Vec<ModelFile>,
     snapshots: Vec<Vec<u8>>,
     version: watch::Sender<u64>,
+    over: watch::Sender<bool>,
     groups: u64,
     group_size: u32,
     claimed: Mutex<u64>,
@@ -258,6 +271,7 @@ impl FakeLearner {
             model_files: model.files.iter().map(file).collect(),
             snapshots: vec![model.weights.to_bytes().unwrap(), later.to_bytes().unwrap()],
             version: watch::Sender::new(0),
+            over: watch::Sender::new(false),
             groups,
             group_size,
             claimed: Mutex::new(0),
@@ -268,6 +282,16 @@ impl FakeLearner {
     pub(crate) fn client(&self) -> LearnerClient {
         let server = LearnerServer::new(self.clone());
         LearnerClient::new(Transport::in_process(server))
+    }
+
+    /// Tells the actors' streams that the run is over.
+    pub(crate) fn finish(&self) {
+        self.0.over.send_replace(true);
+    }
+
+    /// Groups handed out so far.
+    pub(crate) fn claimed(&self) -> u64 {
+        *self.0.claimed.lock().unwrap()
     }
 
     pub(crate) fn submitted(&self) -> BTreeMap<u64, Vec<Trajectory>> {
@@ -356,20 +380,22 @@ impl Learner for FakeLearner {
         &self,
         request: Request<WeightsRequest>,
     ) -> Result<Response<Self::WeightsStream>, Status> {
-        let mut newest = self.0.version.subscribe();
+        let (mut newest, mut over) = (self.0.version.subscribe(), self.0.over.subscribe());
         let wanted = request
             .into_inner()
             .after_version
             .map_or(0, |version| version + 1);
         // A stream that stays open without news would hide a lost wake-up; end it now and then.
-        if tokio::time::timeout(
-            Duration::from_secs(5),
-            newest.wait_for(|version| *version >= wanted),
-        )
-        .await
-        .is_err()
-        {
-            return Err(Status::unavailable("no news"));
+        tokio::select! {
+            _ = newest.wait_for(|version| *version >= wanted) => {}
+            _ = over.wait_for(|over| *over) => {
+                let part = Some(Part::Finished(Finished {}));
+                let last = futures::stream::iter([Ok(WeightsResponse { part })]);
+                return Ok(Response::new(Box::pin(last)));
+            }
+            () = tokio::time::sleep(Duration::from_secs(5)) => {
+                return Err(Status::unavailable("no news"));
+            }
         }
         let version = *newest.borrow();
         let parts = snapshot_parts(version, &self.0.snapshots[version as usize]);

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use actor::Score;
+
 use super::{
     bars::{Mark, MarkRow, Part, PartRow, legend, mark_rows, part_rows, rate_in_words},
     episodes::{ACTIONS, Ending, count_actions},
-    evaluations::{EVAL, Evaluations, wilson},
+    evaluations::{EVAL, Evaluations},
     figure,
     markup::{Element, el},
     policy_class,
@@ -91,8 +93,8 @@ fn mark(evaluation: &Evaluation, tally: &Tally) -> Option<Mark> {
     if tally.questions == 0 {
         return None;
     }
-    let rate = tally.correct as f64 / tally.questions as f64;
-    let interval = wilson(tally.correct, tally.questions);
+    let score = Score::new(tally.correct as usize, tally.questions as usize);
+    let (rate, interval) = (score.success_rate, (score.wilson_low, score.wilson_high));
     let words = rate_in_words(rate, interval, tally.correct, tally.questions);
     Some(Mark {
         class: policy_class(evaluation.policy),

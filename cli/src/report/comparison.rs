@@ -9,13 +9,25 @@ use super::{
 use crate::number;
 use crate::run::{Evaluation, Mode, PolicyName, Records};
 
-/// Heading, split and mode of the table's accuracy columns.
-const COLUMNS: [(&str, &str, Mode); 4] = [
+/// Heading, split and mode of the accuracy columns; those whose split was played are shown.
+const COLUMNS: [Column; 5] = [
     ("new queries", EVAL, Mode::Greedy),
     ("new queries, sampled", EVAL, Mode::Sampled),
+    // Spider's: its databases have no domains.
+    ("new databases", "eval-unseen", Mode::Greedy),
     ("new databases", "eval-unseen/database", Mode::Greedy),
     ("new domains", "eval-unseen/domain", Mode::Greedy),
 ];
+
+type Column = (&'static str, &'static str, Mode);
+
+fn columns(evaluations: Evaluations<'_>) -> Vec<Column> {
+    let is_played = |(_, split, mode): &Column| {
+        let mut policies = PolicyName::ALL.into_iter();
+        policies.any(|policy| evaluations.last(policy, split, *mode).is_some())
+    };
+    COLUMNS.into_iter().filter(is_played).collect()
+}
 
 pub(super) fn section(records: &Records) -> Option<Element> {
     let evaluations = Evaluations(&records.evaluations);
@@ -36,8 +48,8 @@ pub(super) fn section(records: &Records) -> Option<Element> {
             .child(el("div").class("scroll").attr("tabindex", 0).child(table))
             .child(el("p").class("caption").text(
                 "Share of questions answered right, in per cent, with Wilson's 95\u{a0}% interval. New queries: databases known from \
-                 training, SQL never trained on (split eval). New databases and new domains were never trained on (splits \
-                 eval-unseen/database and eval-unseen/domain). Greedy play except where sampled; random and oracle are scripted; the base is asked a quarter of the questions. \
+                 training, other questions (split eval). New databases and new domains were never trained on (splits \
+                 eval-unseen). Greedy play except where sampled; random and oracle are scripted; the base is asked a quarter of the questions. \
                  Reward, steps and malformed calls are of the first column.",
             ))
             .child(note),
@@ -52,13 +64,14 @@ pub(super) fn text(records: &Records) -> String {
         return String::new();
     }
     let mut text = format!("{:>18}", "% right");
-    for (name, ..) in COLUMNS {
+    let columns = columns(evaluations);
+    for (name, ..) in &columns {
         text += &format!("  {name:>21}");
     }
     text.push('\n');
     for policy in policies {
         text += &format!("{:>18}", policy.to_string());
-        for (_, split, mode) in COLUMNS {
+        for &(_, split, mode) in &columns {
             let rate = evaluations
                 .last(policy, split, mode)
                 .filter(|e| e.questions > 0)
@@ -123,7 +136,11 @@ fn heading(evaluations: Evaluations<'_>) -> Element {
     };
     el("tr")
         .child(el("th").attr("scope", "col").text("Policy"))
-        .children(COLUMNS.map(|(name, split, mode)| heading(name, asked(split, mode))))
+        .children(
+            columns(evaluations)
+                .into_iter()
+                .map(|(name, split, mode)| heading(name, asked(split, mode))),
+        )
         .child(heading("reward", "mean".to_owned()))
         .child(heading("steps", "mean".to_owned()))
         .child(heading("malformed", "% of turns".to_owned()))
@@ -131,7 +148,9 @@ fn heading(evaluations: Evaluations<'_>) -> Element {
 
 fn row(evaluations: Evaluations<'_>, policy: PolicyName) -> Element {
     let class = policy_class(policy);
-    let cells = COLUMNS.map(|(_, split, mode)| cell(class, evaluations.last(policy, split, mode)));
+    let cells = columns(evaluations)
+        .into_iter()
+        .map(|(_, split, mode)| cell(class, evaluations.last(policy, split, mode)));
     let first = evaluations.last(policy, EVAL, Mode::Greedy);
     let figure = |show: fn(&Evaluation) -> String| {
         el("td")

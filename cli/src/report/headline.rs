@@ -22,7 +22,11 @@ pub(super) fn section(records: &Records) -> Element {
         )
         .child(el("h1").text(title(warm, grpo)))
         .child(status(records))
-        .child(el("p").class("lead").text(lead(warm, grpo)))
+        .child(
+            el("p")
+                .class("lead")
+                .text(lead(warm, grpo, records.info.as_ref())),
+        )
         .child(against_imitation(grpo, last(PolicyName::OracleImitation)))
         .child(facts(records))
 }
@@ -63,7 +67,7 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
     }
 }
 
-fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
+fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
     let in_words = |e: &Evaluation| {
         rate_in_words(
             e.success_rate,
@@ -97,7 +101,19 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
     if text.is_empty() {
         return "This page fills as the run goes on: metrics with every step, accuracy with every evaluation.".to_owned();
     }
-    text + "Greedy play on the eval split, whose queries were never trained on."
+    text + &asked(info)
+}
+
+/// What the questions were, as far as the run knows how they differ from those of training.
+fn asked(info: Option<&RunInfo>) -> String {
+    match info.and_then(|info| info.eval_queries_in_train) {
+        Some(0) => "Greedy play on the eval split, whose queries were never trained on.".to_owned(),
+        Some(shared) => format!(
+            "Greedy play on the eval split, {} of whose questions share their SQL with a training question.",
+            number::count(shared)
+        ),
+        None => "Greedy play on the eval split.".to_owned(),
+    }
 }
 
 /// What GRPO is worth beside the plainest alternative: imitating the oracle and nothing else.

@@ -128,7 +128,7 @@ fn footer(records: &Records) -> Element {
 fn policy_class(policy: PolicyName) -> &'static str {
     match policy {
         PolicyName::Random => "random",
-        PolicyName::Base => "base",
+        PolicyName::Base | PolicyName::Model => "base",
         PolicyName::OracleImitation => "imitation",
         PolicyName::WarmStart => "warm",
         PolicyName::Grpo => "grpo",

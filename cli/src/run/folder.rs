@@ -5,19 +5,24 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File, TryLockError},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::records::{Evaluation, RunInfo, StageTime, StepRecord, Transcript};
 
 /// A run's folder and the names of the files in it.
 #[derive(Debug, Clone)]
-pub struct RunFolder(PathBuf);
+pub struct RunFolder {
+    path: PathBuf,
+    /// Held by the process that writes the run, until the last clone is gone.
+    _lock: Option<Arc<File>>,
+}
 
 /// Everything a report is made from.
 #[derive(Debug, Default)]
@@ -45,21 +50,30 @@ const EVALUATIONS: &str = "evaluations.jsonl";
 const TRANSCRIPTS: &str = "transcripts.jsonl";
 const TIMING: &str = "timing.json";
 const REPORT: &str = "report.html";
+const LOCK: &str = ".lock";
 
 impl RunFolder {
     /// Names the folder; nothing is touched yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self {
+            path: path.into(),
+            _lock: None,
+        }
     }
 
-    /// Makes the folder if it is not there, and ends lines that a crash cut short, so that appending is safe.
+    /// Makes the folder if it is not there, keeps other processes from writing to it, and ends lines that a crash cut
+    /// short, so that appending is safe.
     ///
     /// # Errors
-    /// The folder cannot be made, or a log in it cannot be mended.
+    /// The folder cannot be made, another process writes to it, or a log in it cannot be mended.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
-        let folder = Self::new(path);
-        fs::create_dir_all(&folder.0)
-            .with_context(|| format!("cannot make the run folder {}", folder.0.display()))?;
+        let path = path.into();
+        fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make the run folder {}", path.display()))?;
+        let folder = Self {
+            _lock: Some(Arc::new(lock(&path)?)),
+            path,
+        };
         for log in [METRICS, EVALUATIONS, TRANSCRIPTS] {
             if folder
                 .text(log)?
@@ -74,7 +88,7 @@ impl RunFolder {
     /// The folder's path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Writes `run.json`.
@@ -107,7 +121,7 @@ impl RunFolder {
     /// As [`Self::write_info`].
     pub fn write_report(&self, page: &str) -> Result<PathBuf> {
         self.write(REPORT, page)?;
-        Ok(self.0.join(REPORT))
+        Ok(self.path.join(REPORT))
     }
 
     /// Appends a line to `metrics.jsonl`.
@@ -140,9 +154,9 @@ impl RunFolder {
     /// The folder is missing, or a file in it cannot be opened.
     pub fn read(&self) -> Result<Records> {
         anyhow::ensure!(
-            self.0.is_dir(),
+            self.path.is_dir(),
             "{} is no folder; give the folder of a run, such as runs/NAME",
-            self.0.display()
+            self.path.display()
         );
         let mut unreadable = BTreeMap::new();
         let steps: Vec<StepRecord> = self.lines(METRICS, &mut unreadable)?;
@@ -161,7 +175,10 @@ impl RunFolder {
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
         // Beside its place first: a full disk leaves what was there before.
-        let (path, partial) = (self.0.join(name), self.0.join(format!(".{name}.partial")));
+        let (path, partial) = (
+            self.path.join(name),
+            self.path.join(format!(".{name}.partial")),
+        );
         fs::write(&partial, text)
             .and_then(|()| fs::rename(&partial, &path))
             .with_context(|| format!("cannot write {}", path.display()))
@@ -173,7 +190,7 @@ impl RunFolder {
     }
 
     fn append_text(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -183,7 +200,7 @@ impl RunFolder {
     }
 
     fn text(&self, name: &str) -> Result<Option<String>> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -220,6 +237,21 @@ impl RunFolder {
             }
         }
         Ok(records)
+    }
+}
+
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "{} is in use by another process; wait for its end or choose another run folder",
+            folder.display()
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
     }
 }
 
@@ -266,6 +298,8 @@ mod tests {
 
         let folder = RunFolder::create(dir.path()).unwrap();
         folder.append_step(&step(2, 2.0)).unwrap();
+        let error = RunFolder::create(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is in use by another process"), "{error}");
         assert_eq!(folder.read().unwrap().steps.len(), 2);
     }
 

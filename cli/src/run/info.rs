@@ -15,6 +15,8 @@ pub struct Asked {
     pub databases: u64,
     /// Questions by split.
     pub questions: BTreeMap<String, u64>,
+    /// Questions of `eval` whose SQL a training question has too, where it is known.
+    pub eval_queries_in_train: Option<u64>,
 }
 
 impl RunInfo {
@@ -37,6 +39,7 @@ impl RunInfo {
             dataset: asked.dataset,
             databases: asked.databases,
             questions: asked.questions,
+            eval_queries_in_train: asked.eval_queries_in_train,
             run_seed: config.seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: format!(

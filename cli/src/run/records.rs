@@ -23,6 +23,9 @@ pub struct RunInfo {
     pub databases: u64,
     /// Questions by split.
     pub questions: BTreeMap<String, u64>,
+    /// Questions of `eval` whose SQL a training question has too; absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_queries_in_train: Option<u64>,
     /// The seed all randomness derives from.
     pub run_seed: u64,
     /// Version of the program.
@@ -95,17 +98,20 @@ pub enum PolicyName {
     Grpo,
     /// The policy that knows the gold SQL.
     Oracle,
+    /// A model folder that was evaluated by itself.
+    Model,
 }
 
 impl PolicyName {
     /// Every policy, in the order tables and legends show them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Random,
         Self::Base,
         Self::OracleImitation,
         Self::WarmStart,
         Self::Grpo,
         Self::Oracle,
+        Self::Model,
     ];
 
     /// True for policies without a model, for which greedy and sampled play are the same.
@@ -124,6 +130,7 @@ impl fmt::Display for PolicyName {
             Self::WarmStart => "warm start",
             Self::Grpo => "GRPO",
             Self::Oracle => "oracle",
+            Self::Model => "model",
         })
     }
 }
@@ -268,17 +275,6 @@ pub struct RewardComponents {
     pub terminal: f64,
     /// What clipping added or took.
     pub clip: f64,
-}
-
-impl From<proto::v1::RewardComponents> for RewardComponents {
-    fn from(wire: proto::v1::RewardComponents) -> Self {
-        Self {
-            operational: wire.operational,
-            progress: wire.progress,
-            terminal: wire.terminal,
-            clip: wire.clip,
-        }
-    }
 }
 
 /// Seconds spent in one stage of a run, an element of `timing.json`.

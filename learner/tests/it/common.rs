@@ -180,7 +180,11 @@ pub(crate) async fn train(
         .await
         .unwrap();
     let events = watcher.await.unwrap();
-    tasks.iter().for_each(|task| task.abort());
+    for task in tasks {
+        task.abort();
+        // Until it is gone it holds the run open; it may have panicked on the way.
+        let _ = task.await;
+    }
     (events, learner.snapshot().body().to_vec())
 }
 

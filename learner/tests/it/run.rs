@@ -259,6 +259,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     // What a stop leaves and a crash does not.
     fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{step}"))).unwrap();
     fs::write(folder.path().join("checkpoints/LATEST"), "step_0").unwrap();
+    drop(dead);
     let resumed = open(config, folder.path(), true).unwrap();
     assert_eq!(resumed.snapshot().policy_version, 0);
     assert!(*step >= 2);
@@ -301,6 +302,8 @@ async fn a_step_without_a_scored_episode_stops_the_run_and_is_played_again() {
         .unwrap_err()
         .to_string();
     actor.abort();
+    // Until it is gone it holds the run open.
+    let _ = actor.await;
     assert!(
         fault.starts_with("step 1: none of its ") && fault.contains("Env.Step failed: away"),
         "{fault}"

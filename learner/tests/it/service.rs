@@ -197,6 +197,12 @@ async fn snapshots_stream_in_whole_and_newest_only() {
     let mut late = server.client.weights(request).await.unwrap().into_inner();
     let first = late.message().await.unwrap().unwrap().part;
     assert!(matches!(first, Some(Part::Header(header)) if header.policy_version == 4));
+    // One with nothing to wait for is told so, even in the middle of a group.
+    let mut last = None;
+    while let Some(message) = stream.message().await.unwrap() {
+        last = message.part;
+    }
+    assert!(matches!(last, Some(Part::Finished(_))), "{last:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +214,10 @@ async fn a_shutdown_ends_open_streams() {
     };
     let mut stream = server.client.weights(request).await.unwrap().into_inner();
     server.stop.send(()).unwrap();
-    assert!(matches!(stream.message().await, Ok(None) | Err(_)));
+    assert!(
+        matches!(stream.message().await, Ok(None) | Err(_)),
+        "the run is not over: the stream just ends"
+    );
     drop((stream, server.client));
     server.ended.await.unwrap().unwrap();
 }
