@@ -2,7 +2,7 @@
 //!
 //! Settings live in [`crate::config`]; a flag here is either a path, an address or a short name for a setting.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -42,6 +42,9 @@ pub enum Command {
     Actor(ActorArgs),
     /// Train on the trajectories that actors submit.
     Learner(LearnerArgs),
+    /// Measure how fast the parts are.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Say what this machine offers and what this binary can use.
     Doctor,
 }
@@ -239,6 +242,64 @@ pub enum DataCommand {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+}
+
+/// Commands that measure.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Steps per second, latency and memory of an environment with many live episodes.
+    Env(BenchEnvArgs),
+}
+
+/// A face of the env-node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Face {
+    /// `sqlenv.v1.Env`; a session is a token in the client's hand.
+    Grpc,
+    /// OpenEnv's `/ws`; a session is a socket.
+    WebSocket,
+}
+
+impl fmt::Display for Face {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Grpc => "grpc",
+            Self::WebSocket => "web-socket",
+        })
+    }
+}
+
+/// Arguments of `sqlenv bench env`.
+#[derive(Clone, Debug, Parser)]
+pub struct BenchEnvArgs {
+    /// Settings; only `data` and `env` count.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Measure the server at this URL (http://HOST:PORT), which serves the same questions; without it an env-node is
+    /// started beside.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Process of the server at --url, whose memory is shown.
+    #[arg(long, requires = "url")]
+    pub pid: Option<u32>,
+    /// Faces to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Face::Grpc, Face::WebSocket])]
+    pub faces: Vec<Face>,
+    /// Numbers of live episodes.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64, 256, 1_024, 4_096])]
+    pub episodes: Vec<usize>,
+    /// Calls in flight at most; the other live episodes wait for their turn.
+    #[arg(long, default_value_t = 64)]
+    pub in_flight: usize,
+    /// Seconds before a measurement.
+    #[arg(long, default_value_t = 1.0)]
+    pub warm_up_seconds: f64,
+    /// Seconds of a measurement.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// At most this many questions.
+    #[arg(long, value_name = "N")]
+    pub questions: Option<usize>,
 }
 
 /// Arguments of `sqlenv env-node`.

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    args::{Args, Command, TrainArgs},
-    data_command, doctor, eval_command, play_command,
+    args::{Args, BenchCommand, Command, TrainArgs},
+    bench, data_command, doctor, eval_command, play_command,
     progress::Progress,
     report, roles,
     shutdown::{self, Interrupted},
@@ -79,6 +79,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
+        Command::Bench(BenchCommand::Env(args)) => bench::env::bench_env(&args, progress).await?,
         Command::Doctor => doctor::doctor()?,
     }
     Ok(Outcome::Done)

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod args;
+pub mod bench;
 pub mod commands;
 pub mod config;
 pub mod data_command;

@@ -2,7 +2,7 @@
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 
-use env_node::{EnvConfig, OpenEnvConfig};
+use env_node::{EnvConfig, OpenEnvConfig, WebConfig};
 use futures::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::{
@@ -37,6 +37,8 @@ impl Server {
     pub(crate) async fn start(openenv: OpenEnvConfig) -> Self {
         let config = EnvConfig {
             openenv,
+            // As OpenEnv's own server is by default.
+            web: WebConfig { enabled: false },
             ..EnvConfig::default()
         };
         Self::start_with(config).await

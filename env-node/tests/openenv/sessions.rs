@@ -346,7 +346,7 @@ async fn a_busy_machine_is_waited_for() {
             observation["error"]
                 .as_str()
                 .unwrap()
-                .contains("steps of work")
+                .contains("units of work")
         );
     }
 }

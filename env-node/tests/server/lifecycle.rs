@@ -62,7 +62,7 @@ async fn a_call_in_flight_ends_before_the_node_does() {
     served.tell_to_stop();
     let reply = client.step(step_request(&token, "QUERY", ENDLESS)).await;
     let observation = reply.unwrap().into_inner().observation.unwrap();
-    assert!(observation.error.contains("steps of work"));
+    assert!(observation.error.contains("units of work"));
     let ended = timeout(PATIENCE, served.server).await;
     ended.unwrap().unwrap().unwrap();
 }
