@@ -2,6 +2,8 @@
 
 use std::{path::Path, time::Instant};
 
+use data::Dataset;
+
 use super::{
     Patience, Sandbox, connection,
     corpus::{Verdict, database, file, limits},
@@ -64,13 +66,27 @@ fn cpu_milliseconds() -> u64 {
     nanoseconds.unwrap_or_default() / 1_000_000
 }
 
-/// Prints what the sandbox costs honest queries: Spider's gold SQL on a bare connection and in the sandbox.
+/// Prints what the sandbox costs Spider's gold SQL.
 #[test]
 #[ignore = "measures: run it alone, with ../shared/data/spider in place"]
-#[expect(clippy::disallowed_methods, reason = "measures time")]
 fn overhead_on_spiders_gold() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
-    let dataset = data::Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();
+    compare(&Dataset::open(&folder, Some(&["all".to_owned()])).unwrap());
+}
+
+/// Prints what the sandbox costs the gold SQL of our own data.
+#[test]
+#[ignore = "measures: run it alone"]
+fn overhead_on_our_gold() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("data");
+    data::build(&folder, data::DEFAULT_SEED, &mut |_| {}).unwrap();
+    compare(&Dataset::open(&folder, None).unwrap());
+}
+
+/// Runs all gold SQL on a bare connection and in the sandbox, where all of it must be answered.
+#[expect(clippy::disallowed_methods, reason = "measures time")]
+fn compare(dataset: &Dataset) {
     let mut times = [Vec::new(), Vec::new()];
     let (mut most_units, mut most_bytes) = (0, 0);
     for (name, file) in &dataset.databases {
