@@ -133,3 +133,35 @@ fn compare(dataset: &Dataset) {
     }
     eprintln!("at most {most_units} units and {most_bytes} bytes");
 }
+
+/// Prints what one call of a metered function takes, next to SQLite's own.
+#[test]
+#[ignore = "measures: run it alone"]
+fn cost_of_a_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database(folder.path());
+    let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let bare = connection::open(&database.file.path).unwrap();
+    for call in [
+        "length(a || i)",
+        "upper(a || i)",
+        "substr(a || i, 2, 3)",
+        "printf('%d', i)",
+        "instr(a || i, 'e')",
+        "replace(a || i, 'e', 'f')",
+        "trim(a || i)",
+        "a || i LIKE '%de%'",
+    ] {
+        let sql = file::expanded(&format!(
+            "{{n 200000}} SELECT max({call}) FROM n, (SELECT 'abcdefgh ' AS a)"
+        ));
+        let timed = |run: &dyn Fn()| {
+            let worked = cpu_milliseconds();
+            run();
+            (cpu_milliseconds() - worked) * 5
+        };
+        let in_bare = timed(&|| bare.query_row(&sql, [], |_| Ok(())).unwrap());
+        let in_sandbox = timed(&|| drop(sandbox.query(&sql).rows.unwrap()));
+        eprintln!("{call}: a row takes {in_bare} ns bare, {in_sandbox} ns in the sandbox");
+    }
+}

@@ -18,7 +18,7 @@ use rusqlite::{
 };
 
 use super::{
-    limits,
+    connection, limits,
     memory::unbilled,
     meter::Meter,
     pattern::{self, Dialect},
@@ -180,6 +180,7 @@ impl Builtin {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
+        connection::without_lookaside(&connection)?;
         limits::set(&connection, limits)?;
         connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
         connection.set_prepared_statement_cache_capacity(64);
