@@ -2,8 +2,8 @@
 //!
 //! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
 //! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
-//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away: same rows,
-//! perhaps in another order where the statement names none.
+//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
+//! same rows, perhaps in another order where the statement names none.
 
 #[cfg(test)]
 mod parity;
@@ -55,8 +55,8 @@ type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
 const NATIVE: &[(&str, i32, Native)] = &[
     ("glob", 2, glob),
     ("instr", 2, instr),
-    ("like", 2, like),
     ("length", 1, length),
+    ("like", 2, like),
     ("like", 3, like),
     ("lower", 1, |call| map(call, u8::to_ascii_lowercase)),
     ("ltrim", 1, |call| trim(call, Sides::Left)),
