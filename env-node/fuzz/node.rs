@@ -45,9 +45,7 @@ impl Fixture {
             ..EnvConfig::default()
         };
         let node = EnvNode::open(dataset(&folder), config).expect("a node");
-        let runtime = Builder::new_current_thread()
-            .build()
-            .expect("a runtime");
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
         let mut client = EnvClient::new(Transport::in_process(node.service()));
         let reset = runtime.block_on(client.reset(ResetRequest::default()));
         Self {

@@ -32,7 +32,7 @@ pub struct EnvConfig {
     pub post_episode_penalty: f64,
     /// Bytes of an action's argument; a longer one is an error observation. Bounds answers; SQL has its own limit.
     pub argument_bytes: usize,
-    /// Threads that run SQL; 0 means one per core. Half as many again run the few long statements.
+    /// Threads that run SQL; 0 means one per core. As many more run the few long statements.
     pub sql_threads: usize,
     /// Queries that may wait for a thread; more are refused with `RESOURCE_EXHAUSTED`.
     pub sql_queue: usize,

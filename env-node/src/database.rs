@@ -111,18 +111,17 @@ fn longest_row(
     columns: &[(String, String)],
 ) -> rusqlite::Result<u32> {
     // Nine bytes hold a number, or the length of a text.
-    let sizes = columns.iter().map(|(name, _)| {
-        format!(
-            "9 + iif(typeof({0}) IN ('text', 'blob'), octet_length({0}), 0)",
-            quoted(name)
-        )
+    let size = |(name, _): &(String, String)| {
+        let name = quoted(name);
+        format!("9 + iif(typeof({name}) IN ('text', 'blob'), octet_length({name}), 0)")
+    };
+    // In groups, since SQLite bounds the depth of an expression.
+    let groups = columns.chunks(100).map(|group| {
+        let sizes: Vec<String> = group.iter().map(size).collect();
+        format!("({})", sizes.join(" + "))
     });
-    let sizes: Vec<String> = sizes.collect();
-    let sql = format!(
-        "SELECT ifnull(max({}), 0) FROM {}",
-        sizes.join(" + "),
-        quoted(table)
-    );
+    let sum = groups.collect::<Vec<_>>().join(" + ");
+    let sql = format!("SELECT ifnull(max({sum}), 0) FROM {}", quoted(table));
     connection.query_row(&sql, [], |row| row.get(0))
 }
 

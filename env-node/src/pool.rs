@@ -54,7 +54,7 @@ impl Pool {
         };
         Ok(Self {
             quick: Lane::new(config, Patience::Quick, threads)?,
-            patient: Lane::new(config, Patience::Full, threads.div_ceil(2))?,
+            patient: Lane::new(config, Patience::Full, threads)?,
             waiting: Arc::default(),
         })
     }

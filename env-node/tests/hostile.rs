@@ -192,6 +192,35 @@ async fn attackers_touch_neither_the_others_nor_the_file() {
     assert!(times.len() > 10 && sent > 10, "{} {sent}", times.len());
 }
 
+/// Callers that ask for much and hang up at once: what waits is dropped, and the next caller is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_leave_leave_nothing_behind() {
+    let fixture = Fixture::new(EnvConfig {
+        sql: SqlLimits {
+            work_units: 2_000_000,
+            ..SqlLimits::default()
+        },
+        sql_threads: 1,
+        ..EnvConfig::default()
+    });
+    let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
+    let token = fixture.reset("cars-1", "").await.token;
+    let calls = (0..2_000).map(|_| {
+        let mut client = fixture.client.clone();
+        let request = step_request(&token, "QUERY", slow);
+        tokio::spawn(async move { client.step(request).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for call in &calls {
+        call.abort();
+    }
+    let answered = fixture.query("SELECT count(*) FROM Cars").await;
+    assert_eq!(answered, ("1. 40".to_owned(), String::new()));
+    let slow_too = fixture.query(slow).await;
+    assert!(slow_too.1.contains("units of work"), "{slow_too:?}");
+}
+
 /// Prints the latency of honest players, alone and beside attackers, under the default limits.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute and measures: run it alone"]

@@ -25,7 +25,9 @@ thread_local! {
 
 fuzz_target!(|input: Input<'_>| {
     FIXTURE.with(|fixture| {
-        let mut token = input.token.map_or_else(|| fixture.token.clone(), <[u8]>::to_vec);
+        let mut token = input
+            .token
+            .map_or_else(|| fixture.token.clone(), <[u8]>::to_vec);
         for (at, by) in input.changes {
             if let Some(byte) = token.get_mut(usize::from(at)) {
                 *byte ^= by;
@@ -33,7 +35,11 @@ fuzz_target!(|input: Input<'_>| {
         }
         let is_good = token == fixture.token;
         let reply = fixture.step(&token, input.action_type, input.argument);
-        assert_eq!(reply.is_some(), is_good, "forged tokens are refused, good ones are not");
+        assert_eq!(
+            reply.is_some(),
+            is_good,
+            "forged tokens are refused, good ones are not"
+        );
         let Some(observation) = reply.and_then(|reply| reply.observation) else {
             return;
         };

@@ -23,7 +23,7 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Turns off SQLite's cache of small allocations: what is left in it depends on earlier statements, so bills would too.
-fn without_lookaside(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn without_lookaside(connection: &Connection) -> rusqlite::Result<()> {
     // SAFETY: the handle is open; this option takes a pointer, which may be null, and two integers.
     let code = unsafe {
         ffi::sqlite3_db_config(

@@ -2,6 +2,8 @@
 
 use std::{path::Path, time::Instant};
 
+use data::Dataset;
+
 use super::{
     Patience, Sandbox, connection,
     corpus::{Verdict, database, file, limits},
@@ -64,13 +66,27 @@ fn cpu_milliseconds() -> u64 {
     nanoseconds.unwrap_or_default() / 1_000_000
 }
 
-/// Prints what the sandbox costs honest queries: Spider's gold SQL on a bare connection and in the sandbox.
+/// Prints what the sandbox costs Spider's gold SQL.
 #[test]
 #[ignore = "measures: run it alone, with ../shared/data/spider in place"]
-#[expect(clippy::disallowed_methods, reason = "measures time")]
 fn overhead_on_spiders_gold() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
-    let dataset = data::Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();
+    compare(&Dataset::open(&folder, Some(&["all".to_owned()])).unwrap());
+}
+
+/// Prints what the sandbox costs the gold SQL of our own data.
+#[test]
+#[ignore = "measures: run it alone"]
+fn overhead_on_our_gold() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("data");
+    data::build(&folder, data::DEFAULT_SEED, &mut |_| {}).unwrap();
+    compare(&Dataset::open(&folder, None).unwrap());
+}
+
+/// Runs all gold SQL on a bare connection and in the sandbox, where all of it must be answered.
+#[expect(clippy::disallowed_methods, reason = "measures time")]
+fn compare(dataset: &Dataset) {
     let mut times = [Vec::new(), Vec::new()];
     let (mut most_units, mut most_bytes) = (0, 0);
     for (name, file) in &dataset.databases {
@@ -116,4 +132,36 @@ fn overhead_on_spiders_gold() {
         );
     }
     eprintln!("at most {most_units} units and {most_bytes} bytes");
+}
+
+/// Prints what one call of a metered function takes, next to SQLite's own.
+#[test]
+#[ignore = "measures: run it alone"]
+fn cost_of_a_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database(folder.path());
+    let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let bare = connection::open(&database.file.path).unwrap();
+    for call in [
+        "length(a || i)",
+        "upper(a || i)",
+        "substr(a || i, 2, 3)",
+        "printf('%d', i)",
+        "instr(a || i, 'e')",
+        "replace(a || i, 'e', 'f')",
+        "trim(a || i)",
+        "a || i LIKE '%de%'",
+    ] {
+        let sql = file::expanded(&format!(
+            "{{n 200000}} SELECT max({call}) FROM n, (SELECT 'abcdefgh ' AS a)"
+        ));
+        let timed = |run: &dyn Fn()| {
+            let worked = cpu_milliseconds();
+            run();
+            (cpu_milliseconds() - worked) * 5
+        };
+        let in_bare = timed(&|| bare.query_row(&sql, [], |_| Ok(())).unwrap());
+        let in_sandbox = timed(&|| drop(sandbox.query(&sql).rows.unwrap()));
+        eprintln!("{call}: a row takes {in_bare} ns bare, {in_sandbox} ns in the sandbox");
+    }
 }

@@ -1,9 +1,9 @@
 //! The functions whose work grows with their arguments, each charged to the meter.
 //!
-//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time are our own
-//! (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own function on a
-//! connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away: same rows,
-//! perhaps in another order where the statement names none.
+//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
+//! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
+//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
+//! same rows, perhaps in another order where the statement names none.
 
 #[cfg(test)]
 mod parity;
@@ -18,7 +18,7 @@ use rusqlite::{
 };
 
 use super::{
-    limits,
+    connection, limits,
     memory::unbilled,
     meter::Meter,
     pattern::{self, Dialect},
@@ -41,19 +41,12 @@ const LINEAR: &[(&str, i32)] = &[
     ("format", -1),
     ("hex", 1),
     ("julianday", -1),
-    ("length", 1),
-    ("lower", 1),
     ("printf", -1),
     ("quote", 1),
     ("strftime", -1),
-    ("substr", 2),
-    ("substr", 3),
-    ("substring", 2),
-    ("substring", 3),
     ("time", -1),
     ("timediff", 2),
     ("unixepoch", -1),
-    ("upper", 1),
 ];
 
 /// A function of our own: its result, or `None` where SQLite's own is to be asked.
@@ -62,15 +55,22 @@ type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
 const NATIVE: &[(&str, i32, Native)] = &[
     ("glob", 2, glob),
     ("instr", 2, instr),
+    ("length", 1, length),
     ("like", 2, like),
     ("like", 3, like),
+    ("lower", 1, |call| map(call, u8::to_ascii_lowercase)),
     ("ltrim", 1, |call| trim(call, Sides::Left)),
     ("ltrim", 2, |call| trim(call, Sides::Left)),
     ("replace", 3, replace),
     ("rtrim", 1, |call| trim(call, Sides::Right)),
     ("rtrim", 2, |call| trim(call, Sides::Right)),
+    ("substr", 2, substr),
+    ("substr", 3, substr),
+    ("substring", 2, substr),
+    ("substring", 3, substr),
     ("trim", 1, |call| trim(call, Sides::Both)),
     ("trim", 2, |call| trim(call, Sides::Both)),
+    ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
 ];
 
 /// Gives `connection` the metered functions.
@@ -124,6 +124,12 @@ impl Call<'_> {
             ValueRef::Text(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// The argument, where it is text that every function reads alike: UTF-8 without NUL.
+    fn plain_text(&self, index: usize) -> Option<&str> {
+        let text = self.text(index).filter(|text| !text.contains(&0))?;
+        std::str::from_utf8(text).ok()
     }
 
     fn spend(&self, bytes: u64) -> rusqlite::Result<()> {
@@ -180,6 +186,7 @@ impl Builtin {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
+        connection::without_lookaside(&connection)?;
         limits::set(&connection, limits)?;
         connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
         connection.set_prepared_statement_cache_capacity(64);
@@ -229,11 +236,12 @@ fn without_text(error: Error) -> Error {
 /// Bytes that SQLite's own function `name` works on.
 fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     let bytes = arguments.iter().copied().map(byte_count);
-    if NATIVE.iter().any(|(native, ..)| *native == name) {
+    let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
+    if is_linear || arguments.len() == 1 || name.starts_with("substr") {
+        bytes.sum()
+    } else {
         // Texts and numbers mixed: each byte may be compared with each.
         bytes.fold(1, u64::saturating_mul)
-    } else {
-        bytes.sum()
     }
 }
 
@@ -284,6 +292,41 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
     let (trimmed, work) = text::trim(text, set, sides);
     call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
     Ok(Some(Output::Text(trimmed.to_vec())))
+}
+
+fn length(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.plain_text(0) else {
+        return Ok(None);
+    };
+    call.spend(text.len() as u64)?;
+    Ok(Some(Output::Integer(text.chars().count() as i64)))
+}
+
+fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.text(0) else {
+        return Ok(None);
+    };
+    call.spend(2 * text.len() as u64)?;
+    Ok(Some(Output::Text(text.iter().map(byte).collect())))
+}
+
+fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.plain_text(0) else {
+        return Ok(None);
+    };
+    let ValueRef::Integer(start) = call.context.get_raw(1) else {
+        return Ok(None);
+    };
+    let length = match call.context.len() {
+        2 => i64::MAX,
+        _ => match call.context.get_raw(2) {
+            ValueRef::Integer(length) => length,
+            _ => return Ok(None),
+        },
+    };
+    call.spend(2 * text.len() as u64)?;
+    let part = text::substr(text, start, length);
+    Ok(Some(Output::Text(part.as_bytes().to_vec())))
 }
 
 fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {

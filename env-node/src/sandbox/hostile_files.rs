@@ -136,3 +136,28 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
         "{refused} refused, {opened} opened"
     );
 }
+
+/// Wide tables and long rows are odd, not hostile: they open, and each row can be read.
+#[test]
+fn wide_and_long_rows_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let columns: Vec<String> = (0..1_500).map(|column| format!("c{column}")).collect();
+    let tables = format!(
+        "CREATE TABLE wide ({}); INSERT INTO wide DEFAULT VALUES;
+         CREATE TABLE long (a); INSERT INTO long VALUES (printf('%70000d', 7)), (zeroblob(90000));",
+        columns.join(", ")
+    );
+    let database = open(&folder.path().join("odd.sqlite"), &tables).unwrap();
+    assert!((90_000..91_000).contains(&database.longest_row_bytes));
+    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    for (sql, text) in [
+        ("SELECT c1499 FROM wide", "1. NULL"),
+        ("SELECT length(a) FROM long", "1. 70000\n2. 90000"),
+        (
+            "SELECT length(hex(a)) FROM long WHERE typeof(a) = 'text'",
+            "SQL error: string or blob too big",
+        ),
+    ] {
+        assert_eq!(Verdict::from(sandbox.query(sql)).text, text, "{sql}");
+    }
+}

@@ -11,7 +11,7 @@ use super::{connection, memory::Bill, meter::Meter};
 use crate::config::SqlLimits;
 
 /// Work units for each byte of a file: more than reading all its rows takes.
-const UNITS_PER_BYTE: u64 = 4;
+const UNITS_PER_BYTE: u64 = 16;
 
 /// Runs `read` on a connection to the file at `path`, which has `file_bytes`.
 ///

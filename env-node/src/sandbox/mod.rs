@@ -41,8 +41,8 @@ use crate::{
 pub(crate) use self::{inspection::inspect, self_test::self_test};
 use self::{memory::Bill, meter::Meter};
 
-/// Work units of a quick run: some milliseconds, and more than almost all honest queries need.
-const QUICK_WORK_UNITS: u64 = 200_000;
+/// Work units of a quick run: about a millisecond, and more than almost all honest queries need.
+const QUICK_WORK_UNITS: u64 = 50_000;
 
 /// How much of its budget a statement gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
-//! `instr`, `replace` and `trim` on bytes, in linear time.
+//! `instr`, `replace`, `trim` and `substr`, in linear time.
 //!
-//! Invariant: the result is that of SQLite's own function of that name, whose time is quadratic; tests compare the two.
+//! Invariant: the result is that of SQLite's own function of that name, whose time is quadratic but for `substr`; tests
+//! compare the two.
 //! Pure: no SQLite here. `pattern.rs` has LIKE and GLOB.
 
 use std::collections::HashMap;
@@ -73,6 +74,25 @@ pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u
         }
     }
     (rest, work)
+}
+
+/// The `length` characters of `text` from number `start` on: from 1, or from the end where negative; those before `start`
+/// where `length` is negative.
+pub(super) fn substr(text: &str, start: i64, length: i64) -> &str {
+    let from = match start {
+        // Number 0 is the place before the first character.
+        0.. => i128::from(start) - 1,
+        _ => text.chars().count() as i128 + i128::from(start),
+    };
+    let to = from + i128::from(length);
+    let skip = |rest: &str, count: i128| {
+        let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+        let end = rest.char_indices().nth(count);
+        end.map_or(rest.len(), |(index, _)| index)
+    };
+    let (low, high) = (from.min(to).max(0), from.max(to).max(0));
+    let rest = &text[skip(text, low)..];
+    &rest[..skip(rest, high - low)]
 }
 
 fn is_continuation(byte: u8) -> bool {

@@ -70,6 +70,10 @@ fn value() -> impl Strategy<Value = Output> {
     ]
 }
 
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => -9_i64..9, 1 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)]
+}
+
 fn same(sql: &str, values: &[Output]) -> Result<(), TestCaseError> {
     thread_local! {
         static PAIR: (Connection, Connection) = pair();
@@ -103,6 +107,13 @@ proptest! {
         for name in ["replace", "like", "substr", "concat"] {
             same(&format!("SELECT {name}(?1, ?2, ?3)"), &all)?;
         }
+    }
+
+    #[test]
+    fn any_part_is_theirs(text in "[aé€😀]{0,6}", start in number(), length in number()) {
+        let values = [Output::Text(text.into_bytes()), Output::Integer(start), Output::Integer(length)];
+        same("SELECT substr(?1, ?2, ?3)", &values)?;
+        same("SELECT substring(?1, ?2)", &values[..2])?;
     }
 
     #[test]
