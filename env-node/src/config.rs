@@ -126,7 +126,7 @@ impl Default for EnvConfig {
             argument_bytes: 1 << 20,
             sql_threads: 0,
             sql_queue: 4_096,
-            connections_per_thread: 16,
+            connections_per_thread: 160,
             sql: SqlLimits::default(),
             result: ResultLimits::default(),
             token_ttl_seconds: 24 * 3_600,

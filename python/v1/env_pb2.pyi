@@ -1,10 +1,44 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_FIELD: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_MALFORMED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_FOREIGN_KEY: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_FORGED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_EXPIRED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_FOREIGN_VERSION: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_FOREIGN_DATABASE: _ClassVar[ErrorReason]
+    ERROR_REASON_OVERLOADED: _ClassVar[ErrorReason]
+    ERROR_REASON_WALL_CLOCK: _ClassVar[ErrorReason]
+    ERROR_REASON_NODE_FAULT: _ClassVar[ErrorReason]
+    ERROR_REASON_DATABASE_BROKEN: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_BEARER_TOKEN_REFUSED: _ClassVar[ErrorReason]
+ERROR_REASON_UNSPECIFIED: ErrorReason
+ERROR_REASON_NOT_FOUND: ErrorReason
+ERROR_REASON_INVALID_FIELD: ErrorReason
+ERROR_REASON_TOKEN_MALFORMED: ErrorReason
+ERROR_REASON_TOKEN_FOREIGN_KEY: ErrorReason
+ERROR_REASON_TOKEN_FORGED: ErrorReason
+ERROR_REASON_TOKEN_EXPIRED: ErrorReason
+ERROR_REASON_TOKEN_FOREIGN_VERSION: ErrorReason
+ERROR_REASON_TOKEN_FOREIGN_DATABASE: ErrorReason
+ERROR_REASON_OVERLOADED: ErrorReason
+ERROR_REASON_WALL_CLOCK: ErrorReason
+ERROR_REASON_NODE_FAULT: ErrorReason
+ERROR_REASON_DATABASE_BROKEN: ErrorReason
+ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
+ERROR_REASON_BEARER_TOKEN_REFUSED: ErrorReason
 
 class ResetRequest(_message.Message):
     __slots__ = ("question_id", "split", "seed", "episode_id", "reward_profile", "step_budget")
@@ -52,7 +86,7 @@ class StepResponse(_message.Message):
     observation: Observation
     reward_components: RewardComponents
     correct: bool
-    def __init__(self, token: _Optional[bytes] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., reward_components: _Optional[_Union[RewardComponents, _Mapping]] = ..., correct: bool = ...) -> None: ...
+    def __init__(self, token: _Optional[bytes] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., reward_components: _Optional[_Union[RewardComponents, _Mapping]] = ..., correct: _Optional[bool] = ...) -> None: ...
 
 class Action(_message.Message):
     __slots__ = ("action_type", "argument")
@@ -82,7 +116,7 @@ class Observation(_message.Message):
     action_history: _containers.RepeatedScalarFieldContainer[str]
     done: bool
     reward: float
-    def __init__(self, question: _Optional[str] = ..., schema_info: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., step_count: _Optional[int] = ..., budget_remaining: _Optional[int] = ..., action_history: _Optional[_Iterable[str]] = ..., done: bool = ..., reward: _Optional[float] = ...) -> None: ...
+    def __init__(self, question: _Optional[str] = ..., schema_info: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., step_count: _Optional[int] = ..., budget_remaining: _Optional[int] = ..., action_history: _Optional[_Iterable[str]] = ..., done: _Optional[bool] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class RewardComponents(_message.Message):
     __slots__ = ("operational", "progress", "terminal", "clip")

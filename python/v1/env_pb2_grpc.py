@@ -5,7 +5,7 @@ import warnings
 
 from sqlenv.v1 import env_pb2 as sqlenv_dot_v1_dot_env__pb2
 
-GRPC_GENERATED_VERSION = '1.76.0'
+GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,10 +25,20 @@ if _version_not_supported:
     )
 
 
-class EnvStub(object):
+class EnvStub:
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
+
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
+    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
+    call may end with
+    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
+    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
+    INTERNAL: the request is not this message.
     """
 
     def __init__(self, channel):
@@ -59,10 +69,20 @@ class EnvStub(object):
                 _registered_method=True)
 
 
-class EnvServicer(object):
+class EnvServicer:
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
+
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
+    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
+    call may end with
+    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
+    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
+    INTERNAL: the request is not this message.
     """
 
     def Reset(self, request, context):
@@ -80,10 +100,9 @@ class EnvServicer(object):
         UNAUTHENTICATED: the token is forged, altered, cut, or signed with a key that this node does not have.
         FAILED_PRECONDITION: the token expired, is of another environment version, or its question's database differs here;
         only Reset helps.
-        RESOURCE_EXHAUSTED: too many queries wait; retry after a pause.
         INTERNAL: the database's file can no longer be opened.
-        UNAVAILABLE: a fault inside the node, or a query that ran into the wall clock; retry. The same step is answered by an
-        error observation when its query runs into the wall clock again.
+        UNAVAILABLE: also a query that ran into the wall clock; retry. The same step is answered by an error observation when
+        its query runs into the wall clock again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,10 +155,20 @@ def add_EnvServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Env(object):
+class Env:
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
+
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
+    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
+    call may end with
+    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
+    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
+    INTERNAL: the request is not this message.
     """
 
     @staticmethod
