@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     /// Why no stream may go on; none as long as they may.
     pub(crate) ending: watch::Sender<Option<Ending>>,
     question_ids: Vec<String>,
-    order: QuestionOrder,
+    order: Mutex<QuestionOrder>,
     run_id: String,
     opened: Instant,
     pub(crate) model: Model,
@@ -138,7 +138,7 @@ impl Learner {
                 intake,
                 snapshots: watch::Sender::new(snapshot),
                 ending: watch::Sender::new(None),
-                order: QuestionOrder::new(question_ids.len(), config.run_seed),
+                order: Mutex::new(QuestionOrder::new(question_ids.len(), config.run_seed)),
                 question_ids,
                 run_id: run_dir
                     .file_name()
@@ -231,7 +231,8 @@ impl Shared {
     }
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {
-        self.question_ids[self.order.question(group_index)].clone()
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.question_ids[order.question(group_index)].clone()
     }
 
     pub(crate) fn join_response(&self) -> JoinResponse {
