@@ -5,6 +5,7 @@
 
 pub mod advantage;
 pub mod batch;
+mod bounds;
 pub mod checkpoint;
 pub mod config;
 mod driver;
