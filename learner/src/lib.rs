@@ -8,6 +8,7 @@ pub mod batch;
 mod bounds;
 pub mod checkpoint;
 pub mod config;
+mod disk;
 mod driver;
 pub mod error;
 pub mod group;
