@@ -143,7 +143,7 @@ impl Journal {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>>> {
+pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
     let file = File::open(path).at("open the journal", path)?;
     let entries = Entries::new(file, path, 0)?;
     Ok(entries.map(|entry| entry.map(|entry| entry.request)))

@@ -262,7 +262,7 @@ fn add(sum: &mut Gradients, gradients: Gradients) {
     }
 }
 
-/// Looks at all values without a branch, which is some times faster than to stop at the first.
+/// Looks at all values rather than up to the first that is not: without a branch the loop vectorises.
 fn all_finite(values: &[f32]) -> bool {
     values
         .iter()
