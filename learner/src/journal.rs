@@ -303,6 +303,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for length in offsets[2]..whole.len() as u64 {
             std::fs::write(&path, &whole[..length as usize]).unwrap();
+            assert_eq!(read(&path).unwrap().count(), 2, "read up to {length}");
             let (mut journal, entries) = Journal::open(&path, 0).unwrap();
             assert_eq!(entries.len(), 2, "cut at {length}");
             assert_eq!(journal.append(&group(3)).unwrap(), offsets[2]);
