@@ -39,7 +39,8 @@ pub fn write(args: &TrajectoriesArgs) -> Result<()> {
         }
         None => Box::new(BufWriter::new(stdout::lock())),
     };
-    for group in &groups {
+    for group in groups {
+        let group = group?;
         for trajectory in &group.trajectories {
             let line = line(&chat, group.group_index, trajectory)?;
             writeln!(out, "{line}").context("cannot write the trajectories")?;

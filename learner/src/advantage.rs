@@ -3,6 +3,8 @@
 //! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that is `None` (or NaN) is
 //! missing; a row in which every reward is missing is unscorable: it takes no part in mean and std and its advantage is 0.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// Added to a standard deviation before dividing by it.
@@ -107,6 +109,27 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
 #[must_use]
 pub fn has_spread(totals: &[f64]) -> bool {
     Moments::of(totals).std > ZERO_STD
+}
+
+/// Whether a group's rewards can teach something: their sums differ, or, where columns are normalised before they are
+/// summed, those of a column that counts do.
+#[must_use]
+pub fn can_teach(
+    rewards: &[Vec<Option<f64>>],
+    weights: &[f64],
+    aggregation: RewardAggregation,
+) -> bool {
+    let spread = |columns: Range<usize>| {
+        let total =
+            |row: &Vec<Option<f64>>| weighted_sum(&row[columns.clone()], &weights[columns.clone()]);
+        has_spread(&rewards.iter().map(total).collect::<Vec<_>>())
+    };
+    match aggregation {
+        RewardAggregation::SumThenNormalize => spread(0..weights.len()),
+        RewardAggregation::NormalizeThenSum => {
+            (0..weights.len()).any(|column| spread(column..column + 1))
+        }
+    }
 }
 
 /// Returns centred, scaled rewards and the deviation each row was held against.

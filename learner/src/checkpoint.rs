@@ -2,11 +2,12 @@
 //!
 //! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights and moments) and
 //! `state.json` (where the run stands, and the SHA-256 of every other file). It is written under another name, synced and
-//! renamed, then `LATEST` is pointed at it. A checkpoint whose files do not match is passed over for the one before.
+//! renamed, then `LATEST` is pointed at it. One that is written anew stands aside, as `.step_N.old`, until then. A checkpoint
+//! whose files do not match is passed over for the one before.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    disk::{remove, replace, sync, sync_tree},
     error::{AtPath, LearnerError, Result},
     network::Network,
     optimizer::{Moments, Parameter},
@@ -70,10 +72,11 @@ impl Checkpoint {
     }
 }
 
-/// Writes `folder/step_N`, points `LATEST` at it, removes all but the newest `keep_last`, and returns its path.
+/// Writes `folder/step_N`, points `LATEST` at it, removes those of higher steps (the run fell back behind them) and all
+/// but the newest `keep_last` of the others, and returns its path.
 ///
 /// # Errors
-/// The disk is full or fails; the checkpoints before are then untouched.
+/// The disk is full or fails; the checkpoints before are then whole.
 pub fn save(
     folder: &Path,
     mut state: State,
@@ -92,11 +95,9 @@ pub fn save(
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
     fs::write(temporary.join(STATE), json).at("write", &temporary.join(STATE))?;
     sync_tree(&temporary)?;
-    remove(&path)?;
-    fs::rename(&temporary, &path).at("put in place", &path)?;
-    sync(folder)?;
+    replace(&path, &temporary, &folder.join(format!(".{name}.old")))?;
     point_latest(folder, &name)?;
-    prune(folder, keep_last)?;
+    prune(folder, state.step, keep_last)?;
     Ok(path)
 }
 
@@ -199,7 +200,7 @@ fn read_tensors(bytes: &[u8]) -> Result<TrainerState> {
     Ok((parameters, moments))
 }
 
-/// All `step_N` folders, highest step first.
+/// All `step_N` folders, highest step first, each before the one that it was to replace.
 fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -211,22 +212,31 @@ fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        if let Some(step) = name
+        let aside = name
+            .strip_prefix('.')
+            .and_then(|name| name.strip_suffix(".old"));
+        if let Some(step) = aside
+            .unwrap_or(name)
             .strip_prefix("step_")
             .and_then(|step| step.parse().ok())
         {
             found.push((step, path));
         }
     }
+    // A path with a dot sorts before one without.
     found.sort_by(|a, b| b.cmp(a));
     Ok(found)
 }
 
-fn prune(folder: &Path, keep_last: usize) -> Result<()> {
-    steps(folder)?
+fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
+    let (passed_over, mut run): (Vec<_>, Vec<_>) = steps(folder)?
         .into_iter()
-        .skip(keep_last.max(1))
-        .try_for_each(|(_, path)| remove(&path))
+        .partition(|(step, _)| *step > newest);
+    let excess = run.split_off(keep_last.max(1).min(run.len()));
+    passed_over
+        .iter()
+        .chain(&excess)
+        .try_for_each(|(_, path)| remove(path))
 }
 
 fn point_latest(folder: &Path, name: &str) -> Result<()> {
@@ -262,30 +272,4 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(out)
-}
-
-/// Syncs all files and folders under `folder`, and `folder`.
-fn sync_tree(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder).at("read", folder)? {
-        let path = entry.at("read", folder)?.path();
-        if path.is_dir() {
-            sync_tree(&path)?;
-        } else {
-            sync(&path)?;
-        }
-    }
-    sync(folder)
-}
-
-fn sync(path: &Path) -> Result<()> {
-    File::open(path)
-        .and_then(|file| file.sync_all())
-        .at("sync", path)
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(fault).at("remove", path),
-        _ => Ok(()),
-    }
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     advantage::AdvantageSettings,
+    bounds::{at_least_one, finite, range},
     error::{LearnerError, Result},
     loss::LossSettings,
     optimizer::OptimizerSettings,
@@ -131,6 +132,17 @@ impl RewardWeights {
     pub fn weights(&self) -> [f64; 3] {
         [self.correct, self.shaping, self.episode_return]
     }
+
+    fn validate(&self) -> Result<()> {
+        finite("rewards.correct", self.correct)?;
+        finite("rewards.shaping", self.shaping)?;
+        finite("rewards.return", self.episode_return)?;
+        if self.weights().iter().all(|weight| *weight == 0.0) {
+            let problem = "all weights are 0; give one another value";
+            return Err(LearnerError::setting("rewards", problem));
+        }
+        Ok(())
+    }
 }
 
 /// How actors sample; goes to them with `Join`.
@@ -139,8 +151,7 @@ impl RewardWeights {
 pub struct RolloutConfig {
     /// Temperature, which must be above 0 here, and filters.
     pub sampling: SamplingSettings,
-    /// Tokens one turn may sample.
-    #[serde(alias = "max_completion_length")]
+    /// Tokens one turn may sample. Not TRL's `max_completion_length`, which counts a whole episode.
     pub max_completion_tokens: u32,
     /// Tokens one context may hold.
     pub max_context_tokens: u32,
@@ -196,6 +207,14 @@ impl LearnerConfig {
         }
     }
 
+    /// What `dr_grpo` divides a row's loss by, in tokens.
+    #[must_use]
+    pub fn dr_grpo_length(&self) -> u32 {
+        self.loss
+            .dr_grpo_length
+            .unwrap_or(self.rollout.max_context_tokens)
+    }
+
     /// Checks every number.
     ///
     /// # Errors
@@ -217,8 +236,9 @@ impl LearnerConfig {
             );
             return Err(LearnerError::setting("micro_batch_tokens", problem));
         }
-        self.validate_loss()?;
-        self.validate_optimizer()
+        self.loss.validate()?;
+        self.optimizer.validate()?;
+        self.schedule.validate()
     }
 
     fn validate_groups(&self) -> Result<()> {
@@ -238,81 +258,7 @@ impl LearnerConfig {
             );
             return Err(LearnerError::setting("max_groups_per_step", problem));
         }
-        if self.rewards.weights().iter().all(|weight| *weight == 0.0) {
-            return Err(LearnerError::setting(
-                "rewards",
-                "all weights are 0; give one another value",
-            ));
-        }
-        Ok(())
-    }
-
-    fn validate_loss(&self) -> Result<()> {
-        let loss = &self.loss;
-        range("loss.clip_low", loss.clip_low, 0.0, 1.0)?;
-        range("loss.clip_high", loss.high(), 0.0, f64::MAX)?;
-        range("loss.delta", loss.delta.unwrap_or(0.0), 0.0, f64::MAX)?;
-        range("loss.kl_coef", loss.kl_coef, 0.0, f64::MAX)?;
-        range("loss.entropy_coef", loss.entropy_coef, 0.0, f64::MAX)?;
-        range(
-            "loss.top_entropy_quantile",
-            loss.top_entropy_quantile,
-            0.0,
-            1.0,
-        )?;
-        range(
-            "loss.sapo_temperature_pos",
-            loss.sapo_temperature_pos,
-            f64::MIN_POSITIVE,
-            f64::MAX,
-        )?;
-        range(
-            "loss.sapo_temperature_neg",
-            loss.sapo_temperature_neg,
-            f64::MIN_POSITIVE,
-            f64::MAX,
-        )
-    }
-
-    fn validate_optimizer(&self) -> Result<()> {
-        let optimizer = &self.optimizer;
-        range(
-            "optimizer.learning_rate",
-            optimizer.learning_rate,
-            0.0,
-            f64::MAX,
-        )?;
-        range(
-            "optimizer.weight_decay",
-            optimizer.weight_decay,
-            0.0,
-            f64::MAX,
-        )?;
-        range(
-            "optimizer.adam_beta1",
-            optimizer.adam_beta1,
-            0.0,
-            1.0 - f64::EPSILON,
-        )?;
-        range(
-            "optimizer.adam_beta2",
-            optimizer.adam_beta2,
-            0.0,
-            1.0 - f64::EPSILON,
-        )?;
-        range(
-            "optimizer.adam_epsilon",
-            optimizer.adam_epsilon,
-            f64::MIN_POSITIVE,
-            f64::MAX,
-        )?;
-        range(
-            "optimizer.max_grad_norm",
-            optimizer.max_grad_norm,
-            0.0,
-            f64::MAX,
-        )?;
-        range("schedule.min_factor", self.schedule.min_factor, 0.0, 1.0)
+        self.rewards.validate()
     }
 
     /// SHA-256, in hexadecimal, of all that shapes the weights: a run may resume only under the same.
@@ -363,26 +309,4 @@ impl RolloutConfig {
         }
         Ok(())
     }
-}
-
-fn at_least_one(field: &'static str, value: u64) -> Result<()> {
-    if value == 0 {
-        return Err(LearnerError::setting(field, "is 0; give at least 1"));
-    }
-    Ok(())
-}
-
-fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
-    if !(min..=max).contains(&value) {
-        let upper = if max == f64::MAX {
-            "up".to_owned()
-        } else {
-            format!("to {max}")
-        };
-        return Err(LearnerError::setting(
-            field,
-            format!("is {value}; give a number from {min} {upper}"),
-        ));
-    }
-    Ok(())
 }

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     checkpoint::{self, State},
     config::LearnerConfig,
+    disk::sync_parent,
     error::{AtPath, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
@@ -81,7 +82,7 @@ pub(crate) struct Shared {
     /// Why no stream may go on; none as long as they may.
     pub(crate) ending: watch::Sender<Option<Ending>>,
     question_ids: Vec<String>,
-    order: QuestionOrder,
+    order: Mutex<QuestionOrder>,
     run_id: String,
     opened: Instant,
     pub(crate) model: Model,
@@ -119,11 +120,15 @@ impl Learner {
             return Err(LearnerError::broken(run_dir, reason));
         }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
+        sync_parent(run_dir)?;
         let fingerprint = fingerprint(&config, &model, &question_ids)?;
         let mut trainer = Trainer::new(&config, &model)?;
         let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
             Some(state) => state,
-            None => base_checkpoint(&checkpoints, fingerprint.clone(), &model, &trainer)?,
+            None => {
+                no_groups_yet(&journal)?;
+                base_checkpoint(&checkpoints, fingerprint.clone(), &model, &trainer)?
+            }
         };
         let scheduler = Scheduler::new(
             scheduler_settings(&config),
@@ -138,7 +143,7 @@ impl Learner {
                 intake,
                 snapshots: watch::Sender::new(snapshot),
                 ending: watch::Sender::new(None),
-                order: QuestionOrder::new(question_ids.len(), config.run_seed),
+                order: Mutex::new(QuestionOrder::new(question_ids.len(), config.run_seed)),
                 question_ids,
                 run_id: run_dir
                     .file_name()
@@ -192,8 +197,11 @@ impl Learner {
             events,
         };
         let body = move || {
+            let result = run.all_steps();
+            // Before the caller hears of the end: it may open the folder again.
+            drop(run);
             // Nobody listens any more if the caller gave up on the run.
-            let _ = done.send(run.all_steps());
+            let _ = done.send(result);
         };
         let spawned = thread::Builder::new()
             .name("trainer".to_owned())
@@ -231,7 +239,8 @@ impl Shared {
     }
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {
-        self.question_ids[self.order.question(group_index)].clone()
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.question_ids[order.question(group_index)].clone()
     }
 
     pub(crate) fn join_response(&self) -> JoinResponse {
@@ -285,6 +294,17 @@ fn base_checkpoint(
     };
     checkpoint::save(checkpoints, state.clone(), model, &trainer.network, 1)?;
     Ok(state)
+}
+
+/// Refuses groups without a checkpoint: nothing tells under which settings they were played.
+fn no_groups_yet(journal: &Path) -> Result<()> {
+    let has_groups = std::fs::metadata(journal).is_ok_and(|file| file.len() > 0);
+    if !has_groups {
+        return Ok(());
+    }
+    let reason = "holds groups, but the run has no checkpoint that tells under which settings they were played; put \
+                  checkpoints/ back, or choose another run folder";
+    Err(LearnerError::broken(journal, reason))
 }
 
 /// Puts the newest checkpoint, if there is one, into `trainer`.

@@ -61,12 +61,18 @@ pub enum LearnerError {
     /// The policy could not be built or run.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The tensor library failed, most likely for want of memory. Remedy: lower `micro_batch_tokens`.
-    #[error("tensor computation failed: {0}; if memory ran out, lower micro_batch_tokens")]
-    Tensor(#[from] candle_core::Error),
-    /// Training blew up. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm`.
+    /// The tensor library failed, most likely for want of memory. Remedy: fewer threads, which a resumed run may have, or
+    /// a lower `micro_batch_tokens`, which only a new run may have.
     #[error(
-        "the gradient of update {update} is not finite; lower the learning rate or lengthen its warm-up"
+        "tensor computation failed: {0}; if memory ran out, lower threads, or lower micro_batch_tokens in a new run, \
+         which starts from the last checkpoint's hf folder by --model"
+    )]
+    Tensor(#[from] candle_core::Error),
+    /// Training blew up. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm` in a new run; this one
+    /// would meet the same numbers again.
+    #[error(
+        "update {update} is not finite in its gradient or the weights it makes; lower the learning rate or lengthen its \
+         warm-up in a new run, which may start from the last checkpoint's hf folder by --model"
     )]
     Diverged {
         /// The update, counted from 1.

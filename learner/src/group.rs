@@ -6,7 +6,7 @@
 use proto::v1::{Segment, SubmitRequest, Trajectory};
 
 use crate::{
-    advantage::{has_spread, weighted_sum},
+    advantage::{RewardAggregation, can_teach},
     config::{LearnerConfig, RewardWeights},
     scheduler::Outcome,
 };
@@ -22,6 +22,8 @@ pub struct GroupRules {
     pub max_context_tokens: usize,
     /// Weights of the reward columns.
     pub rewards: RewardWeights,
+    /// How the columns become one advantage.
+    pub aggregation: RewardAggregation,
     /// Whether only groups with spread are kept.
     pub refill_zero_spread: bool,
 }
@@ -35,6 +37,7 @@ impl GroupRules {
             vocab_size,
             max_context_tokens: config.rollout.max_context_tokens as usize,
             rewards: config.rewards,
+            aggregation: config.advantage.aggregation,
             refill_zero_spread: config.refill_zero_spread,
         }
     }
@@ -77,12 +80,8 @@ impl Group {
         }
         let rewards: Vec<Vec<Option<f64>>> = trajectories.iter().map(reward_columns).collect();
         let weights = rules.rewards.weights();
-        let totals: Vec<f64> = rewards
-            .iter()
-            .map(|row| weighted_sum(row, &weights))
-            .collect();
         let outcome = Outcome {
-            kept: has_spread(&totals) || !rules.refill_zero_spread,
+            kept: can_teach(&rewards, &weights, rules.aggregation) || !rules.refill_zero_spread,
             oldest_version: oldest_version(&trajectories),
         };
         Ok(Self {
@@ -255,6 +254,31 @@ mod tests {
         )
         .unwrap();
         assert!(!same.outcome.kept);
+    }
+
+    /// A right answer without shaping against a wrong one with as much: the sums are equal, the columns are not.
+    #[test]
+    fn columns_that_cancel_teach_only_where_they_are_normalised_apart() {
+        let members = || {
+            let right = Trajectory {
+                episode_return: 1.0,
+                ..trajectory(0, true)
+            };
+            let wrong = Trajectory {
+                episode_return: 2.0,
+                ..trajectory(1, false)
+            };
+            request(vec![right, wrong])
+        };
+        let kept = |aggregation| {
+            let rules = GroupRules {
+                aggregation,
+                ..rules()
+            };
+            Group::new(members(), &rules).unwrap().outcome.kept
+        };
+        assert!(!kept(RewardAggregation::SumThenNormalize));
+        assert!(kept(RewardAggregation::NormalizeThenSum));
     }
 
     #[test]

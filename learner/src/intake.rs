@@ -106,7 +106,7 @@ impl Intake {
         let index = request.group_index;
         let group = Group::new(request.clone(), &self.rules).map_err(Refusal::Invalid)?;
         let mut journal = self.lock_journal();
-        let verdict = self.lock().judge(&group);
+        let verdict = self.lock().judge(&group, request.lease_id);
         if verdict != Verdict::Accept {
             return Ok(verdict);
         }
@@ -214,12 +214,12 @@ impl Intake {
 
 impl Inner {
     /// A group that a version to come has sampled is from before a restart, as is one that cannot have been handed out.
-    fn judge(&mut self, group: &Group) -> Verdict {
+    fn judge(&mut self, group: &Group, lease_id: u64) -> Verdict {
         if group.newest_version() > Some(self.scheduler.version()) {
             return Verdict::Unknown;
         }
         self.scheduler
-            .judge(group.index, group.outcome.oldest_version)
+            .judge(group.index, lease_id, group.outcome.oldest_version)
     }
 
     fn step_groups(&self, batch: &Batch) -> StepGroups {

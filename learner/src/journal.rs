@@ -13,7 +13,10 @@ use std::{
 use prost::Message;
 use proto::v1::SubmitRequest;
 
-use crate::error::{AtPath, LearnerError, Result};
+use crate::{
+    disk::sync_parent,
+    error::{AtPath, LearnerError, Result},
+};
 
 const HEADER_BYTES: usize = 8;
 
@@ -40,7 +43,7 @@ impl Journal {
     /// Opens or creates the journal and reads the records from byte `from` on; a torn tail is cut.
     ///
     /// # Errors
-    /// The file cannot be read or written, or another process has it open.
+    /// The file cannot be read or written, another process has it open, or it ends before `from`.
     pub fn open(path: &Path, from: u64) -> Result<(Self, Vec<Entry>)> {
         let mut options = OpenOptions::new();
         let file = options
@@ -60,10 +63,20 @@ impl Journal {
             }
             Err(TryLockError::Error(fault)) => return Err(fault).at("lock the journal", path),
         }
+        // Its first record may be acknowledged before the folder would reach the disk by itself.
+        sync_parent(path)?;
         let length = file.metadata().at("read the journal", path)?.len();
-        let (entries, end) = read_entries(&mut file, from, length).at("read the journal", path)?;
+        if from > length {
+            let reason = format!(
+                "ends at byte {length}, but the checkpoint goes on at byte {from}: groups are lost; put the whole file \
+                 back, or start a new run from the checkpoint's hf folder by --model"
+            );
+            return Err(LearnerError::broken(path, reason));
+        }
+        let mut records = Entries::new(&mut file, path, from)?;
+        let entries = records.by_ref().collect::<Result<Vec<_>>>()?;
+        let end = records.offset;
         if end < length {
-            tracing::warn!(path = %path.display(), cut_bytes = length - end, "journal had a torn tail");
             file.set_len(end)
                 .at("cut the torn tail of the journal", path)?;
         }
@@ -126,28 +139,64 @@ impl Journal {
     }
 }
 
-/// The groups of a journal, oldest first, without touching the file: another process may be writing it.
+/// The groups of a journal, oldest first and one at a time, without touching the file: another process may be writing it.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> Result<Vec<SubmitRequest>> {
-    let mut file = File::open(path).at("open the journal", path)?;
-    let length = file.metadata().at("read the journal", path)?.len();
-    let (entries, _) = read_entries(&mut file, 0, length).at("read the journal", path)?;
-    Ok(entries.into_iter().map(|entry| entry.request).collect())
+pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
+    let file = File::open(path).at("open the journal", path)?;
+    let entries = Entries::new(file, path, 0)?;
+    Ok(entries.map(|entry| entry.map(|entry| entry.request)))
 }
 
-/// All whole records from byte `from` on, and where they end.
-fn read_entries(file: &mut File, from: u64, length: u64) -> io::Result<(Vec<Entry>, u64)> {
-    let mut offset = from.min(length);
-    file.seek(SeekFrom::Start(offset))?;
-    let mut reader = BufReader::new(file);
-    let mut entries = Vec::new();
-    while let Some((request, bytes)) = read_entry(&mut reader, length - offset)? {
-        entries.push(Entry { offset, request });
-        offset += bytes;
+/// The whole records of a journal; it ends with a warning where it ends before the file.
+struct Entries<F> {
+    reader: BufReader<F>,
+    path: PathBuf,
+    /// Where the next record begins, in bytes.
+    offset: u64,
+    /// Bytes of the file when it was opened.
+    length: u64,
+}
+
+impl<F: Read + Seek> Entries<F> {
+    fn new(mut file: F, path: &Path, offset: u64) -> Result<Self> {
+        let length = file.seek(SeekFrom::End(0)).at("read the journal", path)?;
+        file.seek(SeekFrom::Start(offset))
+            .at("read the journal", path)?;
+        Ok(Self {
+            reader: BufReader::new(file),
+            path: path.to_owned(),
+            offset,
+            length,
+        })
     }
-    Ok((entries, offset))
+}
+
+impl<F: Read> Iterator for Entries<F> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (offset, left_bytes) = (self.offset, self.length - self.offset);
+        match read_entry(&mut self.reader, left_bytes).at("read the journal", &self.path) {
+            Ok(Some((request, bytes))) => {
+                self.offset += bytes;
+                Some(Ok(Entry { offset, request }))
+            }
+            Ok(None) => {
+                if left_bytes > 0 {
+                    let path = self.path.display();
+                    tracing::warn!(%path, offset, left_bytes, "the journal's last bytes are no whole record");
+                }
+                self.length = self.offset;
+                None
+            }
+            Err(fault) => {
+                self.length = self.offset;
+                Some(Err(fault))
+            }
+        }
+    }
 }
 
 /// The next record and its size, or none if the `left` bytes do not begin with a whole one.
@@ -208,7 +257,8 @@ mod tests {
             .map(|e| (e.offset, e.request.group_index))
             .collect();
         assert_eq!(found, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
-        assert_eq!(read(&path).unwrap().len(), 3);
+        let indices = read(&path).unwrap().map(|group| group.unwrap().group_index);
+        assert_eq!(indices.collect::<Vec<_>>(), [1, 2, 3]);
         let end = journal.end();
         let second = Journal::open(&path, 0).unwrap_err().to_string();
         assert!(second.contains("is in use by another process"), "{second}");
@@ -216,6 +266,8 @@ mod tests {
         let (_, entries) = Journal::open(&path, offsets[2]).unwrap();
         assert_eq!(entries.len(), 1);
         assert_eq!(Journal::open(&path, end).unwrap().1, []);
+        let fault = Journal::open(&path, end + 1).unwrap_err().to_string();
+        assert!(fault.contains("groups are lost"), "{fault}");
     }
 
     /// `/dev/full` takes no byte and cannot be cut: a disk that is full and fails.
@@ -251,6 +303,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for length in offsets[2]..whole.len() as u64 {
             std::fs::write(&path, &whole[..length as usize]).unwrap();
+            assert_eq!(read(&path).unwrap().count(), 2, "read up to {length}");
             let (mut journal, entries) = Journal::open(&path, 0).unwrap();
             assert_eq!(entries.len(), 2, "cut at {length}");
             assert_eq!(journal.append(&group(3)).unwrap(), offsets[2]);

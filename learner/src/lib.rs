@@ -5,8 +5,10 @@
 
 pub mod advantage;
 pub mod batch;
+mod bounds;
 pub mod checkpoint;
 pub mod config;
+mod disk;
 mod driver;
 pub mod error;
 pub mod group;

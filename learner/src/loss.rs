@@ -36,6 +36,9 @@ pub struct LossInput<'a> {
 }
 
 /// What this micro-batch's sums are divided by, so that micro-batches of any shape add up to the batch's loss.
+///
+/// Exact for all terms without an entropy mask. With one (`top_entropy_quantile` < 1) threshold and mean of the masked
+/// tokens are the micro-batch's own, as in TRL, and the sum depends on how the batch is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// [`LossSettings::divisor`] of the whole batch.

@@ -155,16 +155,21 @@ impl Network {
     /// Clips, makes one update at `learning_rate` and returns the gradient's norm before clipping.
     ///
     /// # Errors
-    /// [`LearnerError::Diverged`] if the norm is not finite; the weights are then as before.
+    /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite; [`Self::weights`] are then as before.
     pub fn update(&mut self, mut gradients: Gradients, learning_rate: f64) -> Result<f64> {
-        if gradients.values().flatten().any(|g| !g.is_finite()) {
-            return Err(LearnerError::Diverged {
-                update: self.optimizer.updates + 1,
-            });
+        let diverged = LearnerError::Diverged {
+            update: self.optimizer.updates + 1,
+        };
+        if !gradients.values().all(|values| all_finite(values)) {
+            return Err(diverged);
         }
         let norm = self
             .optimizer
             .step(&mut self.parameters, &mut gradients, learning_rate);
+        let mut parameters = self.parameters.values();
+        if !parameters.all(|parameter| all_finite(&parameter.values)) {
+            return Err(diverged);
+        }
         self.write_vars()?;
         Ok(norm)
     }
@@ -255,6 +260,13 @@ fn add(sum: &mut Gradients, gradients: Gradients) {
             }
         }
     }
+}
+
+/// Looks at all values rather than up to the first that is not: without a branch the loop vectorises.
+fn all_finite(values: &[f32]) -> bool {
+    values
+        .iter()
+        .fold(true, |all, value| all & value.is_finite())
 }
 
 fn dot(scores: &Tensor, coefficients: &[f64]) -> Result<Tensor> {

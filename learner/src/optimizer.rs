@@ -8,6 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    bounds::{below_one, positive, range},
+    error::Result,
+};
+
 /// Gradients by parameter name, each in its parameter's row-major order.
 pub type Gradients = BTreeMap<String, Vec<f32>>;
 
@@ -39,6 +44,22 @@ impl Default for OptimizerSettings {
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
         }
+    }
+}
+
+impl OptimizerSettings {
+    /// Checks every number, as f32 where the optimiser uses it as such.
+    ///
+    /// # Errors
+    /// [`LearnerError::Setting`](crate::LearnerError::Setting) names the field and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        let most = f64::from(f32::MAX);
+        positive("optimizer.learning_rate", self.learning_rate)?;
+        range("optimizer.weight_decay", self.weight_decay, 0.0, most)?;
+        below_one("optimizer.adam_beta1", self.adam_beta1)?;
+        below_one("optimizer.adam_beta2", self.adam_beta2)?;
+        positive("optimizer.adam_epsilon", self.adam_epsilon)?;
+        range("optimizer.max_grad_norm", self.max_grad_norm, 0.0, most)
     }
 }
 

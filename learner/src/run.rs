@@ -28,7 +28,8 @@ impl Run {
     /// Makes all steps that are left, or those before a stop, and returns how many were made in all.
     pub(crate) fn all_steps(&mut self) -> Result<u64> {
         let steps = self.shared.config.steps;
-        let mut saved = None;
+        // A run is opened at a checkpoint, its base if it is new.
+        let mut saved = Some(self.shared.intake.version());
         while self.shared.intake.version() < steps {
             let version = match self.one_step() {
                 Ok(Some(version)) => version,

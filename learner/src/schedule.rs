@@ -7,6 +7,8 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{bounds::range, error::Result};
+
 /// The course of the rate after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,6 +37,14 @@ pub struct ScheduleSettings {
 }
 
 impl ScheduleSettings {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// [`LearnerError::Setting`](crate::LearnerError::Setting) names the field and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        range("schedule.min_factor", self.min_factor, 0.0, 1.0)
+    }
+
     /// Factor of the base rate for the update that follows `done` updates, of `total` planned.
     #[must_use]
     pub fn factor(&self, done: u64, total: u64) -> f64 {

@@ -211,15 +211,19 @@ impl Scheduler {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
 
-    /// Judges a finished group. A stale group's lease ends, so that it is given out again.
-    pub fn judge(&mut self, group_index: u64, oldest_version: u64) -> Verdict {
+    /// Judges a group finished under `lease_id`. A stale group's lease ends, unless another actor holds it by now, so that
+    /// the group is given out again.
+    pub fn judge(&mut self, group_index: u64, lease_id: u64, oldest_version: u64) -> Verdict {
         let is_in = matches!(self.groups.get(&group_index), Some(State::In(_)));
         if group_index < self.start || is_in {
             Verdict::Duplicate
         } else if group_index >= self.limit() {
             Verdict::Unknown
         } else if self.is_stale(oldest_version) {
-            self.groups.remove(&group_index);
+            let holder = self.groups.get(&group_index);
+            if matches!(holder, Some(State::Out { lease_id: held, .. }) if *held == lease_id) {
+                self.groups.remove(&group_index);
+            }
             Verdict::Stale
         } else {
             Verdict::Accept
@@ -282,6 +286,8 @@ impl Scheduler {
 pub struct QuestionOrder {
     questions: usize,
     run_seed: u64,
+    /// The epoch asked for last, and its order.
+    last: Option<(u64, Vec<usize>)>,
 }
 
 impl QuestionOrder {
@@ -291,14 +297,20 @@ impl QuestionOrder {
         Self {
             questions,
             run_seed,
+            last: None,
         }
     }
 
     /// The place of group `group_index`'s question in the list: a function of the run's seed and the index alone.
-    #[must_use]
-    pub fn question(&self, group_index: u64) -> usize {
+    pub fn question(&mut self, group_index: u64) -> usize {
         let epoch = group_index / self.questions as u64;
-        self.epoch(epoch)[(group_index % self.questions as u64) as usize]
+        let order = match self.last.take() {
+            Some((last, order)) if last == epoch => order,
+            _ => self.epoch(epoch),
+        };
+        let question = order[(group_index % self.questions as u64) as usize];
+        self.last = Some((epoch, order));
+        question
     }
 
     /// The order of the questions in one epoch (Fisher–Yates under a ChaCha8 key made of seed and epoch).

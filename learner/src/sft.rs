@@ -87,7 +87,8 @@ impl SftConfig {
             let problem = format!("is {}; give a number from 0 to 1", self.context_weight);
             return Err(LearnerError::setting("sft.context_weight", problem));
         }
-        Ok(())
+        self.optimizer.validate()?;
+        self.schedule.validate()
     }
 }
 

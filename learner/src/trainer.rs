@@ -13,7 +13,7 @@ use crate::{
     config::{LearnerConfig, RatioAgainst},
     error::Result,
     group::Group,
-    loss::{LossInput, LossStats, SamplingStats, Scale, loss, sampling_stats},
+    loss::{LossInput, LossStats, SamplerCorrection, SamplingStats, Scale, loss, sampling_stats},
     metrics::{self, Metrics},
     network::{Coefficients, Network, Pass, Scores, scores},
 };
@@ -62,8 +62,13 @@ impl Trainer {
             .then(|| Decoder::new(&model.config, &model.weights, Use::Sample))
             .transpose()?;
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
+        let mut config = config.clone();
+        if config.ratio_against == RatioAgainst::Sampler {
+            // Nothing is corrected, so the metrics show the bare ratios.
+            config.loss.sampler_correction = SamplerCorrection::Off;
+        }
         Ok(Self {
-            config: config.clone(),
+            config,
             network,
             tokens_seen: 0,
             reference,
@@ -142,11 +147,11 @@ impl Trainer {
         metrics: &mut Metrics,
     ) -> Result<Vec<Trace>> {
         let tokens: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
-        let longest = f64::from(self.config.rollout.max_context_tokens);
-        let divisor = self
-            .config
-            .loss
-            .divisor(rows.samples.len() as f64, tokens as f64, longest);
+        let divisor = self.config.loss.divisor(
+            rows.samples.len() as f64,
+            tokens as f64,
+            self.config.dr_grpo_length().into(),
+        );
         let (gradients, traces) =
             self.network
                 .gradients(micro_batches, self.pass(), |number, micro, scores| {

@@ -1,7 +1,7 @@
 //! A model as a Hugging Face folder: config, weights, text files.
 //!
-//! Invariant: what is opened can be saved and opened again with the same files and the same weights; `save` puts a whole
-//! folder in place or nothing. Leaves out the forward pass.
+//! Invariant: what is opened can be saved and opened again with the same files and the same weights; a folder that `save`
+//! puts in place is whole and on the disk. Leaves out the forward pass.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use candle_core::{DType, Device};
 use crate::chat::Chat;
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::weights::Weights;
+use crate::weights::{Weights, sync, write_synced};
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
@@ -97,8 +97,9 @@ impl Model {
         }
     }
 
-    /// Writes the folder `dir`, replacing a model that is there. It is written beside its place first, so that `dir` is
-    /// always a whole model.
+    /// Writes the folder `dir`, replacing a model that is there. It is written and synced beside its place first, so that
+    /// `dir` is never half a model. Between two renames there is none: a crash there leaves the old one beside `dir`, as
+    /// `.NAME.sqlenv-old`.
     ///
     /// # Errors
     /// See [`Self::check_target`]; or a file cannot be written.
@@ -109,7 +110,7 @@ impl Model {
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         for (name, content) in &self.files {
             let path = temporary.join(name);
-            fs::write(&path, content).map_err(|error| PolicyError::file(&path, error))?;
+            write_synced(&path, content).map_err(|error| PolicyError::file(&path, error))?;
         }
         self.weights.save(&temporary)?;
         let old = beside(dir, "old")?;
@@ -117,7 +118,9 @@ impl Model {
         if dir.exists() {
             fs::rename(dir, &old).map_err(|error| PolicyError::file(dir, error))?;
         }
-        fs::rename(&temporary, dir).map_err(|error| PolicyError::file(dir, error))?;
+        fs::rename(&temporary, dir)
+            .and_then(|()| sync(parent(dir)))
+            .map_err(|error| PolicyError::file(dir, error))?;
         remove(&old)
     }
 }
@@ -157,6 +160,12 @@ fn within(dir: &Path, error: PolicyError) -> PolicyError {
         PolicyError::Text(reason) => PolicyError::file(dir, reason),
         other => other,
     }
+}
+
+/// The folder in which `dir` has its name.
+fn parent(dir: &Path) -> &Path {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {

@@ -4,6 +4,8 @@
 //! weights alone. Tied embeddings have no `lm_head.weight`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
 
 use candle_core::backprop::GradStore;
@@ -77,15 +79,17 @@ impl Weights {
             .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
     }
 
-    /// Writes `model.safetensors` into an existing folder: first beside it, then renamed, so that no reader sees half.
+    /// Writes `model.safetensors` into an existing folder: first beside it, synced, then renamed, so that neither a reader
+    /// nor a crash leaves half.
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let partial = dir.join(format!("{FILE}.partial"));
-        std::fs::write(&partial, self.to_bytes()?)
+        write_synced(&partial, &self.to_bytes()?)
             .and_then(|()| std::fs::rename(&partial, &path))
+            .and_then(|()| sync(dir))
             .map_err(|error| PolicyError::file(&path, error))
     }
 
@@ -210,6 +214,18 @@ pub fn check_gradients(weights: &TrainableWeights, gradients: &GradStore) -> Res
         )),
         None => Ok(()),
     }
+}
+
+/// Writes a file and waits until its bytes are on the disk.
+pub(crate) fn write_synced(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Waits until the names in a folder are on the disk.
+pub(crate) fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// The files that hold the weights of a folder.

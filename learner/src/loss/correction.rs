@@ -4,7 +4,8 @@
 
 use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
 
-/// The sampler-correction ratios, one a token (a row's ratio stands at each of its tokens), and their statistics.
+/// The sampler-correction ratios, one a token (a row's ratio stands at each of its tokens), and their statistics. Where the
+/// correction is off they are the tokens' bare ratios.
 pub(super) fn sampler_ratios(
     learner: &[f64],
     sampler: &[f64],
@@ -47,7 +48,7 @@ fn row_ratios(
     };
     let truncate = |ratio: f64| ratio.max(min).min(max);
     let bound = |ratio| match settings.sampler_correction {
-        SamplerCorrection::Off => 1.0,
+        SamplerCorrection::Off => ratio,
         SamplerCorrection::TokenMask | SamplerCorrection::SequenceMask => mask(ratio),
         SamplerCorrection::TokenTruncate | SamplerCorrection::SequenceTruncate => truncate(ratio),
     };
@@ -86,7 +87,7 @@ pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) ->
 
 /// 1 for the tokens in the top `top_entropy_quantile` by entropy, else 0.
 ///
-/// The threshold is the linearly interpolated quantile in f32, as TRL takes it, of the tokens given here.
+/// The threshold is the linearly interpolated quantile in f32, as TRL takes it, of the tokens given here: one micro-batch.
 pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
     if top_quantile >= 1.0 || entropies.is_empty() {
         return vec![1.0; entropies.len()];

@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    bounds::{at_least_one, finite, positive, range},
+    error::{LearnerError, Result},
+};
+
 /// The losses of TRL's `loss_type`; they differ in the policy term, the aggregation over tokens, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -10,7 +15,7 @@ pub enum LossType {
     Grpo,
     /// Clipped ratio, mean over tokens.
     Bnpo,
-    /// Clipped ratio, sum over tokens by a constant length.
+    /// Clipped ratio, sum over tokens by a constant length, `dr_grpo_length`.
     DrGrpo,
     /// Clipped ratio, sum over tokens by the tokens of the whole generation batch.
     #[default]
@@ -62,9 +67,17 @@ pub struct LossSettings {
     /// The ratio is clipped below 1 - `clip_low`.
     #[serde(alias = "epsilon")]
     pub clip_low: f64,
-    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For `cispo` the ratio's absolute cap.
+    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For `cispo` the ratio's absolute cap,
+    /// which must be given.
     #[serde(alias = "epsilon_high")]
     pub clip_high: Option<f64>,
+    /// What `dr_grpo` divides each row's sum by, in tokens; absent: `rollout.max_context_tokens`.
+    // Left out where absent, so that a run without it keeps its fingerprint.
+    #[serde(
+        alias = "max_completion_length",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub dr_grpo_length: Option<u32>,
     /// Cap of the unclipped ratio (two-sided clipping); absent: none.
     pub delta: Option<f64>,
     /// Token or sequence ratios.
@@ -76,7 +89,8 @@ pub struct LossSettings {
     /// Whether the KL is multiplied by the (differentiable) ratio.
     #[serde(alias = "use_bias_correction_kl")]
     pub kl_bias_correction: bool,
-    /// Correction of the mismatch between learner and sampler.
+    /// Correction of the mismatch between learner and sampler. Without effect where `ratio_against` is `sampler`: the
+    /// ratio then holds the mismatch, and the clip bounds it.
     #[serde(alias = "vllm_importance_sampling_mode")]
     pub sampler_correction: SamplerCorrection,
     /// Lower bound of the correction ratio; absent: none.
@@ -87,9 +101,10 @@ pub struct LossSettings {
     pub sampler_clip_max: Option<f64>,
     /// Rows of negative advantage whose mean log-prob fell by more than this are dropped; absent: none.
     pub off_policy_mask_threshold: Option<f64>,
-    /// Share of tokens, by entropy, that bear the policy term; 1 is all.
+    /// Share of the tokens of a micro-batch, by entropy, that bear the policy term; 1 is all. As in TRL the threshold is
+    /// each micro-batch's own, so with less than 1 the result depends on `micro_batch_tokens`.
     pub top_entropy_quantile: f64,
-    /// Weight of the entropy bonus.
+    /// Weight of the entropy bonus: the mean over each micro-batch's tokens in that share, weighted by its tokens.
     pub entropy_coef: f64,
     /// Steepness of SAPO's gate where the advantage is positive.
     pub sapo_temperature_pos: f64,
@@ -113,6 +128,7 @@ impl Default for LossSettings {
             loss_type: LossType::default(),
             clip_low: 0.2,
             clip_high: None,
+            dr_grpo_length: None,
             delta: None,
             ratio_level: RatioLevel::default(),
             kl_coef: 0.0,
@@ -141,12 +157,62 @@ impl LossSettings {
         self.clip_high.unwrap_or(self.clip_low)
     }
 
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// [`LearnerError::Setting`] names the field and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        let most = f64::MAX;
+        range("loss.clip_low", self.clip_low, 0.0, 1.0)?;
+        range("loss.clip_high", self.high(), 0.0, most)?;
+        if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
+            let problem =
+                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
+            return Err(LearnerError::setting("loss.clip_high", problem));
+        }
+        let length = self.dr_grpo_length.unwrap_or(1);
+        at_least_one("loss.dr_grpo_length", length.into())?;
+        range("loss.kl_coef", self.kl_coef, 0.0, most)?;
+        range("loss.entropy_coef", self.entropy_coef, 0.0, most)?;
+        range(
+            "loss.top_entropy_quantile",
+            self.top_entropy_quantile,
+            0.0,
+            1.0,
+        )?;
+        let above_zero = [
+            ("loss.delta", self.delta),
+            ("loss.sampler_clip_max", self.sampler_clip_max),
+            ("loss.sapo_temperature_pos", Some(self.sapo_temperature_pos)),
+            ("loss.sapo_temperature_neg", Some(self.sapo_temperature_neg)),
+        ];
+        for (field, value) in above_zero {
+            value.map_or(Ok(()), |value| positive(field, value))?;
+        }
+        let highest = self.sampler_clip_max.unwrap_or(most);
+        range(
+            "loss.sampler_clip_min",
+            self.sampler_clip_min.unwrap_or(0.0),
+            0.0,
+            highest,
+        )?;
+        finite(
+            "loss.off_policy_mask_threshold",
+            self.off_policy_mask_threshold.unwrap_or(0.0),
+        )?;
+        finite("loss.vespo_k_pos", self.vespo_k_pos)?;
+        finite("loss.vespo_lambda_pos", self.vespo_lambda_pos)?;
+        finite("loss.vespo_k_neg", self.vespo_k_neg)?;
+        finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
+    }
+
     /// What a loss of `rows` rows and `tokens` loss tokens is divided by (TRL 1.16.0), before accumulation factors.
+    /// `dr_grpo_length` is TRL's `max_completion_length`.
     #[must_use]
-    pub fn divisor(&self, rows: f64, tokens: f64, max_completion_tokens: f64) -> f64 {
+    pub fn divisor(&self, rows: f64, tokens: f64, dr_grpo_length: f64) -> f64 {
         match self.loss_type {
             LossType::Grpo | LossType::Sapo | LossType::Luspo => rows,
-            LossType::DrGrpo => rows * max_completion_tokens,
+            LossType::DrGrpo => rows * dr_grpo_length,
             LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => tokens.max(1.0),
         }
     }

@@ -68,12 +68,16 @@ fn mixed(parts: [u64; 4]) -> u64 {
     parts.into_iter().fold(0x5151, mix)
 }
 
-/// A group as a function of its index and the version that sampled it; about one in four has no spread.
+/// A group as a function of its question, its index and the version that sampled it; about one in four has no spread.
 pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
-    let dull = mixed([claim.group_index, version, 0, 0]).is_multiple_of(4);
+    let bytes = claim.question_id.bytes();
+    let rollout = bytes.fold(claim.group_index, |state, byte| {
+        mixed([state, byte.into(), 0, 0])
+    });
+    let dull = mixed([rollout, version, 0, 0]).is_multiple_of(4);
     (0..claim.group_size)
         .map(|member| {
-            let draw = |at: u64| mixed([claim.group_index, version, u64::from(member), at]);
+            let draw = |at: u64| mixed([rollout, version, u64::from(member), at]);
             let length = 6 + draw(100) as usize % 20;
             let mask: Vec<u8> = (0..length)
                 .map(|at| u8::from(at >= 3 && at != length / 2))

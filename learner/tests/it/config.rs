@@ -32,12 +32,12 @@ fn trl_names_are_accepted() {
         "seed": 3, "max_steps": 7, "num_generations": 4,
         "advantage": {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"},
         "loss": {
-            "loss_type": "dr_grpo", "epsilon": 0.1, "epsilon_high": 0.28, "beta": 0.04,
+            "loss_type": "dr_grpo", "max_completion_length": 300, "epsilon": 0.1, "epsilon_high": 0.28, "beta": 0.04,
             "importance_sampling_level": "sequence", "use_bias_correction_kl": false,
             "vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_max": 2.0
         },
         "schedule": {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5},
-        "rollout": {"max_completion_length": 64, "sampling": {"temperature": 0.7}},
+        "rollout": {"max_completion_tokens": 64, "sampling": {"temperature": 0.7}},
         "rewards": {"correct": 0.5, "return": 1.0},
         "checkpoint": {"save_steps": 5, "save_total_limit": 3}
     }))
@@ -55,6 +55,8 @@ fn trl_names_are_accepted() {
         ),
         (0.1, 0.28, 0.04)
     );
+    assert_eq!(config.dr_grpo_length(), 300);
+    assert_eq!(LearnerConfig::default().dr_grpo_length(), 4096);
     assert_eq!(config.schedule.kind, ScheduleKind::Constant);
     assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0]);
     let again = serde_json::to_value(&config).unwrap();
@@ -69,12 +71,18 @@ fn unknown_fields_are_named() {
     let fault =
         serde_json::from_value::<LearnerConfig>(json!({"loss": {"epsilonn": 0.1}})).unwrap_err();
     assert!(fault.to_string().contains("epsilonn"), "{fault}");
+    let whole_episode = json!({"rollout": {"max_completion_length": 64}});
+    let fault = serde_json::from_value::<LearnerConfig>(whole_episode).unwrap_err();
+    assert!(
+        fault.to_string().contains("`max_completion_tokens`"),
+        "{fault}"
+    );
 }
 
 #[test]
 fn what_cannot_be_used_is_named_with_its_remedy() {
     type Change = fn(&mut LearnerConfig);
-    let table: [(Change, &str); 13] = [
+    let table: [(Change, &str); 24] = [
         (|c| c.steps = 0, "steps"),
         (|c| c.groups_per_step = 0, "groups_per_step"),
         (|c| c.group_size = 1, "group_size"),
@@ -87,9 +95,35 @@ fn what_cannot_be_used_is_named_with_its_remedy() {
             "loss.top_entropy_quantile",
         ),
         (
-            |c| c.optimizer.learning_rate = -1.0,
+            |c| c.optimizer.learning_rate = 0.0,
             "optimizer.learning_rate",
         ),
+        (
+            |c| c.optimizer.adam_epsilon = 1e-60,
+            "optimizer.adam_epsilon",
+        ),
+        (
+            |c| c.optimizer.adam_beta2 = 0.999_999_999_9,
+            "optimizer.adam_beta2",
+        ),
+        (|c| c.optimizer.adam_beta1 = 1.0, "optimizer.adam_beta1"),
+        (
+            |c| c.optimizer.weight_decay = f64::INFINITY,
+            "optimizer.weight_decay",
+        ),
+        (|c| c.rewards.shaping = f64::NAN, "rewards.shaping"),
+        (
+            |c| c.loss.sampler_clip_max = Some(0.0),
+            "loss.sampler_clip_max",
+        ),
+        (
+            |c| c.loss.sampler_clip_min = Some(4.0),
+            "loss.sampler_clip_min",
+        ),
+        (|c| c.loss.vespo_k_pos = f64::INFINITY, "loss.vespo_k_pos"),
+        (|c| c.loss.delta = Some(0.0), "loss.delta"),
+        (|c| c.loss.dr_grpo_length = Some(0), "loss.dr_grpo_length"),
+        (|c| c.loss.loss_type = LossType::Cispo, "loss.clip_high"),
         (|c| c.rollout.sampling.temperature = 0.0, "temperature"),
         (
             |c| c.rollout.max_context_tokens = 512,

@@ -43,6 +43,7 @@ fn settings(options: &Value) -> LossSettings {
         loss_type: enumeration(options, "loss_type"),
         clip_low: f("epsilon"),
         clip_high: number(&options["epsilon_high"]),
+        dr_grpo_length: None,
         delta: number(&options["delta"]),
         ratio_level: enumeration(options, "importance_sampling_level"),
         kl_coef: f("beta"),

@@ -6,6 +6,7 @@ mod common;
 mod config;
 mod golden_loss;
 mod golden_optimizer;
+mod golden_run;
 mod run;
 mod scheduler;
 mod service;

@@ -1,6 +1,6 @@
 //! Whole runs over the in-process transport: same bits whatever the actors, threads and interruptions.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use crate::common::{act, group, open, small_config, train};
 use learner::{Event, LearnerConfig, config::RatioAgainst};
@@ -36,12 +36,12 @@ async fn actors_and_threads_do_not_change_a_bit() {
         one != whole_run(
             LearnerConfig {
                 run_seed: 6,
-                groups_per_step: 2,
                 ..small_config()
             },
             1
         )
-        .await
+        .await,
+        "another seed asks other questions"
     );
 }
 
@@ -116,6 +116,84 @@ async fn a_damaged_checkpoint_is_passed_over_and_one_before_taken() {
     assert!(train(&learner, 1, None).await.1 == expected);
 }
 
+fn checkpoint_names(run_dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run_dir.join("checkpoints")).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_falls_back_behind_does_not_push_out_its_new_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    train(
+        &open(small_config(), folder.path(), false).unwrap(),
+        1,
+        None,
+    )
+    .await;
+    for step in 3..=4 {
+        fs::remove_file(
+            folder
+                .path()
+                .join(format!("checkpoints/step_{step}/state.json")),
+        )
+        .unwrap();
+    }
+    let mut config = small_config();
+    config.checkpoint.keep_last = 2;
+    config.steps = 3;
+    let learner = open(config, folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 2);
+    train(&learner, 1, None).await;
+    assert_eq!(
+        checkpoint_names(folder.path()),
+        ["LATEST", "step_2", "step_3"]
+    );
+}
+
+/// A crash between the two renames of a checkpoint that is written anew, then a run that has nothing left to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_put_aside_still_counts_and_none_is_written_without_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    train(
+        &open(small_config(), folder.path(), false).unwrap(),
+        1,
+        None,
+    )
+    .await;
+    let checkpoints = folder.path().join("checkpoints");
+    fs::rename(checkpoints.join("step_4"), checkpoints.join(".step_4.old")).unwrap();
+    let learner = open(small_config(), folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 4);
+    let (events, _) = train(&learner, 0, None).await;
+    let finished = Event::Finished {
+        step: 4,
+        interrupted: false,
+    };
+    assert_eq!(events, [finished]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_no_checkpoint_explains_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    train(
+        &open(small_config(), folder.path(), false).unwrap(),
+        1,
+        None,
+    )
+    .await;
+    fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    let Err(fault) = open(small_config(), folder.path(), true) else {
+        panic!("resumed without knowing the settings")
+    };
+    assert!(fault.to_string().contains("holds groups, but"), "{fault}");
+    fs::remove_file(folder.path().join("journal.bin")).unwrap();
+    assert!(open(small_config(), folder.path(), true).is_ok());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,12 +202,10 @@ async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     let learner = open(config, folder.path(), false).unwrap();
     let (events, weights) = train(&learner, 1, None).await;
     let checkpoints = folder.path().join("checkpoints");
-    let mut names: Vec<String> = fs::read_dir(&checkpoints)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["LATEST", "step_3", "step_4"]);
+    assert_eq!(
+        checkpoint_names(folder.path()),
+        ["LATEST", "step_3", "step_4"]
+    );
     assert_eq!(
         fs::read_to_string(checkpoints.join("LATEST")).unwrap(),
         "step_4"

@@ -103,7 +103,7 @@ fn play(
                 let index = work.lease.group_index;
                 let kept = content(seed, share, index, work.version);
                 for repeat in 0..2 {
-                    match scheduler.judge(index, work.version) {
+                    match scheduler.judge(index, work.lease.lease_id, work.version) {
                         Verdict::Accept if repeat == 0 => {
                             let outcome = Outcome {
                                 kept,
@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn every_question_comes_once_an_epoch(questions in 1_usize..40, seed: u64, epoch in 0_u64..4) {
-        let order = QuestionOrder::new(questions, seed);
+        let mut order = QuestionOrder::new(questions, seed);
         let first = epoch * questions as u64;
         let mut seen: Vec<usize> =
             (first..first + questions as u64).map(|index| order.question(index)).collect();
@@ -162,7 +162,7 @@ proptest! {
 #[test]
 fn question_order_follows_the_seed() {
     let order = |seed| {
-        let order = QuestionOrder::new(50, seed);
+        let mut order = QuestionOrder::new(50, seed);
         (0..100)
             .map(|index| order.question(index))
             .collect::<Vec<_>>()
@@ -182,7 +182,7 @@ fn a_synchronous_run_waits_for_the_new_version() {
         Claim::Wait,
         "the batch is full"
     );
-    assert_eq!(scheduler.judge(0, 0), Verdict::Accept);
+    assert_eq!(scheduler.judge(0, first.lease_id, 0), Verdict::Accept);
     scheduler.record(
         0,
         Outcome {
@@ -217,8 +217,12 @@ fn a_synchronous_run_waits_for_the_new_version() {
 #[test]
 fn staleness_lets_actors_work_ahead_but_not_further() {
     let mut scheduler = Scheduler::new(settings(9, 2, 8, 1), 3, 10);
-    let minima: Vec<u64> = (0..4)
-        .map(|_| lease(scheduler.claim(seconds(0), 3)).min_policy_version)
+    let leases: Vec<Lease> = (0..4)
+        .map(|_| lease(scheduler.claim(seconds(0), 3)))
+        .collect();
+    let minima: Vec<u64> = leases
+        .iter()
+        .map(|lease| lease.min_policy_version)
         .collect();
     assert_eq!(
         minima,
@@ -226,8 +230,11 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
         "two groups for step 4, two for step 5"
     );
     assert_eq!(scheduler.claim(seconds(0), 3), Claim::Wait);
-    assert_eq!(scheduler.judge(10, 1), Verdict::Stale);
-    assert_eq!(scheduler.judge(11, 2), Verdict::Accept);
+    let [first, second, ..] = leases[..] else {
+        panic!("four leases")
+    };
+    assert_eq!(scheduler.judge(10, first.lease_id, 1), Verdict::Stale);
+    assert_eq!(scheduler.judge(11, second.lease_id, 2), Verdict::Accept);
     assert_eq!(
         lease(scheduler.claim(seconds(0), 2)).group_index,
         10,
@@ -276,7 +283,7 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
     assert_eq!(again.group_index, lost.group_index);
     assert_ne!(again.lease_id, lost.lease_id);
     assert_eq!(scheduler.expired_leases(), 1);
-    assert_eq!(scheduler.judge(0, 0), Verdict::Accept);
+    assert_eq!(scheduler.judge(0, lost.lease_id, 0), Verdict::Accept);
     scheduler.record(
         0,
         Outcome {
@@ -284,8 +291,19 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
             oldest_version: 0,
         },
     );
-    assert_eq!(scheduler.judge(0, 0), Verdict::Duplicate);
-    assert_eq!(scheduler.judge(2, 0), Verdict::Unknown);
+    assert_eq!(scheduler.judge(0, again.lease_id, 0), Verdict::Duplicate);
+    assert_eq!(scheduler.judge(2, 0, 0), Verdict::Unknown);
+}
+
+#[test]
+fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0);
+    let lost = lease(scheduler.claim(seconds(0), 3));
+    let held = lease(scheduler.claim(seconds(10), 3));
+    assert_eq!(scheduler.judge(0, lost.lease_id, 2), Verdict::Stale);
+    assert_eq!(scheduler.claim(seconds(10), 3), Claim::Wait, "still held");
+    assert_eq!(scheduler.judge(0, held.lease_id, 2), Verdict::Stale);
+    assert_eq!(lease(scheduler.claim(seconds(10), 3)).group_index, 0);
 }
 
 #[test]

@@ -235,3 +235,19 @@ fn gradients_equal_finite_differences() {
         );
     }
 }
+
+#[test]
+fn weights_that_blow_up_end_the_training() {
+    let mut config = config();
+    config.schedule.warmup_steps = 0;
+    config.optimizer.learning_rate = 3e38;
+    let fault = train(&small_model(3), &episodes(20), &config, &mut go_on).unwrap_err();
+    let fault = fault.to_string();
+    assert!(fault.starts_with("update 1 is not finite"), "{fault}");
+    config.optimizer.learning_rate = 1e39;
+    let fault = train(&small_model(3), &episodes(20), &config, &mut go_on).unwrap_err();
+    assert!(
+        fault.to_string().contains("optimizer.learning_rate"),
+        "{fault}"
+    );
+}

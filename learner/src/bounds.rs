@@ -1,0 +1,60 @@
+//! Bounds of single numbers among the settings.
+//!
+//! Pure. Each check names the field, the value met and what is accepted. What several fields must keep together is checked
+//! where they are defined.
+
+use crate::error::{LearnerError, Result};
+
+/// A count that cannot be 0.
+pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
+    if value == 0 {
+        return Err(LearnerError::setting(field, "is 0; give at least 1"));
+    }
+    Ok(())
+}
+
+/// A number from `min` to `max`; from `f32::MAX` on that stands for no bound but infinity.
+pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
+    if !(min..=max).contains(&value) {
+        let upper = if max >= f32::MAX.into() {
+            "up".to_owned()
+        } else {
+            format!("to {max}")
+        };
+        return Err(LearnerError::setting(
+            field,
+            format!("is {value}; give a number from {min} {upper}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Any number but infinities and NaN.
+pub(crate) fn finite(field: &'static str, value: f64) -> Result<()> {
+    if !value.is_finite() {
+        return Err(LearnerError::setting(
+            field,
+            format!("is {value}; give a finite number"),
+        ));
+    }
+    Ok(())
+}
+
+/// A number above 0 and finite, also after rounding to f32, in which the optimiser uses it.
+pub(crate) fn positive(field: &'static str, value: f64) -> Result<()> {
+    let rounded = value as f32;
+    if !(rounded > 0.0 && rounded.is_finite()) {
+        let problem = format!("is {value}; give a number above 0 that single precision can hold");
+        return Err(LearnerError::setting(field, problem));
+    }
+    Ok(())
+}
+
+/// A number from 0 to below 1, also after rounding to f32.
+pub(crate) fn below_one(field: &'static str, value: f64) -> Result<()> {
+    if !(0.0..1.0).contains(&value) || value as f32 >= 1.0 {
+        let problem = format!("is {value}; give a number from 0 to below 1 in single precision");
+        return Err(LearnerError::setting(field, problem));
+    }
+    Ok(())
+}
