@@ -1,5 +1,5 @@
 # One target per intent; each is a plain command that also works alone.
-.PHONY: train test check proto-lint python-test
+.PHONY: train test check proto-lint python-test image
 
 train: ## the main job
 	cargo run --release -- train
@@ -15,3 +15,13 @@ python-test: ## needs `pip install './python[test]'`
 
 proto-lint: ## needs npm
 	cd proto && npx --yes @bufbuild/buf@1.75.0 lint
+
+STATIC := $(shell uname -m)-unknown-linux-musl
+ENGINE ?= podman
+
+image: ## env-node's container; needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
+	cargo build --profile dist --locked --target $(STATIC)
+	mkdir -p target/image
+	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
+	target/image/sqlenv data build --out target/image/data
+	$(ENGINE) build --tag sqlenv/env-node --file deploy/Containerfile target/image

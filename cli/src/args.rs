@@ -65,7 +65,7 @@ pub struct ConfigArgs {
     #[arg(long)]
     pub seed: Option<u64>,
     /// Questions and databases: an own build, Spider's layout or SQLEnv's. Without it the project's own data is built.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "SQLENV_DATA")]
     pub data: Option<PathBuf>,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -73,6 +73,23 @@ pub struct ConfigArgs {
     /// A Hugging Face model folder. Without it the small embedded policy starts from random weights.
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+}
+
+/// What a client shows to the env-node at --env, and whom it trusts there.
+#[derive(Clone, Debug, Default, Parser)]
+pub struct EnvCredentials {
+    /// The file with the bearer token that the env-node asks for.
+    #[arg(long, value_name = "FILE")]
+    pub env_token_file: Option<PathBuf>,
+    /// Authorities (PEM) that vouch for an https env-node, in place of the system's.
+    #[arg(long, value_name = "FILE")]
+    pub env_ca_file: Option<PathBuf>,
+    /// This client's certificate (PEM), where the env-node asks for one.
+    #[arg(long, value_name = "FILE", requires = "env_key_file")]
+    pub env_certificate_file: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "env_certificate_file")]
+    pub env_key_file: Option<PathBuf>,
 }
 
 /// Settings that come with the program.
@@ -164,6 +181,9 @@ pub struct EvalArgs {
     /// Play on this env-node (http://HOST:PORT), or several with commas between, instead of one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub env: Option<String>,
+    /// Secrets for --env.
+    #[command(flatten)]
+    pub env_credentials: EnvCredentials,
     /// Write the evaluation as JSON to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -187,6 +207,9 @@ pub struct PlayArgs {
     /// Play on this env-node (http://HOST:PORT) instead of one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub env: Option<String>,
+    /// Secrets for --env.
+    #[command(flatten)]
+    pub env_credentials: EnvCredentials,
 }
 
 /// Arguments of `sqlenv report`.
@@ -329,6 +352,9 @@ pub struct ActorArgs {
     /// The env-node (http://HOST:PORT), or several with commas between.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
     pub env: String,
+    /// Secrets for --env.
+    #[command(flatten)]
+    pub env_credentials: EnvCredentials,
     /// The learner (http://HOST:PORT).
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub learner: String,
@@ -352,6 +378,9 @@ pub struct LearnerArgs {
     /// The env-node (http://HOST:PORT) whose questions are trained on.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
     pub env: String,
+    /// Secrets for --env.
+    #[command(flatten)]
+    pub env_credentials: EnvCredentials,
     /// The run's folder; one that exists is resumed.
     #[arg(long, value_name = "DIR")]
     pub run_dir: PathBuf,

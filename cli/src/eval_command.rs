@@ -35,7 +35,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     );
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
-        setup.play_on(address).await?;
+        setup.play_on(address, &args.env_credentials).await?;
     }
     let examiner = Examiner {
         config: &config,

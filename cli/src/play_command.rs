@@ -24,7 +24,7 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
-        setup.play_on(address).await?;
+        setup.play_on(address, &args.env_credentials).await?;
     }
     let request = ResetRequest {
         question_id: choose(args, &setup, config.seed)?,

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use env_node::EnvNode;
 use learner::{Event, Learner};
-use proto::{EnvClient, LearnerClient, Transport, v1::Question};
+use proto::{LearnerClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -63,7 +63,7 @@ pub async fn actor(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
-    let env = EnvClient::new(Transport::dial(&args.env).context("--env")?);
+    let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
     let ready = serve_admin(args.admin).await?;
     let id = args.id.clone().unwrap_or_else(default_actor_id);
@@ -116,7 +116,7 @@ pub async fn learner(
     let config = RunConfig::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
-    let env = EnvClient::new(Transport::dial(&args.env).context("--env")?);
+    let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;

@@ -8,9 +8,11 @@ use candle_core::{DType, Device};
 use data::Dataset;
 use env_node::EnvNode;
 use policy::{Model, random::derive_seed};
-use proto::{EnvClient, Transport, v1::ListQuestionsRequest};
+use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
+use tonic::Code;
 
 use crate::{
+    args::EnvCredentials,
     config::{DataConfig, OWN_DATA_DIR, RunConfig},
     progress::Progress,
 };
@@ -48,17 +50,20 @@ impl Setup {
     /// Plays on the env-node at `address` instead of the one in this process.
     ///
     /// # Errors
-    /// `address` is no address, or no env-node answers there.
-    pub async fn play_on(&mut self, address: &str) -> Result<()> {
-        let mut client = EnvClient::new(Transport::dial(address).context("--env")?);
+    /// `address` is no address, a file of `credentials` is no use, or no env-node answers there.
+    pub async fn play_on(&mut self, address: &str, credentials: &EnvCredentials) -> Result<()> {
+        let mut client = dial_env(address, credentials)?;
         let request = ListQuestionsRequest {
             page_size: 1,
             ..ListQuestionsRequest::default()
         };
         client.list_questions(request).await.map_err(|status| {
+            let remedy = match status.code() {
+                Code::Unauthenticated => "give its token by --env-token-file FILE",
+                _ => "start one with `sqlenv env-node`, or leave out --env to play in this process",
+            };
             anyhow!(
-                "--env {address}: no env-node answers ({}); start one with `sqlenv env-node`, or leave out --env to play \
-                 in this process",
+                "--env {address}: no env-node lets us play ({}); {remedy}",
                 status.message()
             )
         })?;
@@ -74,6 +79,21 @@ impl Setup {
             None => EnvClient::new(Transport::in_process(self.node.service())),
         }
     }
+}
+
+/// A client of the env-node, or the list of them, at --env; nothing is dialled before the first call.
+///
+/// # Errors
+/// `address` is no address, or a file of `credentials` is no use.
+pub fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
+    let certificate = credentials.env_certificate_file.clone();
+    let credentials = Credentials {
+        ca_file: credentials.env_ca_file.clone(),
+        certificate_and_key_files: certificate.zip(credentials.env_key_file.clone()),
+        bearer_token_file: credentials.env_token_file.clone(),
+    };
+    let transport = Transport::dial_with(address, &credentials).context("--env")?;
+    Ok(EnvClient::new(transport))
 }
 
 /// Opens the questions; builds the project's own where no folder is named.

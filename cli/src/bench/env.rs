@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use data::Dataset;
+use policy::random::derive_seed;
 use proto::{EnvClient, Transport};
 
 use super::{
@@ -121,11 +122,12 @@ fn row(face: Face, episodes: usize, mut measured: Measured, process_id: Option<u
     )
 }
 
-/// How the questions are solved, in the dataset's order.
+/// How the questions are solved, in an order by their ids' hashes: databases and dear queries are spread over the time.
 fn scripts(dataset: &Dataset, limit: Option<usize>) -> Vec<Script> {
-    dataset
-        .questions
-        .iter()
+    let mut questions: Vec<_> = dataset.questions.iter().collect();
+    questions.sort_by_key(|question| derive_seed(0, &question.question_id));
+    questions
+        .into_iter()
         .take(limit.unwrap_or(usize::MAX))
         .map(|question| {
             let describe = |table: &String| ("DESCRIBE", table.clone());
@@ -134,6 +136,7 @@ fn scripts(dataset: &Dataset, limit: Option<usize>) -> Vec<Script> {
             actions.push(("ANSWER", data::answer_text(question)));
             Script {
                 question_id: question.question_id.clone(),
+                database_name: question.database_name.clone(),
                 actions,
             }
         })

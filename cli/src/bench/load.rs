@@ -20,6 +20,7 @@ use super::{latency::Latencies, session::Session};
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) question_id: String,
+    pub(super) database_name: String,
     /// Action type and argument; the last one answers.
     pub(super) actions: Vec<(&'static str, String)>,
 }
@@ -127,7 +128,10 @@ async fn advance(
 ) -> Result<()> {
     let script = &scripts[episode.script];
     let Some(made) = episode.made else {
-        episode.session.reset(&script.question_id).await?;
+        episode
+            .session
+            .reset(&script.question_id, &script.database_name)
+            .await?;
         episode.made = Some(0);
         return Ok(());
     };

@@ -47,7 +47,8 @@ impl Session {
         Ok(Self::WebSocket(Box::new(socket)))
     }
 
-    pub(super) async fn reset(&mut self, question_id: &str) -> Result<()> {
+    /// Starts an episode; a server that knows no question ids gets the database's name.
+    pub(super) async fn reset(&mut self, question_id: &str, database_name: &str) -> Result<()> {
         match self {
             Self::Grpc { client, token } => {
                 let request = ResetRequest {
@@ -57,7 +58,8 @@ impl Session {
                 *token = client.reset(request).await?.into_inner().token;
             }
             Self::WebSocket(socket) => {
-                let frame = json!({"type": "reset", "data": {"question_id": question_id}});
+                let data = json!({"question_id": question_id, "database_name": database_name});
+                let frame = json!({"type": "reset", "data": data});
                 exchange(socket, frame.to_string()).await?;
             }
         }

@@ -86,3 +86,33 @@ fn a_port_in_use_is_named() {
         "{text}"
     );
 }
+
+/// An env-node that asks for a token is played on by who shows it; who does not is told what to give.
+#[test]
+fn a_token_file_opens_an_env_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "0123456789abcdef\n").unwrap();
+    let file = file.to_str().unwrap();
+    let setting = format!("env.server.bearer_token_file={file}");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0", "--set", &setting]);
+    let eval = [
+        "eval",
+        "--policy",
+        "random",
+        "--questions",
+        "2",
+        "--env",
+        &env,
+    ];
+    let refused = sqlenv(&eval).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text.contains("--env-token-file"), "{text}");
+    let let_in = sqlenv(&eval)
+        .args(["--env-token-file", file])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&let_in.stderr);
+    assert!(let_in.status.success(), "{text}");
+}

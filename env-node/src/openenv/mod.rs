@@ -38,6 +38,7 @@ use serde_json::Value;
 pub use config::{Mode, OpenEnvConfig};
 use sessions::{Lease, Sessions};
 use socket::Dialect;
+pub(crate) use socket::Sockets;
 
 use crate::node::EnvNode;
 
@@ -53,17 +54,19 @@ struct Face {
     node: EnvNode,
     config: OpenEnvConfig,
     sessions: Arc<Sessions>,
+    sockets: Sockets,
 }
 
 type SharedFace = Arc<Face>;
 
 /// Every route of OpenEnv's protocol, with OpenEnv's replies to unknown paths and methods.
-pub(crate) fn router(node: &EnvNode, config: &OpenEnvConfig) -> Router {
+pub(crate) fn router(node: &EnvNode, config: &OpenEnvConfig, sockets: Sockets) -> Router {
     let idle = Duration::from_secs_f64(config.session_idle_seconds);
     let face = Face {
         node: node.clone(),
         config: config.clone(),
         sessions: Arc::new(Sessions::new(config.max_sessions, idle)),
+        sockets,
     };
     let mut routes = Router::new()
         .route("/health", get(http::health))
@@ -132,6 +135,7 @@ fn serve_socket(
     admit: impl FnOnce(&Face) -> Result<Lease, String> + Send + 'static,
 ) -> Response {
     let bytes = face.config.message_bytes;
+    let open = face.sockets.open();
     upgrade
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(bytes)
@@ -139,6 +143,7 @@ fn serve_socket(
         .on_upgrade(async move |socket| {
             let admission = admit(&face);
             socket::serve(socket, &face, dialect, admission).await;
+            drop(open);
         })
 }
 

@@ -1,4 +1,4 @@
-//! One WebSocket: frames in order, pings of our own, deadlines for a peer that stops reading.
+//! WebSockets: frames in order, pings of our own, deadlines for a peer that stops reading, a farewell when the server stops.
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, at once when the peer is gone, and at
 //! the latest one ping period after it was last heard; a quiet peer that answers pings stays. Leaves out what frames say.
@@ -11,11 +11,41 @@ use axum::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite;
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 use super::{Face, mcp, sessions::Lease, ws};
 
 /// How long a socket that we closed may take to close its side.
 const CLOSE_SECONDS: u64 = 5;
+
+/// All sockets of a server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Sockets {
+    stopping: CancellationToken,
+    open: TaskTracker,
+}
+
+impl Sockets {
+    /// Once `stopping`, each socket answers the frame it is at and says that the server goes away.
+    pub(crate) fn new(stopping: CancellationToken) -> Self {
+        let open = TaskTracker::new();
+        open.close();
+        Self { stopping, open }
+    }
+
+    /// Counts one more socket, until the token is dropped.
+    pub(super) fn open(&self) -> TaskTrackerToken {
+        self.open.token()
+    }
+
+    /// Resolves when none is open.
+    pub(crate) async fn ended(&self) {
+        self.open.wait().await;
+    }
+}
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +80,11 @@ const NORMAL: End = End::Close {
     reason: "",
 };
 
+const GOING_AWAY: End = End::Close {
+    code: close_code::AWAY,
+    reason: "the server stops",
+};
+
 /// Serves a socket until it ends. `admission` is its session, or the last words to a socket that gets none.
 pub(super) async fn serve(
     socket: WebSocket,
@@ -77,12 +112,14 @@ pub(super) async fn serve(
 async fn converse(line: &mut Line, face: &Face, dialect: Dialect, lease: Lease) -> End {
     let mut ahead = None;
     loop {
-        let frame = match ahead.take() {
-            Some(frame) => frame,
-            None => match line.next().await {
-                Ok(frame) => frame,
-                Err(end) => return end,
-            },
+        let frame = tokio::select! {
+            biased;
+            () = face.sockets.stopping.cancelled() => return GOING_AWAY,
+            frame = line.next_unless(ahead.take()) => frame,
+        };
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(end) => return end,
         };
         let Message::Text(text) = frame else {
             let complaint = ws::error("SESSION_ERROR", "'text'", None);
@@ -133,6 +170,14 @@ impl Line {
             period,
             heard: Instant::now(),
             pinged: false,
+        }
+    }
+
+    /// The frame that was read ahead, or the next one.
+    async fn next_unless(&mut self, ahead: Option<Message>) -> Result<Message, End> {
+        match ahead {
+            Some(frame) => Ok(frame),
+            None => self.next().await,
         }
     }
 

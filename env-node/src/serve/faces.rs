@@ -27,7 +27,12 @@ use super::{
     config::ServerConfig,
     cors::{self, Origins},
 };
-use crate::{error::EnvError, node::EnvNode, openenv, web};
+use crate::{
+    error::EnvError,
+    node::EnvNode,
+    openenv::{self, Sockets},
+    web,
+};
 
 /// Every face of a node. Cheap to clone.
 #[derive(Clone)]
@@ -41,11 +46,12 @@ impl Faces {
         node: &EnvNode,
         config: &ServerConfig,
         health: HealthServer<impl Health>,
+        sockets: Sockets,
     ) -> Result<Self, EnvError> {
         let calls = Calls::new(config);
         let origins = Origins::new(&config.allowed_origins)?;
         let mut grpc = grpc(node, health).layer(from_fn_with_state(calls.clone(), calls::grpc));
-        let mut http = http(node).layer(from_fn_with_state(calls, calls::http));
+        let mut http = http(node, sockets).layer(from_fn_with_state(calls, calls::http));
         if let Some(bearer) = Bearer::open(config.bearer_token_file.as_deref())? {
             grpc = grpc.layer(from_fn_with_state(bearer.clone(), auth::grpc));
             http = http.layer(from_fn_with_state(bearer, auth::http));
@@ -104,8 +110,8 @@ fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
         .into_axum_router()
 }
 
-fn http(node: &EnvNode) -> Router {
-    openenv::router(node, node.openenv_config())
+fn http(node: &EnvNode, sockets: Sockets) -> Router {
+    openenv::router(node, node.openenv_config(), sockets)
         .merge(web::router(node))
         .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }

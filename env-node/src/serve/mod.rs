@@ -25,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 pub use config::{ServerConfig, TlsConfig};
 
 use self::{config::seconds, connection::Terms, faces::Faces, tls::Tls};
-use crate::{error::EnvError, metrics, node::EnvNode};
+use crate::{error::EnvError, metrics, node::EnvNode, openenv::Sockets};
 
 /// How long the server waits before it accepts again after the system refused it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `node` on `listener`: gRPC, gRPC-Web, OpenEnv's faces and the page, until `shutdown` resolves. Then health says
-/// NOT_SERVING, new calls are still taken for `drain_seconds`, and calls in flight get `connection_grace_seconds` to end.
+/// NOT_SERVING, new calls are still taken for `drain_seconds`, then sockets are closed between two frames, and calls in
+/// flight get `connection_grace_seconds` to end.
 ///
 /// # Errors
 /// A certificate, key or token file that the settings name is no use.
@@ -43,9 +44,10 @@ pub async fn serve(
     let config = node.server_config().clone();
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EnvServer<EnvNode>>().await;
-    let faces = Faces::new(&node, &config, health_service)?;
-    let tls = Tls::open(config.tls.as_ref())?;
     let draining = CancellationToken::new();
+    let sockets = Sockets::new(draining.clone());
+    let faces = Faces::new(&node, &config, health_service, sockets.clone())?;
+    let tls = Tls::open(config.tls.as_ref())?;
     let terms = Arc::new(Terms::new(&config, draining.clone()));
 
     let leave = async {
@@ -66,7 +68,10 @@ pub async fn serve(
     }
     drop(listener);
     draining.cancel();
-    let ended = async { while connections.join_next().await.is_some() {} };
+    let ended = async {
+        while connections.join_next().await.is_some() {}
+        sockets.ended().await;
+    };
     if timeout(seconds(config.connection_grace_seconds), ended)
         .await
         .is_err()

@@ -3,8 +3,13 @@
 use std::time::Duration;
 
 use env_node::{EnvConfig, ServerConfig, SqlLimits};
+use futures::{SinkExt, StreamExt};
 use proto::{EnvClient, Transport, v1::InfoRequest};
 use tokio::{io::AsyncWriteExt, time::timeout};
+use tokio_tungstenite::{
+    connect_async,
+    tungstenite::{Message, protocol::frame::coding::CloseCode},
+};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -114,4 +119,39 @@ async fn an_old_connection_makes_way_and_no_call_is_lost() {
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap();
     }
+}
+
+/// A step under way is answered; then the socket hears that the server goes away, and the server ends at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_is_told_that_the_server_stops() {
+    let mut served = Served::with(ServerConfig {
+        // Time for the step to arrive.
+        drain_seconds: 0.3,
+        ..ServerConfig::default()
+    })
+    .await;
+    let url = format!("ws://{}/ws", served.address);
+    let (mut busy, _) = connect_async(&url).await.unwrap();
+    let (mut quiet, _) = connect_async(&url).await.unwrap();
+    let mut say = async |text: &str| {
+        busy.send(Message::text(text)).await.unwrap();
+    };
+    say(r#"{"type": "reset", "data": {"question_id": "cars-1"}}"#).await;
+    let step = format!(
+        r#"{{"type": "step", "data": {{"action_type": "QUERY", "argument": "{ENDLESS}"}}}}"#
+    );
+    say(&step).await;
+    let mut next = async || busy.next().await.unwrap().unwrap();
+    assert!(next().await.to_string().contains("observation"));
+    served.tell_to_stop();
+    assert!(next().await.to_string().contains("units of work"));
+    let quiet_end = quiet.next().await.unwrap().unwrap();
+    for end in [next().await, quiet_end] {
+        let Message::Close(Some(end)) = end else {
+            panic!("{end:?}");
+        };
+        assert_eq!(end.code, CloseCode::Away);
+    }
+    drop((busy, quiet));
+    served.server.await.unwrap().unwrap();
 }

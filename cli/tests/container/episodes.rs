@@ -1,0 +1,79 @@
+//! Episodes that play alike wherever they are served.
+
+use std::sync::Arc;
+
+use proto::{
+    EnvClient,
+    v1::{Action, Observation, ResetRequest, StepRequest},
+};
+use tokio::sync::Semaphore;
+
+pub(crate) const EPISODES: usize = 200;
+/// Steps of an episode.
+pub(crate) const STEPS: usize = 4;
+/// Episodes under way at once.
+const AT_ONCE: usize = 32;
+
+/// What an episode's player saw.
+pub(crate) type Transcript = Vec<Observation>;
+
+/// Plays one episode. No retries here: the transport has to bridge what happens to nodes.
+async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Transcript {
+    let reset = ResetRequest {
+        seed: number as u64,
+        episode_id: number.to_string(),
+        ..ResetRequest::default()
+    };
+    let reply = client.reset(reset).await.unwrap().into_inner();
+    let (mut token, mut seen) = (reply.token, vec![reply.observation.unwrap()]);
+    let schema = seen[0].schema_info.clone();
+    let tables: Vec<&str> = schema
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "))
+        .collect();
+    let table = tables[number % tables.len()].to_owned();
+    for (action, argument) in [
+        ("DESCRIBE", table.clone()),
+        ("SAMPLE", table.clone()),
+        (
+            "QUERY",
+            format!("SELECT count(*), {number} * 0.1 FROM \"{table}\""),
+        ),
+        ("ANSWER", number.to_string()),
+    ] {
+        let request = StepRequest {
+            token,
+            action: Some(Action {
+                action_type: action.to_owned(),
+                argument,
+            }),
+        };
+        let reply = client.step(request).await.unwrap().into_inner();
+        token = reply.token;
+        seen.push(reply.observation.unwrap());
+        after_step();
+    }
+    assert!(seen[3].error.is_empty(), "{}", seen[3].error);
+    seen
+}
+
+/// Plays all episodes, some at once.
+pub(crate) async fn play_all(
+    client: EnvClient,
+    after_step: impl Fn() + Clone + Send + 'static,
+) -> Vec<Transcript> {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let episodes = (0..EPISODES).map(|number| {
+        let (client, places) = (client.clone(), Arc::clone(&places));
+        let after_step = after_step.clone();
+        tokio::spawn(async move {
+            let _place = places.acquire().await.unwrap();
+            play(client, number, after_step).await
+        })
+    });
+    let mut transcripts = Vec::new();
+    for episode in episodes.collect::<Vec<_>>() {
+        transcripts.push(episode.await.unwrap());
+    }
+    transcripts
+}

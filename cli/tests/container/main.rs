@@ -1,0 +1,95 @@
+//! The container of env-node under podman: what it may do, and the death of one of two in the middle of 200 episodes.
+//!
+//! Opt-in by `SQLENV_TEST_CONTAINERS=1`, since it builds the static binary: needs what `make image` needs.
+
+#![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
+
+mod episodes;
+mod podman;
+
+use std::{
+    env, fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use env_node::{EnvConfig, EnvNode};
+use proto::{EnvClient, Transport};
+
+use crate::{
+    episodes::{EPISODES, STEPS, play_all},
+    podman::{Container, Podman},
+};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// The node that the test plays on undisturbed: in this process, with the image's data.
+fn node_in_process() -> EnvClient {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/image/data");
+    let config = EnvConfig {
+        signing_key: Some(KEY.to_owned().into()),
+        ..EnvConfig::default()
+    };
+    let dataset = data::Dataset::open(&data, None).unwrap();
+    let node = EnvNode::open(dataset, config).unwrap();
+    EnvClient::new(Transport::in_process(node.service()))
+}
+
+/// A user of its own, no capability, no way to more, and a root that nobody can write.
+fn is_confined(container: &Container) {
+    assert_eq!(container.inspect("{{.Config.User}}"), "65532:65532");
+    let process = format!("/proc/{}", container.inspect("{{.State.Pid}}"));
+    let status = fs::read_to_string(format!("{process}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(field("CapEff:"), "0000000000000000");
+    assert_eq!(field("CapBnd:"), "0000000000000000");
+    assert_eq!(field("NoNewPrivs:"), "1");
+    let mounts = fs::read_to_string(format!("{process}/mountinfo")).unwrap();
+    let root = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(4) == Some("/"));
+    let options = root.unwrap().split(' ').nth(5).unwrap();
+    assert!(options.split(',').any(|option| option == "ro"), "{options}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_containers_serve_and_one_may_die() {
+    if env::var_os("SQLENV_TEST_CONTAINERS").is_none() {
+        eprintln!(
+            "SKIPPED: the container was not built; SQLENV_TEST_CONTAINERS=1 builds and runs it"
+        );
+        return;
+    }
+    let podman = Podman::new();
+    podman.make_image();
+    let undisturbed = play_all(node_in_process(), || {}).await;
+
+    let (doomed, other) = (podman.run(KEY), podman.run(KEY));
+    is_confined(&doomed);
+    let list = format!("{},{}", doomed.address(), other.address());
+    other.serves().await;
+    doomed.serves().await;
+    let client = EnvClient::new(Transport::dial(&list).unwrap());
+    let (steps, doomed) = (Arc::new(AtomicUsize::new(0)), Arc::new(doomed));
+    let disturbed = play_all(client, {
+        let steps = Arc::clone(&steps);
+        move || {
+            if steps.fetch_add(1, Ordering::Relaxed) + 1 == EPISODES * STEPS / 2 {
+                doomed.kill();
+            }
+        }
+    })
+    .await;
+    assert_eq!(steps.load(Ordering::Relaxed), EPISODES * STEPS);
+    assert_eq!(disturbed, undisturbed);
+    assert!(other.stops(), "SIGTERM ends it with exit code 0");
+}
