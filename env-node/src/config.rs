@@ -215,7 +215,8 @@ impl EnvConfig {
             return refuse("sql.rows", "give more than result.rows");
         }
         self.server.validate(self.argument_bytes)?;
-        self.openenv.validate()
+        self.openenv.validate()?;
+        self.web.validate()
     }
 
     /// The key that nodes share, from the setting or the file; none where neither is given.

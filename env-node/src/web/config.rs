@@ -1,6 +1,9 @@
 //! Settings of the page.
 
+use axum::http::HeaderValue;
 use serde::{Deserialize, Serialize};
+
+use crate::error::EnvError;
 
 /// Settings of the page; every field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -8,10 +11,85 @@ use serde::{Deserialize, Serialize};
 pub struct WebConfig {
     /// Whether `/web` and OpenEnv's routes beside it are served.
     pub enabled: bool,
+    /// Origins, such as `https://huggingface.co`, whose pages may show this one in a frame.
+    pub frame_ancestors: Vec<String>,
 }
 
 impl Default for WebConfig {
     fn default() -> Self {
-        Self { enabled: true }
+        Self {
+            enabled: true,
+            frame_ancestors: Vec::new(),
+        }
+    }
+}
+
+impl WebConfig {
+    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+        if self.frame_ancestors.iter().all(|origin| is_origin(origin)) {
+            return Ok(());
+        }
+        Err(EnvError::Config {
+            field: "web.frame_ancestors",
+            remedy: "give origins such as https://huggingface.co".to_owned(),
+        })
+    }
+
+    /// What the browser may do with a reply: run and load what this server sends, talk to this server, and nothing else.
+    /// Trusted types make it refuse markup made from text.
+    pub(super) fn content_security_policy(&self) -> HeaderValue {
+        let ancestors = match self.frame_ancestors.as_slice() {
+            [] => "'none'".to_owned(),
+            origins => origins.join(" "),
+        };
+        let policy = format!(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}; require-trusted-types-for 'script'; \
+             trusted-types 'none'"
+        );
+        HeaderValue::try_from(policy).expect("origins are checked by validate: this is a bug")
+    }
+}
+
+/// Scheme, host, perhaps a port; nothing that could begin another directive.
+fn is_origin(text: &str) -> bool {
+    let host = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:*[]".contains(&byte);
+    host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_for_listed_origins() {
+        let of = |origins: &[&str]| WebConfig {
+            frame_ancestors: origins.iter().map(ToString::to_string).collect(),
+            ..WebConfig::default()
+        };
+        let policy = |origins: &[&str]| of(origins).content_security_policy();
+        let has = |policy: HeaderValue, part: &str| policy.to_str().unwrap().contains(part);
+        assert!(has(policy(&[]), "; frame-ancestors 'none'; "));
+        let two = ["https://huggingface.co", "http://[::1]:8000"];
+        assert!(of(&two).validate().is_ok());
+        assert!(has(
+            policy(&two),
+            "; frame-ancestors https://huggingface.co http://[::1]:8000; "
+        ));
+        for bad in [
+            "",
+            "*",
+            "huggingface.co",
+            "https://",
+            "https://a; script-src *",
+            "https://a b",
+            "https://ä",
+        ] {
+            let message = of(&[bad]).validate().unwrap_err().to_string();
+            assert!(message.contains("web.frame_ancestors"), "{bad}: {message}");
+        }
     }
 }

@@ -15,9 +15,9 @@ mod watchers;
 
 use axum::{
     Router,
-    extract::DefaultBodyLimit,
+    extract::{DefaultBodyLimit, State},
     http::{HeaderName, HeaderValue, StatusCode, header},
-    middleware::map_response,
+    middleware::map_response_with_state,
     response::{Redirect, Response},
     routing::get,
 };
@@ -30,17 +30,13 @@ use refusal::Refusal;
 /// Largest request: a token with a full history and one action.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// What the browser may do with a reply: run and load what this server sends, talk to this server, and nothing else.
-/// Trusted types make it refuse markup made from text.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
-    require-trusted-types-for 'script'; trusted-types 'none'";
-
 /// The page and what it asks for; nothing where it is switched off.
 pub(crate) fn router(node: &EnvNode) -> Router {
-    if !node.web_config().enabled {
+    let config = node.web_config();
+    if !config.enabled {
         return Router::new();
     }
+    let policy = config.content_security_policy();
     Router::new()
         .route("/", get(|| async { Redirect::temporary("/web/") }))
         .route("/web", get(|| async { Redirect::temporary("/web/") }))
@@ -51,13 +47,13 @@ pub(crate) fn router(node: &EnvNode) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
         })
         .route_layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
-        .route_layer(map_response(locked_down))
+        .route_layer(map_response_with_state(policy, locked_down))
 }
 
-async fn locked_down(mut reply: Response) -> Response {
+async fn locked_down(State(policy): State<HeaderValue>, mut reply: Response) -> Response {
     let headers = reply.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (

@@ -38,7 +38,10 @@ impl Server {
         let config = EnvConfig {
             openenv,
             // As OpenEnv's own server is by default.
-            web: WebConfig { enabled: false },
+            web: WebConfig {
+                enabled: false,
+                ..WebConfig::default()
+            },
             ..EnvConfig::default()
         };
         Self::start_with(config).await

@@ -59,7 +59,10 @@ fn fits(expected: &Value, actual: &Value) -> bool {
 #[tokio::test]
 async fn http_as_the_table_says() {
     let server = Server::start_with(EnvConfig {
-        web: WebConfig { enabled: false },
+        web: WebConfig {
+            enabled: false,
+            ..WebConfig::default()
+        },
         ..EnvConfig::default()
     })
     .await;

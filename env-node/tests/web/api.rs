@@ -69,7 +69,10 @@ async fn short_addresses_lead_to_the_page() {
 #[tokio::test]
 async fn a_page_that_is_switched_off_is_not_there() {
     let config = EnvConfig {
-        web: WebConfig { enabled: false },
+        web: WebConfig {
+            enabled: false,
+            ..WebConfig::default()
+        },
         ..EnvConfig::default()
     };
     let site = Site::serve(common::dataset, config).await;
