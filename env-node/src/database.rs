@@ -181,12 +181,19 @@ pub(crate) fn read_rows(
     })
 }
 
-/// Bytes that a cell takes in our memory.
+/// Bytes that a cell takes in our memory, its place in a [`Profile`](crate::progress::Profile) included.
 fn stored_bytes(value: ValueRef<'_>) -> u64 {
-    match value {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => (size_of::<Cell>() + bytes.len()) as u64,
-        _ => size_of::<Cell>() as u64,
-    }
+    /// A number as text, or where a text is.
+    const PROFILE_BYTES: usize = 64;
+    let text = match value {
+        ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_ok() => bytes.len(),
+        // What is not UTF-8 becomes a character of three bytes.
+        ValueRef::Text(bytes) => 3 * bytes.len(),
+        // The bytes, and their hexadecimal digits.
+        ValueRef::Blob(bytes) => 3 * bytes.len(),
+        _ => 0,
+    };
+    (size_of::<Cell>() + PROFILE_BYTES + text) as u64
 }
 
 impl From<ValueRef<'_>> for Cell {

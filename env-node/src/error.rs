@@ -30,7 +30,7 @@ pub enum EnvError {
     /// The sandbox lets a hostile statement pass, so that the node must not serve. Remedy: build it from unchanged sources
     /// with SQLite as they name it.
     #[error(
-        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again with the SQLite it names"
+        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its own folder, with the SQLite it names and the flags in .cargo/config.toml"
     )]
     SelfTest {
         /// The statement.

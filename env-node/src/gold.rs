@@ -18,7 +18,7 @@ use crate::{
 /// The result of the gold SQL.
 pub(crate) struct GoldRows {
     /// `None` where the gold SQL fails; no query then makes progress.
-    pub(crate) profile: Option<Profile>,
+    pub(crate) profile: Option<Profile<'static>>,
     /// All rows, for lists and tables; `None` where there are more than are read.
     pub(crate) rows: Option<Vec<Vec<Value>>>,
 }
@@ -43,7 +43,7 @@ impl GoldRows {
     fn run(question: &Question, sandbox: &Sandbox) -> Result<Self, EnvError> {
         match sandbox.query(&question.gold_sql).rows {
             Ok(rows) => Ok(Self {
-                profile: Some(Profile::new(&rows)),
+                profile: Some(Profile::new(&rows).into_owned()),
                 rows: rows.complete.then(|| {
                     rows.rows
                         .iter()

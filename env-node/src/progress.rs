@@ -4,26 +4,33 @@
 //! cannot be read off the reward. Pure. Cardinality is `SQLEnv`'s published formula; overlap and range are not
 //! published and are fixed here.
 
+use std::borrow::Cow;
+
 use crate::rows::{Cell, Rows};
 
 /// The level of rows that match the gold rows; levels go from 0 to this.
 pub const TOP_LEVEL: u32 = 4;
 
-/// What of a result counts for closeness.
+/// What of a result counts for closeness; it borrows the result's texts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct Profile<'a> {
     row_count: usize,
     /// Distinct cell texts, sorted.
-    cells: Vec<String>,
+    cells: Vec<Cow<'a, str>>,
     /// Least and greatest number among the cells.
     range: Option<(f64, f64)>,
 }
 
-impl Profile {
+impl<'a> Profile<'a> {
     /// Sums up rows. Both sides of a comparison must be cut to the same number of rows.
-    pub fn new(rows: &Rows) -> Self {
+    pub fn new(rows: &'a Rows) -> Self {
         let all_cells = || rows.rows.iter().flatten();
-        let mut cells: Vec<String> = all_cells().map(Cell::to_string).collect();
+        let mut cells: Vec<Cow<'a, str>> = all_cells()
+            .map(|cell| match cell {
+                Cell::Text(text) => Cow::Borrowed(text.as_str()),
+                other => Cow::Owned(other.to_string()),
+            })
+            .collect();
         cells.sort_unstable();
         cells.dedup();
         let range =
@@ -40,13 +47,23 @@ impl Profile {
         }
     }
 
+    /// The same, on its own.
+    pub fn into_owned(self) -> Profile<'static> {
+        let cells = self.cells.into_iter();
+        Profile {
+            row_count: self.row_count,
+            cells: cells.map(|cell| Cow::Owned(cell.into_owned())).collect(),
+            range: self.range,
+        }
+    }
+
     /// Closeness of `self` to `gold` as a level from 0 to [`TOP_LEVEL`].
-    pub fn level(&self, gold: &Self) -> u32 {
+    pub fn level(&self, gold: &Profile<'_>) -> u32 {
         (self.closeness(gold) * f64::from(TOP_LEVEL)).round() as u32
     }
 
     /// Closeness of `self` to `gold` in `[0, 1]`; 1 for equal profiles.
-    pub fn closeness(&self, gold: &Self) -> f64 {
+    pub fn closeness(&self, gold: &Profile<'_>) -> f64 {
         0.25 * cardinality(self.row_count, gold.row_count)
             + 0.50 * overlap(&self.cells, &gold.cells)
             + 0.25 * range_closeness(self.range, gold.range)
@@ -60,7 +77,7 @@ pub fn cardinality(predicted_rows: usize, gold_rows: usize) -> f64 {
 }
 
 /// Jaccard index of two sorted sets; two empty sets are equal.
-fn overlap(left: &[String], right: &[String]) -> f64 {
+fn overlap(left: &[Cow<'_, str>], right: &[Cow<'_, str>]) -> f64 {
     let shared = left
         .iter()
         .filter(|cell| right.binary_search(cell).is_ok())
@@ -104,11 +121,12 @@ mod tests {
 
     use super::*;
 
-    fn profile(rows: Vec<Vec<Cell>>) -> Profile {
-        Profile::new(&Rows {
+    fn profile(rows: Vec<Vec<Cell>>) -> Profile<'static> {
+        let rows = Rows {
             rows,
             complete: true,
-        })
+        };
+        Profile::new(&rows).into_owned()
     }
 
     #[test]

@@ -169,95 +169,157 @@ fn elements_of_text(text: &str) -> BTreeSet<Element> {
 }
 
 fn matches_table(predicted: &str, gold: &Gold<'_>) -> bool {
-    let predicted = rows_of_text(predicted);
-    let from_text: Vec<Vec<Value>>;
-    let gold_rows: Vec<&[Value]> = match (gold.rows, gold.answer) {
-        (Some(rows), _) => rows.iter().map(Vec::as_slice).collect(),
+    let gold_rows: Vec<Vec<GoldCell>> = match (gold.rows, gold.answer) {
+        (Some(rows), _) => rows.iter().map(|row| gold_row(row)).collect(),
         (None, Value::Array(rows)) => rows
             .iter()
             .map(|row| {
-                row.as_array()
-                    .map_or(std::slice::from_ref(row), Vec::as_slice)
+                gold_row(
+                    row.as_array()
+                        .map_or(std::slice::from_ref(row), Vec::as_slice),
+                )
             })
             .collect(),
         (None, scalar) => {
-            from_text = rows_of_text(&text_of(scalar))
-                .into_iter()
-                .map(|row| row.into_iter().map(Value::from).collect())
-                .collect();
-            from_text.iter().map(Vec::as_slice).collect()
+            let text = text_of(scalar);
+            let cells = |row: &str| {
+                row.split('|')
+                    .map(str::trim)
+                    .map(GoldCell::of_text)
+                    .collect()
+            };
+            rows_of_text(&text).map(cells).collect()
         }
     };
-    if predicted.len() != gold_rows.len() {
+    if rows_of_text(predicted).count() != gold_rows.len() {
         return false;
     }
-    if gold.ordered || predicted.len() > MAX_UNORDERED_ROWS {
-        return predicted
+    // Of a row that is too wide no more is read than it takes to see that.
+    let widest = gold_rows.iter().map(Vec::len).max().unwrap_or_default();
+    let rows: Vec<Vec<Cell>> = rows_of_text(predicted)
+        .map(|row| row.split('|').take(widest + 1).map(Cell::new).collect())
+        .collect();
+    if gold.ordered || rows.len() > MAX_UNORDERED_ROWS {
+        return rows
             .iter()
             .zip(&gold_rows)
             .all(|(row, gold)| matches_row(row, gold));
     }
-    is_permutation(&predicted, &gold_rows)
+    Pairing::new(&rows, &gold_rows).is_complete()
 }
 
-fn rows_of_text(text: &str) -> Vec<Vec<&str>> {
-    text.lines()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| line.split('|').map(str::trim).collect())
-        .collect()
+fn rows_of_text(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.trim().is_empty())
 }
 
-fn matches_row(predicted: &[&str], gold: &[Value]) -> bool {
-    predicted.len() == gold.len()
-        && predicted
-            .iter()
-            .zip(gold)
-            .all(|(cell, gold)| matches_cell(cell, gold))
+/// A cell of an answered table, read once.
+struct Cell {
+    folded: String,
+    number: Option<Decimal>,
 }
 
-fn matches_cell(predicted: &str, gold: &Value) -> bool {
-    match gold {
-        Value::Null => ["", "null", "none"].contains(&folded(predicted).as_str()),
-        Value::Number(number) if number.is_f64() => matches_float(predicted, &number.to_string()),
-        Value::Number(number) => matches_integer(predicted, &number.to_string()),
-        other => folded(predicted) == folded(&text_of(other)),
-    }
-}
-
-/// Whether the rows can be paired off. Float cells match within a tolerance, so a row may fit several gold rows and a
-/// greedy choice can block a later one: augmenting paths (Kuhn) undo such choices.
-fn is_permutation(predicted: &[Vec<&str>], gold: &[&[Value]]) -> bool {
-    let mut taken_by: Vec<Option<usize>> = vec![None; gold.len()];
-    (0..predicted.len()).all(|row| {
-        let mut visited = vec![false; gold.len()];
-        assign(row, predicted, gold, &mut taken_by, &mut visited)
-    })
-}
-
-fn assign(
-    row: usize,
-    predicted: &[Vec<&str>],
-    gold: &[&[Value]],
-    taken_by: &mut [Option<usize>],
-    visited: &mut [bool],
-) -> bool {
-    // Its own place first: an answer copied in order pairs off without a search.
-    let places = (row..gold.len()).chain(0..row);
-    for place in places {
-        if visited[place] || !matches_row(&predicted[row], gold[place]) {
-            continue;
-        }
-        visited[place] = true;
-        let free = match taken_by[place] {
-            None => true,
-            Some(other) => assign(other, predicted, gold, taken_by, visited),
-        };
-        if free {
-            taken_by[place] = Some(row);
-            return true;
+impl Cell {
+    fn new(text: &str) -> Self {
+        Self {
+            folded: folded(text),
+            number: Decimal::parse(text.trim()),
         }
     }
-    false
+}
+
+/// What a cell of a gold row asks for.
+enum GoldCell {
+    Null,
+    Integer(Option<Decimal>),
+    Float(Option<Decimal>),
+    Text(String),
+}
+
+impl GoldCell {
+    fn new(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Number(number) if number.is_f64() => {
+                Self::Float(Decimal::parse(&number.to_string()))
+            }
+            Value::Number(number) => Self::Integer(Decimal::parse(&number.to_string())),
+            other => Self::of_text(&text_of(other)),
+        }
+    }
+
+    fn of_text(text: &str) -> Self {
+        Self::Text(folded(text))
+    }
+
+    fn matches(&self, cell: &Cell) -> bool {
+        match self {
+            Self::Null => ["", "null", "none"].contains(&cell.folded.as_str()),
+            Self::Integer(gold) => cell.number.is_some() && cell.number == *gold,
+            Self::Float(gold) => match (&cell.number, gold) {
+                (Some(number), Some(gold)) => number.is_within_one_percent_of(gold),
+                _ => false,
+            },
+            Self::Text(gold) => cell.folded == *gold,
+        }
+    }
+}
+
+fn gold_row(row: &[Value]) -> Vec<GoldCell> {
+    row.iter().map(GoldCell::new).collect()
+}
+
+fn matches_row(row: &[Cell], gold: &[GoldCell]) -> bool {
+    row.len() == gold.len() && row.iter().zip(gold).all(|(cell, gold)| gold.matches(cell))
+}
+
+/// Rows paired off with gold rows. Float cells match within a tolerance, so a row may fit several gold rows and a greedy
+/// choice can block a later one: augmenting paths (Kuhn) undo such choices.
+struct Pairing<'a> {
+    rows: &'a [Vec<Cell>],
+    gold: &'a [Vec<GoldCell>],
+    /// For each row and gold row whether they match, where that was asked.
+    known: Vec<Option<bool>>,
+    taken_by: Vec<Option<usize>>,
+}
+
+impl<'a> Pairing<'a> {
+    /// As many rows as gold rows.
+    fn new(rows: &'a [Vec<Cell>], gold: &'a [Vec<GoldCell>]) -> Self {
+        Self {
+            rows,
+            gold,
+            known: vec![None; rows.len() * gold.len()],
+            taken_by: vec![None; gold.len()],
+        }
+    }
+
+    fn is_complete(&mut self) -> bool {
+        (0..self.rows.len()).all(|row| self.assign(row, &mut vec![false; self.gold.len()]))
+    }
+
+    fn fits(&mut self, row: usize, place: usize) -> bool {
+        let known = &mut self.known[row * self.gold.len() + place];
+        *known.get_or_insert_with(|| matches_row(&self.rows[row], &self.gold[place]))
+    }
+
+    fn assign(&mut self, row: usize, visited: &mut [bool]) -> bool {
+        // Its own place first: an answer copied in order pairs off without a search.
+        for place in (row..visited.len()).chain(0..row) {
+            if visited[place] || !self.fits(row, place) {
+                continue;
+            }
+            visited[place] = true;
+            let is_free = match self.taken_by[place] {
+                None => true,
+                Some(other) => self.assign(other, visited),
+            };
+            if is_free {
+                self.taken_by[place] = Some(row);
+                return true;
+            }
+        }
+        false
+    }
 }
 
 #[cfg(test)]

@@ -98,10 +98,16 @@ const HONEST: &[(&str, &str)] = &[
     ("ANSWER", "40"),
 ];
 
-/// Plays episodes one after the other until `stop`; the time of each step. Panics at the first error.
+/// Plays episodes one after the other until `stop`; the time of each step. Panics at the first error. With a `pace` steps
+/// are due that far apart and timed from when they were due: who waits for a slow step does not play fewer of them.
 #[expect(clippy::disallowed_methods, reason = "measures latency")]
-async fn play_honestly(mut client: EnvClient, stop: Arc<AtomicBool>) -> Vec<Duration> {
+async fn play_honestly(
+    mut client: EnvClient,
+    pace: Duration,
+    stop: Arc<AtomicBool>,
+) -> Vec<Duration> {
     let mut times = Vec::new();
+    let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let reset = ResetRequest {
             question_id: "cars-1".to_owned(),
@@ -109,11 +115,16 @@ async fn play_honestly(mut client: EnvClient, stop: Arc<AtomicBool>) -> Vec<Dura
         };
         let mut token = client.reset(reset).await.unwrap().into_inner().token;
         for (action_type, argument) in HONEST {
-            let began = Instant::now();
+            due = if pace.is_zero() {
+                Instant::now()
+            } else {
+                due + pace
+            };
+            tokio::time::sleep_until(due.into()).await;
             let reply = client
                 .step(step_request(&token, action_type, argument))
                 .await;
-            times.push(began.elapsed());
+            times.push(due.elapsed());
             let reply = reply.unwrap().into_inner();
             assert_eq!(reply.observation.unwrap().error, "");
             assert_eq!(reply.correct, *action_type == "ANSWER");
@@ -148,6 +159,7 @@ async fn side_by_side(
     config: EnvConfig,
     players: usize,
     attackers: usize,
+    pace: Duration,
     seconds: u64,
 ) -> (Vec<Duration>, usize) {
     let fixture = Fixture::new(config);
@@ -160,7 +172,7 @@ async fn side_by_side(
         .map(|_| tokio::spawn(attack(client(), Arc::clone(&stop))))
         .collect();
     let honest: Vec<_> = (0..players)
-        .map(|_| tokio::spawn(play_honestly(client(), Arc::clone(&stop))))
+        .map(|_| tokio::spawn(play_honestly(client(), pace, Arc::clone(&stop))))
         .collect();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     stop.store(true, Ordering::Relaxed);
@@ -188,7 +200,7 @@ async fn attackers_touch_neither_the_others_nor_the_file() {
         sql_threads: 2,
         ..EnvConfig::default()
     };
-    let (times, sent) = side_by_side(config, 4, 3, 2).await;
+    let (times, sent) = side_by_side(config, 4, 3, Duration::ZERO, 2).await;
     assert!(times.len() > 10 && sent > 10, "{} {sent}", times.len());
 }
 
@@ -221,12 +233,15 @@ async fn callers_that_leave_leave_nothing_behind() {
     assert!(slow_too.1.contains("units of work"), "{slow_too:?}");
 }
 
-/// Prints the latency of honest players, alone and beside attackers, under the default limits.
+/// Prints the latency of honest players, who make 50 steps a second each, alone and beside attackers, under the default
+/// limits.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute and measures: run it alone"]
 async fn latency_beside_attackers() {
-    for (players, attackers) in [(1, 0), (1, 1), (4, 0), (4, 1), (4, 4), (64, 0), (64, 1)] {
-        let (mut times, sent) = side_by_side(EnvConfig::default(), players, attackers, 10).await;
+    let pace = Duration::from_millis(20);
+    for (players, attackers) in [(8, 0), (8, 1), (8, 2), (8, 4), (64, 0), (64, 1)] {
+        let config = EnvConfig::default();
+        let (mut times, sent) = side_by_side(config, players, attackers, pace, 10).await;
         times.sort();
         let at = |part: f64| times[(times.len() as f64 * part) as usize].as_secs_f64() * 1e3;
         eprintln!(

@@ -149,6 +149,17 @@ fn each_statement_ends_as_it_should_everywhere_alike() {
 }
 
 #[test]
+fn a_nul_does_not_end_a_statement() {
+    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::open(&database(folder.path()), &limits(), Patience::Full).unwrap();
+    for sql in ["SELECT 1\0", "SELECT 1\0; DROP TABLE Cars", "\0SELECT 1"] {
+        let verdict = Verdict::from(sandbox.query(sql));
+        assert_eq!(verdict.class, "denied", "{sql:?}");
+        assert!(verdict.text.contains("NUL"), "{}", verdict.text);
+    }
+}
+
+#[test]
 fn schema_tables_are_a_setting() {
     let folder = tempfile::tempdir().unwrap();
     let limits = SqlLimits {

@@ -11,7 +11,7 @@ mod parity;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{
-    Connection, Error, ErrorCode, OpenFlags, ToSql,
+    Connection, Error, ErrorCode, OpenFlags, Statement, ToSql,
     ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
     functions::{Context, FunctionFlags},
     types::{ToSqlOutput, ValueRef},
@@ -29,8 +29,16 @@ use crate::config::SqlLimits;
 
 /// Bytes that a call costs whatever its arguments.
 const CALL_BYTES: u64 = 256;
+/// Calls of SQLite's own functions with at most so many arguments are kept compiled.
+const KEPT_ARGUMENTS: usize = 8;
+/// What compiling a call costs.
+const COMPILE_BYTES: u64 = 64 << 10;
+/// What one conversion of a format costs, beside its text.
+const CONVERSION_BYTES: u64 = 512;
+/// What one modifier of a time costs.
+const MODIFIER_BYTES: u64 = 4 << 10;
 /// A byte that one of our own loops looks at takes the time of some bytes that are copied.
-const LOOK_BYTES: u64 = 8;
+pub(super) const LOOK_BYTES: u64 = 8;
 
 /// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
 const LINEAR: &[(&str, i32)] = &[
@@ -118,18 +126,20 @@ impl Call<'_> {
         (0..self.context.len()).map(|index| self.context.get_raw(index))
     }
 
-    /// The argument, where it is text.
+    /// The argument, where it is text, or bytes that SQLite takes for a text.
     fn text(&self, index: usize) -> Option<&[u8]> {
         match self.context.get_raw(index) {
-            ValueRef::Text(text) => Some(text),
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     /// The argument, where it is text that every function reads alike: UTF-8 without NUL.
     fn plain_text(&self, index: usize) -> Option<&str> {
-        let text = self.text(index).filter(|text| !text.contains(&0))?;
-        std::str::from_utf8(text).ok()
+        match self.context.get_raw(index) {
+            ValueRef::Text(text) if !text.contains(&0) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
     }
 
     fn spend(&self, bytes: u64) -> rusqlite::Result<()> {
@@ -189,7 +199,8 @@ impl Builtin {
         connection::without_lookaside(&connection)?;
         limits::set(&connection, limits)?;
         connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
-        connection.set_prepared_statement_cache_capacity(64);
+        connection
+            .set_prepared_statement_cache_capacity(LINEAR.len() * KEPT_ARGUMENTS + NATIVE.len());
         Ok(Self(Mutex::new(connection)))
     }
 
@@ -198,7 +209,9 @@ impl Builtin {
         let arguments: Vec<ValueRef<'_>> = call
             .arguments()
             .enumerate()
-            .filter(|(index, value)| *index == 0 || !is_zone(name, *value))
+            .filter(|(index, value)| {
+                !first_modifier(name).is_some_and(|first| *index >= first && is_zone(*value))
+            })
             .map(|(_, value)| value)
             .collect();
         call.spend(cost(name, &arguments))?;
@@ -212,16 +225,26 @@ impl Builtin {
     fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let marks = vec!["?"; arguments.len()].join(",");
-        // Kept for later calls, also of other statements.
-        let mut statement =
-            unbilled(|| connection.prepare_cached(&format!("SELECT {name}({marks})")))?;
-        for (index, value) in arguments.iter().enumerate() {
-            statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
+        let sql = format!("SELECT {name}({marks})");
+        if arguments.len() > KEPT_ARGUMENTS {
+            return first_value(&mut connection.prepare(&sql)?, arguments);
         }
-        let mut rows = statement.raw_query();
-        let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
-        row.get_ref(0).map(Output::from)
+        // Kept for later calls, also of other statements.
+        let mut statement = unbilled(|| connection.prepare_cached(&sql))?;
+        first_value(&mut statement, arguments)
     }
+}
+
+fn first_value(
+    statement: &mut Statement<'_>,
+    arguments: &[ValueRef<'_>],
+) -> rusqlite::Result<Output> {
+    for (index, value) in arguments.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
+    }
+    let mut rows = statement.raw_query();
+    let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
+    row.get_ref(0).map(Output::from)
 }
 
 /// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
@@ -237,21 +260,45 @@ fn without_text(error: Error) -> Error {
 fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     let bytes = arguments.iter().copied().map(byte_count);
     let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
-    if is_linear || arguments.len() == 1 || name.starts_with("substr") {
+    let work: u64 = if is_linear || arguments.len() == 1 || name.starts_with("substr") {
         bytes.sum()
     } else {
         // Texts and numbers mixed: each byte may be compared with each.
-        bytes.fold(1, u64::saturating_mul)
+        bytes.fold(1, |work: u64, bytes| work.saturating_mul(bytes.max(1)))
+    };
+    let conversions = match (name, arguments.first()) {
+        (
+            "format" | "printf" | "strftime",
+            Some(ValueRef::Text(format) | ValueRef::Blob(format)),
+        ) => format.iter().filter(|byte| **byte == b'%').count() as u64,
+        _ => 0,
+    };
+    let modifiers =
+        first_modifier(name).map_or(0, |first| arguments.len().saturating_sub(first)) as u64;
+    let compiling = if arguments.len() > KEPT_ARGUMENTS {
+        COMPILE_BYTES
+    } else {
+        0
+    };
+    work.saturating_add(conversions * CONVERSION_BYTES + modifiers * MODIFIER_BYTES + compiling)
+}
+
+/// The place of the first modifier among the arguments of a function of time.
+fn first_modifier(function: &str) -> Option<usize> {
+    match function {
+        "date" | "datetime" | "julianday" | "time" | "unixepoch" => Some(1),
+        "strftime" => Some(2),
+        _ => None,
     }
 }
 
-fn is_zone(function: &str, value: ValueRef<'_>) -> bool {
-    let is_time = matches!(
-        function,
-        "date" | "datetime" | "julianday" | "strftime" | "time" | "unixepoch"
-    );
-    matches!(value, ValueRef::Text(text) if is_time
-        && (text.eq_ignore_ascii_case(b"localtime") || text.eq_ignore_ascii_case(b"utc")))
+/// A modifier to or from local time, as SQLite reads it: whatever the type, up to the first NUL.
+fn is_zone(value: ValueRef<'_>) -> bool {
+    let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
+        return false;
+    };
+    let word = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    word.eq_ignore_ascii_case(b"localtime") || word.eq_ignore_ascii_case(b"utc")
 }
 
 fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {

@@ -58,6 +58,15 @@ impl Bill {
         Self(PhantomData)
     }
 
+    /// Goes on with a new account of at most `cap_bytes`. What is held by now is neither counted nor refunded.
+    pub(super) fn renew(&self, cap_bytes: u64) {
+        ACCOUNT.with(|account| {
+            account.bill.set(BILLS.fetch_add(1, Ordering::Relaxed) + 1);
+            account.cap_bytes.set(cap_bytes);
+            account.live_bytes.set(0);
+        });
+    }
+
     /// The most bytes that were held at once.
     pub(super) fn peak_bytes(&self) -> u64 {
         ACCOUNT.with(|account| account.peak_bytes.get())
@@ -233,6 +242,11 @@ mod tests {
             free(aside);
             free(block);
             assert!(bill.add(1_000));
+            let kept = malloc(0);
+            bill.renew(2_000);
+            free(kept);
+            assert!(!bill.add(2_001) && bill.add(2_000));
+            assert_eq!(bill.peak_bytes(), 2_000);
             drop(bill);
             free(malloc(5_000));
         }

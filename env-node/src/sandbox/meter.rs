@@ -18,11 +18,15 @@ use rusqlite::{Connection, Error};
 const STEPS_PER_CHECK: u32 = 100;
 /// Bytes that cost as much as one virtual machine step.
 const BYTES_PER_UNIT: u64 = 64;
+/// Bytes between two looks at the clock: one step may call many functions.
+const BYTES_PER_LOOK: u64 = 1 << 16;
 
 /// Counts for one connection and the callbacks inside it, all on one thread at a time.
 pub(super) struct Meter {
     /// In bytes: a step counts as [`BYTES_PER_UNIT`].
     spent: AtomicU64,
+    /// What was spent at the last look at the clock.
+    seen: AtomicU64,
     budget: u64,
     is_late: AtomicBool,
     deadline_micros: AtomicU64,
@@ -48,6 +52,7 @@ impl Meter {
     pub(super) fn new(work_units: u64) -> Self {
         Self {
             spent: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             budget: work_units.saturating_mul(BYTES_PER_UNIT),
             is_late: AtomicBool::new(false),
             deadline_micros: AtomicU64::new(u64::MAX),
@@ -67,18 +72,41 @@ impl Meter {
     /// Counts from here.
     pub(super) fn restart(&self) {
         self.spent.store(0, Relaxed);
+        self.seen.store(0, Relaxed);
     }
 
     /// Spends work of `bytes`.
     ///
     /// # Errors
-    /// The budget does not have them; the function that asked ends the statement.
+    /// The budget does not have them, or the time is up; the function that asked ends the statement.
     pub(super) fn spend_bytes(&self, bytes: u64) -> rusqlite::Result<()> {
         // One thread at a time: a load and a store are as good as an exchange, and cheaper.
         let spent = self.spent.load(Relaxed).saturating_add(bytes);
         self.spent.store(spent, Relaxed);
-        if spent > self.budget {
-            return Err(Error::UserFunctionError("the budget is spent".into()));
+        self.go_on()?;
+        if spent - self.seen.load(Relaxed) >= BYTES_PER_LOOK {
+            self.seen.store(spent, Relaxed);
+            return self.look_at_clock();
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The time is up.
+    pub(super) fn look_at_clock(&self) -> rusqlite::Result<()> {
+        if self.epoch.elapsed().as_micros() as u64 > self.deadline_micros.load(Relaxed) {
+            self.is_late.store(true, Relaxed);
+        }
+        self.go_on()
+    }
+
+    /// Whether the statement may go on. Asked where it cannot be ended on the spot.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn go_on(&self) -> rusqlite::Result<()> {
+        if self.is_spent() || self.is_late() {
+            return Err(Error::UserFunctionError("the statement is ended".into()));
         }
         Ok(())
     }
@@ -91,14 +119,7 @@ impl Meter {
     /// Called every [`STEPS_PER_CHECK`] virtual machine steps.
     fn must_stop(&self) -> bool {
         let bytes = u64::from(STEPS_PER_CHECK) * BYTES_PER_UNIT;
-        if self.spend_bytes(bytes).is_err() {
-            return true;
-        }
-        let is_late = self.epoch.elapsed().as_micros() as u64 > self.deadline_micros.load(Relaxed);
-        if is_late {
-            self.is_late.store(true, Relaxed);
-        }
-        is_late
+        self.spend_bytes(bytes).is_err() || self.look_at_clock().is_err()
     }
 
     /// Adds the steps since the last look of a statement that ran `steps` of them.

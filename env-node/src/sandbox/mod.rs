@@ -5,9 +5,11 @@
 //! a constant clock (`process.rs`); a wall clock behind them all.
 //! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart: whoever
 //! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`). What work units do
-//! not see, arithmetic on texts of thousands of digits and NOCASE comparisons of long texts, ends there.
+//! not see, arithmetic on texts of thousands of digits above all, ends there. In a quick run the clock only decides who
+//! gives the result.
 
 mod authorizer;
+mod collations;
 mod connection;
 mod functions;
 mod inspection;
@@ -16,6 +18,7 @@ mod memory;
 mod meter;
 mod page_cache;
 mod pattern;
+mod planner;
 mod process;
 mod self_test;
 mod text;
@@ -43,6 +46,12 @@ use self::{memory::Bill, meter::Meter};
 
 /// Work units of a quick run: about a millisecond, and more than almost all honest queries need.
 const QUICK_WORK_UNITS: u64 = 50_000;
+
+/// Seconds of a quick run, for work that units do not see.
+const QUICK_SECONDS: f64 = 0.02;
+/// The share of its memory that a statement may take to be compiled: one in so many. Some of what SQLite makes then stays
+/// with the schema, so that the first statement to need it pays; running starts with nothing on the bill.
+const COMPILING_SHARE: u64 = 4;
 
 /// How much of its budget a statement gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +99,9 @@ pub(crate) struct Sandbox {
     connection: Connection,
     meter: Arc<Meter>,
     limits: SqlLimits,
-    /// Less than `limits.work_units` where the run is a quick one.
+    /// Less than `limits.work_units` where runs are quick.
     budget: u64,
+    is_quick: bool,
     cut_short: Cell<bool>,
 }
 
@@ -101,9 +111,11 @@ impl Sandbox {
         limits: &SqlLimits,
         patience: Patience,
     ) -> rusqlite::Result<Self> {
-        let budget = match patience {
-            Patience::Quick => QUICK_WORK_UNITS.min(limits.work_units),
-            Patience::Full => limits.work_units,
+        let is_quick = patience == Patience::Quick && QUICK_WORK_UNITS < limits.work_units;
+        let budget = if is_quick {
+            QUICK_WORK_UNITS
+        } else {
+            limits.work_units
         };
         let limits = SqlLimits {
             // Each row of the database can be read, however long.
@@ -121,11 +133,13 @@ impl Sandbox {
         )?;
         let meter = Meter::install(&mut connection, budget)?;
         functions::install(&connection, &meter, &limits)?;
+        collations::install(&connection, &meter)?;
         Ok(Self {
             connection,
             meter,
             limits,
             budget,
+            is_quick,
             cut_short: Cell::new(false),
         })
     }
@@ -142,9 +156,14 @@ impl Sandbox {
 
     /// Runs one SELECT and reads at most `limits.rows` rows.
     pub(crate) fn query(&self, sql: &str) -> QueryRun {
-        self.meter
-            .start(Duration::from_secs_f64(self.limits.wall_clock_seconds));
-        let bill = Bill::open(self.limits.memory_bytes);
+        let seconds = self.limits.wall_clock_seconds;
+        let seconds = if self.is_quick {
+            seconds.min(QUICK_SECONDS)
+        } else {
+            seconds
+        };
+        self.meter.start(Duration::from_secs_f64(seconds));
+        let bill = Bill::open(self.limits.memory_bytes / COMPILING_SHARE);
         let rows = self.run(sql, &bill).map_err(|error| self.explain(error));
         QueryRun {
             rows,
@@ -154,6 +173,10 @@ impl Sandbox {
     }
 
     fn run(&self, sql: &str, bill: &Bill) -> Result<Rows, Refusal> {
+        // SQLite would stop reading there.
+        if sql.contains('\0') {
+            return Err(Refusal::Nul);
+        }
         let keyword = first_keyword(sql);
         if !["SELECT", "WITH"].contains(&keyword.as_str()) {
             return Err(Refusal::NotSelect(keyword));
@@ -164,8 +187,11 @@ impl Sandbox {
         if !statement.readonly() || statement.column_count() == 0 || statement.is_explain() != 0 {
             return Err(Refusal::NotSelect(keyword));
         }
-        // Compiling also calls the progress handler; only running counts.
+        // Compiling also calls the progress handler, now and then; only running counts.
+        self.meter.look_at_clock()?;
         self.meter.restart();
+        let memory_bytes = self.limits.memory_bytes;
+        bill.renew(memory_bytes - memory_bytes / COMPILING_SHARE);
         let rows = read_rows(&mut statement, self.limits.rows, |bytes| {
             self.meter.spend_bytes(bytes)?;
             if bill.add(bytes) {
@@ -176,6 +202,7 @@ impl Sandbox {
                 None,
             ))
         })?;
+        self.meter.go_on()?;
         let steps = statement.get_status(StatementStatus::VmStep);
         self.meter.settle(u64::from(steps.unsigned_abs()));
         Ok(rows)
@@ -184,6 +211,10 @@ impl Sandbox {
     fn explain(&self, refusal: Refusal) -> QueryError {
         let (failure, message) = match refusal {
             Refusal::NotSelect(keyword) => (Failure::Denied, not_select(&keyword)),
+            Refusal::Nul => {
+                let message = "the statement holds a NUL character; leave it out";
+                (Failure::Denied, message.to_owned())
+            }
             Refusal::Sqlite(SqliteError::MultipleStatement) => {
                 (Failure::Denied, "only one statement is allowed".to_owned())
             }
@@ -202,19 +233,16 @@ impl Sandbox {
             other => other.to_string(),
         };
         let limits = &self.limits;
+        if self.is_quick && self.meter.go_on().is_err() {
+            self.cut_short.set(true);
+            return (Failure::CutShort, "query cut short".to_owned());
+        }
         if self.meter.is_spent() {
-            let is_cut_short = self.budget < limits.work_units;
-            self.cut_short.set(self.cut_short.get() || is_cut_short);
-            let failure = if is_cut_short {
-                Failure::CutShort
-            } else {
-                Failure::WorkUnits
-            };
             let message = format!(
                 "query stopped after {} units of work; make it simpler",
                 self.budget
             );
-            return (failure, message);
+            return (Failure::WorkUnits, message);
         }
         if self.meter.is_late() {
             let message = format!(
@@ -255,6 +283,7 @@ impl fmt::Display for Patience {
 
 enum Refusal {
     NotSelect(String),
+    Nul,
     Sqlite(SqliteError),
 }
 

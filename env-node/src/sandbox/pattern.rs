@@ -61,6 +61,9 @@ pub(super) fn matches(
             continue;
         }
         let character = read(&mut rest);
+        if let Some(Part::Set { ranges, .. }) = parts.get(next) {
+            comparisons += ranges.len() as u64;
+        }
         match (parts.get(next), character) {
             (None, None) => return (Some(true), comparisons),
             (Some(part), Some(character)) if fits(part, character, is_like) => {

@@ -3,7 +3,7 @@
 //! Invariant: a node whose sandbox lets one of them pass does not open. They are one for each layer and take some
 //! milliseconds; the whole corpus is a test (`corpus.rs`).
 
-use super::{Failure, Patience, QueryRun, Sandbox};
+use super::{Failure, Patience, QueryRun, Sandbox, planner};
 use crate::{config::SqlLimits, database::Database, error::EnvError};
 
 /// Enough to see the budget and the cap hold, whatever the settings are.
@@ -56,14 +56,17 @@ const STATEMENTS: &[(&str, Failure)] = &[
 /// # Errors
 /// Which statement was not stopped by its layer.
 pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), EnvError> {
+    let cannot_open = |error: rusqlite::Error| EnvError::Database {
+        name: database.file.name.clone(),
+        path: database.file.path.clone(),
+        reason: format!("cannot be opened: {error}"),
+    };
     let sandbox =
-        Sandbox::open(database, &test_limits(limits), Patience::Full).map_err(|error| {
-            EnvError::Database {
-                name: database.file.name.clone(),
-                path: database.file.path.clone(),
-                reason: format!("cannot be opened: {error}"),
-            }
-        })?;
+        Sandbox::open(database, &test_limits(limits), Patience::Full).map_err(cannot_open)?;
+    if !planner::is_bounded().map_err(cannot_open)? {
+        let statement = "a join that takes seconds to plan";
+        return Err(EnvError::SelfTest { statement });
+    }
     match unstopped(limits.allow_schema_tables, |sql| sandbox.query(sql)) {
         Some(statement) => Err(EnvError::SelfTest { statement }),
         None => Ok(()),
