@@ -2,7 +2,7 @@
 //!
 //! Settings live in [`crate::config`]; a flag here is either a path, an address or a short name for a setting.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -298,8 +298,8 @@ pub struct BenchEnvArgs {
     /// Settings; only `data` and `env` count.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Measure the server at this URL (http://HOST:PORT), which serves the same questions; without it an env-node is
-    /// started beside.
+    /// Measure the server at this URL (http://HOST:PORT), which serves the same questions and asks for no token; without it
+    /// an env-node is started beside.
     #[arg(long)]
     pub url: Option<String>,
     /// Process of the server at --url, whose memory is shown.
@@ -309,20 +309,35 @@ pub struct BenchEnvArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Face::Grpc, Face::WebSocket])]
     pub faces: Vec<Face>,
     /// Numbers of live episodes.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 64, 256, 1_024, 4_096])]
+    #[arg(long, value_delimiter = ',', value_parser = at_least_one, default_values_t = [1, 64, 256, 1_024, 4_096])]
     pub episodes: Vec<usize>,
     /// Calls in flight at most; the other live episodes wait for their turn.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, value_parser = at_least_one, default_value_t = 64)]
     pub in_flight: usize,
     /// Seconds before a measurement.
-    #[arg(long, default_value_t = 1.0)]
-    pub warm_up_seconds: f64,
+    #[arg(long, value_parser = seconds, default_value = "1")]
+    pub warm_up_seconds: Duration,
     /// Seconds of a measurement.
-    #[arg(long, default_value_t = 5.0)]
-    pub seconds: f64,
+    #[arg(long, value_parser = seconds, default_value = "5")]
+    pub seconds: Duration,
     /// At most this many questions.
     #[arg(long, value_name = "N")]
     pub questions: Option<usize>,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err("give a whole number from 1 on".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map(Duration::try_from_secs_f64);
+    match seconds {
+        Ok(Ok(seconds)) if !seconds.is_zero() => Ok(seconds),
+        _ => Err("give seconds, more than 0".to_owned()),
+    }
 }
 
 /// Arguments of `sqlenv env-node`.

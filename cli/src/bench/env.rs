@@ -4,9 +4,9 @@
 //! answer must be right, so that a fast wrong server does not look good. Client and server share the machine unless
 //! `--url` names another one.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use data::Dataset;
 use policy::random::derive_seed;
 use proto::{EnvClient, Transport};
@@ -29,7 +29,7 @@ const CHANNELS: usize = 8;
 /// Measures every face at every number of live episodes and prints a row for each.
 ///
 /// # Errors
-/// The data cannot be opened, no server answers, or a call fails.
+/// The data cannot be opened, no server answers, a call fails, or answers were wrong.
 pub async fn bench_env(args: &BenchEnvArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let dataset = setup::open_dataset(&config.data, progress)?;
@@ -47,12 +47,18 @@ pub async fn bench_env(args: &BenchEnvArgs, progress: &Progress) -> Result<()> {
         process_id: args.pid.or(node.as_ref().map(NodeProcess::process_id)),
     };
     stdout::print(format_args!("{HEADER}\n"))?;
+    let mut wrong = 0;
     for &face in &args.faces {
         for &episodes in &args.episodes {
             let measured = measure(&server, face, episodes, args, &scripts).await?;
+            wrong += measured.wrong;
             stdout::print(row(face, episodes, measured, server.process_id))?;
         }
     }
+    ensure!(
+        wrong == 0,
+        "{wrong} answers were wrong: the server's questions are not those of --data"
+    );
     Ok(())
 }
 
@@ -79,8 +85,8 @@ async fn measure(
         sessions,
         Arc::clone(scripts),
         args.in_flight,
-        Duration::from_secs_f64(args.warm_up_seconds),
-        Duration::from_secs_f64(args.seconds),
+        args.warm_up_seconds,
+        args.seconds,
     )
     .await
     .with_context(|| format!("{face} with {episodes} live episodes"))

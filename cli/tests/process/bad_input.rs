@@ -34,6 +34,13 @@ fn wrong_words() {
         &["train", "--resume", "--seed", "7"],
         &["--resume", "--seed"],
     );
+    for (flag, value) in [
+        ("--seconds=-1", "-1"),
+        ("--episodes=0", "0"),
+        ("--in-flight=x", "x"),
+    ] {
+        check(&["bench", "env", flag], &[value, "give"]);
+    }
     check(&["eval"], &["--model", "--policy random"]);
     let random = ["eval", "--policy", "random"];
     for (flag, value, part) in [

@@ -51,7 +51,7 @@ const QUICK_WORK_UNITS: u64 = 50_000;
 const QUICK_SECONDS: f64 = 0.02;
 /// The share of its memory that a statement may take to be compiled: one in so many. Some of what SQLite makes then stays
 /// with the schema, so that the first statement to need it pays; running starts with nothing on the bill.
-const COMPILING_SHARE: u64 = 4;
+const COMPILING_SHARE: u64 = 16;
 
 /// How much of its budget a statement gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
