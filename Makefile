@@ -24,4 +24,4 @@ image: ## env-node's container; needs `rustup target add $(STATIC)`, musl-gcc, a
 	mkdir -p target/image
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data
-	$(ENGINE) build --tag sqlenv/env-node --file deploy/Containerfile target/image
+	$(ENGINE) build --tag sqlenv-env-node --file deploy/Containerfile target/image

@@ -11,7 +11,7 @@ use std::{
 use proto::{EnvClient, Transport, v1::InfoRequest};
 use tempfile::TempDir;
 
-const IMAGE: &str = "sqlenv/env-node";
+const IMAGE: &str = "sqlenv-env-node";
 /// How long a container may take until it serves.
 const START: Duration = Duration::from_secs(60);
 /// runc and small limits also work where podman itself runs without privileges over them.
