@@ -6,6 +6,7 @@
 mod action;
 mod config;
 mod documents;
+mod excerpt;
 mod fault;
 mod fields;
 mod http;
