@@ -34,7 +34,8 @@ use crate::{
     web::WebConfig,
 };
 
-const MAX_EPISODE_ID_BYTES: usize = 255;
+/// Longest episode id, in characters, as OpenEnv counts it.
+pub(crate) const MAX_EPISODE_ID_CHARS: usize = 255;
 
 /// Serves episodes. Cheap to clone; all clones share databases and threads.
 #[derive(Clone)]
@@ -134,13 +135,13 @@ impl EnvNode {
         };
         let episode_id = match request.episode_id {
             id if id.is_empty() => format!("{question_id}#{}", request.seed),
-            id if id.len() <= MAX_EPISODE_ID_BYTES => id,
+            id if id.chars().count() <= MAX_EPISODE_ID_CHARS => id,
             id => {
                 return Err(EnvError::Request {
                     field: "episode_id",
                     message: format!(
-                        "episode_id has {} bytes; at most {MAX_EPISODE_ID_BYTES} are allowed",
-                        id.len()
+                        "episode_id has {} characters; at most {MAX_EPISODE_ID_CHARS} are allowed",
+                        id.chars().count()
                     ),
                 });
             }
