@@ -230,7 +230,6 @@ fn session_id(params: &Map<String, Value>) -> Option<String> {
 }
 
 fn unknown_session(id: &str) -> RpcError {
-    let id = excerpt::text(id);
     RpcError::new(INVALID_PARAMS, format!("Unknown session_id: {id}"))
 }
 
