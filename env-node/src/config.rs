@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
-const RULES_VERSION: &str = "2";
+const RULES_VERSION: &str = "3";
 /// Actions an episode may have at most, whatever the caller asks for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 /// An HMAC key shorter than this is refused.

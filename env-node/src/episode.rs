@@ -16,8 +16,14 @@ use crate::{
 
 /// Bytes of an unknown action's name that texts repeat.
 const ACTION_NAME_BYTES: usize = 64;
+/// Bytes of an unknown table's name that texts repeat.
+const TABLE_NAME_BYTES: usize = 255;
 /// Bytes of an argument that the history keeps; it travels with every token and observation.
 const HISTORY_ARGUMENT_BYTES: usize = 4 << 10;
+/// Bytes after which the history keeps only the start of arguments; room for 31 of the longest.
+const HISTORY_BYTES: usize = 128 << 10;
+/// Bytes of that start.
+const LATE_ARGUMENT_BYTES: usize = 64;
 
 /// Everything that tells one moment of an episode from another; it travels in the token. The gold answer is not in it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -133,7 +139,7 @@ pub fn plan<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> P
         Some(index) => plan(index),
         None => Plan::Refuse(format!(
             "Table '{}' not found. Available tables: {}",
-            argument.trim(),
+            cut(argument.trim(), TABLE_NAME_BYTES),
             schema.names()
         )),
     };
@@ -151,9 +157,7 @@ pub fn plan<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> P
 /// The state, texts and reward after `action`, which was planned as `plan` and came to `outcome`.
 pub fn apply(state: &EpisodeState, action: &Action, plan: &Plan<'_>, outcome: Outcome) -> Effect {
     let mut state = state.clone();
-    let argument = cut(action.argument.trim(), HISTORY_ARGUMENT_BYTES);
-    let entry = format!("{} {argument}", action_name(action));
-    state.history.push(entry.trim_end().to_owned());
+    state.history.push(history_entry(&state.history, action));
     let answered = matches!(plan, Plan::Answer(_));
     let spent = !answered && state.step_count() >= state.step_budget;
 
@@ -204,6 +208,16 @@ pub fn after_the_end(state: &EpisodeState, penalty: f64) -> Effect {
         error: "Episode is over. Reset to start another.".to_owned(),
         reward: StepReward::penalty(penalty),
     }
+}
+
+/// An action as the history keeps it, behind the `earlier` ones.
+fn history_entry(earlier: &[String], action: &Action) -> String {
+    let held: usize = earlier.iter().map(String::len).sum();
+    let room = HISTORY_BYTES.saturating_sub(held);
+    let kept = room.clamp(LATE_ARGUMENT_BYTES, HISTORY_ARGUMENT_BYTES);
+    let argument = cut(action.argument.trim(), kept);
+    let entry = format!("{} {argument}", action_name(action));
+    entry.trim_end().to_owned()
 }
 
 fn action_name(action: &Action) -> String {
@@ -359,6 +373,28 @@ mod tests {
             let again = act(&after_query, "QUERY", "SELECT  1; -- again", rows());
             assert_eq!(again.reward.total(), second_spelling, "{profile}");
         }
+    }
+
+    #[test]
+    fn a_long_history_keeps_less_of_each_argument() {
+        let name = "é".repeat(ACTION_NAME_BYTES);
+        let argument = "x".repeat(ARGUMENT_BYTES * 50);
+        let mut now = state(RewardProfile::Default, 1_000);
+        while !now.done {
+            now = act(&now, &name, &argument, Outcome::Verdict(false)).state;
+        }
+        let lengths: Vec<usize> = now.history.iter().map(String::len).collect();
+        assert_eq!(lengths.len(), 1_000);
+        // The name with its ellipsis, a blank, the argument with its ellipsis.
+        let entry = |kept: usize| ACTION_NAME_BYTES + 3 + 1 + kept + 3;
+        assert!(
+            lengths[..30]
+                .iter()
+                .all(|&length| length == entry(HISTORY_ARGUMENT_BYTES))
+        );
+        assert_eq!(lengths[999], entry(LATE_ARGUMENT_BYTES));
+        let most = HISTORY_BYTES + 1_000 * entry(LATE_ARGUMENT_BYTES);
+        assert!(lengths.iter().sum::<usize>() <= most);
     }
 
     #[test]

@@ -4,7 +4,10 @@
 
 use std::path::PathBuf;
 
-use crate::token::TokenError;
+use crate::{rows::cut, token::TokenError};
+
+/// Bytes of a caller's own words that a message repeats.
+const NAME_BYTES: usize = 255;
 
 /// An env-node cannot start, or cannot serve a call.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +48,7 @@ pub enum EnvError {
         reason: String,
     },
     /// The caller asked for something that does not exist here. Remedy: in the message.
-    #[error("no {kind} {name:?}; {remedy}")]
+    #[error("no {kind} {name:?}; {remedy}", name = cut(name, NAME_BYTES))]
     NotFound {
         /// What was asked for: `question`, `split` or `database`.
         kind: &'static str,

@@ -2,7 +2,7 @@
 //!
 //! An episode is a value, carried by a signed token; [`EnvNode`] joins the pure step ([`episode`], [`reward`],
 //! [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but caches. What the agent does wrong is an
-//! observation; only infrastructure faults are errors. Leaves out OpenEnv's HTTP faces and the admin port.
+//! observation; only infrastructure faults are errors. Leaves out the admin port.
 
 mod catalog;
 mod config;

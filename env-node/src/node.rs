@@ -27,14 +27,18 @@ use crate::{
     pool::Pool,
     progress::Profile,
     reward::RewardProfile,
-    sandbox::{Failure, QueryError, Sandbox, self_test},
+    sandbox::{Failure, Patience, QueryError, Sandbox, self_test},
     serve::ServerConfig,
     setbacks::{Setbacks, StepId},
     token::{TokenBody, TokenError, TokenKey},
     web::WebConfig,
 };
 
-const MAX_EPISODE_ID_BYTES: usize = 255;
+/// Longest episode id, in characters, as OpenEnv counts it.
+pub(crate) const MAX_EPISODE_ID_CHARS: usize = 255;
+
+/// Longest answer that may be checked where quick work is done: no budget ends the check of a longer one.
+const QUICK_ANSWER_BYTES: usize = 16 << 10;
 
 /// Serves episodes. Cheap to clone; all clones share databases and threads.
 #[derive(Clone)]
@@ -134,13 +138,13 @@ impl EnvNode {
         };
         let episode_id = match request.episode_id {
             id if id.is_empty() => format!("{question_id}#{}", request.seed),
-            id if id.len() <= MAX_EPISODE_ID_BYTES => id,
+            id if id.chars().count() <= MAX_EPISODE_ID_CHARS => id,
             id => {
                 return Err(EnvError::Request {
                     field: "episode_id",
                     message: format!(
-                        "episode_id has {} bytes; at most {MAX_EPISODE_ID_BYTES} are allowed",
-                        id.len()
+                        "episode_id has {} characters; at most {MAX_EPISODE_ID_CHARS} are allowed",
+                        id.chars().count()
                     ),
                 });
             }
@@ -296,15 +300,22 @@ impl Inner {
             let text = rows.render(&limits);
             Ok(Ok(Outcome::Rows { text, level }))
         };
-        self.pool.run(Arc::clone(&item.database), work).await?
+        self.pool
+            .run(Patience::Quick, Arc::clone(&item.database), work)
+            .await?
     }
 
-    /// Scalars are checked here; lists and tables, which need the gold rows and take time, by the SQL threads.
+    /// Short scalars are checked here; lists and tables, which need the gold rows, and what takes time, by the SQL threads.
     async fn is_right(&self, item: &Item, answer: &str) -> Result<bool, EnvError> {
-        if !matches!(
+        let needs_rows = matches!(
             item.question.answer_type,
             AnswerType::List | AnswerType::Table
-        ) {
+        );
+        let patience = match answer.len() {
+            ..=QUICK_ANSWER_BYTES => Patience::Quick,
+            _ => Patience::Full,
+        };
+        if !needs_rows && patience == Patience::Quick {
             return Ok(is_right(&item.question, None, answer));
         }
         let (question, gold, answer) = (
@@ -313,10 +324,15 @@ impl Inner {
             answer.to_owned(),
         );
         let work = move |sandbox: &Sandbox| {
+            if !needs_rows {
+                return Ok(is_right(&question, None, &answer));
+            }
             let gold = GoldRows::of(&question, &gold, sandbox)?;
             Ok(is_right(&question, gold.rows.as_deref(), &answer))
         };
-        self.pool.run(Arc::clone(&item.database), work).await?
+        self.pool
+            .run(patience, Arc::clone(&item.database), work)
+            .await?
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full one refuses at once. Each job first
 //! runs in the quick lane, on a small budget; one that needs more runs again in the patient lane, so that long statements
-//! wait for each other and not short ones for them. Each thread keeps the databases it used last open. Leaves out what a
-//! job does with a sandbox.
+//! wait for each other and not short ones for them. A job that is known to be long goes to the patient lane at once. Each
+//! thread keeps the databases it used last open. Leaves out what a job does with a sandbox.
 
 use std::{
     collections::VecDeque,
@@ -59,15 +59,20 @@ impl Pool {
         })
     }
 
-    /// Runs `job` with a sandbox on `database`; twice, where the first run is cut short. A job whose caller has gone away
-    /// before its turn is dropped.
+    /// Runs `job` with a sandbox on `database`; twice, where the first run is cut short, unless `patience` is full from the
+    /// start. A job whose caller has gone away before its turn is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        patience: Patience,
         database: Arc<Database>,
         job: impl Fn(&Sandbox) -> T + Send + Sync + 'static,
     ) -> Result<T, EnvError> {
+        let lanes: &[&Lane] = match patience {
+            Patience::Quick => &[&self.quick, &self.patient],
+            Patience::Full => &[&self.patient],
+        };
         let job = Arc::new(job);
-        for lane in [&self.quick, &self.patient] {
+        for lane in lanes {
             let (database, job) = (Arc::clone(&database), Arc::clone(&job));
             let work = move |sandbox: &Sandbox| {
                 let result = job(sandbox);
@@ -172,5 +177,39 @@ impl Connections {
             }
         }
         Ok(&self.open[0].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use data::DatabaseFile;
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_starts_in_the_lane_of_its_patience() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sqlite");
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        connection.execute_batch("CREATE TABLE a (b)").unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let file = DatabaseFile {
+            name: "a".to_owned(),
+            path,
+            sha256: hex::encode(Sha256::digest(&bytes)),
+            size_bytes: bytes.len() as u64,
+        };
+        let config = EnvConfig {
+            sql_threads: 1,
+            ..EnvConfig::default()
+        };
+        let database = Arc::new(Database::open(&file, &config.result, &config.sql).unwrap());
+        let pool = Pool::new(&config).unwrap();
+        for patience in [Patience::Quick, Patience::Full] {
+            let name = |_: &Sandbox| thread::current().name().map(str::to_owned);
+            let ran_on = pool.run(patience, Arc::clone(&database), name).await;
+            assert_eq!(ran_on.unwrap(), Some(format!("env-sql-{patience}-0")));
+        }
     }
 }

@@ -28,6 +28,8 @@ use std::{fmt, str::FromStr};
 use proto::v1::RewardComponents;
 use serde::{Deserialize, Serialize};
 
+use crate::rows::cut;
+
 /// Ten-thousandths of a reward.
 type Points = i32;
 
@@ -80,6 +82,9 @@ impl fmt::Display for RewardProfile {
     }
 }
 
+/// Bytes of an unknown profile's name that the complaint repeats.
+const SHOWN_NAME_BYTES: usize = 64;
+
 /// No profile has this name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown reward profile {0:?}; use default, sqlenv-final or sqlenv-f003")]
@@ -92,7 +97,7 @@ impl FromStr for RewardProfile {
         Self::ALL
             .into_iter()
             .find(|profile| profile.to_string() == name)
-            .ok_or_else(|| UnknownProfile(name.to_owned()))
+            .ok_or_else(|| UnknownProfile(cut(name, SHOWN_NAME_BYTES).into_owned()))
     }
 }
 

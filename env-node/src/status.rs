@@ -14,7 +14,7 @@ use crate::{error::EnvError, rows::cut, token::TokenError};
 /// The domain of every `ErrorInfo`.
 const DOMAIN: &str = "sqlenv";
 /// Bytes of a message or name; a caller's own words can come back in it.
-const TEXT_BYTES: usize = 1_000;
+pub(crate) const TEXT_BYTES: usize = 1_000;
 /// Pause that `RetryInfo` asks for.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 

@@ -254,6 +254,27 @@ async fn latency_beside_attackers() {
     }
 }
 
+/// Answers too long for the quick lane: right ones padded with what does not count, and wrong ones.
+#[tokio::test]
+async fn long_answers_are_judged_like_short_ones() {
+    let fixture = Fixture::new(EnvConfig::default());
+    let padding = "\n".repeat(500_000);
+    for (question, right) in [
+        ("cars-1", "40"),
+        ("cars-2", "Germany, France, Italy, Ireland"),
+        ("cars-3", "1 | 8\n2 | 8\n3 | 8\n4 | 8\n5 | 8"),
+    ] {
+        for (answer, correct) in [
+            (format!("{right}{padding}"), true),
+            (format!("{right}{padding}x"), false),
+            ("|".repeat(1_000_000), false),
+        ] {
+            let reply = fixture.play(question, "", &[("ANSWER", &answer)]).await;
+            assert_eq!(reply[0].correct, correct, "{question}: {answer:.40}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_node_with_a_weak_sandbox_does_not_open() {
     let folder = tempfile::tempdir().unwrap();

@@ -36,7 +36,8 @@ fn document(content_type: &'static str, text: String) -> MethodRouter<SharedFace
     get(move || async move { ([(CONTENT_TYPE, content_type)], body) })
 }
 
-fn metadata() -> Value {
+/// What the environment is, for `/metadata` and the page.
+pub(crate) fn metadata() -> Value {
     json!({
         "name": ENVIRONMENT_NAME,
         "description": "Questions on SQL databases: explore the schema, run queries, answer.",

@@ -1,10 +1,11 @@
 //! What is wrong with a JSON object, in the words of pydantic and in both its forms: as a list and as a text.
 //!
-//! Invariant: type, message, place, input and context are pydantic 2.14's. Leaves out finding faults: that is `fields.rs`.
+//! Invariant: type, message, place, input and context are pydantic 2.14's, but for long inputs, which are cut. Leaves out
+//! finding faults: that is `fields.rs`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::python_repr;
+use super::{excerpt, python_repr};
 
 /// Characters of an input that a fault's text shows.
 const SHOWN_INPUT_CHARS: usize = 50;
@@ -25,13 +26,21 @@ impl Fault {
             kind,
             location: Vec::new(),
             message: message.into(),
-            input: input.clone(),
+            input: excerpt::value(input),
             context: None,
         }
     }
 
     pub(super) fn missing(input: &Value) -> Self {
         Self::new("missing", "Field required", input)
+    }
+
+    /// A field that `object` lacks.
+    pub(super) fn missing_in(object: &Map<String, Value>) -> Self {
+        Self {
+            input: excerpt::object(object),
+            ..Self::missing(&Value::Null)
+        }
     }
 
     pub(super) fn dict_type(input: &Value) -> Self {

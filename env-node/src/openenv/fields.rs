@@ -1,11 +1,15 @@
 //! Reading the fields of a JSON object as a pydantic model does.
 //!
 //! Invariant: faults come in the order of the reads, unknown fields last; a read that fails gives a default, so that one
-//! pass finds every fault. Source: pydantic 2.14 in its lax mode.
+//! pass finds every fault. Of the unknown fields the first are named and the others counted. Source: pydantic 2.14 in its
+//! lax mode.
 
 use serde_json::{Map, Value, json};
 
-use super::fault::Fault;
+use super::{excerpt, fault::Fault};
+
+/// Unknown fields that are named.
+const NAMED_OTHERS: usize = 100;
 
 /// Reads an object field by field.
 pub(super) struct Fields<'a> {
@@ -36,12 +40,19 @@ impl<'a> Fields<'a> {
 
     /// Refuses fields that were not read.
     pub(super) fn refuse_others(&mut self) {
-        for (name, value) in self.object {
-            if !self.known.contains(&name.as_str()) {
-                let fault = Fault::new("extra_forbidden", "Extra inputs are not permitted", value);
-                let location = self.within.iter().copied().chain([name.as_str()]);
-                self.faults.push(fault.at(location));
-            }
+        let known = |name: &str| self.known.contains(&name);
+        let mut others = self.object.iter().filter(|(name, _)| !known(name));
+        for (name, value) in others.by_ref().take(NAMED_OTHERS) {
+            let fault = Fault::new("extra_forbidden", "Extra inputs are not permitted", value);
+            let name = excerpt::text(name);
+            let location = self.within.iter().copied().chain([&*name]);
+            self.faults.push(fault.at(location));
+        }
+        let more = others.count();
+        if more > 0 {
+            let message = format!("{more} more extra inputs are not permitted");
+            let fault = Fault::new("extra_forbidden", message, &Value::Null);
+            self.faults.push(fault.at(self.within.iter().copied()));
         }
     }
 
@@ -65,8 +76,7 @@ impl<'a> Fields<'a> {
     pub(super) fn required(&mut self, name: &'static str) -> Option<&'a Value> {
         let value = self.value(name);
         if value.is_none() {
-            let fault = Fault::missing(&Value::Object(self.object.clone()));
-            self.fault(name, fault);
+            self.fault(name, Fault::missing_in(self.object));
         }
         value
     }
@@ -276,6 +286,25 @@ mod tests {
             assert_eq!(taken(value.clone()), Some(expected), "{value}");
         }
         assert_eq!(taken(json!(null)), None);
+    }
+
+    #[test]
+    fn unknown_fields_are_named_up_to_a_number_and_then_counted() {
+        let others = |count: usize| -> Map<String, Value> {
+            let names = (0..count).map(|number| number.to_string());
+            names.map(|name| (name, json!(0))).collect()
+        };
+        for (count, last) in [
+            (NAMED_OTHERS, "Extra inputs are not permitted"),
+            (NAMED_OTHERS + 7, "7 more extra inputs are not permitted"),
+        ] {
+            let object = others(count);
+            let mut fields = Fields::of(&object, &["body"]);
+            fields.refuse_others();
+            let faults = fields.finish().unwrap_err();
+            assert_eq!(faults.len(), count.min(NAMED_OTHERS + 1));
+            assert_eq!(faults[faults.len() - 1].plain()["msg"], last);
+        }
     }
 
     #[test]

@@ -12,41 +12,46 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use proto::v1::Action;
+use proto::v1::{Action, ResetRequest};
 use serde_json::{Map, Value, json};
 
 use super::{
     SharedFace, action::StepPayload, fault::Fault, fields::Fields, payload::Payload, python_json,
     reset::Keywords, session, tools,
 };
-use crate::error::EnvError;
+use crate::{error::EnvError, node::EnvNode};
 
 const MAX_REQUEST_ID_CHARS: usize = 255;
+const UNEXPECTED: &str = "Internal Server Error";
 
 /// A request that is not served.
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// 422: the body does not fit; FastAPI's list of faults.
     Faults(Vec<Value>),
     /// Any other status, with its detail.
     Detail(StatusCode, String),
-    /// 500, as the client's Python counterpart words it.
+    /// 500, in plain text, as the client's Python counterpart words it.
     Unexpected,
+}
+
+impl Refusal {
+    /// The status and the value under `detail`.
+    pub(crate) fn parts(self) -> (StatusCode, Value) {
+        match self {
+            Self::Faults(faults) => (StatusCode::UNPROCESSABLE_ENTITY, faults.into()),
+            Self::Detail(status, detail) => (status, detail.into()),
+            Self::Unexpected => (StatusCode::INTERNAL_SERVER_ERROR, UNEXPECTED.into()),
+        }
+    }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        match self {
-            Self::Faults(faults) => {
-                let body = Json(json!({"detail": faults}));
-                (StatusCode::UNPROCESSABLE_ENTITY, body).into_response()
-            }
-            Self::Detail(status, detail) => {
-                (status, Json(json!({"detail": detail}))).into_response()
-            }
-            Self::Unexpected => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error").into_response()
-            }
+        if matches!(self, Self::Unexpected) {
+            return (StatusCode::INTERNAL_SERVER_ERROR, UNEXPECTED).into_response();
         }
+        let (status, detail) = self.parts();
+        (status, Json(json!({"detail": detail}))).into_response()
     }
 }
 
@@ -123,16 +128,22 @@ pub(super) fn required_object_in(body: &[u8]) -> Result<Map<String, Value>, Refu
     object_in(body)?.ok_or_else(|| Fault::missing(&Value::Null).at(["body"]).into())
 }
 
+/// The reset that a request's body asks for.
+pub(crate) fn reset_in(body: &[u8], node: &EnvNode) -> Result<ResetRequest, Refusal> {
+    let body = object_in(body)?.unwrap_or_default();
+    let mut fields = Fields::of(&body, &["body"]);
+    let keywords = Keywords::read(&mut fields);
+    fields.finish()?;
+    Ok(keywords.request(node)?)
+}
+
 /// `POST /reset`.
 pub(super) async fn reset(
     State(face): State<SharedFace>,
     body: Bytes,
 ) -> Result<Json<Payload>, Refusal> {
-    let body = object_in(&body)?.unwrap_or_default();
-    let mut fields = Fields::of(&body, &["body"]);
-    let keywords = Keywords::read(&mut fields);
-    fields.finish()?;
-    let (token, mut payload) = session::reset(&face.node, keywords.request(&face.node)?)?;
+    let request = reset_in(&body, &face.node)?;
+    let (token, mut payload) = session::reset(&face.node, request)?;
     payload.metadata.episode_token = Some(BASE64.encode(token));
     Ok(Json(payload))
 }

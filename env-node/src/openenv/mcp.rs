@@ -7,7 +7,7 @@ use axum::{Json, body::Bytes, extract::State};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Face, SharedFace,
+    Face, SharedFace, excerpt,
     fault::{self, Fault},
     fields::{self, Fields},
     python_json, python_repr,
@@ -90,7 +90,7 @@ fn read_id(fields: &mut Fields<'_>) -> Value {
 pub(super) async fn over_http(State(face): State<SharedFace>, body: Bytes) -> Json<Value> {
     let message = std::str::from_utf8(&body).ok().map(python_json::parse);
     Json(match message {
-        Some(Ok(message @ Value::Object(_))) => answer(&face, None, &message).await,
+        Some(Ok(Value::Object(message))) => answer(&face, None, &message).await,
         _ => failure(&Value::Null, RpcError::new(PARSE_ERROR, "Parse error")),
     })
 }
@@ -98,7 +98,7 @@ pub(super) async fn over_http(State(face): State<SharedFace>, body: Bytes) -> Js
 /// Answers one message on the socket `/mcp`.
 pub(super) async fn over_socket(face: &Face, lease: &Lease, text: &str) -> Reply {
     let reply = match python_json::parse(text) {
-        Ok(message @ Value::Object(_)) => answer(face, Some(lease), &message).await,
+        Ok(Value::Object(message)) => answer(face, Some(lease), &message).await,
         Ok(other) => {
             let kind = python_repr::type_name(&other);
             let complaint =
@@ -123,9 +123,12 @@ pub(super) fn refusal(message: &str, data: Value) -> String {
 }
 
 /// Answers one request; `own` is the session of the socket that it came over.
-pub(super) async fn answer(face: &Face, own: Option<&Lease>, message: &Value) -> Value {
-    let nothing = Map::new();
-    let request = match Request::read(message.as_object().unwrap_or(&nothing)) {
+pub(super) async fn answer(
+    face: &Face,
+    own: Option<&Lease>,
+    message: &Map<String, Value>,
+) -> Value {
+    let request = match Request::read(message) {
         Ok(request) => request,
         Err(faults) => {
             let complaint = fault::text(&faults, "JsonRpcRequest");
@@ -166,7 +169,7 @@ async fn call(face: &Face, own: Option<&Lease>, request: &Request) -> Result<Val
         }
         method => Err(RpcError::new(
             METHOD_NOT_FOUND,
-            format!("Method not found: {method}"),
+            format!("Method not found: {}", excerpt::text(method)),
         )),
     }
 }
@@ -221,7 +224,8 @@ fn session_of(
 
 /// The parameter `session_id`; empty counts as absent.
 fn session_id(params: &Map<String, Value>) -> Option<String> {
-    let id = python_repr::str(params.get("session_id").filter(|id| !id.is_null())?);
+    let id = params.get("session_id").filter(|id| !id.is_null())?;
+    let id = python_repr::str(&excerpt::value(id));
     (!id.is_empty()).then_some(id)
 }
 

@@ -6,6 +6,7 @@
 mod action;
 mod config;
 mod documents;
+mod excerpt;
 mod fault;
 mod fields;
 mod http;
@@ -36,6 +37,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use config::{Mode, OpenEnvConfig};
+pub(crate) use documents::metadata;
+pub(crate) use http::{Refusal, reset_in};
+pub(crate) use payload::{Components, Seen};
+pub(crate) use session::{Session, SessionError};
 use sessions::{Lease, Sessions};
 use socket::Dialect;
 pub(crate) use socket::Sockets;

@@ -1,21 +1,22 @@
 //! What clients see of an episode: OpenEnv's payload of observation, reward and end.
 //!
-//! Invariant: the observation has exactly the fields of `schema.json`; reward and end travel beside it, metadata both in
-//! it and beside it, since clients of either generation look in one place. The gold answer is nowhere in it.
+//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`; reward and end travel beside it,
+//! metadata both in it and beside it, since clients of either generation look in one place. Fields are named one by one,
+//! so that a gold answer cannot slip out.
 
 use proto::v1::{Observation, ResetResponse, RewardComponents, StepResponse};
 use serde::{Serialize, Serializer};
 
 /// An observation with what is known beside it.
 #[derive(Debug, Clone)]
-pub(super) struct Payload {
+pub(crate) struct Payload {
     pub(super) observation: Observation,
     pub(super) metadata: Metadata,
 }
 
 /// What env-node tells beyond `SQLEnv`'s fields; absent parts are left out.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Metadata {
+pub(crate) struct Metadata {
     /// After a reset: the question that was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) question_id: Option<String>,
@@ -33,8 +34,9 @@ pub(super) struct Metadata {
     pub(super) episode_token: Option<String>,
 }
 
+/// The reward of a step by layer.
 #[derive(Debug, Clone, Serialize)]
-struct Components {
+pub(crate) struct Components {
     operational: f64,
     progress: f64,
     terminal: f64,
@@ -48,6 +50,32 @@ impl From<RewardComponents> for Components {
             progress: reward.progress,
             terminal: reward.terminal,
             clip: reward.clip,
+        }
+    }
+}
+
+/// What a player sees of an observation, but for reward and end.
+#[derive(Serialize)]
+pub(crate) struct Seen<'a> {
+    question: &'a str,
+    schema_info: &'a str,
+    result: &'a str,
+    error: &'a str,
+    step_count: u32,
+    budget_remaining: u32,
+    action_history: &'a [String],
+}
+
+impl<'a> From<&'a Observation> for Seen<'a> {
+    fn from(observation: &'a Observation) -> Self {
+        Self {
+            question: &observation.question,
+            schema_info: &observation.schema_info,
+            result: &observation.result,
+            error: &observation.error,
+            step_count: observation.step_count,
+            budget_remaining: observation.budget_remaining,
+            action_history: &observation.action_history,
         }
     }
 }
@@ -91,13 +119,8 @@ impl Serialize for Payload {
         #[derive(Serialize)]
         struct Inner<'a> {
             metadata: &'a Metadata,
-            question: &'a str,
-            schema_info: &'a str,
-            result: &'a str,
-            error: &'a str,
-            step_count: u32,
-            budget_remaining: u32,
-            action_history: &'a [String],
+            #[serde(flatten)]
+            seen: Seen<'a>,
         }
         let Self {
             observation,
@@ -106,13 +129,7 @@ impl Serialize for Payload {
         let outer = Outer {
             observation: Inner {
                 metadata,
-                question: &observation.question,
-                schema_info: &observation.schema_info,
-                result: &observation.result,
-                error: &observation.error,
-                step_count: observation.step_count,
-                budget_remaining: observation.budget_remaining,
-                action_history: &observation.action_history,
+                seen: Seen::from(observation),
             },
             reward: observation.reward,
             done: observation.done,

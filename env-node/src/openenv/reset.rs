@@ -7,10 +7,11 @@ use proto::v1::{ListQuestionsRequest, ResetRequest};
 use uuid::Uuid;
 
 use super::fields::Fields;
-use crate::{catalog, error::EnvError, node::EnvNode};
-
-/// Longest episode id that OpenEnv takes.
-const MAX_EPISODE_ID_CHARS: usize = 255;
+use crate::{
+    catalog,
+    error::EnvError,
+    node::{EnvNode, MAX_EPISODE_ID_CHARS},
+};
 
 /// What a reset may say; everything has a default.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
 pub(super) const NO_EPISODE: &str = "no episode runs in this session; reset it first";
 
 /// One client's episode.
-pub(super) struct Session {
+pub(crate) struct Session {
     node: EnvNode,
     episode: Option<Episode>,
 }
@@ -30,7 +30,7 @@ struct Episode {
 
 /// Why a session cannot step.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SessionError {
+pub(crate) enum SessionError {
     /// Remedy: reset.
     #[error("{NO_EPISODE}")]
     NoEpisode,
@@ -40,7 +40,7 @@ pub(super) enum SessionError {
 }
 
 impl Session {
-    pub(super) fn new(node: EnvNode) -> Self {
+    pub(crate) fn new(node: EnvNode) -> Self {
         Self {
             node,
             episode: None,
@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// Starts an episode in place of the one that runs.
-    pub(super) fn reset(&mut self, request: ResetRequest) -> Result<Payload, EnvError> {
+    pub(crate) fn reset(&mut self, request: ResetRequest) -> Result<Payload, EnvError> {
         let (token, payload) = reset(&self.node, request)?;
         self.episode = Some(Episode {
             token,
@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// Applies one action.
-    pub(super) async fn step(&mut self, action: &Action) -> Result<Payload, SessionError> {
+    pub(crate) async fn step(&mut self, action: &Action) -> Result<Payload, SessionError> {
         let episode = self.episode.as_mut().ok_or(SessionError::NoEpisode)?;
         let (token, payload) = step(&self.node, &episode.token, action).await?;
         episode.step_count = payload.observation.step_count;
@@ -68,7 +68,7 @@ impl Session {
     }
 
     /// The id of the episode, if there is one, and the steps made in it.
-    pub(super) fn state(&self) -> (Option<&str>, u32) {
+    pub(crate) fn state(&self) -> (Option<&str>, u32) {
         match &self.episode {
             Some(episode) => (Some(&episode.id), episode.step_count),
             None => (None, 0),

@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use proto::v1::{ListQuestionsRequest, Question};
+use proto::v1::{ListQuestionsRequest, ListQuestionsResponse, Question};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -61,7 +61,7 @@ async fn tasks(
     let body = required_object_in(&body)?;
     let split = read_split(&body, |_| ())?.0;
     check_name(&environment)?;
-    let tasks: Vec<Value> = questions(&face.node, &split)?.iter().map(task_of).collect();
+    let tasks = tasks_between(&face.node, &split, 0, usize::MAX)?;
     Ok(Json(json!({"tasks": tasks, "env_name": ENVIRONMENT_NAME})))
 }
 
@@ -73,9 +73,8 @@ async fn num_tasks(
     let body = required_object_in(&body)?;
     let split = read_split(&body, |_| ())?.0;
     check_name(&environment)?;
-    Ok(Json(
-        json!({"num_tasks": questions(&face.node, &split)?.len()}),
-    ))
+    let count = page(&face.node, &split, 0, 1)?.total_size;
+    Ok(Json(json!({"num_tasks": count})))
 }
 
 async fn task(
@@ -86,10 +85,12 @@ async fn task(
     let body = required_object_in(&body)?;
     let (split, index) = read_split(&body, |fields| fields.required_int("index"))?;
     check_name(&environment)?;
-    let questions = questions(&face.node, &split)?;
-    let question = index
-        .and_then(|index| usize::try_from(index).ok())
-        .and_then(|index| questions.get(index))
+    let questions = match index.and_then(|index| usize::try_from(index).ok()) {
+        Some(index) => page(&face.node, &split, index, 1)?.questions,
+        None => Vec::new(),
+    };
+    let question = questions
+        .first()
         .ok_or_else(|| Refusal::Detail(StatusCode::BAD_REQUEST, "Invalid task index".to_owned()))?;
     Ok(Json(json!({"task": task_of(question)})))
 }
@@ -104,13 +105,10 @@ async fn task_range(
         (fields.optional_int("start"), fields.optional_int("stop"))
     })?;
     check_name(&environment)?;
-    let questions = questions(&face.node, &split)?;
-    let start = slice_bound(start.unwrap_or(0), questions.len());
-    let stop = slice_bound(stop.unwrap_or(i64::MAX), questions.len());
-    let tasks: Vec<Value> = questions[start.min(stop)..stop]
-        .iter()
-        .map(task_of)
-        .collect();
+    let count = page(&face.node, &split, 0, 1)?.total_size as usize;
+    let start = slice_bound(start.unwrap_or(0), count);
+    let stop = slice_bound(stop.unwrap_or(i64::MAX), count);
+    let tasks = tasks_between(&face.node, &split, start, stop)?;
     Ok(Json(json!({"tasks": tasks})))
 }
 
@@ -144,23 +142,39 @@ fn check_name(environment: &str) -> Result<(), Refusal> {
     Err(Refusal::Detail(StatusCode::NOT_FOUND, detail))
 }
 
-/// Every question of a split, in the node's order.
-fn questions(node: &EnvNode, split: &str) -> Result<Vec<Question>, Refusal> {
-    let mut questions = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let page = node.list_questions(&ListQuestionsRequest {
-            split: split.to_owned(),
-            page_token,
-            page_size: u32::MAX,
-            ..ListQuestionsRequest::default()
-        })?;
-        questions.extend(page.questions);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            return Ok(questions);
+/// The tasks of a split from `start` on and before `stop`, in the node's order.
+fn tasks_between(
+    node: &EnvNode,
+    split: &str,
+    start: usize,
+    stop: usize,
+) -> Result<Vec<Value>, Refusal> {
+    let mut tasks = Vec::new();
+    let mut next = start;
+    while next < stop {
+        let questions = page(node, split, next, stop - next)?.questions;
+        if questions.is_empty() {
+            break;
         }
+        next += questions.len();
+        tasks.extend(questions.iter().map(task_of));
     }
+    Ok(tasks)
+}
+
+/// At most `size` questions of a split, from `start` on, and how many there are.
+fn page(
+    node: &EnvNode,
+    split: &str,
+    start: usize,
+    size: usize,
+) -> Result<ListQuestionsResponse, Refusal> {
+    Ok(node.list_questions(&ListQuestionsRequest {
+        split: split.to_owned(),
+        page_token: start.to_string(),
+        page_size: u32::try_from(size).unwrap_or(u32::MAX),
+        ..ListQuestionsRequest::default()
+    })?)
 }
 
 fn task_of(question: &Question) -> Value {

@@ -6,7 +6,7 @@
 use proto::v1::Action;
 use serde_json::{Map, Value, json};
 
-use super::payload::Payload;
+use super::{excerpt, payload::Payload};
 
 /// One action, seen as a tool.
 pub(super) struct Tool {
@@ -85,7 +85,7 @@ pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Actio
     let tool = TOOLS
         .iter()
         .find(|tool| tool.name == name)
-        .ok_or_else(|| ToolFault::Unknown(name.to_owned()))?;
+        .ok_or_else(|| ToolFault::Unknown(excerpt::text(name).into_owned()))?;
     let wrong = |why: &str| {
         Err(ToolFault::Arguments(format!(
             "{name} takes one argument, {}, a string: {why}",
@@ -93,7 +93,7 @@ pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Actio
         )))
     };
     if let Some(other) = arguments.keys().find(|key| *key != tool.parameter) {
-        return wrong(&format!("there is no {other}"));
+        return wrong(&format!("there is no {}", excerpt::text(other)));
     }
     match arguments.get(tool.parameter) {
         Some(Value::String(argument)) => Ok(Action {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Face,
     action::StepPayload,
+    excerpt,
     fault::Fault,
     fields::Fields,
     mcp,
@@ -80,7 +81,8 @@ pub(super) async fn answer(face: &Face, lease: &Lease, text: &str) -> Reply {
             Err(refusal) => Err(refusal),
         },
         _ => {
-            let kind = message.get("type").map(python_repr::str);
+            let kind = message.get("type").map(excerpt::value);
+            let kind = kind.as_ref().map(python_repr::str);
             Err(Refusal::UnknownType(kind.unwrap_or_default()))
         }
     };
@@ -152,7 +154,7 @@ async fn call_tool(
             return Ok(Frame::ToolObservation(json!({
                 "observation": {
                     "metadata": {},
-                    "tool_name": name,
+                    "tool_name": excerpt::text(name),
                     "result": null,
                     "error": {"error_type": error_type, "message": fault.to_string()},
                 },
@@ -186,8 +188,8 @@ async fn state(lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Ref
 }
 
 async fn mcp(face: &Face, lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Refusal> {
-    let data = Value::Object(required_data(message)?.clone());
-    Ok(Frame::Mcp(mcp::answer(face, Some(lease), &data).await))
+    let data = required_data(message)?;
+    Ok(Frame::Mcp(mcp::answer(face, Some(lease), data).await))
 }
 
 /// A message that has a type and nothing else.

@@ -8,30 +8,42 @@ use serde_json::Value;
 
 /// As many as OpenEnv's own log keeps.
 const MAX_ENTRIES: usize = 1_000;
-/// Far above any honest log; a bound on memory and on what each watcher is sent.
-const MAX_BYTES: usize = 4 << 20;
+/// Above any honest log; a bound on memory and on what each watcher is sent.
+const MAX_BYTES: usize = 1 << 20;
 
-/// The newest entries, oldest first.
+/// The newest entries as JSON, oldest first.
 #[derive(Default)]
 pub(super) struct ActionLog {
-    /// Entries with their length as JSON.
-    entries: VecDeque<(Value, usize)>,
+    entries: VecDeque<String>,
     bytes: usize,
 }
 
 impl ActionLog {
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Value> {
-        self.entries.iter().map(|(entry, _)| entry)
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
-    pub(super) fn push(&mut self, entry: Value) {
-        let bytes = entry.to_string().len();
-        self.entries.push_back((entry, bytes));
-        self.bytes += bytes;
+    /// The entries as a JSON array.
+    pub(super) fn json(&self) -> String {
+        let mut json = String::with_capacity(self.bytes + self.entries.len() + 2);
+        json.push('[');
+        for entry in &self.entries {
+            if json.len() > 1 {
+                json.push(',');
+            }
+            json.push_str(entry);
+        }
+        json.push(']');
+        json
+    }
+
+    pub(super) fn push(&mut self, entry: &Value) {
+        let entry = entry.to_string();
+        self.bytes += entry.len();
+        self.entries.push_back(entry);
         while self.entries.len() > MAX_ENTRIES || (self.bytes > MAX_BYTES && self.entries.len() > 1)
         {
-            let oldest = self.entries.pop_front().map_or(0, |(_, bytes)| bytes);
-            self.bytes -= oldest;
+            self.bytes -= self.entries.pop_front().map_or(0, |oldest| oldest.len());
         }
     }
 }
@@ -75,13 +87,21 @@ mod tests {
     #[test]
     fn the_log_forgets_the_oldest_by_number_and_by_bytes() {
         let mut log = ActionLog::default();
-        (0..MAX_ENTRIES + 3).for_each(|number| log.push(json!(number)));
+        assert_eq!(log.json(), "[]");
+        (0..MAX_ENTRIES + 3).for_each(|number| log.push(&json!(number)));
         assert_eq!(log.entries.len(), MAX_ENTRIES);
-        assert_eq!(log.entries[0].0, json!(3));
+        let numbers: Vec<usize> = (3..MAX_ENTRIES + 3).collect();
+        assert_eq!(log.json(), json!(numbers).to_string());
 
-        (0..9).for_each(|_| log.push(json!("x".repeat(1 << 20))));
+        let quarter = json!("x".repeat(MAX_BYTES / 4));
+        (0..9).for_each(|_| log.push(&quarter));
         assert_eq!(log.entries.len(), 3);
-        let kept: usize = log.entries.iter().map(|(_, bytes)| bytes).sum();
-        assert_eq!(kept, log.bytes);
+        assert_eq!(
+            log.entries.iter().map(String::len).sum::<usize>(),
+            log.bytes
+        );
+
+        log.push(&json!("x".repeat(2 * MAX_BYTES)));
+        assert_eq!(log.entries.len(), 1, "the newest stays");
     }
 }

@@ -25,7 +25,7 @@ use super::{
     refusal::{self, Refusal},
     view,
 };
-use crate::{node::EnvNode, reward::RewardProfile};
+use crate::{node::EnvNode, openenv::Components, reward::RewardProfile};
 
 const DEFAULT_PAGE_SIZE: usize = 50;
 const MAX_PAGE_SIZE: usize = 500;
@@ -204,7 +204,7 @@ async fn step(
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
         "observation": view::observation(&reply.observation.unwrap_or_default()),
-        "reward_components": view::components(reply.reward_components.unwrap_or_default()),
+        "reward_components": Components::from(reply.reward_components.unwrap_or_default()),
         "correct": reply.correct,
     })))
 }

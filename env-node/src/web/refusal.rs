@@ -1,6 +1,7 @@
 //! Why a request is refused, as `{"detail": …}`.
 //!
-//! Invariant: the text names the thing and the remedy, and is the one that gRPC callers get.
+//! Invariant: the text names the thing and the remedy, and is the one that gRPC callers get; a caller's own words in it are
+//! cut.
 
 use axum::{
     Json,
@@ -11,21 +12,24 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::{Code, Status};
+
+use crate::{error::EnvError, openenv, rows::cut, status::TEXT_BYTES};
 
 /// A status and its reason.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
-    detail: String,
+    detail: Value,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
         Self {
             status,
-            detail: detail.into(),
+            detail: cut(&detail, TEXT_BYTES).into(),
         }
     }
 }
@@ -59,6 +63,19 @@ impl From<Status> for Refusal {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(code, status.message())
+    }
+}
+
+impl From<EnvError> for Refusal {
+    fn from(error: EnvError) -> Self {
+        Self::from(Status::from(error))
+    }
+}
+
+impl From<openenv::Refusal> for Refusal {
+    fn from(refusal: openenv::Refusal) -> Self {
+        let (status, detail) = refusal.parts();
+        Self { status, detail }
     }
 }
 

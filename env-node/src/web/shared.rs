@@ -1,4 +1,4 @@
-//! OpenEnv's web routes: one environment that all visitors share.
+//! OpenEnv's web routes: one session of `openenv` that all visitors share.
 //!
 //! Invariant: steps happen one after another; memory is bounded, since the oldest entries of the log go first. Bodies and
 //! log have the shape that OpenEnv's web interface gives them; a step before the first reset is a conflict.
@@ -7,114 +7,84 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::{State, rejection::JsonRejection},
+    body::Bytes,
+    extract::{State, rejection::JsonRejection, ws::Utf8Bytes},
     http::StatusCode,
     routing::{get, post},
 };
-use proto::v1::{Action, ResetRequest, StepRequest, env_server::Env};
-use serde::Deserialize;
+use proto::v1::Action;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
-use tonic::Request;
-use uuid::Uuid;
 
 use super::{
     action_log::{ActionLog, timestamp},
     refusal::{self, Refusal},
-    view, watchers,
+    watchers,
 };
-use crate::{grpc::now_unix_seconds, node::EnvNode};
+use crate::{
+    grpc::now_unix_seconds,
+    node::EnvNode,
+    openenv::{self, Session, SessionError},
+    rows::cut,
+};
 
 const MAX_WATCHERS: usize = 64;
+/// Bytes of an argument that the log shows: as many as a statement may have by default.
+const LOGGED_ARGUMENT_BYTES: usize = 16 << 10;
+/// Bytes of an action's name that the log shows.
+const LOGGED_NAME_BYTES: usize = 64;
 
 /// The environment that visitors share.
 pub(super) struct Shared {
     node: EnvNode,
-    episode: Mutex<Option<Episode>>,
-    /// Tells watchers that the episode moved on.
-    pub(super) moved: watch::Sender<()>,
+    episode: Mutex<Episode>,
+    /// What watchers are sent: the newest state.
+    pub(super) updates: watch::Sender<Utf8Bytes>,
     /// Places for watchers.
     pub(super) seats: Arc<Semaphore>,
 }
 
 struct Episode {
-    token: Vec<u8>,
-    episode_id: String,
-    step_count: u32,
+    session: Session,
     observation: Value,
     log: ActionLog,
 }
 
 /// OpenEnv's routes beside the page.
 pub(super) fn router(node: &EnvNode) -> Router {
-    let shared = Arc::new(Shared {
+    let episode = Episode {
+        session: Session::new(node.clone()),
+        observation: Value::Null,
+        log: ActionLog::default(),
+    };
+    let shared = Shared {
         node: node.clone(),
-        episode: Mutex::new(None),
-        moved: watch::Sender::new(()),
+        updates: watch::Sender::new(episode.update()),
+        episode: Mutex::new(episode),
         seats: Arc::new(Semaphore::new(MAX_WATCHERS)),
-    });
+    };
     Router::new()
-        .route("/web/metadata", get(metadata))
+        .route("/web/metadata", get(async || Json(openenv::metadata())))
         .route("/web/reset", post(reset))
         .route("/web/step", post(step))
         .route("/web/state", get(state))
         .route("/ws/ui", get(watchers::watch))
-        .with_state(shared)
+        .with_state(Arc::new(shared))
 }
 
-async fn metadata() -> Json<Value> {
-    Json(json!({
-        "name": "sql_env",
-        "description": "Answer questions about SQL databases by exploring them: DESCRIBE, SAMPLE, QUERY, ANSWER.",
-        "readme_content": null,
-        "version": env!("CARGO_PKG_VERSION"),
-        "author": null,
-        "documentation_url": null,
-    }))
-}
-
-/// What a reset may name; anything else is ignored, as OpenEnv does.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Start {
-    question_id: String,
-    split: String,
-    seed: Option<u64>,
-    episode_id: Option<String>,
-    reward_profile: String,
-    step_budget: u32,
-}
-
-async fn reset(
-    State(shared): State<Arc<Shared>>,
-    start: Result<Option<Json<Option<Start>>>, JsonRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let start = start?.and_then(|Json(start)| start).unwrap_or_default();
-    let seed = start.seed.unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0);
-    let request = ResetRequest {
-        question_id: start.question_id,
-        split: start.split,
-        seed,
-        episode_id: start
-            .episode_id
-            .unwrap_or_else(|| Uuid::new_v4().to_string()),
-        reward_profile: start.reward_profile,
-        step_budget: start.step_budget,
+async fn reset(State(shared): State<Arc<Shared>>, body: Bytes) -> Result<Json<Value>, Refusal> {
+    // OpenEnv lets this body be absent or null.
+    let body = match body.trim_ascii() {
+        b"null" => &[],
+        body => body,
     };
+    let request = openenv::reset_in(body, &shared.node)?;
     let mut episode = shared.episode.lock().await;
-    let reply = Env::reset(&shared.node, Request::new(request))
-        .await?
-        .into_inner();
-    let observation = view::openenv_reply(&reply.observation.unwrap_or_default());
-    *episode = Some(Episode {
-        token: reply.token,
-        episode_id: reply.episode_id,
-        step_count: 0,
-        observation: observation["observation"].clone(),
-        log: ActionLog::default(),
-    });
-    shared.moved.send_replace(());
-    Ok(Json(observation))
+    let reply = json!(episode.session.reset(request)?);
+    episode.observation = reply["observation"].clone();
+    episode.log = ActionLog::default();
+    shared.updates.send_replace(episode.update());
+    Ok(Json(reply))
 }
 
 async fn step(
@@ -123,57 +93,50 @@ async fn step(
 ) -> Result<Json<Value>, Refusal> {
     let action = action(&refusal::body(body)?)?;
     let mut episode = shared.episode.lock().await;
-    let episode = episode.as_mut().ok_or_else(not_reset)?;
-    let request = StepRequest {
-        token: episode.token.clone(),
-        action: Some(action.clone()),
-    };
-    let reply = Env::step(&shared.node, Request::new(request))
-        .await?
-        .into_inner();
-    let observation = reply.observation.unwrap_or_default();
-    episode.token = reply.token;
-    episode.step_count = observation.step_count;
-    let reply = view::openenv_reply(&observation);
+    let reply = json!(episode.session.step(&action).await?);
     episode.observation = reply["observation"].clone();
-    episode.log.push(json!({
+    episode.log.push(&json!({
         "timestamp": timestamp(now_unix_seconds()),
-        "action": {"action_type": action.action_type, "argument": action.argument},
+        "action": {
+            "action_type": cut(&action.action_type, LOGGED_NAME_BYTES),
+            "argument": cut(&action.argument, LOGGED_ARGUMENT_BYTES),
+        },
         "observation": reply["observation"],
         "reward": reply["reward"],
         "done": reply["done"],
-        "step_count": episode.step_count,
+        "step_count": reply["observation"]["step_count"],
     }));
-    shared.moved.send_replace(());
+    shared.updates.send_replace(episode.update());
     Ok(Json(reply))
 }
 
 async fn state(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Refusal> {
     let episode = shared.episode.lock().await;
-    let episode = episode.as_ref().ok_or_else(not_reset)?;
-    Ok(Json(json!({
-        "episode_id": episode.episode_id,
-        "step_count": episode.step_count,
-    })))
+    match episode.session.state() {
+        (Some(id), count) => Ok(Json(json!({"episode_id": id, "step_count": count}))),
+        (None, _) => Err(not_reset()),
+    }
 }
 
-impl Shared {
+impl Episode {
     /// What a watcher is sent.
-    pub(super) async fn update(&self) -> String {
-        let episode = self.episode.lock().await;
-        let state = match &*episode {
-            None => json!({
-                "episode_id": null, "step_count": 0, "current_observation": null, "action_logs": [], "is_reset": true,
-            }),
-            Some(episode) => json!({
-                "episode_id": episode.episode_id,
-                "step_count": episode.step_count,
-                "current_observation": episode.observation,
-                "action_logs": episode.log.entries().collect::<Vec<_>>(),
-                "is_reset": episode.log.entries().next().is_none(),
-            }),
-        };
-        json!({"type": "state_update", "episode_state": state}).to_string()
+    fn update(&self) -> Utf8Bytes {
+        let (id, step_count) = self.session.state();
+        let (id, observation, log) = (json!(id), &self.observation, self.log.json());
+        let is_reset = self.log.is_empty();
+        format!(
+            r#"{{"type":"state_update","episode_state":{{"episode_id":{id},"step_count":{step_count},"current_observation":{observation},"action_logs":{log},"is_reset":{is_reset}}}}}"#
+        )
+        .into()
+    }
+}
+
+impl From<SessionError> for Refusal {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::NoEpisode => not_reset(),
+            SessionError::Env(error) => error.into(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sockets that watch the shared episode: `/ws/ui`.
 //!
-//! Invariant: a watcher gets the newest state; a slow one skips states and holds nobody up. One that is gone is dropped
-//! within a ping period, or as soon as it takes too long to read.
+//! Invariant: a watcher gets the newest state, whose text is made once for all; a slow one skips states and holds nobody
+//! up. One that is gone is dropped within a ping period, or as soon as it takes too long to read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,13 +43,16 @@ pub(super) async fn watch(
 }
 
 async fn follow(mut socket: WebSocket, shared: &Shared) {
-    let mut moved = shared.moved.subscribe();
-    moved.mark_changed();
+    let mut updates = shared.updates.subscribe();
+    updates.mark_changed();
     let mut pings = interval(PING_PERIOD);
     let mut heard = true;
     loop {
         let message = tokio::select! {
-            Ok(()) = moved.changed() => Message::text(shared.update().await),
+            Ok(()) = updates.changed() => {
+                let update = updates.borrow_and_update().clone();
+                Message::Text(update)
+            }
             received = socket.recv() => match received {
                 Some(Ok(_)) => {
                     heard = true;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bounds;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;

@@ -16,7 +16,7 @@ async fn visitors_share_one_environment() {
     let site = site().await;
     let metadata = site.get("/web/metadata").await.json();
     assert_eq!(metadata["name"], "sql_env");
-    assert!(metadata["description"].is_string());
+    assert_eq!(metadata, site.get("/metadata").await.json());
     for reply in [
         site.get("/web/state").await,
         site.post("/web/step", &json!({"message": "SELECT 1"}))
@@ -65,6 +65,40 @@ async fn a_reset_without_wishes_draws() {
     assert_eq!(id.as_str().map(str::len), Some(36), "a UUID: {id}");
 }
 
+/// A reset on the page reads the keywords that `/reset` reads.
+#[tokio::test]
+async fn a_reset_plays_what_it_names() {
+    let site = site().await;
+    for (kwargs, question) in [
+        (
+            r#"{"split": "train", "index": 1}"#,
+            "Which countries have makers?",
+        ),
+        (
+            r#"{"database_name": "cars", "index": 2, "split": null}"#,
+            "How many cars has each maker?",
+        ),
+        (
+            r#"{"question_id": "cars-1", "seed": "7", "weight": NaN}"#,
+            "How many cars are there?",
+        ),
+    ] {
+        let reply = site.post_text("/web/reset", kwargs).await;
+        assert_eq!(
+            reply.json()["observation"]["question"],
+            question,
+            "{kwargs}"
+        );
+    }
+    let refused = site
+        .post("/web/reset", &json!({"split": 5, "index": -1}))
+        .await;
+    assert_eq!(refused.status, 422);
+    let faults = &refused.json()["detail"];
+    assert_eq!(faults[0]["loc"], json!(["body", "split"]));
+    assert_eq!(faults[1]["type"], "greater_than_equal");
+}
+
 #[tokio::test]
 async fn bad_requests_leave_the_environment_as_it_was() {
     let site = site().await;
@@ -80,10 +114,11 @@ async fn bad_requests_leave_the_environment_as_it_was() {
     );
     for (path, body, status) in [
         ("/web/step", deep.as_str(), 400),
-        ("/web/reset", "nonsense", 400),
+        ("/web/reset", "nonsense", 422),
         ("/web/reset", r#"{"seed": "x"}"#, 422),
         ("/web/reset", r#"{"question_id": "cars-9"}"#, 404),
         ("/web/reset", r#"{"split": "none"}"#, 404),
+        ("/web/reset", r#"{"split": "train", "index": 2}"#, 404),
         ("/web/step", "", 400),
         ("/web/step", "[]", 422),
         ("/web/step", "{}", 422),
@@ -93,7 +128,7 @@ async fn bad_requests_leave_the_environment_as_it_was() {
     ] {
         let reply = site.post_text(path, body).await;
         assert_eq!(reply.status, status, "{path} {body:.80}: {}", reply.body);
-        assert!(!reply.detail().is_empty());
+        assert!(!reply.json()["detail"].is_null());
     }
     let state = site.get("/web/state").await.json();
     assert_eq!(state, json!({"episode_id": "kept", "step_count": 0}));
@@ -152,6 +187,45 @@ async fn watchers_see_each_state() {
         timestamp.len() == 25 && timestamp.ends_with("+00:00"),
         "{timestamp}"
     );
+}
+
+/// With every place taken and a log that grows, each watcher gets the newest state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_watchers_see_the_newest_state() {
+    const STEPS: usize = 30;
+    let site = site().await;
+    let address = format!("ws://{}/ws/ui", site.address);
+    let mut newest = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let (mut watcher, _) = connect_async(&address).await.unwrap();
+        newest.spawn(async move {
+            loop {
+                let Message::Text(text) = watcher.next().await.unwrap().unwrap() else {
+                    continue;
+                };
+                let update: Value = serde_json::from_str(&text).unwrap();
+                if update["episode_state"]["step_count"] == STEPS {
+                    break text;
+                }
+            }
+        });
+    }
+    let start = json!({"question_id": "cars-1", "step_budget": 200});
+    site.post("/web/reset", &start).await;
+    let wide = format!("SELECT '{}' AS wide FROM Cars", "x".repeat(400));
+    // A huge argument costs the watchers little.
+    let huge = json!({"message": "x".repeat(2 << 20)});
+    assert_eq!(site.post("/web/step", &huge).await.status, 200);
+    for _ in 1..STEPS {
+        let step = site.post("/web/step", &json!({"message": &wide})).await;
+        assert_eq!(step.status, 200);
+    }
+    let newest = newest.join_all().await;
+    assert!(newest.iter().all(|text| *text == newest[0]));
+    assert!(newest[0].len() < 2 << 20);
+    let newest: Value = serde_json::from_str(&newest[0]).unwrap();
+    let log = newest["episode_state"]["action_logs"].as_array().unwrap();
+    assert_eq!(log[log.len() - 1]["step_count"], STEPS);
 }
 
 #[tokio::test]
