@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use env_node::EnvNode;
+use env_node::{EnvNode, Server};
 use learner::{Event, Learner};
 use proto::{LearnerClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -47,9 +47,10 @@ pub async fn env_node(
             "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
         );
     }
+    let server = Server::open(&node).context("in [env]")?;
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
-    env_node::serve(listener, node, stop(shutdown, ready)).await?;
+    server.serve(listener, stop(shutdown, ready)).await;
     Ok(())
 }
 

@@ -35,6 +35,6 @@ pub use node::EnvNode;
 pub use openenv::{Mode, OpenEnvConfig};
 pub use rows::{Cell, Rows};
 pub use schema::{Schema, Table};
-pub use serve::{ServerConfig, TlsConfig, serve};
+pub use serve::{Server, ServerConfig, TlsConfig};
 pub use token::TokenError;
 pub use web::WebConfig;

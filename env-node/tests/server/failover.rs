@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use env_node::EnvConfig;
+use env_node::{EnvConfig, Server};
 use proto::{
     EnvClient, Transport,
     v1::{Observation, ResetRequest},
@@ -44,9 +44,8 @@ async fn node() {
     let fixture = Fixture::new(config());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{LISTENS}{}", listener.local_addr().unwrap());
-    env_node::serve(listener, fixture.node, std::future::pending())
-        .await
-        .unwrap();
+    let server = Server::open(&fixture.node).unwrap();
+    server.serve(listener, std::future::pending()).await;
 }
 
 /// A node in a process of its own; killed when dropped.
