@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use env_node::{EnvNode, Server};
+use env_node::{EnvConfig, EnvNode, Server};
 use learner::{Event, Learner};
 use proto::{LearnerClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -41,7 +41,8 @@ pub async fn env_node(
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
-    let node = EnvNode::open(dataset, config.env.clone()).context("in [env]")?;
+    fit_open_files(&mut config.env, dataset.databases.len(), progress);
+    let node = EnvNode::open(dataset, config.env).context("in [env]")?;
     if !node.has_shared_key() {
         progress.say(
             "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
@@ -52,6 +53,19 @@ pub async fn env_node(
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
     server.serve(listener, stop(shutdown, ready)).await;
     Ok(())
+}
+
+/// Raises the soft limit of open files, which is meant for programs that need few, as far as it goes, and fits the node in.
+fn fit_open_files(env: &mut EnvConfig, databases: usize, progress: &Progress) {
+    let told = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
+        Ok(limit) => env.fit_open_files(limit, databases),
+        Err(error) => Some(format!(
+            "cannot raise the limit of open files: {error}; give the process enough by itself (ulimit -n)"
+        )),
+    };
+    if let Some(told) = told {
+        progress.say(&told);
+    }
 }
 
 /// `sqlenv actor`: samples for a learner.

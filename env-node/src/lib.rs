@@ -10,6 +10,7 @@ mod database;
 mod decimal;
 pub mod episode;
 mod error;
+mod files;
 mod gold;
 mod grpc;
 mod metrics;

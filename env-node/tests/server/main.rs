@@ -10,6 +10,7 @@ mod grpc_web;
 mod lifecycle;
 mod limits;
 mod peers;
+mod process;
 mod raw;
 mod refusals;
 mod security;
