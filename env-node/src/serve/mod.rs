@@ -4,6 +4,7 @@
 //! else. Leaves out what the faces say (`grpc.rs`, `openenv`, `web`).
 
 mod auth;
+mod bodies;
 mod calls;
 mod config;
 mod connection;
