@@ -11,6 +11,7 @@ mod connection;
 mod cors;
 mod faces;
 mod health;
+mod refusals;
 mod tls;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
