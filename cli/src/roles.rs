@@ -18,6 +18,7 @@ use crate::{
     args::{ActorArgs, EnvNodeArgs, LearnerArgs},
     commands::Outcome,
     config::RunConfig,
+    openenv_variables::Variables,
     progress::Progress,
     run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
     setup,
@@ -36,9 +37,13 @@ pub async fn env_node(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let mut config = RunConfig::resolve(&args.config)?;
+    let variables = Variables::of_process();
+    let mut settings = args.config.clone();
+    settings.set.splice(0..0, variables.settings()?);
+    let mut config = RunConfig::resolve(&settings)?;
     config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
-    let listener = bind(args.listen, "--listen").await?;
+    let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
+    let listener = bind(address, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
     fit_open_files(&mut config.env, dataset.databases.len(), progress);
