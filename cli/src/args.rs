@@ -36,7 +36,7 @@ pub enum Command {
     /// Build, check or describe data.
     #[command(subcommand)]
     Data(DataCommand),
-    /// Serve episodes over gRPC.
+    /// Serve episodes over gRPC, OpenEnv's HTTP, WebSocket and MCP, and the page to play by hand.
     EnvNode(EnvNodeArgs),
     /// Sample trajectories for a learner.
     Actor(ActorArgs),
@@ -346,12 +346,12 @@ pub struct EnvNodeArgs {
     /// Settings; only `data` and `env` count.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Address to serve on.
-    #[arg(long, default_value = "127.0.0.1:8000", env = "SQLENV_LISTEN")]
-    pub listen: std::net::SocketAddr,
+    /// Address to serve on; without it HOST and PORT of the environment, or 127.0.0.1:8000.
+    #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
+    pub listen: Option<std::net::SocketAddr>,
     /// Which of OpenEnv's routes there are: simulation (all) or production (tools and sockets); in place of
-    /// `env.openenv.mode`.
-    #[arg(long, value_name = "MODE", env = "OPENENV_MODE")]
+    /// `env.openenv.mode`, whose default OPENENV_MODE of the environment is.
+    #[arg(long, value_name = "MODE")]
     pub mode: Option<env_node::Mode>,
     /// Address of /metrics, /livez and /readyz; without it none is served.
     #[arg(long, value_name = "ADDRESS")]

@@ -11,6 +11,7 @@ pub mod eval_command;
 pub mod evaluation;
 pub mod local;
 mod number;
+mod openenv_variables;
 pub mod play;
 pub mod play_command;
 pub mod progress;

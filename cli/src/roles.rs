@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use env_node::EnvNode;
+use env_node::{EnvConfig, EnvNode, Server};
 use learner::{Event, Learner};
 use proto::{LearnerClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -18,6 +18,7 @@ use crate::{
     args::{ActorArgs, EnvNodeArgs, LearnerArgs},
     commands::Outcome,
     config::RunConfig,
+    openenv_variables::Variables,
     progress::Progress,
     run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
     setup,
@@ -36,21 +37,40 @@ pub async fn env_node(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let mut config = RunConfig::resolve(&args.config)?;
+    let variables = Variables::of_process();
+    let mut settings = args.config.clone();
+    settings.set.splice(0..0, variables.settings()?);
+    let mut config = RunConfig::resolve(&settings)?;
     config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
-    let listener = bind(args.listen, "--listen").await?;
+    let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
+    let listener = bind(address, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
-    let node = EnvNode::open(dataset, config.env.clone()).context("in [env]")?;
+    fit_open_files(&mut config.env, dataset.databases.len(), progress);
+    let node = EnvNode::open(dataset, config.env).context("in [env]")?;
     if !node.has_shared_key() {
         progress.say(
             "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
         );
     }
+    let server = Server::open(&node).context("in [env]")?;
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
-    env_node::serve(listener, node, stop(shutdown, ready)).await?;
+    server.serve(listener, stop(shutdown, ready)).await;
     Ok(())
+}
+
+/// Raises the soft limit of open files, which is meant for programs that need few, as far as it goes, and fits the node in.
+fn fit_open_files(env: &mut EnvConfig, databases: usize, progress: &Progress) {
+    let told = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
+        Ok(limit) => env.fit_open_files(limit, databases),
+        Err(error) => Some(format!(
+            "cannot raise the limit of open files: {error}; give the process enough by itself (ulimit -n)"
+        )),
+    };
+    if let Some(told) = told {
+        progress.say(&told);
+    }
 }
 
 /// `sqlenv actor`: samples for a learner.

@@ -214,7 +214,8 @@ impl EnvConfig {
         if self.sql.rows <= self.result.rows {
             return refuse("sql.rows", "give more than result.rows");
         }
-        self.server.validate(self.argument_bytes)?;
+        self.server
+            .validate(self.argument_bytes, self.openenv.message_bytes)?;
         self.openenv.validate()?;
         self.web.validate()
     }

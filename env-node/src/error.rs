@@ -68,11 +68,12 @@ pub enum EnvError {
     /// The episode token is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Too many queries wait. Remedy: retry after a pause, add nodes, or raise `sql_threads` or `sql_queue`.
-    #[error("env-node is overloaded: {waiting} queries wait; retry after a pause")]
+    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes, raise `sql_threads` or
+    /// `sql_queue`, or what the message names.
+    #[error("env-node is overloaded: {problem}; retry after a pause")]
     Overloaded {
-        /// Length of the queue.
-        waiting: usize,
+        /// What there is too much of.
+        problem: String,
     },
     /// A query ran into the wall clock: this machine is too busy, or the query does much work in few steps. Remedy: retry;
     /// the step was not applied.

@@ -62,11 +62,7 @@ impl EnvNode {
 fn reply<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
     match outcome {
         Ok(message) => Ok(Response::new(message)),
-        Err(error) => {
-            let status = Status::from(error);
-            metrics::call_refused(status.code());
-            Err(status)
-        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -31,7 +31,7 @@ const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
 const QUEUE_DEPTH: &str = "env_queue_depth";
 /// Sessions of OpenEnv's faces that live.
 const SESSIONS: &str = "env_sessions";
-/// Calls refused, by `code`.
+/// Calls refused, by `face` and `code`.
 const REFUSED: &str = "env_refused_calls_total";
 /// Connections not served, by `reason`: full, system.
 const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
@@ -72,7 +72,10 @@ pub(crate) fn describe() {
         Unit::Count,
         "Sessions of OpenEnv's faces that live"
     );
-    describe_counter!(REFUSED, "Calls refused, by gRPC status code");
+    describe_counter!(
+        REFUSED,
+        "Calls refused, by face and code: grpc, its status; http, its status; openenv, CAPACITY_REACHED"
+    );
     describe_counter!(
         CONNECTIONS_REFUSED,
         "Connections not served: the server is full, or the system gave no descriptor"
@@ -137,8 +140,8 @@ pub(crate) fn sessions(live: usize) {
     gauge!(SESSIONS).set(live as f64);
 }
 
-pub(crate) fn call_refused(code: tonic::Code) {
-    counter!(REFUSED, "code" => format!("{code:?}")).increment(1);
+pub(crate) fn call_refused(face: &'static str, code: String) {
+    counter!(REFUSED, "face" => face, "code" => code).increment(1);
 }
 
 pub(crate) fn connection_refused(reason: &'static str) {

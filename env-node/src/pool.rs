@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    fs::File,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
@@ -16,12 +17,14 @@ use std::{
     thread,
 };
 
+use data::DatabaseFile;
 use tokio::sync::oneshot;
 
 use crate::{
     config::{EnvConfig, SqlLimits},
     database::Database,
     error::EnvError,
+    files,
     metrics::queue_depth,
     sandbox::{Patience, Sandbox},
 };
@@ -48,10 +51,7 @@ struct Connections {
 
 impl Pool {
     pub(crate) fn new(config: &EnvConfig) -> Result<Self, EnvError> {
-        let threads = match config.sql_threads {
-            0 => thread::available_parallelism().map_or(1, usize::from),
-            count => count,
-        };
+        let threads = config.threads_per_lane();
         Ok(Self {
             quick: Lane::new(config, Patience::Quick, threads)?,
             patient: Lane::new(config, Patience::Full, threads)?,
@@ -132,7 +132,9 @@ impl Lane {
             let waiting = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
             queue_depth(waiting);
             match refused {
-                TrySendError::Full(_) => EnvError::Overloaded { waiting },
+                TrySendError::Full(_) => EnvError::Overloaded {
+                    problem: format!("{waiting} queries wait"),
+                },
                 TrySendError::Disconnected(_) => {
                     EnvError::Internal("the SQL threads ended".to_owned())
                 }
@@ -162,16 +164,8 @@ impl Connections {
         match self.open.iter().position(|(name, _)| name == key) {
             Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
             None => {
-                let sandbox =
-                    Sandbox::open(database, &self.limits, self.patience).map_err(|error| {
-                        EnvError::Database {
-                            name: key.clone(),
-                            path: database.file.path.clone(),
-                            reason: format!(
-                                "cannot be opened: {error}; check that the file is still there"
-                            ),
-                        }
-                    })?;
+                let sandbox = Sandbox::open(database, &self.limits, self.patience)
+                    .map_err(|error| cannot_open(&database.file, &error))?;
                 self.open.truncate(self.capacity - 1);
                 self.open.push_front((key.clone(), sandbox));
             }
@@ -180,9 +174,25 @@ impl Connections {
     }
 }
 
+/// Why a database cannot be opened: SQLite says the same of a file that is gone and of a process that has too many open.
+fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
+    match File::open(&file.path) {
+        Err(cause) if files::are_used_up(&cause) => EnvError::Overloaded {
+            problem: format!(
+                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or lower server.max_connections",
+                file.name
+            ),
+        },
+        _ => EnvError::Database {
+            name: file.name.clone(),
+            path: file.path.clone(),
+            reason: format!("cannot be opened: {error}; check that the file is still there"),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use data::DatabaseFile;
     use sha2::{Digest, Sha256};
 
     use super::*;

@@ -31,7 +31,12 @@ impl Drop for Running {
 
 /// Starts a role on a free port and waits until it says where it serves.
 pub(crate) fn serve(args: &[&str]) -> (Running, String) {
-    let mut child = sqlenv(args).stderr(Stdio::piped()).spawn().unwrap();
+    serve_with(&mut sqlenv(args))
+}
+
+/// The same of a command.
+pub(crate) fn serve_with(command: &mut Command) -> (Running, String) {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address = loop {
         let line = lines

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
 
-use crate::program::{Running, serve, sqlenv};
+use crate::program::{Running, serve, serve_with, sqlenv};
 
 /// A run of 6 small steps that two actors serve; one is killed (SIGKILL) after the first step, and a third takes its place.
 #[test]
@@ -85,6 +85,45 @@ fn a_port_in_use_is_named() {
         text.contains(&address) && text.contains("--listen"),
         "{text}"
     );
+}
+
+/// What its settings name is opened before an env-node says that it serves.
+#[test]
+fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
+    let setting = "env.server.bearer_token_file=/absent/token";
+    let output = sqlenv(&["env-node", "--listen", "127.0.0.1:0", "--set", setting])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text.contains("/absent/token") && !text.contains("serves on"),
+        "{text}"
+    );
+}
+
+/// OpenEnv's variables are defaults: an explicit setting goes before them, an empty one is none.
+#[test]
+fn openenvs_variables_set_an_env_node() {
+    let output = sqlenv(&["env-node", "--set", "env.openenv.max_sessions=0"])
+        .envs([("MAX_CONCURRENT_ENVS", "8"), ("OPENENV_MODE", "")])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("openenv.max_sessions"), "{text}");
+    let output = sqlenv(&["env-node"])
+        .env("MAX_CONCURRENT_ENVS", "0")
+        .envs([("HOST", "127.0.0.1"), ("PORT", "0")])
+        .env_remove("SQLENV_LISTEN")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("openenv.max_sessions"), "{text}");
+    let mut node = sqlenv(&["env-node"]);
+    node.env_remove("SQLENV_LISTEN").env("PORT", "0");
+    let (_node, address) = serve_with(&mut node);
+    assert!(!address.ends_with(":8000"), "{address}");
 }
 
 /// An env-node that asks for a token is played on by who shows it; who does not is told what to give.

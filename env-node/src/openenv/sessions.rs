@@ -161,6 +161,8 @@ impl Sessions {
             self.remove_idle(&mut live);
         }
         if live.len() >= self.max_sessions {
+            // Over sockets and MCP there is no status that would count.
+            metrics::call_refused("openenv", "CAPACITY_REACHED".to_owned());
             return Err(AtCapacity {
                 active: live.len(),
                 max: self.max_sessions,

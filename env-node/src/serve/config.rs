@@ -5,6 +5,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::error::EnvError;
 
@@ -31,8 +32,12 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// gRPC calls at once on one connection; the peer holds further ones back.
     pub max_calls_per_connection: u32,
-    /// gRPC calls at once over all connections; more are refused with `RESOURCE_EXHAUSTED`.
+    /// Calls at once over all connections, gRPC and HTTP; more are refused with `RESOURCE_EXHAUSTED`, or 503. A socket
+    /// counts until it is open.
     pub max_calls_in_flight: usize,
+    /// Bytes of all request bodies at once; a call whose body finds no room is refused alike. At least `max_request_bytes`
+    /// and `openenv.message_bytes`. Messages on sockets are not counted.
+    pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which grows by up to 4 KiB a step. The default holds the longest
     /// argument in an episode of 1,000 steps. A longer request is refused with `OUT_OF_RANGE`.
     pub max_request_bytes: usize,
@@ -75,6 +80,7 @@ impl Default for ServerConfig {
             max_connections: 8_192,
             max_calls_per_connection: 1_024,
             max_calls_in_flight: 8_192,
+            max_body_bytes_in_flight: 256 << 20,
             max_request_bytes: 6 << 20,
             max_call_seconds: 60.0,
             header_seconds: 30.0,
@@ -88,8 +94,12 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Checks ranges; `argument_bytes` is the longest argument that must get through.
-    pub(crate) fn validate(&self, argument_bytes: usize) -> Result<(), EnvError> {
+    /// Checks ranges; the longest argument over gRPC and the longest message over HTTP must get through.
+    pub(crate) fn validate(
+        &self,
+        argument_bytes: usize,
+        message_bytes: usize,
+    ) -> Result<(), EnvError> {
         let refuse = |field, remedy: String| Err(EnvError::Config { field, remedy });
         for (field, value) in [
             ("server.max_connections", self.max_connections),
@@ -141,6 +151,13 @@ impl ServerConfig {
                 format!("give at least {least}, room for argument_bytes, or lower that"),
             );
         }
+        let least = self.max_request_bytes.max(message_bytes);
+        if !(least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight) {
+            return refuse(
+                "server.max_body_bytes_in_flight",
+                format!("give at least {least}, room for one request"),
+            );
+        }
         Ok(())
     }
 }
@@ -157,7 +174,7 @@ mod tests {
     #[test]
     fn bad_settings_are_named() {
         let default = ServerConfig::default;
-        assert!(default().validate(1 << 20).is_ok());
+        assert!(default().validate(1 << 20, 4 << 20).is_ok());
         for (config, field) in [
             (
                 ServerConfig {
@@ -187,8 +204,15 @@ mod tests {
                 },
                 "server.max_request_bytes",
             ),
+            (
+                ServerConfig {
+                    max_body_bytes_in_flight: 1 << 20,
+                    ..default()
+                },
+                "server.max_body_bytes_in_flight",
+            ),
         ] {
-            let message = config.validate(1 << 20).unwrap_err().to_string();
+            let message = config.validate(1 << 20, 4 << 20).unwrap_err().to_string();
             assert!(message.contains(field), "{message}");
         }
     }

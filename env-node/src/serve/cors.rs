@@ -1,14 +1,15 @@
 //! Which other sites' pages may call the node from a browser (the Fetch standard's CORS protocol).
 //!
 //! Invariant: a page gets an answer of this node to read only if its origin is listed or the node's own. Browsers see to that
-//! themselves, sockets excepted: those are refused here. Programs, which have no origin, are let through.
+//! themselves, but send a page's POST and open its socket first: those are refused here. Programs, which have no origin, are
+//! let through.
 
 use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -25,6 +26,8 @@ const RESPONSE_HEADERS: HeaderValue =
     HeaderValue::from_static("grpc-status, grpc-message, grpc-status-details-bin, mcp-session-id");
 /// Seconds for which a browser may remember the answer; browsers cap it.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
+/// Where a browser says how the page's site is related to ours; pages cannot set it.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// The origins that may read answers.
 #[derive(Clone)]
@@ -49,7 +52,8 @@ impl Origins {
     }
 }
 
-/// Answers preflight requests of listed origins, and lets their pages read what is answered.
+/// Answers preflight requests of listed origins, lets their pages read what is answered, and refuses what other pages may
+/// not do.
 pub(super) async fn share(
     State(origins): State<Origins>,
     request: Request,
@@ -59,12 +63,11 @@ pub(super) async fn share(
         return next.run(request).await;
     };
     if !origins.allow(&origin) {
-        let is_socket = request.headers().contains_key(header::UPGRADE);
-        if is_socket && !is_own(&origin, request.headers()) {
-            let detail = "this origin is not listed in server.allowed_origins";
-            return (StatusCode::FORBIDDEN, Json(json!({ "detail": detail }))).into_response();
+        if only_reads(&request) || is_own(&origin, &request) {
+            return next.run(request).await;
         }
-        return next.run(request).await;
+        let detail = "this origin is not listed in server.allowed_origins";
+        return (StatusCode::FORBIDDEN, Json(json!({ "detail": detail }))).into_response();
     }
     let is_preflight = request.method() == Method::OPTIONS
         && request
@@ -92,12 +95,48 @@ pub(super) async fn share(
     response
 }
 
-/// Whether `origin` is that of the node, as the caller addressed it.
-fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
-    let after_scheme = origin
-        .to_str()
-        .ok()
-        .and_then(|origin| origin.split_once("://"));
-    after_scheme.is_some_and(|(_, own)| Some(own.as_bytes()) == host)
+/// Whether a request changes nothing, so that it is enough if its page cannot read the answer.
+fn only_reads(request: &Request) -> bool {
+    let is_socket = request.headers().contains_key(header::UPGRADE);
+    !is_socket && request.method().is_safe()
+}
+
+/// Whether `origin` is that of the node: as the browser sees it, or as the caller addressed it.
+fn is_own(origin: &HeaderValue, request: &Request) -> bool {
+    let headers = request.headers();
+    if headers
+        .get(SEC_FETCH_SITE)
+        .is_some_and(|site| site == "same-origin")
+    {
+        return true;
+    }
+    // HTTP/2 has an authority in place of a host.
+    let authority = request.uri().authority().map(Authority::as_str);
+    let host = headers.get(header::HOST);
+    let own = authority.or_else(|| host.and_then(|host| host.to_str().ok()));
+    let origin = origin.to_str().ok();
+    let shown = origin.and_then(|origin| origin.split_once("://"));
+    shown.is_some_and(|(_, shown)| Some(shown) == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn a_page_of_the_node_is_known_by_host_or_authority() {
+        let shown = HeaderValue::from_static("https://node.example:8000");
+        for (uri, host, own) in [
+            ("/mcp", "node.example:8000", true),
+            ("/mcp", "node.example", false),
+            ("https://node.example:8000/mcp", "", true),
+            ("https://other.example/mcp", "", false),
+        ] {
+            let request = Request::builder().uri(uri).header(header::HOST, host);
+            let request = request.body(Body::empty()).unwrap();
+            assert_eq!(is_own(&shown, &request), own, "{uri} {host}");
+        }
+    }
 }

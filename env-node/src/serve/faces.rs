@@ -26,6 +26,7 @@ use super::{
     calls::{self, Calls},
     config::ServerConfig,
     cors::{self, Origins},
+    refusals,
 };
 use crate::{
     error::EnvError,
@@ -60,6 +61,9 @@ impl Faces {
         grpc = grpc.layer(GrpcWebLayer::new());
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
+        // Outside of everything: whatever is refused counts.
+        grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
+        http = http.layer(from_fn_with_state("http", refusals::count));
         Ok(Self { grpc, http })
     }
 

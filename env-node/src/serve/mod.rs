@@ -4,16 +4,18 @@
 //! else. Leaves out what the faces say (`grpc.rs`, `openenv`, `web`).
 
 mod auth;
+mod bodies;
 mod calls;
 mod config;
 mod connection;
 mod cors;
 mod faces;
+mod health;
+mod refusals;
 mod tls;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use proto::v1::env_server::EnvServer;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -21,6 +23,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 pub use config::{ServerConfig, TlsConfig};
 
@@ -30,57 +33,70 @@ use crate::{error::EnvError, metrics, node::EnvNode, openenv::Sockets};
 /// How long the server waits before it accepts again after the system refused it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `node` on `listener`: gRPC, gRPC-Web, OpenEnv's faces and the page, until `shutdown` resolves. Then health says
-/// NOT_SERVING, new calls are still taken for `drain_seconds`, then sockets are closed between two frames, and calls in
-/// flight get `connection_grace_seconds` to end.
-///
-/// # Errors
-/// A certificate, key or token file that the settings name is no use.
-pub async fn serve(
-    listener: TcpListener,
-    node: EnvNode,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), EnvError> {
-    let config = node.server_config().clone();
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<EnvServer<EnvNode>>().await;
-    let draining = CancellationToken::new();
-    let sockets = Sockets::new(draining.clone());
-    let faces = Faces::new(&node, &config, health_service, sockets.clone())?;
-    let tls = Tls::open(config.tls.as_ref())?;
-    let terms = Arc::new(Terms::new(&config, draining.clone()));
+/// A node's server, ready to serve.
+pub struct Server {
+    config: ServerConfig,
+    faces: Faces,
+    tls: Tls,
+    health: HealthReporter,
+    sockets: Sockets,
+    draining: CancellationToken,
+}
 
-    let leave = async {
-        shutdown.await;
-        health.set_not_serving::<EnvServer<EnvNode>>().await;
-        health
-            .set_service_status("", tonic_health::ServingStatus::NotServing)
-            .await;
-        sleep(seconds(config.drain_seconds)).await;
-    };
-    let mut connections = JoinSet::new();
-    tokio::select! {
-        () = leave => {}
-        () = tls.reload_for_ever() => {}
-        () = accept_for_ever(&listener, &config, &mut connections, |stream, place| {
-            connection::serve(stream, place, tls.acceptor(), faces.clone(), Arc::clone(&terms))
-        }) => {}
+impl Server {
+    /// Opens what the settings of `node` name.
+    ///
+    /// # Errors
+    /// A certificate, key or token file is no use, or an origin is none.
+    pub fn open(node: &EnvNode) -> Result<Self, EnvError> {
+        let config = node.server_config().clone();
+        let draining = CancellationToken::new();
+        let sockets = Sockets::new(draining.clone());
+        let health = HealthReporter::new();
+        let watched = health::service(&health, seconds(config.max_call_seconds), draining.clone());
+        Ok(Self {
+            faces: Faces::new(node, &config, watched, sockets.clone())?,
+            tls: Tls::open(config.tls.as_ref())?,
+            config,
+            health,
+            sockets,
+            draining,
+        })
     }
-    drop(listener);
-    draining.cancel();
-    let ended = async {
-        while connections.join_next().await.is_some() {}
-        sockets.ended().await;
-    };
-    if timeout(seconds(config.connection_grace_seconds), ended)
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            "connections were cut: their calls did not end within connection_grace_seconds"
-        );
+
+    /// Serves on `listener`: gRPC, gRPC-Web, OpenEnv's faces and the page, until `shutdown` resolves. Then health says
+    /// NOT_SERVING, new calls are still taken for `drain_seconds`, then sockets are closed between two frames, and calls
+    /// in flight get `connection_grace_seconds` to end.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        health::report(&self.health, ServingStatus::Serving).await;
+        let leave = async {
+            shutdown.await;
+            health::report(&self.health, ServingStatus::NotServing).await;
+            sleep(seconds(self.config.drain_seconds)).await;
+        };
+        let terms = Arc::new(Terms::new(&self.config, self.draining.clone()));
+        let mut connections = JoinSet::new();
+        tokio::select! {
+            () = leave => {}
+            () = self.tls.reload_for_ever() => {}
+            () = accept_for_ever(&listener, &self.config, &mut connections, |stream, place| {
+                let (acceptor, faces) = (self.tls.acceptor(), self.faces.clone());
+                connection::serve(stream, place, acceptor, faces, Arc::clone(&terms))
+            }) => {}
+        }
+        drop(listener);
+        self.draining.cancel();
+        let ended = async {
+            while connections.join_next().await.is_some() {}
+            self.sockets.ended().await;
+        };
+        let grace = seconds(self.config.connection_grace_seconds);
+        if timeout(grace, ended).await.is_err() {
+            tracing::warn!(
+                "connections were cut: their calls did not end within connection_grace_seconds"
+            );
+        }
     }
-    Ok(())
 }
 
 /// Gives every connection its task, and a place among `max_connections`.

@@ -1,4 +1,8 @@
-"""The runtime graders of openenv 0.10.0 on one episode of the server at argv[1]; prints one line for each."""
+"""The runtime graders of openenv 0.10.0 on one episode of the server at argv[1]; prints one line for each.
+
+Left out, since they judge no running server: runtime.startup is the outcome of a provider that builds an image and starts
+its container; runtime.network_policy reads what such a provider measured in the container's network namespace.
+"""
 
 import sys
 from types import SimpleNamespace

@@ -51,8 +51,8 @@ impl Server {
         let fixture = Fixture::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = env_node::serve(listener, fixture.node.clone(), pending());
-        let task = tokio::spawn(async move { server.await.unwrap() });
+        let server = env_node::Server::open(&fixture.node).unwrap();
+        let task = tokio::spawn(server.serve(listener, pending()));
         Self {
             address,
             task,

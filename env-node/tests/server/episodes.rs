@@ -26,7 +26,7 @@ async fn serves_and_stops() {
         assert_eq!(status, ServingStatus::Serving, "{service:?}");
     }
     served.tell_to_stop();
-    served.server.await.unwrap().unwrap();
+    served.server.await.unwrap();
 }
 
 #[tokio::test]

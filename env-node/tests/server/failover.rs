@@ -1,13 +1,8 @@
 //! Two nodes, real processes that share a key, behind a client's list; one is killed in the middle of 200 episodes.
 
-use std::{
-    env,
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use env_node::EnvConfig;
@@ -15,77 +10,18 @@ use proto::{
     EnvClient, Transport,
     v1::{Observation, ResetRequest},
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::sync::Semaphore;
 
-use crate::common::{Fixture, step_request};
+use crate::{
+    common::{Fixture, step_request},
+    process::Process,
+};
 
 const EPISODES: usize = 200;
 /// Steps played in all episodes when the node is killed: about half.
 const STEPS_BEFORE_THE_KILL: usize = 600;
 /// Episodes under way at once.
 const AT_ONCE: usize = 32;
-/// Set for a process that is a node; its value is of no account.
-const NODE: &str = "SQLENV_TEST_NODE";
-const LISTENS: &str = "listens on ";
-
-fn config() -> EnvConfig {
-    EnvConfig {
-        signing_key: Some("0123456789abcdef0123456789abcdef".to_owned().into()),
-        ..EnvConfig::default()
-    }
-}
-
-/// Not a test: this program, started again as a node.
-#[tokio::test]
-async fn node() {
-    if env::var_os(NODE).is_none() {
-        return;
-    }
-    let fixture = Fixture::new(config());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("{LISTENS}{}", listener.local_addr().unwrap());
-    env_node::serve(listener, fixture.node, std::future::pending())
-        .await
-        .unwrap();
-}
-
-/// A node in a process of its own; killed when dropped.
-struct Process {
-    child: Child,
-    address: String,
-}
-
-impl Process {
-    fn start() -> Self {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "failover::node", "--nocapture"])
-            .env(NODE, "1")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = lines
-            .map(Result::unwrap)
-            .find_map(|line| Some(line.split_once(LISTENS)?.1.to_owned()))
-            .expect("the node says where it listens");
-        Self {
-            child,
-            address: format!("http://{address}"),
-        }
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 /// What an episode's player saw.
 type Transcript = Vec<Observation>;
@@ -143,10 +79,10 @@ async fn play_all(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_death_of_a_node_changes_no_transcript_and_loses_no_episode() {
-    let undisturbed = play_all(Fixture::new(config()).client, || {}).await;
+    let undisturbed = play_all(Fixture::new(EnvConfig::default()).client, || {}).await;
 
     let (doomed, other) = (Process::start(), Process::start());
-    let list = format!("{},{}", doomed.address, other.address);
+    let list = format!("{},{}", doomed.url(), other.url());
     let client = EnvClient::new(Transport::dial(&list).unwrap());
     let (steps, doomed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(doomed)));
     let disturbed = play_all(client, {

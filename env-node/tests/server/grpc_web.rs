@@ -59,7 +59,7 @@ async fn only_pages_of_listed_origins_may_read_answers() {
     let answer = raw::request(closed.address, &preflight, b"").await;
     assert_eq!(answer.header(ALLOWED), None);
     let answer = reset(&closed, "cars-1", &["origin: https://trainer.example"]).await;
-    assert_eq!(answer.header(ALLOWED), None);
+    assert_eq!((answer.status, answer.header(ALLOWED)), (403, None));
 
     let open = Served::with(ServerConfig {
         allowed_origins: vec!["https://trainer.example".to_owned()],
@@ -81,27 +81,46 @@ async fn only_pages_of_listed_origins_may_read_answers() {
     assert_eq!(answer.header(ALLOWED), None);
 }
 
-/// Browsers let any page open a socket anywhere; the node does not.
+/// Browsers let any page open a socket anywhere, and post plain text; the node does not.
 #[tokio::test]
-async fn a_socket_of_a_foreign_page_is_refused() {
+async fn what_a_foreign_page_may_not_do_is_refused() {
     let served = Served::with(ServerConfig {
         allowed_origins: vec!["https://trainer.example".to_owned()],
         ..ServerConfig::default()
     })
     .await;
-    for (origin, is_refused) in [
+    let create = br#"{"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}"#;
+    for (header, is_foreign) in [
         ("origin: https://other.example", true),
         ("origin: null", true),
         ("origin: http://node", false),
+        // A proxy put its own name for the host.
+        (
+            "origin: https://public.example\r\nsec-fetch-site: same-origin",
+            false,
+        ),
+        (
+            "origin: https://other.example\r\nsec-fetch-site: cross-site",
+            true,
+        ),
         ("origin: https://trainer.example", false),
         ("x: y", false),
     ] {
-        let head = ["GET /nothing HTTP/1.1", "upgrade: websocket", origin];
-        let answer = raw::request(served.address, &head, b"").await;
-        assert_eq!(
-            answer.status,
-            if is_refused { 403 } else { 404 },
-            "{origin}"
-        );
+        let get = "GET /health HTTP/1.1";
+        let socket = "GET /nothing HTTP/1.1\r\nupgrade: websocket";
+        let post = "POST /mcp HTTP/1.1\r\ncontent-type: text/plain";
+        for (line, body, served_status) in [
+            (get, &b""[..], 200),
+            (socket, &b""[..], 404),
+            (post, &create[..], 200),
+        ] {
+            let expected = if is_foreign && line != get {
+                403
+            } else {
+                served_status
+            };
+            let answer = raw::request(served.address, &[line, header], body).await;
+            assert_eq!(answer.status, expected, "{line}, {header}");
+        }
     }
 }

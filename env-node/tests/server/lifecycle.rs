@@ -10,6 +10,7 @@ use tokio_tungstenite::{
     connect_async,
     tungstenite::{Message, protocol::frame::coding::CloseCode},
 };
+use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -40,7 +41,7 @@ async fn a_draining_node_says_so_and_still_serves() {
     // Old connections and new ones.
     served.assert_well().await;
     let ended = timeout(PATIENCE, &mut served.server).await;
-    ended.unwrap().unwrap().unwrap();
+    ended.unwrap().unwrap();
     served.client().info(InfoRequest {}).await.unwrap_err();
 }
 
@@ -69,7 +70,7 @@ async fn a_call_in_flight_ends_before_the_node_does() {
     let observation = reply.unwrap().into_inner().observation.unwrap();
     assert!(observation.error.contains("units of work"));
     let ended = timeout(PATIENCE, served.server).await;
-    ended.unwrap().unwrap().unwrap();
+    ended.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -84,12 +85,36 @@ async fn a_call_that_does_not_end_is_cut_after_the_grace() {
     holder.write_all(head.as_bytes()).await.unwrap();
     served.client().info(InfoRequest {}).await.unwrap();
     served.tell_to_stop();
-    timeout(PATIENCE, served.server)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
+    timeout(PATIENCE, served.server).await.unwrap().unwrap();
     raw::read_to_end(&mut holder).await;
+}
+
+/// Balancers watch health all day long; that must not hold the server up.
+#[tokio::test]
+async fn a_watch_of_health_ends_with_the_server() {
+    let mut served = Served::with(ServerConfig {
+        connection_grace_seconds: 60.0,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut client = HealthClient::new(served.transport());
+    let watch = client.watch(HealthCheckRequest::default()).await;
+    let mut watch = watch.unwrap().into_inner();
+    let mut next = async || watch.message().await;
+    assert_eq!(
+        next().await.unwrap().unwrap().status(),
+        ServingStatus::Serving
+    );
+    served.tell_to_stop();
+    let ended = timeout(PATIENCE, served.server).await;
+    ended.unwrap().unwrap();
+    let status = loop {
+        match next().await {
+            Ok(said) => assert_eq!(said.unwrap().status(), ServingStatus::NotServing),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
 #[tokio::test]
@@ -153,5 +178,5 @@ async fn a_socket_is_told_that_the_server_stops() {
         assert_eq!(end.code, CloseCode::Away);
     }
     drop((busy, quiet));
-    served.server.await.unwrap().unwrap();
+    served.server.await.unwrap();
 }

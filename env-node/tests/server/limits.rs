@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use env_node::{EnvConfig, ServerConfig, SqlLimits};
-use proto::v1::InfoRequest;
+use env_node::{EnvConfig, OpenEnvConfig, ServerConfig, SqlLimits};
+use proto::{
+    EnvClient, Transport,
+    v1::{InfoRequest, ResetRequest},
+};
 use tokio::io::AsyncWriteExt;
+use tokio_tungstenite::connect_async;
 use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt;
 
-use crate::{ENDLESS, Served, common::step_request, raw};
+use crate::{ENDLESS, Served, common::step_request, process::Process, raw};
 
 /// Queries may run for long.
 fn patient() -> EnvConfig {
@@ -77,7 +81,7 @@ async fn no_call_outlasts_the_nodes_own_limit() {
             "application/grpc-web",
             "grpc-status: 4",
         ),
-        ("/sqlenv.v1.Env/Step", "text/plain", "HTTP/1.1 415"),
+        ("/mcp", "application/json", "HTTP/1.1 408"),
     ] {
         let mut stream = raw::connect(served.address).await;
         let head = format!(
@@ -97,6 +101,9 @@ async fn calls_beyond_the_limit_are_refused_and_health_still_answers() {
         ..ServerConfig::default()
     })
     .await;
+    // An open socket holds no place.
+    let url = format!("ws://{}/ws", served.address);
+    let (_socket, _) = connect_async(&url).await.unwrap();
     // Holds the one place: a call whose body does not come.
     let mut holder = raw::connect(served.address).await;
     let head = "POST /sqlenv.v1.Env/Info HTTP/1.1\r\nhost: node\r\ncontent-type: application/grpc-web\r\ncontent-length: 5\r\n\r\n";
@@ -124,8 +131,20 @@ async fn calls_beyond_the_limit_are_refused_and_health_still_answers() {
         .await
         .unwrap();
 
+    let get = async |path: &str| {
+        let line = format!("GET {path} HTTP/1.1");
+        raw::request(served.address, &[&line], b"").await
+    };
+    let answer = get("/schema").await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    let detail = answer.json()["detail"].to_string();
+    assert!(detail.contains("too many calls in flight"), "{detail}");
+    assert_eq!(get("/health").await.status, 200);
+
     drop(holder);
     while client.info(InfoRequest {}).await.is_err() {}
+    while get("/schema").await.status != 200 {}
 }
 
 #[tokio::test]
@@ -144,4 +163,93 @@ async fn connections_beyond_the_limit_are_closed_and_a_place_is_given_back() {
     drop(first);
     let mut client = served.client();
     while client.info(InfoRequest {}).await.is_err() {}
+}
+
+/// One request holds most of the room; what does not fit beside it is refused on either face, and what does is served.
+#[tokio::test]
+async fn bodies_beyond_the_room_are_refused() {
+    const ROOM: usize = 1 << 20;
+    let served = Served::start(EnvConfig {
+        argument_bytes: ROOM / 2,
+        server: ServerConfig {
+            max_request_bytes: ROOM,
+            max_body_bytes_in_flight: ROOM,
+            ..ServerConfig::default()
+        },
+        openenv: OpenEnvConfig {
+            message_bytes: ROOM,
+            ..OpenEnvConfig::default()
+        },
+        ..EnvConfig::default()
+    })
+    .await;
+    let begin = async |length: usize, sent: usize| {
+        let mut stream = raw::connect(served.address).await;
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nhost: node\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server may refuse before all is sent.
+        let _ = stream.write_all(&vec![b' '; sent]).await;
+        stream
+    };
+    let holder = begin(ROOM, ROOM - 100_000).await;
+    let refused = async || {
+        let mut stream = begin(120_000, 120_000).await;
+        let answer = raw::read_to_end(&mut stream).await;
+        answer.starts_with(b"HTTP/1.1 503")
+    };
+    while !refused().await {}
+
+    let mut client = served.client();
+    let long = step_request(&vec![0; 120_000], "QUERY", "SELECT 1");
+    let status = client.step(long.clone()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    served.assert_well().await;
+
+    drop(holder);
+    while refused().await {}
+    let status = client.step(long).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "no token: {status}");
+}
+
+#[tokio::test]
+async fn a_watch_of_health_is_bounded_and_says_so() {
+    let served = Served::with(ServerConfig {
+        max_call_seconds: 0.2,
+        ..ServerConfig::default()
+    })
+    .await;
+    let mut client = HealthClient::new(served.transport());
+    let watch = client.watch(HealthCheckRequest::default()).await;
+    let mut watch = watch.unwrap().into_inner();
+    watch.message().await.unwrap().unwrap();
+    let status = watch.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+/// Connections take all the files that the process may open: its databases are not broken for that.
+#[tokio::test]
+async fn a_want_of_files_passes() {
+    const FILES: u32 = 64;
+    let node = Process::with_files(FILES);
+    let mut client = EnvClient::new(Transport::dial(&node.url()).unwrap());
+    let token = client.reset(ResetRequest::default()).await;
+    let token = token.unwrap().into_inner().token;
+    let mut connections = Vec::new();
+    for _ in 0..FILES {
+        connections.push(raw::connect(node.address.parse().unwrap()).await);
+    }
+    // A database that is open stays open: each query may meet a thread that has none yet.
+    let mut step = async || {
+        let step = step_request(&token, "QUERY", "SELECT count(*) FROM Cars");
+        client.step(step).await
+    };
+    let status = step().await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("ulimit -n"), "{status}");
+    drop(connections);
+    while let Err(status) = step().await {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    }
 }

@@ -10,6 +10,7 @@ mod grpc_web;
 mod lifecycle;
 mod limits;
 mod peers;
+mod process;
 mod raw;
 mod refusals;
 mod security;
@@ -17,7 +18,7 @@ mod security;
 use std::net::SocketAddr;
 
 use common::Fixture;
-use env_node::{EnvConfig, EnvError, ServerConfig};
+use env_node::{EnvConfig, Server, ServerConfig};
 use proto::{EnvClient, Transport};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
@@ -29,7 +30,7 @@ struct Served {
     fixture: Fixture,
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    server: JoinHandle<Result<(), EnvError>>,
+    server: JoinHandle<()>,
 }
 
 impl Served {
@@ -38,7 +39,8 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(env_node::serve(listener, fixture.node.clone(), async {
+        let server = Server::open(&fixture.node).unwrap();
+        let server = tokio::spawn(server.serve(listener, async {
             let _ = stopped.await;
         }));
         Self {

@@ -3,13 +3,28 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use env_node::{EnvConfig, EnvError, EnvNode, ServerConfig, TlsConfig};
+use env_node::{EnvConfig, EnvNode, Server, ServerConfig, TlsConfig};
+use futures::{SinkExt, StreamExt};
 use proto::{Credentials, EnvClient, Transport, v1::InfoRequest};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
+    },
+};
+use tokio_tungstenite::{client_async, tungstenite::Message};
 use tonic::{Code, Status};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt;
@@ -98,8 +113,8 @@ async fn without_the_token_only_health_answers() {
     assert_eq!(answer.header("grpc-status"), Some("16"));
 }
 
-#[tokio::test]
-async fn a_token_file_of_no_use_is_named() {
+#[test]
+fn a_token_file_of_no_use_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (path, part) in [
         (folder.path().join("absent"), "cannot be read"),
@@ -108,8 +123,7 @@ async fn a_token_file_of_no_use_is_named() {
         let message = refused_start(ServerConfig {
             bearer_token_file: Some(path),
             ..ServerConfig::default()
-        })
-        .await;
+        });
         assert!(
             message.contains("server.bearer_token_file") && message.contains(part),
             "{message}"
@@ -117,17 +131,15 @@ async fn a_token_file_of_no_use_is_named() {
     }
 }
 
-async fn refused_start(server: ServerConfig) -> String {
+fn refused_start(server: ServerConfig) -> String {
     let folder = tempfile::tempdir().unwrap();
     let config = EnvConfig {
         server,
         ..EnvConfig::default()
     };
     let node = EnvNode::open(common::dataset(folder.path()), config).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let outcome: Result<(), EnvError> =
-        env_node::serve(listener, node, std::future::pending()).await;
-    outcome.unwrap_err().to_string()
+    let opened = Server::open(&node).map(drop);
+    opened.unwrap_err().to_string()
 }
 
 /// An authority, and files that it signed.
@@ -204,6 +216,44 @@ async fn tls_serves_who_trusts_its_authority() {
     info(&address, &trusting(&authority)).await.unwrap();
 }
 
+/// A TLS connection to the server, as a browser makes it.
+async fn secured(served: &Served, authority: &Authority) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    let trusted = CertificateDer::from_pem_file(authority.file()).unwrap();
+    roots.add(trusted).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream = raw::connect(served.address).await;
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.unwrap()
+}
+
+#[tokio::test]
+async fn every_face_is_secured_alike() {
+    let authority = Authority::new();
+    let (served, _) = with_tls(authority.tls(None)).await;
+    let mut https = secured(&served, &authority).await;
+    let get = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    https.write_all(get.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    https.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("healthy"),
+        "{answer}"
+    );
+
+    let wss = secured(&served, &authority).await;
+    let (mut wss, _) = client_async("wss://localhost/ws", wss).await.unwrap();
+    let reset = r#"{"type": "reset", "data": {"question_id": "cars-1"}}"#;
+    wss.send(Message::text(reset)).await.unwrap();
+    let reply = wss.next().await.unwrap().unwrap();
+    assert!(reply.to_string().contains("observation"), "{reply}");
+}
+
 #[tokio::test]
 async fn mutual_tls_serves_clients_of_its_authority() {
     let (servers, clients) = (Authority::new(), Authority::new());
@@ -226,8 +276,8 @@ async fn mutual_tls_serves_clients_of_its_authority() {
         .unwrap();
 }
 
-#[tokio::test]
-async fn tls_files_of_no_use_are_named() {
+#[test]
+fn tls_files_of_no_use_are_named() {
     let authority = Authority::new();
     let good = || authority.tls(None);
     let nothing = write(authority.folder.path(), "empty.pem", "");
@@ -273,7 +323,7 @@ async fn tls_files_of_no_use_are_named() {
             tls: Some(tls),
             ..ServerConfig::default()
         };
-        let message = refused_start(server).await;
+        let message = refused_start(server);
         assert!(message.contains(field), "{field}: {message}");
     }
 }

@@ -1,6 +1,6 @@
 //! A node on a real port, and HTTP/1.1 by hand: one connection a request.
 
-use env_node::{EnvConfig, EnvNode};
+use env_node::{EnvConfig, EnvNode, Server};
 use serde_json::Value;
 use std::net::SocketAddr;
 use tempfile::TempDir;
@@ -32,7 +32,8 @@ impl Site {
         let node = EnvNode::open(dataset(folder.path()), config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(env_node::serve(listener, node, std::future::pending()));
+        let server = Server::open(&node).unwrap();
+        tokio::spawn(server.serve(listener, std::future::pending()));
         Self {
             address,
             _folder: folder,
