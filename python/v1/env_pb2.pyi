@@ -86,7 +86,7 @@ class StepResponse(_message.Message):
     observation: Observation
     reward_components: RewardComponents
     correct: bool
-    def __init__(self, token: _Optional[bytes] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., reward_components: _Optional[_Union[RewardComponents, _Mapping]] = ..., correct: _Optional[bool] = ...) -> None: ...
+    def __init__(self, token: _Optional[bytes] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., reward_components: _Optional[_Union[RewardComponents, _Mapping]] = ..., correct: bool = ...) -> None: ...
 
 class Action(_message.Message):
     __slots__ = ("action_type", "argument")
@@ -116,7 +116,7 @@ class Observation(_message.Message):
     action_history: _containers.RepeatedScalarFieldContainer[str]
     done: bool
     reward: float
-    def __init__(self, question: _Optional[str] = ..., schema_info: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., step_count: _Optional[int] = ..., budget_remaining: _Optional[int] = ..., action_history: _Optional[_Iterable[str]] = ..., done: _Optional[bool] = ..., reward: _Optional[float] = ...) -> None: ...
+    def __init__(self, question: _Optional[str] = ..., schema_info: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., step_count: _Optional[int] = ..., budget_remaining: _Optional[int] = ..., action_history: _Optional[_Iterable[str]] = ..., done: bool = ..., reward: _Optional[float] = ...) -> None: ...
 
 class RewardComponents(_message.Message):
     __slots__ = ("operational", "progress", "terminal", "clip")

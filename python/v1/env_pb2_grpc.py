@@ -5,7 +5,7 @@ import warnings
 
 from sqlenv.v1 import env_pb2 as sqlenv_dot_v1_dot_env__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class EnvStub:
+class EnvStub(object):
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
@@ -69,7 +69,7 @@ class EnvStub:
                 _registered_method=True)
 
 
-class EnvServicer:
+class EnvServicer(object):
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
@@ -155,7 +155,7 @@ def add_EnvServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Env:
+class Env(object):
     """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
     shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
     and stepping twice from one token forks the episode.
