@@ -15,6 +15,7 @@ import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
+from pydantic import Field
 
 DATA = Path(sys.argv[1])
 STEP_BUDGET = 15
@@ -32,7 +33,7 @@ class SQLObservation(Observation):
     error: str = ""
     step_count: int = 0
     budget_remaining: int = 0
-    action_history: list[str] = []
+    action_history: list[str] = Field(default_factory=list)
 
 
 class StockEnvironment(Environment[SQLAction, SQLObservation, State]):
@@ -49,7 +50,10 @@ class StockEnvironment(Environment[SQLAction, SQLObservation, State]):
     def reset(self, seed=None, episode_id=None, question_id="", database_name="", **_) -> SQLObservation:
         if self._connection:
             self._connection.close()
-        [path] = [*DATA.glob(f"database*/{database_name}/{database_name}.sqlite"), *DATA.glob(f"databases/{database_name}.sqlite")]
+        [path] = [
+            *DATA.glob(f"database*/{database_name}/{database_name}.sqlite"),
+            *DATA.glob(f"databases/{database_name}.sqlite"),
+        ]
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
         self._connection.text_factory = lambda text: text.decode(errors="replace")
         self._tables = [name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
