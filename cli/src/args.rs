@@ -2,9 +2,11 @@
 //!
 //! Settings live in [`crate::config`]; a flag here is either a path, an address or a short name for a setting.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+
+pub use crate::bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Shape};
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
@@ -265,79 +267,6 @@ pub enum DataCommand {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
-}
-
-/// Commands that measure.
-#[derive(Clone, Debug, Subcommand)]
-pub enum BenchCommand {
-    /// Steps per second, latency and memory of an environment with many live episodes.
-    Env(BenchEnvArgs),
-}
-
-/// A face of the env-node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Face {
-    /// `sqlenv.v1.Env`; a session is a token in the client's hand.
-    Grpc,
-    /// OpenEnv's `/ws`; a session is a socket.
-    WebSocket,
-}
-
-impl fmt::Display for Face {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Grpc => "grpc",
-            Self::WebSocket => "web-socket",
-        })
-    }
-}
-
-/// Arguments of `sqlenv bench env`.
-#[derive(Clone, Debug, Parser)]
-pub struct BenchEnvArgs {
-    /// Settings; only `data` and `env` count.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-    /// Measure the server at this URL (http://HOST:PORT), which serves the same questions and asks for no token; without it
-    /// an env-node is started beside.
-    #[arg(long)]
-    pub url: Option<String>,
-    /// Process of the server at --url, whose memory is shown.
-    #[arg(long, requires = "url")]
-    pub pid: Option<u32>,
-    /// Faces to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Face::Grpc, Face::WebSocket])]
-    pub faces: Vec<Face>,
-    /// Numbers of live episodes.
-    #[arg(long, value_delimiter = ',', value_parser = at_least_one, default_values_t = [1, 64, 256, 1_024, 4_096])]
-    pub episodes: Vec<usize>,
-    /// Calls in flight at most; the other live episodes wait for their turn.
-    #[arg(long, value_parser = at_least_one, default_value_t = 64)]
-    pub in_flight: usize,
-    /// Seconds before a measurement.
-    #[arg(long, value_parser = seconds, default_value = "1")]
-    pub warm_up_seconds: Duration,
-    /// Seconds of a measurement.
-    #[arg(long, value_parser = seconds, default_value = "5")]
-    pub seconds: Duration,
-    /// At most this many questions.
-    #[arg(long, value_name = "N")]
-    pub questions: Option<usize>,
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err("give a whole number from 1 on".to_owned()),
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map(Duration::try_from_secs_f64);
-    match seconds {
-        Ok(Ok(seconds)) if !seconds.is_zero() => Ok(seconds),
-        _ => Err("give seconds, more than 0".to_owned()),
-    }
 }
 
 /// Arguments of `sqlenv env-node`.

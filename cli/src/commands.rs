@@ -80,6 +80,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
         Command::Bench(BenchCommand::Env(args)) => bench::env::bench_env(&args, progress).await?,
+        Command::Bench(BenchCommand::Policy(args)) => bench::policy::bench_policy(&args).await?,
         Command::Doctor => doctor::doctor()?,
     }
     Ok(Outcome::Done)

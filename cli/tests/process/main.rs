@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
 mod bad_input;
+mod bench;
 mod endings;
 mod program;
 mod reproducible;

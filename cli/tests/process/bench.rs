@@ -1,0 +1,64 @@
+//! The benchmarks run and print their tables; how fast anything is, no test says.
+
+use crate::program::sqlenv;
+
+/// The rows of the table that the program prints, as cells.
+fn table(args: &[&str]) -> Vec<Vec<String>> {
+    let output = sqlenv(args).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let cells = |line: &str| {
+        line.trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect()
+    };
+    text.lines().skip(2).map(cells).collect()
+}
+
+#[test]
+fn an_environment_is_measured_on_both_faces() {
+    let rows = table(&[
+        "bench",
+        "env",
+        "--episodes=2",
+        "--questions=20",
+        "--warm-up-seconds=0.1",
+        "--seconds=0.2",
+    ]);
+    let faces: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(faces, ["grpc", "web-socket"]);
+    for row in rows {
+        let [steps, episodes, wrong] =
+            [2, 6, 7].map(|column: usize| row[column].parse::<u64>().unwrap());
+        assert!(steps > 0 && episodes > 0 && wrong == 0, "{row:?}");
+    }
+}
+
+#[test]
+fn a_policy_is_measured_sampling_and_learning() {
+    let rows = table(&[
+        "bench",
+        "policy",
+        "--shapes=tiny",
+        "--rows=1,3",
+        "--prompt-tokens=4",
+        "--new-tokens=2",
+        "--learner-rows=2",
+        "--learner-tokens=8",
+        "--repeats=1",
+    ]);
+    let measured: Vec<(&str, &str)> = rows
+        .iter()
+        .map(|row| (row[2].as_str(), row[3].as_str()))
+        .collect();
+    assert_eq!(
+        measured,
+        [("sampler", "1"), ("sampler", "3"), ("learner", "2")]
+    );
+    assert!(
+        rows.iter().all(|row| row[4].parse::<u64>().unwrap() > 0),
+        "{rows:?}"
+    );
+}
