@@ -1,12 +1,10 @@
 //! Episodes that play alike wherever they are served.
 
-use std::sync::Arc;
-
+use futures::{StreamExt as _, stream};
 use proto::{
     EnvClient,
     v1::{Action, Observation, ResetRequest, StepRequest},
 };
-use tokio::sync::Semaphore;
 
 pub(crate) const EPISODES: usize = 200;
 /// Steps of an episode.
@@ -58,22 +56,7 @@ async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Tr
 }
 
 /// Plays all episodes, some at once.
-pub(crate) async fn play_all(
-    client: EnvClient,
-    after_step: impl Fn() + Clone + Send + 'static,
-) -> Vec<Transcript> {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
-    let episodes = (0..EPISODES).map(|number| {
-        let (client, places) = (client.clone(), Arc::clone(&places));
-        let after_step = after_step.clone();
-        tokio::spawn(async move {
-            let _place = places.acquire().await.unwrap();
-            play(client, number, after_step).await
-        })
-    });
-    let mut transcripts = Vec::new();
-    for episode in episodes.collect::<Vec<_>>() {
-        transcripts.push(episode.await.unwrap());
-    }
-    transcripts
+pub(crate) async fn play_all(client: EnvClient, after_step: impl Fn()) -> Vec<Transcript> {
+    let episodes = (0..EPISODES).map(|number| play(client.clone(), number, &after_step));
+    stream::iter(episodes).buffered(AT_ONCE).collect().await
 }

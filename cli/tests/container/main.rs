@@ -8,13 +8,10 @@ mod episodes;
 mod podman;
 
 use std::{
+    cell::Cell,
     env, fs,
     io::{Write as _, stderr},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
 };
 
 use env_node::{EnvConfig, EnvNode};
@@ -81,17 +78,15 @@ async fn two_containers_serve_and_one_may_die() {
     other.serves().await;
     doomed.serves().await;
     let client = EnvClient::new(Transport::dial(&list).unwrap());
-    let (steps, doomed) = (Arc::new(AtomicUsize::new(0)), Arc::new(doomed));
-    let disturbed = play_all(client, {
-        let steps = Arc::clone(&steps);
-        move || {
-            if steps.fetch_add(1, Ordering::Relaxed) + 1 == EPISODES * STEPS / 2 {
-                doomed.kill();
-            }
+    let steps = Cell::new(0);
+    let disturbed = play_all(client, || {
+        steps.set(steps.get() + 1);
+        if steps.get() == EPISODES * STEPS / 2 {
+            doomed.kill();
         }
     })
     .await;
-    assert_eq!(steps.load(Ordering::Relaxed), EPISODES * STEPS);
+    assert_eq!(steps.get(), EPISODES * STEPS);
     assert_eq!(disturbed, undisturbed);
     assert!(other.stops(), "SIGTERM ends it with exit code 0");
 }

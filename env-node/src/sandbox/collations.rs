@@ -15,36 +15,44 @@ use rusqlite::{Connection, ffi};
 use super::{functions::LOOK_BYTES, meter::Meter};
 
 /// How two texts are ordered, and how many bytes it took to see.
-type Order = fn(&[u8], &[u8]) -> (Ordering, usize);
-/// The same as SQLite calls it.
-type Callback =
-    unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, *const c_void) -> c_int;
+trait Collation {
+    const NAME: &'static CStr;
 
-const COLLATIONS: [(&CStr, Callback); 2] = [(c"NOCASE", metered_nocase), (c"RTRIM", metered_rtrim)];
+    fn order(left: &[u8], right: &[u8]) -> (Ordering, usize);
+}
+
+/// ASCII letters in any case, up to the first NUL of both; then the shorter text first.
+struct NoCase;
+
+/// By bytes, without the blanks at the ends.
+struct RightTrim;
 
 /// Gives `connection` the metered collations.
 pub(super) fn install(connection: &Connection, meter: &Arc<Meter>) -> rusqlite::Result<()> {
-    for (name, compare) in COLLATIONS {
-        let meter = Arc::into_raw(Arc::clone(meter)).cast_mut().cast();
-        // SAFETY: the handle is open; SQLite copies the name, and calls `release` when it lets go of the meter, save where
-        // it refuses.
-        let code = unsafe {
-            ffi::sqlite3_create_collation_v2(
-                connection.handle(),
-                name.as_ptr(),
-                ffi::SQLITE_UTF8,
-                meter,
-                Some(compare),
-                Some(release),
-            )
-        };
-        if code != ffi::SQLITE_OK {
-            // SAFETY: SQLite has not taken it.
-            unsafe { release(meter) };
-            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-        }
+    install_one::<NoCase>(connection, meter)?;
+    install_one::<RightTrim>(connection, meter)
+}
+
+fn install_one<C: Collation>(connection: &Connection, meter: &Arc<Meter>) -> rusqlite::Result<()> {
+    let meter = Arc::into_raw(Arc::clone(meter)).cast_mut().cast();
+    // SAFETY: the handle is open; SQLite copies the name, and calls `release` when it lets go of the meter, save where it
+    // refuses.
+    let code = unsafe {
+        ffi::sqlite3_create_collation_v2(
+            connection.handle(),
+            C::NAME.as_ptr(),
+            ffi::SQLITE_UTF8,
+            meter,
+            Some(compare::<C>),
+            Some(release),
+        )
+    };
+    if code == ffi::SQLITE_OK {
+        return Ok(());
     }
-    Ok(())
+    // SAFETY: SQLite has not taken it.
+    unsafe { release(meter) };
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None))
 }
 
 unsafe extern "C" fn release(meter: *mut c_void) {
@@ -52,39 +60,19 @@ unsafe extern "C" fn release(meter: *mut c_void) {
     drop(unsafe { Arc::from_raw(meter.cast::<Meter>()) });
 }
 
-unsafe extern "C" fn metered_nocase(
+unsafe extern "C" fn compare<C: Collation>(
     meter: *mut c_void,
     left_bytes: c_int,
     left: *const c_void,
     right_bytes: c_int,
     right: *const c_void,
 ) -> c_int {
-    // SAFETY: passed on as SQLite gave them.
-    unsafe { metered(nocase, meter, (left, left_bytes), (right, right_bytes)) }
-}
-
-unsafe extern "C" fn metered_rtrim(
-    meter: *mut c_void,
-    left_bytes: c_int,
-    left: *const c_void,
-    right_bytes: c_int,
-    right: *const c_void,
-) -> c_int {
-    // SAFETY: passed on as SQLite gave them.
-    unsafe { metered(rtrim, meter, (left, left_bytes), (right, right_bytes)) }
-}
-
-/// # Safety
-/// `meter` is that of `install`; each text is that many bytes long.
-unsafe fn metered(
-    order: Order,
-    meter: *mut c_void,
-    left: (*const c_void, c_int),
-    right: (*const c_void, c_int),
-) -> c_int {
-    // SAFETY: by the caller; SQLite holds the meter until `release`.
-    let (meter, left, right) = unsafe { (&*meter.cast::<Meter>(), text(left), text(right)) };
-    let (ordering, looked_at) = order(left, right);
+    // SAFETY: the meter is that of `install_one`, which SQLite holds until `release`; the texts are as long as SQLite says.
+    let (meter, left, right) = unsafe {
+        let meter = &*meter.cast::<Meter>();
+        (meter, text(left, left_bytes), text(right, right_bytes))
+    };
+    let (ordering, looked_at) = C::order(left, right);
     match meter.spend_bytes(looked_at as u64 * LOOK_BYTES) {
         Ok(()) => ordering as c_int,
         Err(_) => 0,
@@ -93,7 +81,7 @@ unsafe fn metered(
 
 /// # Safety
 /// The text is that many bytes long, and lives as long as it is looked at.
-unsafe fn text<'a>((start, bytes): (*const c_void, c_int)) -> &'a [u8] {
+unsafe fn text<'a>(start: *const c_void, bytes: c_int) -> &'a [u8] {
     match usize::try_from(bytes) {
         Ok(bytes) if bytes > 0 => {
             // SAFETY: by the caller.
@@ -103,32 +91,37 @@ unsafe fn text<'a>((start, bytes): (*const c_void, c_int)) -> &'a [u8] {
     }
 }
 
-/// ASCII letters in any case, up to the first NUL of both; then the shorter text first.
-fn nocase(left: &[u8], right: &[u8]) -> (Ordering, usize) {
-    for (index, (one, other)) in left.iter().zip(right).enumerate() {
-        let ordering = one.to_ascii_lowercase().cmp(&other.to_ascii_lowercase());
-        if ordering.is_ne() {
-            return (ordering, index + 1);
+impl Collation for NoCase {
+    const NAME: &'static CStr = c"NOCASE";
+
+    fn order(left: &[u8], right: &[u8]) -> (Ordering, usize) {
+        for (index, (one, other)) in left.iter().zip(right).enumerate() {
+            let ordering = one.to_ascii_lowercase().cmp(&other.to_ascii_lowercase());
+            if ordering.is_ne() {
+                return (ordering, index + 1);
+            }
+            if *one == 0 {
+                return (left.len().cmp(&right.len()), index + 1);
+            }
         }
-        if *one == 0 {
-            return (left.len().cmp(&right.len()), index + 1);
-        }
+        (left.len().cmp(&right.len()), left.len().min(right.len()))
     }
-    (left.len().cmp(&right.len()), left.len().min(right.len()))
 }
 
-/// By bytes, without the blanks at the ends.
-fn rtrim(left: &[u8], right: &[u8]) -> (Ordering, usize) {
-    fn trimmed(text: &[u8]) -> &[u8] {
-        let end = text.iter().rposition(|byte| *byte != b' ');
-        end.map_or(&[], |end| &text[..=end])
+impl Collation for RightTrim {
+    const NAME: &'static CStr = c"RTRIM";
+
+    fn order(left: &[u8], right: &[u8]) -> (Ordering, usize) {
+        fn trimmed(text: &[u8]) -> &[u8] {
+            let end = text.iter().rposition(|byte| *byte != b' ');
+            end.map_or(&[], |end| &text[..=end])
+        }
+        let (short_left, short_right) = (trimmed(left), trimmed(right));
+        let blanks = left.len() - short_left.len() + right.len() - short_right.len();
+        // Many bytes are compared in the time that one is looked at.
+        let compared = short_left.len().min(short_right.len()) / 8;
+        (short_left.cmp(short_right), blanks + compared)
     }
-    let (short_left, short_right) = (trimmed(left), trimmed(right));
-    let blanks = left.len() - short_left.len() + right.len() - short_right.len();
-    (
-        short_left.cmp(short_right),
-        blanks + short_left.len().min(short_right.len()) / 8,
-    )
 }
 
 #[cfg(test)]

@@ -49,13 +49,10 @@ pub(super) struct Bill(PhantomData<*const ()>);
 impl Bill {
     /// Opens a bill of at most `cap_bytes`. One at a time on a thread.
     pub(super) fn open(cap_bytes: u64) -> Self {
-        ACCOUNT.with(|account| {
-            account.bill.set(BILLS.fetch_add(1, Ordering::Relaxed) + 1);
-            account.cap_bytes.set(cap_bytes);
-            account.live_bytes.set(0);
-            account.peak_bytes.set(0);
-        });
-        Self(PhantomData)
+        ACCOUNT.with(|account| account.peak_bytes.set(0));
+        let bill = Self(PhantomData);
+        bill.renew(cap_bytes);
+        bill
     }
 
     /// Goes on with a new account of at most `cap_bytes`. What is held by now is neither counted nor refunded.

@@ -38,8 +38,8 @@ pub struct ServerConfig {
     /// Bytes of all request bodies at once; a call whose body finds no room is refused alike. At least `max_request_bytes`
     /// and `openenv.message_bytes`. Messages on sockets are not counted.
     pub max_body_bytes_in_flight: usize,
-    /// Bytes of a gRPC request: the argument, and a token, which grows by up to 4 KiB a step. The default holds the longest
-    /// argument in an episode of 1,000 steps. A longer request is refused with `OUT_OF_RANGE`.
+    /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default has room to spare for the
+    /// longest of both. A longer request is refused with `OUT_OF_RANGE`.
     pub max_request_bytes: usize,
     /// Seconds that a call may take, whatever deadline the caller sets.
     pub max_call_seconds: f64,

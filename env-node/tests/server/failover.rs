@@ -1,16 +1,13 @@
 //! Two nodes, real processes that share a key, behind a client's list; one is killed in the middle of 200 episodes.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::cell::{Cell, RefCell};
 
 use env_node::EnvConfig;
+use futures::{StreamExt as _, stream};
 use proto::{
     EnvClient, Transport,
     v1::{Observation, ResetRequest},
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     common::{Fixture, step_request},
@@ -57,24 +54,9 @@ async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Tr
 }
 
 /// Plays all episodes, some at once.
-async fn play_all(
-    client: EnvClient,
-    after_step: impl Fn() + Clone + Send + 'static,
-) -> Vec<Transcript> {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
-    let episodes = (0..EPISODES).map(|number| {
-        let (client, places) = (client.clone(), Arc::clone(&places));
-        let after_step = after_step.clone();
-        tokio::spawn(async move {
-            let _place = places.acquire().await.unwrap();
-            play(client, number, after_step).await
-        })
-    });
-    let mut transcripts = Vec::new();
-    for episode in episodes.collect::<Vec<_>>() {
-        transcripts.push(episode.await.unwrap());
-    }
-    transcripts
+async fn play_all(client: EnvClient, after_step: impl Fn()) -> Vec<Transcript> {
+    let episodes = (0..EPISODES).map(|number| play(client.clone(), number, &after_step));
+    stream::iter(episodes).buffered(AT_ONCE).collect().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,16 +66,14 @@ async fn the_death_of_a_node_changes_no_transcript_and_loses_no_episode() {
     let (doomed, other) = (Process::start(), Process::start());
     let list = format!("{},{}", doomed.url(), other.url());
     let client = EnvClient::new(Transport::dial(&list).unwrap());
-    let (steps, doomed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(doomed)));
-    let disturbed = play_all(client, {
-        let steps = Arc::clone(&steps);
-        move || {
-            if steps.fetch_add(1, Ordering::Relaxed) + 1 == STEPS_BEFORE_THE_KILL {
-                doomed.lock().unwrap().kill();
-            }
+    let (steps, doomed) = (Cell::new(0), RefCell::new(doomed));
+    let disturbed = play_all(client, || {
+        steps.set(steps.get() + 1);
+        if steps.get() == STEPS_BEFORE_THE_KILL {
+            doomed.borrow_mut().kill();
         }
     })
     .await;
-    assert_eq!(steps.load(Ordering::Relaxed), 6 * EPISODES);
+    assert_eq!(steps.get(), 6 * EPISODES);
     assert_eq!(disturbed, undisturbed);
 }
