@@ -4,7 +4,7 @@
 //! smaller micro-batch; one longer than the budget (which configuration rules out) has one to itself. What lies behind a
 //! sample's last scored token is not fed, since nothing is predicted from it.
 
-use policy::{PackedRows, Row};
+use policy::{PackedRows, Row, Scored};
 
 /// A token sequence and the positions whose tokens are scored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +71,16 @@ impl MicroBatch {
                 .extend(sample.scored.iter().map(|&at| sample.tokens[at]));
         }
         micro
+    }
+
+    /// What a pass over [`Self::packed`] scores.
+    #[must_use]
+    pub fn scored_tokens(&self, temperature: f32) -> Scored<'_> {
+        Scored {
+            predictors: &self.predictors,
+            targets: &self.targets,
+            temperature,
+        }
     }
 
     /// The values of this micro-batch's samples, laid end to end.

@@ -45,6 +45,8 @@ pub struct LearnerConfig {
     pub ratio_against: RatioAgainst,
     /// Tokens a forward pass holds at most; bounds memory. Not below `rollout.max_context_tokens`.
     pub micro_batch_tokens: usize,
+    /// Keeps of each layer only its input and computes the rest again in the backward pass: less memory, more time.
+    pub gradient_checkpointing: bool,
     /// Threads that compute micro-batches; changes speed, never results.
     pub threads: usize,
     /// What a trajectory's reward is made of.
@@ -77,6 +79,7 @@ impl Default for LearnerConfig {
             num_iterations: 1,
             ratio_against: RatioAgainst::default(),
             micro_batch_tokens: 4096,
+            gradient_checkpointing: false,
             threads: 1,
             rewards: RewardWeights::default(),
             advantage: AdvantageSettings::default(),

@@ -5,9 +5,10 @@
 
 use std::{collections::BTreeMap, thread};
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, TrainableWeights, Use, Weights, check_gradients, ops::TokenLogprobs,
+    Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights,
+    ops::{LogprobGradients, TokenLogprobs},
 };
 
 use crate::{
@@ -41,12 +42,27 @@ pub struct Pass {
     pub temperature: f32,
     /// Micro-batches computed at once; memory grows with it, results do not change.
     pub threads: usize,
+    /// What of each layer is kept for the backward pass; results do not change.
+    pub keep: Keep,
+}
+
+impl Pass {
+    /// What `gradient_checkpointing` of the settings means.
+    #[must_use]
+    pub fn keep(gradient_checkpointing: bool) -> Keep {
+        if gradient_checkpointing {
+            Keep::Inputs
+        } else {
+            Keep::Activations
+        }
+    }
 }
 
 /// A decoder, its master weights and its optimiser.
 pub struct Network {
     decoder: Decoder,
-    vars: TrainableWeights,
+    device: Device,
+    dtype: DType,
     parameters: BTreeMap<String, Parameter>,
     /// The optimiser, with its state.
     pub optimizer: AdamW,
@@ -62,18 +78,16 @@ impl Network {
         weights: &Weights,
         settings: OptimizerSettings,
     ) -> Result<Self> {
-        let vars = weights.trainable()?;
-        let decoder = Decoder::new(config, &vars.view(), Use::Train)?;
         let mut parameters = BTreeMap::new();
-        for (name, var) in vars.iter() {
-            parameters.insert(
-                name.to_owned(),
-                Parameter::new(var.dims().to_vec(), to_f32(var.as_tensor())?),
-            );
+        for (name, tensor) in weights.iter() {
+            let parameter = Parameter::new(tensor.dims().to_vec(), to_f32(tensor)?);
+            parameters.insert(name.to_owned(), parameter);
         }
+        let decoder = Decoder::new(config, weights, Use::Train)?;
         Ok(Self {
+            device: decoder.device().clone(),
+            dtype: decoder.dtype(),
             decoder,
-            vars,
             parameters,
             optimizer: AdamW::new(settings),
         })
@@ -91,7 +105,7 @@ impl Network {
     /// A name or shape is not this network's.
     pub fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
         self.parameters = parameters;
-        self.write_vars()
+        self.rebuild()
     }
 
     /// A copy of the weights in the model's dtype.
@@ -99,7 +113,13 @@ impl Network {
     /// # Errors
     /// Only what the tensor library raises.
     pub fn weights(&self) -> Result<Weights> {
-        Ok(self.vars.snapshot()?)
+        let mut tensors = BTreeMap::new();
+        for (name, parameter) in &self.parameters {
+            let shape = parameter.shape.as_slice();
+            let tensor = Tensor::from_slice(&parameter.values, shape, &self.device)?;
+            tensors.insert(name.clone(), tensor.to_dtype(self.dtype)?);
+        }
+        Ok(Weights::new(tensors))
     }
 
     /// Scores without gradient, one per micro-batch.
@@ -124,32 +144,31 @@ impl Network {
         let mut sum = Gradients::new();
         let mut extras = Vec::with_capacity(micro_batches.len());
         let one = |number: usize, micro: &MicroBatch| {
-            let output = forward(&self.decoder, micro, pass.temperature)?;
-            let (coefficients, extra) = coefficients(number, micro, &Scores::read(&output)?);
-            Ok((self.backward(&output, &coefficients)?, extra))
+            let training = TrainingPass::forward(
+                &self.decoder,
+                &micro.packed,
+                micro.scored_tokens(pass.temperature),
+                pass.keep,
+            )?;
+            let scores = Scores::read(training.scores())?;
+            let (coefficients, extra) = coefficients(number, micro, &scores);
+            let derivatives = LogprobGradients {
+                logprobs: &coefficients.d_logprobs,
+                entropies: coefficients.d_entropies.as_deref(),
+            };
+            let gradients = training.backward(derivatives)?;
+            gradients.check(self.parameters.keys().map(String::as_str))?;
+            let mut by_name = Gradients::new();
+            for (name, gradient) in gradients.iter() {
+                by_name.insert(name.to_owned(), to_f32(gradient)?);
+            }
+            Ok((by_name, extra))
         };
         in_waves(micro_batches, pass.threads, one, |(gradients, extra)| {
             add(&mut sum, gradients);
             extras.push(extra);
         })?;
         Ok((sum, extras))
-    }
-
-    /// Back-propagates `sum(score * constant)`: the loss itself needs no autograd.
-    fn backward(&self, output: &TokenLogprobs, coefficients: &Coefficients) -> Result<Gradients> {
-        let mut surrogate = dot(&output.logprobs, &coefficients.d_logprobs)?;
-        if let Some(d_entropies) = &coefficients.d_entropies {
-            surrogate = (surrogate + dot(&output.entropies, d_entropies)?)?;
-        }
-        let store = surrogate.backward()?;
-        check_gradients(&self.vars, &store)?;
-        let mut gradients = Gradients::new();
-        for (name, var) in self.vars.iter() {
-            if let Some(gradient) = store.get(var.as_tensor()) {
-                gradients.insert(name.to_owned(), to_f32(gradient)?);
-            }
-        }
-        Ok(gradients)
     }
 
     /// Clips, makes one update at `learning_rate` and returns the gradient's norm before clipping.
@@ -170,19 +189,14 @@ impl Network {
         if !parameters.all(|parameter| all_finite(&parameter.values)) {
             return Err(diverged);
         }
-        self.write_vars()?;
+        self.rebuild()?;
         Ok(norm)
     }
 
-    fn write_vars(&self) -> Result<()> {
-        for (name, var) in self.vars.iter() {
-            let parameter = self.parameters.get(name).ok_or_else(|| {
-                policy::PolicyError::tensor(name, "is missing from the weights to be set")
-            })?;
-            let tensor =
-                Tensor::from_slice(&parameter.values, parameter.shape.as_slice(), var.device())?;
-            var.set(&tensor.to_dtype(var.dtype())?)?;
-        }
+    /// Lets the decoder see the master copies.
+    fn rebuild(&mut self) -> Result<()> {
+        let weights = self.weights()?;
+        self.decoder = self.decoder.with_weights(&weights, Use::Train)?;
         Ok(())
     }
 }
@@ -200,8 +214,7 @@ pub fn scores(decoder: &Decoder, micro_batches: &[MicroBatch], pass: Pass) -> Re
 
 fn forward(decoder: &Decoder, micro: &MicroBatch, temperature: f32) -> Result<TokenLogprobs> {
     let hidden = decoder.forward(&micro.packed, None)?;
-    let predictors = Tensor::new(micro.predictors.as_slice(), decoder.device())?;
-    let hidden = hidden.index_select(&predictors, 0)?;
+    let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
     Ok(decoder.token_logprobs(&hidden, &micro.targets, temperature)?)
 }
 
@@ -269,15 +282,6 @@ fn all_finite(values: &[f32]) -> bool {
         .fold(true, |all, value| all & value.is_finite())
 }
 
-fn dot(scores: &Tensor, coefficients: &[f64]) -> Result<Tensor> {
-    let constants: Vec<f32> = coefficients.iter().map(|&c| c as f32).collect();
-    let constants = Tensor::new(constants, scores.device())?.to_dtype(scores.dtype())?;
-    Ok((scores * constants)?.sum_all()?)
-}
-
 fn to_f32(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor
-        .flatten_all()?
-        .to_dtype(candle_core::DType::F32)?
-        .to_vec1()?)
+    Ok(tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
 }

@@ -37,6 +37,8 @@ pub struct SftConfig {
     pub context_weight: f64,
     /// Tokens a forward pass holds at most, a longer episode aside.
     pub micro_batch_tokens: usize,
+    /// As the learner's.
+    pub gradient_checkpointing: bool,
     /// Threads that compute micro-batches; changes speed, never results.
     pub threads: usize,
     /// AdamW and clipping.
@@ -55,6 +57,7 @@ impl Default for SftConfig {
             block_batches: 16,
             context_weight: 0.0,
             micro_batch_tokens: 4096,
+            gradient_checkpointing: false,
             threads: 1,
             optimizer: OptimizerSettings {
                 learning_rate: 2e-5,
@@ -182,6 +185,7 @@ impl SftConfig {
         Pass {
             temperature: 1.0,
             threads: self.threads,
+            keep: Pass::keep(self.gradient_checkpointing),
         }
     }
 }

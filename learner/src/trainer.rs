@@ -121,6 +121,7 @@ impl Trainer {
         Pass {
             temperature,
             threads: self.config.threads,
+            keep: Pass::keep(self.config.gradient_checkpointing),
         }
     }
 

@@ -7,8 +7,13 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use policy::ops::{InstructionSet, LinearWeight, linear, with_instruction_set};
-use policy::{Decoder, DecoderConfig, KvCache, PackedRows, Result, Use, Weights};
+use policy::ops::{
+    InstructionSet, LinearWeight, LogprobGradients, linear, linear_input_gradient,
+    linear_weight_gradient, with_instruction_set,
+};
+use policy::{
+    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Result, Scored, TrainingPass, Use, Weights,
+};
 
 /// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after every operation.
 #[global_allocator]
@@ -20,6 +25,9 @@ fn main() -> Result<()> {
         if set != InstructionSet::Portable && !only_policy {
             with_instruction_set(set, || products(set)).transpose()?;
         }
+    }
+    if !only_policy {
+        training_products()?;
     }
     let config = tiny();
     println!("tiny policy: {} parameters", config.parameters());
@@ -87,6 +95,28 @@ fn products(set: InstructionSet) -> Result<()> {
     Ok(())
 }
 
+/// The three products of a trained weight: y = x Wᵀ, dx = dy W, dW = dyᵀ x.
+fn training_products() -> Result<()> {
+    println!("GFLOP/s of x [m, k] times a weight [n, k] in training: y, dx, dW");
+    let m = 1536;
+    for (k, n) in [(256, 256), (256, 768), (768, 256), (256, 4096), (512, 1536)] {
+        let x = Tensor::rand(-1f32, 1.0, (m, k), &Device::Cpu)?;
+        let weight = Tensor::rand(-1f32, 1.0, (n, k), &Device::Cpu)?;
+        let dy = Tensor::rand(-1f32, 1.0, (m, n), &Device::Cpu)?;
+        let product = LinearWeight::Tensor(weight.clone());
+        let speed = |f: &dyn Fn() -> candle_core::Result<Tensor>| -> Result<f64> {
+            Ok(2e-9 * (m * k * n) as f64 / seconds(|| Ok(f().map(drop)?))?)
+        };
+        println!(
+            "  {m:4} x {k} x {n:4}: {:6.1} {:6.1} {:6.1}",
+            speed(&|| linear(&x, &product))?,
+            speed(&|| linear_input_gradient(&[(&dy, &weight)]))?,
+            speed(&|| linear_weight_gradient(&x, &dy))?,
+        );
+    }
+    Ok(())
+}
+
 fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
     let decoder = Decoder::new(config, &Weights::random(config, 1)?, Use::Sample)?;
     let mut cache = KvCache::new(config, slots, 128)?;
@@ -111,8 +141,7 @@ fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
 }
 
 fn training(config: &DecoderConfig) -> Result<()> {
-    let vars = Weights::random(config, 1)?.trainable()?;
-    let decoder = Decoder::new(config, &vars.view(), Use::Train)?;
+    let decoder = Decoder::new(config, &Weights::random(config, 1)?, Use::Train)?;
     let mut batch = PackedRows::default();
     for row in 0..16_u32 {
         batch.push(
@@ -121,17 +150,29 @@ fn training(config: &DecoderConfig) -> Result<()> {
                 .collect::<Vec<_>>(),
         );
     }
+    let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
+    let scored = Scored {
+        predictors: &predictors,
+        targets: &batch.tokens,
+        temperature: 1.0,
+    };
+    let ones = vec![1.0; predictors.len()];
+    let derivatives = LogprobGradients {
+        logprobs: &ones,
+        entropies: None,
+    };
     let forward = seconds(|| decoder.forward(&batch, None).map(drop))?;
-    let step = seconds(|| {
-        let hidden = decoder.forward(&batch, None)?;
-        let found = decoder.token_logprobs(&hidden, &batch.tokens, 1.0)?;
-        Ok(found.logprobs.mean_all()?.neg()?.backward().map(drop)?)
-    })?;
     let tokens = batch.tokens.len() as f64;
-    println!(
-        "training, {tokens} packed tokens: forward {:6.0}, with backward {:6.0} tokens/s",
-        tokens / forward,
-        tokens / step
-    );
+    for keep in [Keep::Activations, Keep::Inputs] {
+        let step = seconds(|| {
+            let pass = TrainingPass::forward(&decoder, &batch, scored, keep)?;
+            pass.backward(derivatives).map(drop)
+        })?;
+        println!(
+            "training, {tokens} packed tokens: forward {:6.0}, with backward {:6.0} tokens/s, {keep:?} kept",
+            tokens / forward,
+            tokens / step
+        );
+    }
     Ok(())
 }

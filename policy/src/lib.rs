@@ -21,11 +21,11 @@ mod weights;
 
 pub use chat::{Chat, Message, Role, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
-pub use decoder::{Decoder, PackedRows, Row, Use};
+pub use decoder::{Decoder, Gradients, Keep, PackedRows, Row, Scored, TrainingPass, Use};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;
 pub use random::Coordinates;
 pub use sampling::{Sampled, SamplingSettings};
 pub use tools::sqlenv_tools;
-pub use weights::{TrainableWeights, Weights, check_gradients};
+pub use weights::Weights;

@@ -8,8 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor, Var, safetensors::Load};
+use candle_core::{DType, Device, Tensor, safetensors::Load};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::SafeTensors;
@@ -155,64 +154,6 @@ impl Weights {
     /// All weights, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
-    }
-
-    /// Copies of the weights that an optimizer can change.
-    ///
-    /// # Errors
-    /// Only what the tensor library raises.
-    pub fn trainable(&self) -> Result<TrainableWeights> {
-        let mut vars = BTreeMap::new();
-        for (name, tensor) in &self.0 {
-            vars.insert(name.clone(), Var::from_tensor(&tensor.detach().copy()?)?);
-        }
-        Ok(TrainableWeights(vars))
-    }
-}
-
-/// Weights as variables: a [`Decoder`](crate::Decoder) built from [`TrainableWeights::view`] sees every `Var::set`.
-#[derive(Clone, Debug)]
-pub struct TrainableWeights(BTreeMap<String, Var>);
-
-impl TrainableWeights {
-    /// The variables themselves, sharing their storage and their gradients.
-    pub fn view(&self) -> Weights {
-        let share = |(name, var): (&String, &Var)| (name.clone(), var.as_tensor().clone());
-        Weights(self.0.iter().map(share).collect())
-    }
-
-    /// A copy that later updates do not reach.
-    ///
-    /// # Errors
-    /// Only what the tensor library raises.
-    pub fn snapshot(&self) -> Result<Weights> {
-        let mut tensors = BTreeMap::new();
-        for (name, var) in &self.0 {
-            tensors.insert(name.clone(), var.as_detached_tensor().copy()?);
-        }
-        Ok(Weights(tensors))
-    }
-
-    /// All variables, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
-        self.0.iter().map(|(name, var)| (name.as_str(), var))
-    }
-}
-
-/// Refuses a backward pass that did not reach every parameter: the tensor library drops gradients without a word.
-///
-/// # Errors
-/// [`PolicyError::Tensor`] names the first parameter without a gradient.
-pub fn check_gradients(weights: &TrainableWeights, gradients: &GradStore) -> Result<()> {
-    match weights
-        .iter()
-        .find(|(_, var)| gradients.get(var.as_tensor()).is_none())
-    {
-        Some((name, _)) => Err(PolicyError::tensor(
-            name,
-            "received no gradient: this is a bug",
-        )),
-        None => Ok(()),
     }
 }
 

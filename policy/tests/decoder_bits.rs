@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::Tensor;
-use policy::ops::{InstructionSet, log_softmax_at, with_instruction_set};
-use policy::{Decoder, DecoderConfig, KvCache, PackedRows, Use, Weights};
+use policy::ops::{InstructionSet, LogprobGradients, log_softmax_at, with_instruction_set};
+use policy::{
+    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Scored, TrainingPass, Use, Weights,
+};
 use proptest::prelude::*;
 
 /// Head sizes, widths and a vocabulary that leave remainders in every kernel.
@@ -30,7 +32,7 @@ impl Policy {
                 .unwrap();
         let weights = Weights::random(&config, 11).unwrap();
         Self {
-            train: Decoder::new(&config, &weights.trainable().unwrap().view(), Use::Train).unwrap(),
+            train: Decoder::new(&config, &weights, Use::Train).unwrap(),
             sample: Decoder::new(&config, &weights, Use::Sample).unwrap(),
             config,
         }
@@ -145,6 +147,35 @@ fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
 }
 
 #[test]
+fn rows_that_continue_another_return_what_whole_rows_do() {
+    for shape in 0..SHAPES.len() {
+        let policy = Policy::new(shape);
+        let whole = tokens(5, 67, policy.config.vocab_size);
+        let other = tokens(6, 40, policy.config.vocab_size);
+        let ending = |past: usize, seed: usize| {
+            let rest = tokens(seed, 21, policy.config.vocab_size);
+            ([&whole[..past], &rest].concat(), rest)
+        };
+        let mut batch = PackedRows::default();
+        batch.push(&other);
+        batch.push(&whole);
+        let mut expected = [policy.alone(&other), policy.alone(&whole)].concat();
+        // The longest past after a shorter one, and one that comes after a row between.
+        for (past, seed) in [(33, 7), (67, 8), (1, 9), (50, 10)] {
+            let (row, rest) = ending(past, seed);
+            batch.push_after(&rest, past, 1);
+            expected.extend_from_slice(&policy.alone(&row)[past..]);
+            if past == 1 {
+                batch.push(&other);
+                expected.extend(policy.alone(&other));
+            }
+        }
+        assert_eq!(policy.run(&policy.train, &batch, None), expected);
+        assert_eq!(policy.run(&policy.sample, &batch, None), expected);
+    }
+}
+
+#[test]
 fn the_learner_computes_the_logprob_that_was_sampled() {
     for shape in 0..SHAPES.len() {
         let policy = Policy::new(shape);
@@ -188,21 +219,29 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
 fn instruction_sets_agree_forward_and_backward() {
     for shape in 0..SHAPES.len() {
         let config = Policy::new(shape).config;
-        let vars = Weights::random(&config, 5).unwrap().trainable().unwrap();
-        let decoder = Decoder::new(&config, &vars.view(), Use::Train).unwrap();
+        let weights = Weights::random(&config, 5).unwrap();
+        let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
         let mut batch = PackedRows::default();
         batch.push(&tokens(1, 37, config.vocab_size));
         batch.push(&tokens(2, 5, config.vocab_size));
+        batch.push_after(&tokens(3, 9, config.vocab_size), 21, 0);
+        let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
+        let scored = Scored {
+            predictors: &predictors,
+            targets: &batch.tokens,
+            temperature: 0.9,
+        };
+        let ones = vec![1.0; predictors.len()];
+        let derivatives = LogprobGradients {
+            logprobs: &ones,
+            entropies: Some(&ones),
+        };
         let everything = || {
-            let hidden = decoder.forward(&batch, None).unwrap();
-            let found = decoder.token_logprobs(&hidden, &batch.tokens, 0.9).unwrap();
-            let loss =
-                (found.logprobs.sum_all().unwrap() + found.entropies.sum_all().unwrap()).unwrap();
-            let gradients = loss.backward().unwrap();
-            let mut all: Vec<Vec<u32>> = bits(&hidden);
-            all.extend(bits(&found.logprobs.unsqueeze(0).unwrap()));
-            for (_, var) in vars.iter() {
-                let gradient = gradients.get(var).unwrap().flatten_all().unwrap();
+            let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Activations).unwrap();
+            let mut all = bits(&decoder.forward(&batch, None).unwrap());
+            all.extend(bits(&pass.scores().logprobs.unsqueeze(0).unwrap()));
+            for (_, gradient) in pass.backward(derivatives).unwrap().iter() {
+                let gradient = gradient.flatten_all().unwrap();
                 all.extend(bits(&gradient.unsqueeze(0).unwrap()));
             }
             all

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use policy::ops::{self, LinearWeight, RopeTable};
-use policy::{Decoder, DecoderConfig, KvCache, PackedRows, Row, Use, Weights, check_gradients};
+use candle_core::{DType, Device, Result, Tensor};
+use policy::ops::{self, LinearWeight, LogprobGradients, RopeTable};
+use policy::{
+    Decoder, DecoderConfig, Gradients, Keep, KvCache, PackedRows, Row, Scored, TrainingPass, Use,
+    Weights,
+};
 
 const CPU: Device = Device::Cpu;
 const ROWS: [usize; 4] = [5, 1, 19, 40];
@@ -32,6 +35,21 @@ fn rows() -> Vec<Row> {
     ROWS.into_iter().map(row).collect()
 }
 
+/// Rows of which some go on where others begin: as long, after two beginnings, of different lengths of one.
+fn continued_rows() -> Vec<Row> {
+    let row = |(len, past, slot)| Row { len, past, slot };
+    [
+        (19, 0, 0),
+        (5, 12, 0),
+        (7, 19, 0),
+        (9, 0, 0),
+        (24, 9, 3),
+        (1, 3, 0),
+    ]
+    .map(row)
+    .into()
+}
+
 fn table() -> (RopeTable, Vec<u32>) {
     let positions = ROWS.iter().flat_map(|&len| 0..len as u32).collect();
     (
@@ -41,90 +59,159 @@ fn table() -> (RopeTable, Vec<u32>) {
 }
 
 type Op = dyn Fn(&[Tensor]) -> Result<Tensor>;
+type BackwardOp = dyn Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>>;
 
-/// An operation under test: its inputs' shapes, its kernel and its composition.
+/// An operation under test: its inputs' shapes, itself, its composition, and its backward pass. In f32 the first and the
+/// last are kernels, in f64 compositions.
 struct Case {
     name: &'static str,
     shapes: Vec<Vec<usize>>,
-    kernel: Box<Op>,
+    op: Box<Op>,
     composed: Box<Op>,
+    backward: Box<BackwardOp>,
 }
 
 fn case(
     name: &'static str,
     shapes: &[&[usize]],
-    kernel: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    op: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
     composed: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    backward: impl Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>> + 'static,
 ) -> Case {
     Case {
         name,
         shapes: shapes.iter().map(|shape| shape.to_vec()).collect(),
-        kernel: Box::new(kernel),
+        op: Box::new(op),
         composed: Box::new(composed),
+        backward: Box::new(backward),
     }
 }
 
-fn cases() -> Vec<Case> {
-    let targets: Vec<u32> = (0..TOKENS as u32).map(|i| i * 7 % 53).collect();
-    let other_targets = targets.clone();
+fn attention_case(name: &'static str, shapes: &[&[usize]], rows: fn() -> Vec<Row>) -> Case {
+    case(
+        name,
+        shapes,
+        move |x| ops::attention(&x[0], &x[1], &x[2], &rows()),
+        move |x| ops::attention_composed(&x[0], &x[1], &x[2], &rows()),
+        move |x, dy| {
+            let out = ops::attention(&x[0], &x[1], &x[2], &rows())?;
+            Ok(ops::attention_backward(&x[0], &x[1], &x[2], &rows(), &out, dy)?.into())
+        },
+    )
+}
+
+fn targets() -> Vec<u32> {
+    (0..TOKENS as u32).map(|i| i * 7 % 53).collect()
+}
+
+fn logprobs_case() -> Case {
     let both = |found: ops::TokenLogprobs| Tensor::stack(&[found.logprobs, found.entropies], 0);
+    case(
+        "token_logprobs",
+        &[&[TOKENS, 37], &[53, 37]],
+        move |x| both(ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?),
+        move |x| both(ops::token_logprobs_composed(&x[0], &x[1], &targets(), 0.8)?),
+        |x, dy| {
+            let found = ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?;
+            let dy = flat(dy);
+            let derivatives = LogprobGradients {
+                logprobs: &dy[..TOKENS],
+                entropies: Some(&dy[TOKENS..]),
+            };
+            let targets = targets();
+            let (dhidden, dhead) =
+                ops::token_logprobs_backward(found, &x[0], &x[1], &targets, 0.8, derivatives)?;
+            Ok(vec![dhidden, dhead])
+        },
+    )
+}
+
+fn cases() -> Vec<Case> {
     vec![
         case(
             "linear",
             &[&[TOKENS, 37], &[45, 37]],
             |x| ops::linear(&x[0], &LinearWeight::Tensor(x[1].clone())),
             |x| ops::linear_composed(&x[0], &x[1]),
+            |x, dy| {
+                Ok(vec![
+                    ops::linear_input_gradient(&[(dy, &x[1])])?,
+                    ops::linear_weight_gradient(&x[0], dy)?,
+                ])
+            },
         ),
         case(
             "rms_norm",
             &[&[TOKENS, 2, 37], &[37]],
             |x| ops::rms_norm(&x[0], &x[1], 1e-6),
             |x| ops::rms_norm_composed(&x[0], &x[1], 1e-6),
+            |x, dy| {
+                let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, None)?;
+                Ok(vec![dx, dweight])
+            },
+        ),
+        case(
+            "rms_norm beside a skip",
+            &[&[TOKENS, 37], &[37]],
+            |x| ops::rms_norm(&x[0], &x[1], 1e-6)? + &x[0],
+            |x| ops::rms_norm_composed(&x[0], &x[1], 1e-6)? + &x[0],
+            |x, dy| {
+                let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, Some(dy))?;
+                Ok(vec![dx, dweight])
+            },
         ),
         case(
             "rope",
             &[&[TOKENS, 3, 24]],
             |x| ops::rope(&x[0], &table().0, &table().1),
             |x| ops::rope_composed(&x[0], &table().0, &table().1),
+            |_, dy| Ok(vec![ops::rope_backward(dy, &table().0, &table().1)?]),
         ),
-        case(
+        attention_case(
             "attention",
             &[&[TOKENS, 6, 24], &[TOKENS, 2, 24], &[TOKENS, 2, 24]],
-            |x| ops::attention(&x[0], &x[1], &x[2], &rows()),
-            |x| ops::attention_composed(&x[0], &x[1], &x[2], &rows()),
+            rows,
         ),
-        case(
+        attention_case(
             "attention of wide heads",
             &[&[TOKENS, 3, 40], &[TOKENS, 3, 40], &[TOKENS, 3, 40]],
-            |x| ops::attention(&x[0], &x[1], &x[2], &rows()),
-            |x| ops::attention_composed(&x[0], &x[1], &x[2], &rows()),
+            rows,
+        ),
+        attention_case(
+            "attention of continued rows",
+            &[&[TOKENS, 6, 24], &[TOKENS, 2, 24], &[TOKENS, 2, 24]],
+            continued_rows,
         ),
         case(
             "swiglu",
             &[&[TOKENS, 21], &[TOKENS, 21]],
             |x| ops::swiglu(&x[0], &x[1]),
             |x| ops::swiglu_composed(&x[0], &x[1]),
-        ),
-        case(
-            "token_logprobs",
-            &[&[TOKENS, 37], &[53, 37]],
-            move |x| both(ops::token_logprobs(&x[0], &x[1], &targets, 0.8)?),
-            move |x| {
-                both(ops::token_logprobs_composed(
-                    &x[0],
-                    &x[1],
-                    &other_targets,
-                    0.8,
-                )?)
+            |x, dy| {
+                let (dgate, dup) = ops::swiglu_backward(&x[0], &x[1], dy)?;
+                Ok(vec![dgate, dup])
             },
+        ),
+        logprobs_case(),
+        case(
+            "select_rows and add_rows",
+            &[&[TOKENS, 7]],
+            |x| ops::select_rows(&x[0], &targets()),
+            |x| x[0].index_select(&Tensor::new(targets(), &CPU)?, 0),
+            |x, dy| Ok(vec![ops::add_rows(x[0].zeros_like()?, &targets(), dy)?]),
         ),
     ]
 }
 
-/// A scalar that weighs every output element differently.
-fn weighed(y: &Tensor) -> Tensor {
-    let weights = values(y.dims(), 99, y.dtype());
-    (y * weights).unwrap().sum_all().unwrap()
+/// Weighs every output element differently.
+fn weights_of(y: &Tensor) -> Tensor {
+    values(y.dims(), 99, y.dtype())
+}
+
+/// The weighed sum of all output elements.
+fn weighed(y: &Tensor) -> f64 {
+    let sum = (y * weights_of(y)).unwrap().sum_all().unwrap();
+    sum.to_scalar::<f64>().unwrap()
 }
 
 fn flat(x: &Tensor) -> Vec<f64> {
@@ -136,20 +223,11 @@ fn flat(x: &Tensor) -> Vec<f64> {
         .unwrap()
 }
 
-fn gradients(op: &Op, inputs: &[Tensor]) -> (Vec<f64>, Vec<Vec<f64>>) {
-    let vars: Vec<Var> = inputs
-        .iter()
-        .map(|x| Var::from_tensor(x).unwrap())
-        .collect();
-    let inputs: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
-    let y = op(&inputs).unwrap();
-    let gradients = weighed(&y).backward().unwrap();
-    (
-        flat(&y),
-        vars.iter()
-            .map(|var| flat(gradients.get(var).unwrap()))
-            .collect(),
-    )
+/// The op's result and the gradients of the weighed sum of it.
+fn gradients(case: &Case, inputs: &[Tensor]) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let y = (case.op)(inputs).unwrap();
+    let gradients = (case.backward)(inputs, &weights_of(&y)).unwrap();
+    (flat(&y), gradients.iter().map(flat).collect())
 }
 
 fn assert_near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
@@ -163,21 +241,25 @@ fn assert_near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     }
 }
 
+fn inputs(case: &Case, dtype: DType) -> Vec<Tensor> {
+    let shapes = case.shapes.iter().enumerate();
+    shapes
+        .map(|(i, shape)| values(shape, i, DType::F64).to_dtype(dtype).unwrap())
+        .collect()
+}
+
 #[test]
-fn compositions_follow_finite_differences() {
+fn backward_passes_follow_finite_differences() {
     for case in cases() {
-        let inputs: Vec<Tensor> = (case.shapes.iter().enumerate())
-            .map(|(i, shape)| values(shape, i, DType::F64))
-            .collect();
-        let (_, found) = gradients(&*case.composed, &inputs);
+        let inputs = inputs(&case, DType::F64);
+        let (_, found) = gradients(&case, &inputs);
+        assert_eq!(found.len(), inputs.len());
         for (at, input) in inputs.iter().enumerate() {
             let direction = values(input.dims(), 50 + at, DType::F64);
             let shifted = |step: f64| {
                 let mut inputs = inputs.clone();
                 inputs[at] = (input + (&direction * step).unwrap()).unwrap();
                 weighed(&(case.composed)(&inputs).unwrap())
-                    .to_scalar::<f64>()
-                    .unwrap()
             };
             let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
             let directional: f64 = found[at]
@@ -185,12 +267,8 @@ fn compositions_follow_finite_differences() {
                 .zip(flat(&direction))
                 .map(|(g, d)| g * d)
                 .sum();
-            assert_near(
-                &[directional],
-                &[expected],
-                1e-7,
-                &format!("{} input {at}", case.name),
-            );
+            let what = format!("{} input {at}", case.name);
+            assert_near(&[directional], &[expected], 1e-7, &what);
         }
     }
 }
@@ -198,20 +276,43 @@ fn compositions_follow_finite_differences() {
 #[test]
 fn kernels_follow_the_compositions() {
     for case in cases() {
-        let shapes = case.shapes.iter().enumerate();
-        let inputs: Vec<Tensor> = shapes
-            .map(|(i, shape)| values(shape, i, DType::F64))
-            .collect();
-        let narrow: Vec<Tensor> = inputs
-            .iter()
-            .map(|x| x.to_dtype(DType::F32).unwrap())
-            .collect();
-        let (expected, expected_gradients) = gradients(&*case.composed, &inputs);
-        let (found, found_gradients) = gradients(&*case.kernel, &narrow);
+        let wide = inputs(&case, DType::F64);
+        let (expected, expected_gradients) = gradients(&case, &wide);
+        let composed = (case.composed)(&wide).unwrap();
+        assert_near(&expected, &flat(&composed), 1e-14, case.name);
+        let (found, found_gradients) = gradients(&case, &inputs(&case, DType::F32));
         assert_near(&found, &expected, 1e-5, case.name);
         for (i, (found, expected)) in found_gradients.iter().zip(&expected_gradients).enumerate() {
             assert_near(found, expected, 1e-5, &format!("{} input {i}", case.name));
         }
+    }
+}
+
+/// More logits than are kept: they are computed in chunks, and again in the backward pass.
+#[test]
+fn logits_that_are_not_kept_change_no_bit() {
+    let (rows, vocabulary, width) = (300, 70_000, 8);
+    let hidden = values(&[rows, width], 1, DType::F32);
+    let head = values(&[vocabulary, width], 2, DType::F32);
+    let targets: Vec<u32> = (0..rows as u32).map(|i| i * 211).collect();
+    let derivatives: Vec<f64> = (0..rows).map(|i| (i as f64 * 0.37).sin()).collect();
+    let run = |from: usize, to: usize| {
+        let hidden = hidden.narrow(0, from, to - from).unwrap();
+        let targets = &targets[from..to];
+        let found = ops::token_logprobs(&hidden, &head, targets, 0.9).unwrap();
+        let scores = [flat(&found.logprobs), flat(&found.entropies)];
+        let derivatives = LogprobGradients {
+            logprobs: &derivatives[from..to],
+            entropies: Some(&derivatives[from..to]),
+        };
+        let (dhidden, _) =
+            ops::token_logprobs_backward(found, &hidden, &head, targets, 0.9, derivatives).unwrap();
+        [scores.as_slice(), &[flat(&dhidden)]].concat()
+    };
+    let together = run(0, rows);
+    let (first, second) = (run(0, 150), run(150, rows));
+    for (i, together) in together.iter().enumerate() {
+        assert_eq!(*together, [first[i].as_slice(), &second[i]].concat());
     }
 }
 
@@ -242,13 +343,26 @@ fn configs() -> Vec<DecoderConfig> {
     families.into_iter().map(parse).collect()
 }
 
-fn loss(decoder: &Decoder) -> Tensor {
+/// The mean log-probability plus the mean entropy of a small batch, and its gradient.
+fn loss(decoder: &Decoder, keep: Keep) -> (f64, Gradients) {
     let mut batch = PackedRows::default();
     batch.push(&[1, 7, 3, 9, 22, 41]);
     batch.push(&[5, 6]);
-    let hidden = decoder.forward(&batch, None).unwrap();
-    let found = decoder.token_logprobs(&hidden, &batch.tokens, 1.0).unwrap();
-    (found.logprobs.mean_all().unwrap() + found.entropies.mean_all().unwrap()).unwrap()
+    let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
+    let scored = Scored {
+        predictors: &predictors,
+        targets: &batch.tokens,
+        temperature: 1.0,
+    };
+    let pass = TrainingPass::forward(decoder, &batch, scored, keep).unwrap();
+    let share = vec![1.0 / predictors.len() as f64; predictors.len()];
+    let scores = [&pass.scores().logprobs, &pass.scores().entropies].map(flat);
+    let loss = scores.concat().iter().sum::<f64>() * share[0];
+    let derivatives = LogprobGradients {
+        logprobs: &share,
+        entropies: Some(&share),
+    };
+    (loss, pass.backward(derivatives).unwrap())
 }
 
 fn in_dtype(weights: &Weights, dtype: DType) -> Weights {
@@ -261,14 +375,16 @@ fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
     for config in configs() {
         let weights = Weights::random(&config, 3).unwrap();
         let all = [DType::F32, DType::F64].map(|dtype| {
-            let vars = in_dtype(&weights, dtype).trainable().unwrap();
-            let decoder = Decoder::new(&config, &vars.view(), Use::Train).unwrap();
-            let gradients = loss(&decoder).backward().unwrap();
-            check_gradients(&vars, &gradients).unwrap();
-            vars.iter()
-                .map(|(name, var)| (name.to_owned(), flat(gradients.get(var).unwrap())))
-                .collect::<Vec<_>>()
+            let weights = in_dtype(&weights, dtype);
+            let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+            let (_, gradients) = loss(&decoder, Keep::Activations);
+            gradients
+                .check(weights.iter().map(|(name, _)| name))
+                .unwrap();
+            let flat = |(name, x): (&str, &Tensor)| (name.to_owned(), flat(x));
+            gradients.iter().map(flat).collect::<Vec<_>>()
         });
+        assert_eq!(all[0].len(), weights.iter().count());
         for ((name, found), (_, expected)) in all[0].iter().zip(&all[1]) {
             assert!(
                 expected.iter().any(|g| *g != 0.0),
@@ -279,35 +395,76 @@ fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
     }
 }
 
+/// All of a decoder at once, in f64.
 #[test]
-fn the_guard_names_a_parameter_without_gradient() {
-    let config = &configs()[0];
-    let vars = Weights::random(config, 3).unwrap().trainable().unwrap();
-    let some = vars.iter().next().unwrap().1.sum_all().unwrap();
-    let message = check_gradients(&vars, &some.backward().unwrap())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("model.layers.0.input_layernorm.weight"),
-        "{message}"
-    );
+fn the_gradient_of_a_decoder_follows_finite_differences() {
+    for config in configs() {
+        let weights = in_dtype(&Weights::random(&config, 3).unwrap(), DType::F64);
+        let decoder = |weights: &Weights| Decoder::new(&config, weights, Use::Train).unwrap();
+        let (_, gradients) = loss(&decoder(&weights), Keep::Activations);
+        for (at, (name, weight)) in weights.iter().enumerate() {
+            let direction = values(weight.dims(), at, DType::F64);
+            let shifted = |step: f64| {
+                let shift = |(other, x): (&str, &Tensor)| {
+                    let step = if other == name { step } else { 0.0 };
+                    let moved = (x + direction
+                        .broadcast_as(x.shape())
+                        .map_or_else(|_| x.zeros_like(), |direction| direction * step))
+                    .unwrap();
+                    (other.to_owned(), moved)
+                };
+                let weights = Weights::new(weights.iter().map(shift).collect());
+                loss(&decoder(&weights), Keep::Activations).0
+            };
+            let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
+            let gradient = gradients.get(name).unwrap();
+            let directional = (gradient * &direction).unwrap().sum_all().unwrap();
+            assert_near(&flat(&directional), &[expected], 1e-6, name);
+        }
+    }
 }
 
 #[test]
-fn a_decoder_of_variables_sees_them_change() {
-    let config = &configs()[0];
-    let vars = Weights::random(config, 3).unwrap().trainable().unwrap();
-    let decoder = Decoder::new(config, &vars.view(), Use::Train).unwrap();
-    let (snapshot, before) = (
-        vars.snapshot().unwrap(),
-        loss(&decoder).to_scalar::<f32>().unwrap(),
-    );
-    for (_, var) in vars.iter() {
-        var.set(&(var.as_tensor() * 0.9).unwrap()).unwrap();
+fn layers_computed_again_change_no_bit() {
+    for config in configs() {
+        let weights = Weights::random(&config, 3).unwrap();
+        let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+        let [kept, again] = [Keep::Activations, Keep::Inputs].map(|keep| loss(&decoder, keep));
+        assert_eq!(kept.0, again.0);
+        for (name, gradient) in kept.1.iter() {
+            assert_eq!(flat(gradient), flat(again.1.get(name).unwrap()), "{name}");
+        }
     }
-    assert_ne!(loss(&decoder).to_scalar::<f32>().unwrap(), before);
-    let old = Decoder::new(config, &snapshot, Use::Sample).unwrap();
-    assert_eq!(loss(&old).to_scalar::<f32>().unwrap(), before);
+}
+
+#[test]
+fn the_guard_names_a_parameter_without_gradient() {
+    let config = &configs()[0];
+    let decoder = Decoder::new(config, &Weights::random(config, 3).unwrap(), Use::Train).unwrap();
+    let (_, gradients) = loss(&decoder, Keep::Activations);
+    let names = ["model.norm.weight", "model.layers.7.extra"];
+    let message = gradients.check(names.into_iter()).unwrap_err().to_string();
+    assert!(message.contains("model.layers.7.extra"), "{message}");
+}
+
+#[test]
+fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
+    let config = &configs()[0];
+    let decoder = Decoder::new(config, &Weights::random(config, 3).unwrap(), Use::Sample).unwrap();
+    let mut batch = PackedRows::default();
+    batch.push(&[1, 2]);
+    let scored = Scored {
+        predictors: &[0],
+        targets: &[2],
+        temperature: 1.0,
+    };
+    let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Activations).unwrap();
+    let derivatives = LogprobGradients {
+        logprobs: &[1.0],
+        entropies: None,
+    };
+    let message = pass.backward(derivatives).unwrap_err().to_string();
+    assert!(message.contains("sampling"), "{message}");
 }
 
 /// Other dtypes take the compositions; the cache is made of tensors then.

@@ -13,7 +13,9 @@ use learner::{
     network::{Coefficients, Network, Pass, Scores},
     optimizer::OptimizerSettings,
 };
-use policy::{Coordinates, DecoderConfig, Model, SamplingSettings, Weights, random::derive_seed};
+use policy::{
+    Coordinates, DecoderConfig, Keep, Model, SamplingSettings, Weights, random::derive_seed,
+};
 
 use crate::{
     args::{BenchPolicyArgs, Shape},
@@ -135,6 +137,7 @@ fn learner(config: &DecoderConfig, weights: &Weights, args: &BenchPolicyArgs) ->
     let pass = Pass {
         temperature: 1.0,
         threads: args.threads,
+        keep: Keep::default(),
     };
     let mean = |_, _: &MicroBatch, scores: &Scores| {
         let count = scores.logprobs.len();

@@ -10,7 +10,7 @@ use learner::{
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, train},
 };
-use policy::Model;
+use policy::{Keep, Model};
 use proto::v1::Segment;
 
 /// Episodes in which each assistant token repeats the token three places before it.
@@ -67,6 +67,7 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
     let pass = Pass {
         temperature: 1.0,
         threads: 1,
+        keep: Keep::Activations,
     };
     let scores = network.scores(&micro_batches(&samples, 64), pass).unwrap();
     let logprobs: Vec<f64> = scores.into_iter().flat_map(|s| s.logprobs).collect();
@@ -171,6 +172,7 @@ fn gradients_equal_finite_differences() {
     let pass = Pass {
         temperature: 0.8,
         threads: 2,
+        keep: Keep::Activations,
     };
     let weight = |at: usize| 0.3 - 0.1 * (at % 7) as f64;
     let mut network =

@@ -3,33 +3,107 @@
 //! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens alone. There is no mask
 //! tensor: a query sees the keys up to its own position.
 
-use candle_core::{CpuStorage, CustomOp3, D, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{D, Result, Shape, Tensor, bail};
 
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
 use super::kv_strips::KvStrips;
 use super::simd::dispatch;
-use super::{at_least_f32, has_kernels, read, values};
+use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
 use crate::Row;
 
-/// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. Each row is a whole sequence
-/// (its `past` and `slot` are not read).
+/// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
+/// row of the batch ([`Row::slot`]).
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
     if !has_kernels(q) {
         return attention_composed(q, k, v, rows);
     }
-    let op = Attention { rows: rows.into() };
-    q.contiguous()?
-        .apply_op3(&k.contiguous()?, &v.contiguous()?, op)
+    let heads = Heads::of(q, k, v)?;
+    let batch = Batch::new(rows, heads, q.dim(0)?)?;
+    let out = read([q, k, v], |[q, k, v]| {
+        let mut out = vec![0.0; q.len()];
+        let mut keys = BatchKeys::new(&batch);
+        let mut scratch = Scratch::new(heads, batch.most_keys);
+        for (index, row) in rows.iter().enumerate() {
+            for span in batch.spans(index) {
+                keys.load(row, span, k, v);
+                dispatch(Forward {
+                    span,
+                    q,
+                    strips: &keys.strips,
+                    sequence: span.kv_head,
+                    scratch: &mut scratch,
+                    out: &mut out,
+                });
+            }
+            keys.loaded(row, index);
+        }
+        Ok(out)
+    })?;
+    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-/// The same from candle's operations, row by row; the softmax is at least in f32.
+/// The gradients of q, k and v, from `out` and the gradient of it.
+pub fn attention_backward(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    rows: &[Row],
+    out: &Tensor,
+    dout: &Tensor,
+) -> Result<[Tensor; 3]> {
+    if !has_kernels(q) {
+        return composed_backward([q, k, v], dout, |[q, k, v]| {
+            attention_composed(q, k, v, rows)
+        });
+    }
+    let heads = Heads::of(q, k, v)?;
+    let batch = Batch::new(rows, heads, q.dim(0)?)?;
+    let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {
+        let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
+        let mut keys_values = BatchKeys::new(&batch);
+        let mut values_keys = BatchKeys::new(&batch);
+        let mut scratch = BackwardScratch::new(heads, batch.most_keys);
+        for (index, row) in rows.iter().enumerate() {
+            for span in batch.spans(index) {
+                keys_values.load(row, span, k, v);
+                values_keys.load(row, span, v, k);
+                dispatch(Backward {
+                    span,
+                    q,
+                    out,
+                    dout,
+                    keys_values: &keys_values.strips,
+                    values_keys: &values_keys.strips,
+                    sequence: span.kv_head,
+                    scratch: &mut scratch,
+                    dq: &mut dq,
+                    dk: &mut dk,
+                    dv: &mut dv,
+                });
+            }
+            keys_values.loaded(row, index);
+            values_keys.loaded(row, index);
+        }
+        Ok([dq, dk, dv])
+    })?;
+    Ok([
+        tensor(dq, q.shape())?,
+        tensor(dk, k.shape())?,
+        tensor(dv, v.shape())?,
+    ])
+}
+
+/// [`attention`] from candle's operations, row by row; the softmax is at least in f32.
 pub fn attention_composed(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
     let mut outputs = Vec::with_capacity(rows.len());
-    let mut first = 0;
-    for row in rows {
-        let part = |x: &Tensor| x.narrow(0, first, row.len);
-        outputs.push(attend_composed(&part(q)?, &part(k)?, &part(v)?)?);
-        first += row.len;
+    let firsts = firsts(rows);
+    for (row, &first) in rows.iter().zip(&firsts) {
+        let own = |x: &Tensor| x.narrow(0, first, row.len);
+        let all = |x: &Tensor| match row.past {
+            0 => own(x),
+            past => Tensor::cat(&[x.narrow(0, firsts[row.slot], past)?, own(x)?], 0),
+        };
+        outputs.push(attend_composed(&own(q)?, &all(k)?, &all(v)?)?);
     }
     Tensor::cat(&outputs, 0)
 }
@@ -70,7 +144,7 @@ pub(crate) fn attend_composed(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tens
         .reshape((len, heads * head_dim))
 }
 
-/// Appends the new keys and values to the cached sequences (`slot * kv_heads + kv head`) and attends to them. No gradient.
+/// Appends the new keys and values to the cached sequences (`slot * kv_heads + kv head`) and attends to them.
 pub(crate) fn cached_attention(
     q: &Tensor,
     k: &Tensor,
@@ -78,159 +152,123 @@ pub(crate) fn cached_attention(
     rows: &[Row],
     strips: &mut KvStrips,
 ) -> Result<Tensor> {
-    let (tokens, heads, head_dim) = q.dims3()?;
-    let heads = Heads {
-        heads,
-        kv_heads: k.dim(1)?,
-        head_dim,
-    };
-    let most_keys = rows.iter().map(|row| row.past + row.len).max().unwrap_or(0);
+    let heads = Heads::of(q, k, v)?;
+    let batch = Batch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut scratch = Scratch::new(heads, most_keys);
-        for (row, span) in spans(rows, heads) {
-            let span = Span {
-                past: row.past,
-                ..span
-            };
-            let sequence = row.slot * heads.kv_heads + span.kv_head;
-            span.append(k, v, strips, sequence);
-            dispatch(Forward {
-                span,
-                q,
-                strips,
-                sequence,
-                scratch: &mut scratch,
-                out: &mut out,
-            });
+        let mut scratch = Scratch::new(heads, batch.most_keys);
+        for (index, row) in rows.iter().enumerate() {
+            for span in batch.spans(index) {
+                let sequence = row.slot * heads.kv_heads + span.kv_head;
+                span.append(span.past..span.all_keys(), k, v, strips, sequence);
+                dispatch(Forward {
+                    span,
+                    q,
+                    strips,
+                    sequence,
+                    scratch: &mut scratch,
+                    out: &mut out,
+                });
+            }
         }
         Ok(out)
     })?;
-    Tensor::from_vec(out, (tokens, heads.heads * head_dim), &Device::Cpu)
+    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-/// Every row with each of its key-value heads, without a past.
-fn spans(rows: &[Row], heads: Heads) -> impl Iterator<Item = (&Row, Span)> {
-    let starts = rows.iter().scan(0, |next, row| {
+/// Where each row begins.
+fn firsts(rows: &[Row]) -> Vec<usize> {
+    let begin = |next: &mut usize, row: &Row| {
         let first = *next;
         *next += row.len;
-        Some((row, first))
-    });
-    starts.flat_map(move |(row, first)| {
-        (0..heads.kv_heads).map(move |kv_head| {
-            let span = Span {
-                heads,
-                kv_head,
-                first,
-                len: row.len,
-                past: 0,
-            };
-            (row, span)
-        })
-    })
+        Some(first)
+    };
+    rows.iter().scan(0, begin).collect()
 }
 
-struct Attention {
-    rows: Vec<Row>,
+/// The rows of a call and where they lie.
+struct Batch<'a> {
+    rows: &'a [Row],
+    firsts: Vec<usize>,
+    heads: Heads,
+    most_keys: usize,
 }
 
-impl Attention {
-    fn longest(&self) -> usize {
-        self.rows.iter().map(|row| row.len).max().unwrap_or(0)
-    }
-}
-
-impl CustomOp3 for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (tokens, heads, head_dim) = q_layout.shape().dims3()?;
-        let heads = heads_of(heads, head_dim, k_layout.shape(), v_layout.shape())?;
-        if self.rows.iter().map(|row| row.len).sum::<usize>() != tokens {
+impl<'a> Batch<'a> {
+    fn new(rows: &'a [Row], heads: Heads, tokens: usize) -> Result<Self> {
+        if rows.iter().map(|row| row.len).sum::<usize>() != tokens {
             bail!("attention: the rows do not add up to {tokens} tokens");
         }
-        let (q, k, v) = (
-            values(q, q_layout)?,
-            values(k, k_layout)?,
-            values(v, v_layout)?,
-        );
-        let mut out = vec![0.0; q.len()];
-        let mut strips = KvStrips::new(1, self.longest(), head_dim);
-        let mut scratch = Scratch::new(heads, self.longest());
-        for (_, span) in spans(&self.rows, heads) {
-            span.append(k, v, &mut strips, 0);
-            dispatch(Forward {
-                span,
-                q,
-                strips: &strips,
-                sequence: 0,
-                scratch: &mut scratch,
-                out: &mut out,
-            });
-        }
-        Ok((
-            CpuStorage::F32(out),
-            (tokens, heads.heads * head_dim).into(),
-        ))
+        Ok(Self {
+            rows,
+            firsts: firsts(rows),
+            heads,
+            most_keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
+        })
     }
 
-    fn bwd(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        out: &Tensor,
-        dout: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (_, heads, head_dim) = q.dims3()?;
-        let heads = heads_of(heads, head_dim, k.shape(), v.shape())?;
-        let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {
-            let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
-            let longest = self.longest();
-            let mut keys_values = KvStrips::new(1, longest, head_dim);
-            let mut values_keys = KvStrips::new(1, longest, head_dim);
-            let mut scratch = BackwardScratch::new(heads, longest);
-            for (_, span) in spans(&self.rows, heads) {
-                span.append(k, v, &mut keys_values, 0);
-                span.append(v, k, &mut values_keys, 0);
-                dispatch(Backward {
-                    span,
-                    q,
-                    out,
-                    dout,
-                    keys_values: &keys_values,
-                    values_keys: &values_keys,
-                    scratch: &mut scratch,
-                    dq: &mut dq,
-                    dk: &mut dk,
-                    dv: &mut dv,
-                });
-            }
-            Ok([dq, dk, dv])
-        })?;
-        let gradient = |d, x: &Tensor| Tensor::from_vec(d, x.shape(), &Device::Cpu).map(Some);
-        Ok((gradient(dq, q)?, gradient(dk, k)?, gradient(dv, v)?))
+    /// One row with each of its key-value heads.
+    fn spans(&self, index: usize) -> impl Iterator<Item = Span> {
+        let (row, heads, first) = (self.rows[index], self.heads, self.firsts[index]);
+        let past_first = self.firsts.get(row.slot).copied().unwrap_or(0);
+        (0..heads.kv_heads).map(move |kv_head| Span {
+            heads,
+            kv_head,
+            first,
+            len: row.len,
+            past: row.past,
+            past_first,
+        })
     }
 }
 
-fn heads_of(heads: usize, head_dim: usize, k: &Shape, v: &Shape) -> Result<Heads> {
-    let (_, kv_heads, key_dim) = k.dims3()?;
-    if k != v || key_dim != head_dim || !heads.is_multiple_of(kv_heads) {
-        bail!("attention: {heads} heads of {head_dim} do not fit keys {k:?} and values {v:?}");
+/// Keys and values of one row at a time, a sequence for each key-value head. What rows of one past share is written once.
+struct BatchKeys {
+    strips: KvStrips,
+    /// The row whose tokens lie at the start of all sequences, and how many.
+    holds: Option<(usize, usize)>,
+}
+
+impl BatchKeys {
+    fn new(batch: &Batch<'_>) -> Self {
+        let heads = batch.heads;
+        Self {
+            strips: KvStrips::new(heads.kv_heads, batch.most_keys, heads.head_dim),
+            holds: None,
+        }
     }
-    Ok(Heads {
-        heads,
-        kv_heads,
-        head_dim,
-    })
+
+    /// Writes the keys that `span` sees and that are not there yet.
+    fn load(&mut self, row: &Row, span: Span, k: &[f32], v: &[f32]) {
+        let there = match self.holds {
+            Some((holds, tokens)) if row.past > 0 && holds == row.slot => tokens.min(row.past),
+            _ => 0,
+        };
+        span.append(there..span.all_keys(), k, v, &mut self.strips, span.kv_head);
+    }
+
+    /// Takes note of what all heads of `row` have loaded.
+    fn loaded(&mut self, row: &Row, index: usize) {
+        self.holds = Some(match row.past {
+            0 => (index, row.len),
+            past => (row.slot, past),
+        });
+    }
+}
+
+impl Heads {
+    fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Self> {
+        let (_, heads, head_dim) = q.dims3()?;
+        let (_, kv_heads, key_dim) = k.dims3()?;
+        let same: bool = k.shape() == v.shape() && key_dim == head_dim;
+        if !same || !heads.is_multiple_of(kv_heads) {
+            let (k, v): (&Shape, &Shape) = (k.shape(), v.shape());
+            bail!("attention: {heads} heads of {head_dim} do not fit keys {k:?} and values {v:?}");
+        }
+        Ok(Self {
+            heads,
+            kv_heads,
+            head_dim,
+        })
+    }
 }

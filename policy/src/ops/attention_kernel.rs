@@ -4,6 +4,8 @@
 //! over D, the softmax sums in a fixed order, the output is a chain over the keys, and keys beyond a query's own weigh an
 //! exact zero. So it is the same in a batch, alone, from the cache, in one prefill, in chunks or token by token.
 
+use std::ops::Range;
+
 use super::kv_strips::{KvStrips, Sequence};
 use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
@@ -41,6 +43,8 @@ pub(crate) struct Span {
     pub(crate) len: usize,
     /// Keys before the first token's own.
     pub(crate) past: usize,
+    /// Where the first of them lies in the packed batch; not read where they come from a cache.
+    pub(crate) past_first: usize,
 }
 
 impl Span {
@@ -60,16 +64,33 @@ impl Span {
         self.past + i / self.heads.group() + 1
     }
 
-    /// Offset of the row's token `t` in a [T, kv_heads, D] tensor.
-    fn kv_offset(&self, t: usize) -> usize {
-        ((self.first + t) * self.heads.kv_heads + self.kv_head) * self.heads.head_dim
+    /// All keys of the row.
+    pub(crate) fn all_keys(&self) -> usize {
+        self.past + self.len
     }
 
-    /// Writes the row's keys and values [T, kv_heads, D] behind the sequence's past.
-    pub(crate) fn append(&self, k: &[f32], v: &[f32], strips: &mut KvStrips, sequence: usize) {
-        for t in 0..self.len {
-            let at = self.kv_offset(t)..self.kv_offset(t) + self.heads.head_dim;
-            strips.write(sequence, self.past + t, &k[at.clone()], &v[at]);
+    /// Offset of the key at `position` in a [T, kv_heads, D] tensor.
+    fn kv_offset(&self, position: usize) -> usize {
+        let token = if position < self.past {
+            self.past_first + position
+        } else {
+            self.first + position - self.past
+        };
+        (token * self.heads.kv_heads + self.kv_head) * self.heads.head_dim
+    }
+
+    /// Writes the keys and values [T, kv_heads, D] of some positions into the strips.
+    pub(crate) fn append(
+        &self,
+        positions: Range<usize>,
+        k: &[f32],
+        v: &[f32],
+        strips: &mut KvStrips,
+        sequence: usize,
+    ) {
+        for position in positions {
+            let at = self.kv_offset(position)..self.kv_offset(position) + self.heads.head_dim;
+            strips.write(sequence, position, &k[at.clone()], &v[at]);
         }
     }
 }
@@ -256,15 +277,16 @@ impl BackwardScratch {
     }
 }
 
-/// The gradient of one span without a past: writes its parts of `dq`, `dk` and `dv`.
+/// The gradient of one span: writes its part of `dq`, adds its parts to `dk` and `dv`.
 pub(crate) struct Backward<'a> {
     pub(crate) span: Span,
     pub(crate) q: &'a [f32],
     pub(crate) out: &'a [f32],
     pub(crate) dout: &'a [f32],
-    /// Sequence 0: keys and values; and the other way round.
+    /// Keys and values; and the other way round.
     pub(crate) keys_values: &'a KvStrips,
     pub(crate) values_keys: &'a KvStrips,
+    pub(crate) sequence: usize,
     pub(crate) scratch: &'a mut BackwardScratch,
     pub(crate) dq: &'a mut [f32],
     pub(crate) dk: &'a mut [f32],
@@ -277,9 +299,9 @@ impl Kernel for Backward<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (span, b) = (self.span, self.scratch);
-        let (head_dim, keys) = (span.heads.head_dim, span.len);
+        let (head_dim, keys) = (span.heads.head_dim, span.all_keys());
         let panels = head_dim.div_ceil(PANEL);
-        let sequence = self.keys_values.sequence(0);
+        let sequence = self.keys_values.sequence(self.sequence);
         b.dkeys[..keys * panels * PANEL].fill(0.0);
         b.dvalues[..keys * panels * PANEL].fill(0.0);
         for start in (0..span.queries()).step_by(BLOCK) {
@@ -320,10 +342,10 @@ impl Kernel for Backward<'_> {
                 }
             }
         }
-        for t in 0..span.len {
-            let at = span.kv_offset(t)..span.kv_offset(t) + head_dim;
-            from_panels(&b.dkeys, keys, t, &mut self.dk[at.clone()]);
-            from_panels(&b.dvalues, keys, t, &mut self.dv[at]);
+        for position in 0..keys {
+            let at = span.kv_offset(position)..span.kv_offset(position) + head_dim;
+            add_from_panels(&b.dkeys, keys, position, &mut self.dk[at.clone()]);
+            add_from_panels(&b.dvalues, keys, position, &mut self.dv[at]);
         }
     }
 }
@@ -377,10 +399,10 @@ fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
     sums::<S>(x, y, |x, y| [x.mul(y), S::splat(0.0)])[0]
 }
 
-/// Row `t` of `[panel][rows][32]`.
-fn from_panels(panels: &[f32], rows: usize, t: usize, out: &mut [f32]) {
-    for (panel, out) in out.chunks_mut(PANEL).enumerate() {
-        let at = (panel * rows + t) * PANEL;
-        out.copy_from_slice(&panels[at..at + out.len()]);
+/// Adds row `t` of `[panel][rows][32]` to `sum`.
+fn add_from_panels(panels: &[f32], rows: usize, t: usize, sum: &mut [f32]) {
+    for (panel, sum) in sum.chunks_mut(PANEL).enumerate() {
+        let row = &panels[(panel * rows + t) * PANEL..];
+        sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
     }
 }

@@ -5,17 +5,17 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Tensor, bail};
 
-use super::matmul::{Packed, Right, Store, View, multiply};
-use super::{has_kernels, read, values};
+use super::matmul::{Packed, Right, Store, View, multiply, product};
+use super::{has_kernels, read, tensor};
 
 /// A weight of shape [out, in], as training or sampling holds it.
 #[derive(Clone)]
 pub enum LinearWeight {
-    /// The tensor itself: gradients flow to it, and a change of it is seen.
+    /// The tensor itself, as the backward pass needs it.
     Tensor(Tensor),
-    /// A copy laid out for the kernels; no gradient.
+    /// A copy laid out for the kernels.
     Packed(Arc<PackedWeight>),
 }
 
@@ -23,10 +23,10 @@ pub enum LinearWeight {
 pub struct PackedWeight(Packed);
 
 impl LinearWeight {
-    /// The weight packed where the kernels serve it; the detached tensor elsewhere.
+    /// The weight packed where the kernels serve it; the tensor elsewhere.
     pub fn packed(weight: &Tensor) -> Result<Self> {
         if !has_kernels(weight) {
-            return Ok(Self::Tensor(weight.detach()));
+            return Ok(Self::Tensor(weight.clone()));
         }
         let (n, k) = weight.dims2()?;
         let packed = read([weight], |[w]| {
@@ -38,18 +38,26 @@ impl LinearWeight {
 
 /// x [T, in] → [T, out].
 pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+    let (m, k) = x.dims2()?;
     match weight {
         LinearWeight::Tensor(weight) if has_kernels(x) => {
-            x.contiguous()?.apply_op2(&weight.contiguous()?, Linear)
+            let (n, in_features) = weight.dims2()?;
+            if k != in_features {
+                bail!("linear: x is [{m}, {k}] but the weight is [{n}, {in_features}]");
+            }
+            let y = read([x, weight], |[x, w]| {
+                let w = View::new(w, n, k, k).transposed();
+                Ok(product(View::new(x, m, k, k), Right::Plain(w)))
+            })?;
+            tensor(y, (m, n))
         }
         LinearWeight::Tensor(weight) => linear_composed(x, weight),
         LinearWeight::Packed(packed) => {
-            let (m, k) = x.dims2()?;
             let n = packed.0.columns();
             let y = read([x], |[x]| {
-                Ok(product(View::new(x, m, k, k), Right::Packed(&packed.0), n))
+                Ok(product(View::new(x, m, k, k), Right::Packed(&packed.0)))
             })?;
-            Tensor::from_vec(y, (m, n), &Device::Cpu)
+            tensor(y, (m, n))
         }
     }
 }
@@ -59,55 +67,45 @@ pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.matmul(&weight.t()?)
 }
 
-/// A B as a new row-major matrix of `n` columns.
-fn product(a: View<'_>, b: Right<'_>, n: usize) -> Vec<f32> {
-    let mut c = vec![0.0; a.shape().0 * n];
-    multiply(a, b, &mut c, n, Store::Overwrite);
-    c
+/// The gradient [T, in] of an x that went through several weights: the sum of dy [T, out] times W [out, in], in order.
+///
+/// # Panics
+/// Without any.
+pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
+    let ((dy, weight), rest) = outputs.split_first().expect("a gradient: this is a bug");
+    if !has_kernels(dy) {
+        let mut dx = dy.matmul(weight)?;
+        for (dy, weight) in rest {
+            dx = (dx + dy.matmul(weight)?)?;
+        }
+        return Ok(dx);
+    }
+    let (m, k) = (dy.dim(0)?, weight.dim(1)?);
+    let n = weight.dim(0)?;
+    let mut dx = read([dy, weight], |[dy, w]| {
+        let w = View::new(w, n, k, k);
+        Ok(product(View::new(dy, m, n, n), Right::Plain(w)))
+    })?;
+    for (dy, weight) in rest {
+        let n = weight.dim(0)?;
+        read([dy, weight], |[dy, w]| {
+            let (dy, w) = (View::new(dy, m, n, n), View::new(w, n, k, k));
+            multiply(dy, Right::Plain(w), &mut dx, k, Store::Accumulate);
+            Ok(())
+        })?;
+    }
+    tensor(dx, (m, k))
 }
 
-struct Linear;
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
+/// The gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
+pub fn linear_weight_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    if !has_kernels(x) {
+        return dy.t()?.matmul(x);
     }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        w: &CpuStorage,
-        w_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (m, k) = x_layout.shape().dims2()?;
-        let (n, in_features) = w_layout.shape().dims2()?;
-        if k != in_features {
-            candle_core::bail!("linear: x is [{m}, {k}] but the weight is [{n}, {in_features}]");
-        }
-        let x = View::new(values(x, x_layout)?, m, k, k);
-        let w = View::new(values(w, w_layout)?, n, k, k);
-        let y = product(x, Right::Plain(w.transposed()), n);
-        Ok((CpuStorage::F32(y), (m, n).into()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        w: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let ((m, k), n) = (x.dims2()?, w.dim(0)?);
-        read([x, w, dy], |[x, w, dy]| {
-            let (x, w) = (View::new(x, m, k, k), View::new(w, n, k, k));
-            let dy = View::new(dy, m, n, n);
-            let dx = product(dy, Right::Plain(w), k);
-            let dw = product(dy.transposed(), Right::Plain(x), k);
-            Ok((
-                Some(Tensor::from_vec(dx, (m, k), &Device::Cpu)?),
-                Some(Tensor::from_vec(dw, (n, k), &Device::Cpu)?),
-            ))
-        })
-    }
+    let ((m, k), n) = (x.dims2()?, dy.dim(1)?);
+    let dw = read([x, dy], |[x, dy]| {
+        let dy = View::new(dy, m, n, n).transposed();
+        Ok(product(dy, Right::Plain(View::new(x, m, k, k))))
+    })?;
+    tensor(dw, (n, k))
 }

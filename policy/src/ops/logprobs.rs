@@ -1,40 +1,42 @@
 //! Log-probability and entropy of chosen tokens, without ever holding [T, V].
 //!
 //! Invariant: the log-probability of a row of logits has one definition, `Statistics::of`; sampling reads it through
-//! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. The logits of a few rows at a
-//! time are computed, and computed again in the backward pass.
+//! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
+//! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
 
-use std::sync::Arc;
-
-use candle_core::{CpuStorage, CustomOp2, D, DType, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{D, DType, Result, Tensor, bail};
 
 use super::math::exp;
-use super::matmul::{Right, Store, View, multiply};
+use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, values};
+use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
 
-/// Logits held at a time (16 MiB); at least [`LEAST_ROWS`] rows.
+/// Logits kept for the backward pass at most (64 MiB).
+const KEPT_LOGITS: usize = 1 << 24;
+/// Logits computed at a time where they are not kept (16 MiB); at least [`LEAST_ROWS`] rows.
 const MOST_LOGITS: usize = 1 << 22;
 const LEAST_ROWS: usize = 48;
 /// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
 const LOWEST: f32 = -1e4;
 
-/// Of the chosen tokens, both `[N]` and differentiable.
+/// Of the chosen tokens, both `[N]`.
 #[derive(Clone, Debug)]
 pub struct TokenLogprobs {
     /// log softmax(logits / temperature) at the target.
     pub logprobs: Tensor,
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
+    /// [N, V] where there was room for them.
+    logits: Option<Vec<f32>>,
 }
 
-impl TokenLogprobs {
-    fn from_columns(both: &Tensor) -> Result<Self> {
-        Ok(Self {
-            logprobs: both.narrow(1, 0, 1)?.squeeze(1)?,
-            entropies: both.narrow(1, 1, 1)?.squeeze(1)?,
-        })
-    }
+/// d loss / d score, one a token.
+#[derive(Clone, Copy, Debug)]
+pub struct LogprobGradients<'a> {
+    /// By the log-probabilities.
+    pub logprobs: &'a [f64],
+    /// By the entropies, where they enter the loss.
+    pub entropies: Option<&'a [f64]>,
 }
 
 /// log softmax(logits / temperature) at `token`: what is recorded when the token is sampled.
@@ -63,12 +65,135 @@ pub fn token_logprobs(
     if !has_kernels(hidden) {
         return token_logprobs_composed(hidden, head, targets, temperature);
     }
-    let op = Logprobs {
-        targets: targets.into(),
-        inverse_temperature: temperature.recip(),
+    let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
+    let mut score = |first: usize, logits: &[f32]| {
+        let rows = logits.chunks_exact(vocabulary).zip(&targets[first..]);
+        for (logits, &target) in rows {
+            let row = dispatch(Statistics::of(logits, temperature.recip()));
+            logprobs.push(row.logprob(logits[target as usize]));
+            entropies.push(row.entropy());
+        }
     };
-    let both = hidden.contiguous()?.apply_op2(&head.contiguous()?, op)?;
-    TokenLogprobs::from_columns(&both)
+    let logits = if rows * vocabulary <= KEPT_LOGITS {
+        let logits = all_logits(hidden, head)?;
+        score(0, &logits);
+        Some(logits)
+    } else {
+        for_chunks(hidden, head, |first, logits, _, _| score(first, logits))?;
+        None
+    };
+    Ok(TokenLogprobs {
+        logprobs: tensor(logprobs, rows)?,
+        entropies: tensor(entropies, rows)?,
+        logits,
+    })
+}
+
+/// The gradients of hidden states and head, from what [`token_logprobs`] found for the same arguments.
+pub fn token_logprobs_backward(
+    found: TokenLogprobs,
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    temperature: f32,
+    gradients: LogprobGradients<'_>,
+) -> Result<(Tensor, Tensor)> {
+    if !has_kernels(hidden) {
+        return backward_composed(hidden, head, targets, temperature, gradients);
+    }
+    let (vocabulary, width) = head.dims2()?;
+    let mut dhidden = vec![0.0; hidden.elem_count()];
+    let mut dhead = vec![0.0; head.elem_count()];
+    let mut add = |first: usize, logits: &mut [f32], hidden: &[f32], head: View<'_>| {
+        let rows = logits.len() / vocabulary;
+        for (i, logits) in logits.chunks_exact_mut(vocabulary).enumerate() {
+            dispatch(Gradient {
+                row: dispatch(Statistics::of(logits, temperature.recip())),
+                target: targets[first + i] as usize,
+                dlogprob: gradients.logprobs[first + i] as f32,
+                dentropy: gradients.entropies.map_or(0.0, |d| d[first + i] as f32),
+                logits,
+            });
+        }
+        let dlogits = View::new(logits, rows, vocabulary, vocabulary);
+        let into = &mut dhidden[first * width..];
+        multiply(dlogits, Right::Plain(head), into, width, Store::Overwrite);
+        let hidden = Right::Plain(View::new(hidden, rows, width, width));
+        multiply(
+            dlogits.transposed(),
+            hidden,
+            &mut dhead,
+            width,
+            Store::Accumulate,
+        );
+    };
+    match found.logits {
+        Some(mut logits) => read([hidden, head], |[hidden, head]| {
+            let head = View::new(head, vocabulary, width, width);
+            add(0, &mut logits, hidden, head);
+            Ok(())
+        })?,
+        None => for_chunks(hidden, head, add)?,
+    }
+    Ok((
+        tensor(dhidden, hidden.shape())?,
+        tensor(dhead, head.shape())?,
+    ))
+}
+
+fn backward_composed(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    temperature: f32,
+    gradients: LogprobGradients<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let rows = targets.len();
+    let none = vec![0.0; rows];
+    let both = [gradients.logprobs, gradients.entropies.unwrap_or(&none)].concat();
+    let wide = at_least_f32(&hidden.zeros_like()?)?.dtype();
+    let dboth = Tensor::from_vec(both, (2, rows), hidden.device())?.to_dtype(wide)?;
+    let [dhidden, dhead] = composed_backward([hidden, head], &dboth, |[hidden, head]| {
+        let found = token_logprobs_composed(hidden, head, targets, temperature)?;
+        Tensor::stack(&[found.logprobs, found.entropies], 0)
+    })?;
+    Ok((dhidden, dhead))
+}
+
+/// Logits [N, V] of all rows.
+fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
+    let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
+    read([hidden, head], |[hidden, head]| {
+        let head = View::new(head, vocabulary, width, width).transposed();
+        Ok(product(
+            View::new(hidden, rows, width, width),
+            Right::Plain(head),
+        ))
+    })
+}
+
+/// Calls `f` for one chunk of rows after the other, with the first row, the logits, the hidden states and the head.
+fn for_chunks(
+    hidden: &Tensor,
+    head: &Tensor,
+    mut f: impl FnMut(usize, &mut [f32], &[f32], View<'_>),
+) -> Result<()> {
+    let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
+    let chunk = (MOST_LOGITS / vocabulary).max(LEAST_ROWS).min(rows);
+    read([hidden, head], |[hidden, head]| {
+        let head = View::new(head, vocabulary, width, width);
+        let mut logits = vec![0.0; chunk * vocabulary];
+        for first in (0..rows).step_by(chunk.max(1)) {
+            let count = chunk.min(rows - first);
+            let hidden = &hidden[first * width..][..count * width];
+            let logits = &mut logits[..count * vocabulary];
+            let left = View::new(hidden, count, width, width);
+            let right = Right::Plain(head.transposed());
+            multiply(left, right, logits, vocabulary, Store::Overwrite);
+            f(first, logits, hidden, head);
+        }
+        Ok(())
+    })
 }
 
 /// The same from candle's operations, over all rows at once.
@@ -87,6 +212,7 @@ pub fn token_logprobs_composed(
     Ok(TokenLogprobs {
         logprobs: logprobs.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?,
         entropies: (logprobs.exp()? * &logprobs)?.sum(D::Minus1)?.neg()?,
+        logits: None,
     })
 }
 
@@ -158,104 +284,6 @@ impl Kernel for Statistics<'_> {
             log_sum: libm::log(f64::from(sum)) as f32,
             weighted: weighted.sum_lanes(),
         }
-    }
-}
-
-struct Logprobs {
-    targets: Arc<[u32]>,
-    inverse_temperature: f32,
-}
-
-impl Logprobs {
-    /// Calls `f` with the first row, the number of rows and the logits of one chunk after the other.
-    fn for_chunks(
-        &self,
-        hidden: &[f32],
-        head: View<'_>,
-        mut f: impl FnMut(usize, usize, &mut [f32]),
-    ) {
-        let (vocabulary, width) = head.shape();
-        let rows = self.targets.len();
-        let chunk = (MOST_LOGITS / vocabulary).max(LEAST_ROWS).min(rows);
-        let mut logits = vec![0.0; chunk * vocabulary];
-        for first in (0..rows).step_by(chunk.max(1)) {
-            let count = chunk.min(rows - first);
-            let hidden = View::new(&hidden[first * width..], count, width, width);
-            let right = Right::Plain(head.transposed());
-            let logits = &mut logits[..count * vocabulary];
-            multiply(hidden, right, logits, vocabulary, Store::Overwrite);
-            f(first, count, logits);
-        }
-    }
-}
-
-impl CustomOp2 for Logprobs {
-    fn name(&self) -> &'static str {
-        "token-logprobs"
-    }
-
-    /// [N, 2]: log-probability and entropy.
-    fn cpu_fwd(
-        &self,
-        hidden: &CpuStorage,
-        hidden_layout: &Layout,
-        head: &CpuStorage,
-        head_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (rows, width) = hidden_layout.shape().dims2()?;
-        let (vocabulary, head_width) = head_layout.shape().dims2()?;
-        if width != head_width {
-            bail!("token_logprobs: hidden states of {width} against a head of {head_width}");
-        }
-        let hidden = values(hidden, hidden_layout)?;
-        let head = View::new(values(head, head_layout)?, vocabulary, width, width);
-        let mut both = Vec::with_capacity(rows * 2);
-        self.for_chunks(hidden, head, |first, _, logits| {
-            let rows = logits.chunks_exact(vocabulary).zip(&self.targets[first..]);
-            for (logits, &target) in rows {
-                let row = dispatch(Statistics::of(logits, self.inverse_temperature));
-                both.extend([row.logprob(logits[target as usize]), row.entropy()]);
-            }
-        });
-        Ok((CpuStorage::F32(both), (rows, 2).into()))
-    }
-
-    fn bwd(
-        &self,
-        hidden: &Tensor,
-        head: &Tensor,
-        _both: &Tensor,
-        dboth: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (vocabulary, width) = head.dims2()?;
-        let (dhidden, dhead) = read([hidden, head, dboth], |[hidden, head, dboth]| {
-            let view = View::new(head, vocabulary, width, width);
-            let mut dhidden = vec![0.0; hidden.len()];
-            let mut dhead = vec![0.0; head.len()];
-            self.for_chunks(hidden, view, |first, count, logits| {
-                for (i, logits) in logits.chunks_exact_mut(vocabulary).enumerate() {
-                    let row = dispatch(Statistics::of(logits, self.inverse_temperature));
-                    dispatch(Gradient {
-                        row,
-                        target: self.targets[first + i] as usize,
-                        dlogprob: dboth[2 * (first + i)],
-                        dentropy: dboth[2 * (first + i) + 1],
-                        logits,
-                    });
-                }
-                let dlogits = View::new(logits, count, vocabulary, vocabulary);
-                let into = &mut dhidden[first * width..];
-                multiply(dlogits, Right::Plain(view), into, width, Store::Overwrite);
-                let rows = View::new(&hidden[first * width..], count, width, width);
-                let (left, right) = (dlogits.transposed(), Right::Plain(rows));
-                multiply(left, right, &mut dhead, width, Store::Accumulate);
-            });
-            Ok((dhidden, dhead))
-        })?;
-        Ok((
-            Some(Tensor::from_vec(dhidden, hidden.shape(), &Device::Cpu)?),
-            Some(Tensor::from_vec(dhead, head.shape(), &Device::Cpu)?),
-        ))
     }
 }
 

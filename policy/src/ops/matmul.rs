@@ -4,14 +4,21 @@
 //! (or at C's value when accumulating). Where k is split the accumulator travels through memory unrounded. So the bits do
 //! not change with the number of rows, the tile, the packing or the instruction set.
 //!
-//! One thread. Work is divided by panels of 32 columns; a pool would divide that loop and change no bit.
+//! One thread. Blocked as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a strip of B
+//! stays in the first-level cache while the rows of A pass.
 
-use super::simd::{Kernel, LANES, Simd, dispatch};
+mod tile;
+
+use super::simd::{Kernel, Simd, dispatch};
+pub(crate) use tile::multiply_strip;
+use tile::{Block, Left};
 
 /// Columns of a panel of B.
 pub(crate) const PANEL: usize = 32;
-/// Depth of a strip of B: 32 columns of it (64 KiB) stay in the second-level cache while the rows of A pass.
-const DEPTH: usize = 512;
+/// Depth of a strip of B: 32 columns of it are 32 KiB.
+const DEPTH: usize = 256;
+/// Rows of a strided A that are copied at a time: at that depth 960 KiB, in the second-level cache.
+const ROWS: usize = 960;
 
 /// A strided matrix of f32, read only.
 #[derive(Clone, Copy)]
@@ -42,11 +49,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Rows and columns.
-    pub(crate) fn shape(self) -> (usize, usize) {
-        (self.rows, self.cols)
-    }
-
     /// The transposed matrix, without a copy.
     pub(crate) fn transposed(self) -> Self {
         Self {
@@ -58,6 +60,16 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Rows `i0..i0 + rows` of columns `k0..k0 + depth`.
+    fn part(self, i0: usize, rows: usize, k0: usize, depth: usize) -> Self {
+        Self {
+            data: &self.data[i0 * self.row_stride + k0 * self.col_stride..],
+            rows,
+            cols: depth,
+            ..self
+        }
+    }
+
     /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros beyond the last column.
     fn pack_strip(self, k0: usize, depth: usize, n0: usize, strip: &mut [f32]) {
         let width = PANEL.min(self.cols - n0);
@@ -65,9 +77,13 @@ impl<'a> View<'a> {
             strip[..depth * PANEL].fill(0.0);
         }
         if self.col_stride == 1 {
-            for (k, row) in strip.chunks_exact_mut(PANEL).take(depth).enumerate() {
-                let start = (k0 + k) * self.row_stride + n0;
-                row[..width].copy_from_slice(&self.data[start..start + width]);
+            let (rows, _) = strip[..depth * PANEL].as_chunks_mut::<PANEL>();
+            for (k, row) in rows.iter_mut().enumerate() {
+                let from = &self.data[(k0 + k) * self.row_stride + n0..];
+                match from.first_chunk() {
+                    Some(whole) if width == PANEL => *row = *whole,
+                    _ => row[..width].copy_from_slice(&from[..width]),
+                }
             }
         } else {
             // In pieces of 16 rows, so that what is written stays in the first-level cache.
@@ -137,6 +153,17 @@ pub(crate) enum Store {
     Accumulate,
 }
 
+/// A B as a new row-major matrix.
+///
+/// # Panics
+/// Where the shapes do not fit.
+pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
+    let n = b.shape().1;
+    let mut c = vec![0.0; a.rows * n];
+    multiply(a, b, &mut c, n, Store::Overwrite);
+    c
+}
+
 /// C = A B, or C += A B; C is row-major [m, n], its rows `c_stride` apart.
 ///
 /// # Panics
@@ -176,163 +203,51 @@ impl Kernel for Multiply<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (k, n) = self.b.shape();
-        let mut scratch = match self.b {
+        let strided = self.a.col_stride != 1;
+        let most_rows = if strided { ROWS } else { self.a.rows };
+        let mut left = vec![
+            0.0;
+            if strided {
+                DEPTH.min(k) * ROWS.min(self.a.rows)
+            } else {
+                0
+            }
+        ];
+        let mut strip = match self.b {
             Right::Plain(_) => vec![0.0; DEPTH.min(k) * PANEL],
             Right::Packed(_) => Vec::new(),
         };
-        for n0 in (0..n).step_by(PANEL) {
-            let width = PANEL.min(n - n0);
+        for i0 in (0..self.a.rows).step_by(most_rows.max(1)) {
+            let rows = most_rows.min(self.a.rows - i0);
             for k0 in (0..k).step_by(DEPTH) {
                 let depth = DEPTH.min(k - k0);
-                let strip = match self.b {
-                    Right::Plain(view) => {
-                        view.pack_strip(k0, depth, n0, &mut scratch);
-                        &scratch[..depth * PANEL]
-                    }
-                    Right::Packed(packed) => &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL],
+                let a = self.a.part(i0, rows, k0, depth);
+                let a = if strided {
+                    Left::pack::<S>(a, &mut left)
+                } else {
+                    Left::Plain(a)
                 };
                 let carry = k0 > 0 || self.into == Store::Accumulate;
-                let block = Block {
-                    a: self.a,
-                    k0,
-                    depth,
-                    strip,
-                    carry,
-                };
-                block.run::<S>(&mut self.c[n0..], self.c_stride, width);
-            }
-        }
-    }
-}
-
-/// C [m, 32] = A times a strip `[k][32]` of B, or C += it with `carry`: [`multiply`] for a caller inside a kernel.
-#[inline(always)]
-pub(crate) fn multiply_strip<S: Simd>(
-    a: View<'_>,
-    strip: &[f32],
-    c: &mut [f32],
-    c_stride: usize,
-    carry: bool,
-) {
-    let block = Block {
-        a,
-        k0: 0,
-        depth: a.cols,
-        strip,
-        carry,
-    };
-    block.run::<S>(c, c_stride, PANEL);
-}
-
-/// All rows of A against one strip of B.
-struct Block<'a> {
-    a: View<'a>,
-    k0: usize,
-    depth: usize,
-    strip: &'a [f32],
-    carry: bool,
-}
-
-impl Block<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(&self, c: &mut [f32], c_stride: usize, width: usize) {
-        let mut edge = [0.0; 16 * PANEL];
-        for i0 in (0..self.a.rows).step_by(S::TILE_ROWS) {
-            let rows = S::TILE_ROWS.min(self.a.rows - i0);
-            let c = &mut c[i0 * c_stride..];
-            if width == PANEL {
-                self.rows::<S>(i0, rows, c, c_stride);
-                continue;
-            }
-            if self.carry {
-                for i in 0..rows {
-                    edge[i * PANEL..][..width].copy_from_slice(&c[i * c_stride..][..width]);
+                for n0 in (0..n).step_by(PANEL) {
+                    let strip = match self.b {
+                        Right::Plain(view) => {
+                            view.pack_strip(k0, depth, n0, &mut strip);
+                            &strip[..depth * PANEL]
+                        }
+                        Right::Packed(packed) => {
+                            &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL]
+                        }
+                    };
+                    let block = Block {
+                        a,
+                        rows,
+                        depth,
+                        strip,
+                        carry,
+                    };
+                    let c = &mut self.c[i0 * self.c_stride + n0..];
+                    block.run::<S>(c, self.c_stride, PANEL.min(n - n0));
                 }
-            }
-            self.rows::<S>(i0, rows, &mut edge, PANEL);
-            for i in 0..rows {
-                c[i * c_stride..][..width].copy_from_slice(&edge[i * PANEL..][..width]);
-            }
-        }
-    }
-
-    /// A tile of `rows` rows and 32 columns, with a constant number of rows.
-    #[inline(always)]
-    fn rows<S: Simd>(&self, i0: usize, rows: usize, c: &mut [f32], c_stride: usize) {
-        macro_rules! tiles {
-            ($($n:literal)*) => {
-                match rows {
-                    $($n if $n <= S::TILE_ROWS => self.tile::<S, $n>(i0, c, c_stride),)*
-                    _ => unreachable!("a tile has 1 to 12 rows: this is a bug"),
-                }
-            };
-        }
-        tiles!(12 11 10 9 8 7 6 5 4 3 2 1);
-    }
-
-    #[inline(always)]
-    fn tile<S: Simd, const ROWS: usize>(&self, i0: usize, c: &mut [f32], c_stride: usize) {
-        assert!((ROWS - 1) * c_stride + PANEL <= c.len());
-        assert!(self.depth * PANEL <= self.strip.len());
-        let start = i0 * self.a.row_stride + self.k0 * self.a.col_stride;
-        let last = start + (ROWS - 1) * self.a.row_stride + (self.depth - 1) * self.a.col_stride;
-        assert!(last < self.a.data.len());
-        // SAFETY: the three assertions bound the last element that is read of A and B, and read or written of C.
-        unsafe {
-            let a = self.a.data.as_ptr().add(start);
-            let strides = (self.a.row_stride, self.a.col_stride);
-            let b = self.strip.as_ptr();
-            let c = c.as_mut_ptr();
-            if S::TILE_VECTORS == 2 {
-                tile::<S, ROWS, 2>(a, strides, b, self.depth, c, c_stride, self.carry);
-            } else {
-                for half in [0, LANES] {
-                    let (b, c) = (b.add(half), c.add(half));
-                    tile::<S, ROWS, 1>(a, strides, b, self.depth, c, c_stride, self.carry);
-                }
-            }
-        }
-    }
-}
-
-/// ROWS x (16 VECTORS) elements of C, their accumulators in registers.
-///
-/// # Safety
-/// `a` reaches `ROWS` rows and `depth` columns at its strides, `b` holds `depth` rows of 32, `c` holds `ROWS` rows of
-/// 16 `VECTORS` values, `c_stride` apart.
-#[inline(always)]
-unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
-    a: *const f32,
-    (a_row, a_k): (usize, usize),
-    b: *const f32,
-    depth: usize,
-    c: *mut f32,
-    c_stride: usize,
-    carry: bool,
-) {
-    let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
-    // SAFETY: all offsets stay inside what the caller vouches for.
-    unsafe {
-        if carry {
-            for (i, row) in sums.iter_mut().enumerate() {
-                for (v, sum) in row.iter_mut().enumerate() {
-                    *sum = S::load(&*c.add(i * c_stride + v * LANES).cast());
-                }
-            }
-        }
-        for k in 0..depth {
-            let b: [S; VECTORS] =
-                std::array::from_fn(|v| S::load(&*b.add(k * PANEL + v * LANES).cast()));
-            for (i, row) in sums.iter_mut().enumerate() {
-                let a = S::splat(*a.add(i * a_row + k * a_k));
-                for (v, sum) in row.iter_mut().enumerate() {
-                    *sum = a.fma(b[v], *sum);
-                }
-            }
-        }
-        for (i, row) in sums.into_iter().enumerate() {
-            for (v, sum) in row.into_iter().enumerate() {
-                sum.store(&mut *c.add(i * c_stride + v * LANES).cast());
             }
         }
     }

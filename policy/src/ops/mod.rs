@@ -1,12 +1,14 @@
-//! The decoder's operations, each with a right gradient and with the same bits wherever it runs.
+//! The decoder's operations, each with its backward pass beside it and with the same bits wherever it runs.
 //!
 //! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
 //! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
 //! device or dtype it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
-//! the tests. Candle's fused norms, softmax and rotary embeddings are left out: they drop their gradient without a word.
+//! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
+//! drop their gradient without a word.
 
 mod attention;
 mod attention_kernel;
+mod embedding;
 mod kv_strips;
 mod linear;
 mod logprobs;
@@ -17,18 +19,24 @@ mod rope;
 mod simd;
 mod swiglu;
 
-pub use attention::{attention, attention_composed};
-pub use linear::{LinearWeight, linear, linear_composed};
-pub use logprobs::{TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_composed};
-pub use norm::{rms_norm, rms_norm_composed};
-pub use rope::{RopeTable, rope, rope_composed};
+pub use attention::{attention, attention_backward, attention_composed};
+pub use embedding::{add_rows, select_rows};
+pub use linear::{
+    LinearWeight, linear, linear_composed, linear_input_gradient, linear_weight_gradient,
+};
+pub use logprobs::{
+    LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
+    token_logprobs_composed,
+};
+pub use norm::{rms_norm, rms_norm_backward, rms_norm_composed};
+pub use rope::{RopeTable, rope, rope_backward, rope_composed};
 pub use simd::{InstructionSet, with_instruction_set};
-pub use swiglu::{swiglu, swiglu_composed};
+pub use swiglu::{swiglu, swiglu_backward, swiglu_composed};
 
 pub(crate) use attention::{attend_composed, cached_attention};
 pub(crate) use kv_strips::KvStrips;
 
-use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, bail};
 
 /// Whether the kernels serve this tensor: f32 on the CPU.
 fn has_kernels(x: &Tensor) -> bool {
@@ -40,14 +48,6 @@ fn at_least_f32(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::BF16 | DType::F16 => x.to_dtype(DType::F32),
         _ => Ok(x.clone()),
-    }
-}
-
-/// The values of a contiguous f32 storage.
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
-        None => bail!("a kernel was given a strided tensor: this is a bug"),
     }
 }
 
@@ -66,7 +66,37 @@ fn read<T, const N: usize>(
         let Storage::Cpu(storage) = &**storage else {
             bail!("a CPU kernel was given a tensor of another device: this is a bug");
         };
-        *slice = values(storage, layout)?;
+        *slice = match layout.contiguous_offsets() {
+            Some((start, end)) => &storage.as_slice::<f32>()?[start..end],
+            None => bail!("a kernel was given a strided tensor: this is a bug"),
+        };
     }
     f(slices)
+}
+
+/// What a kernel returns.
+fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(values, shape.into(), &Device::Cpu)
+}
+
+/// The gradients of `inputs` where `f` is a composition of candle's operations and `dy` the gradient of its result.
+fn composed_backward<const N: usize>(
+    inputs: [&Tensor; N],
+    dy: &Tensor,
+    f: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
+) -> Result<[Tensor; N]> {
+    let mut vars = Vec::with_capacity(N);
+    for input in inputs {
+        vars.push(Var::from_tensor(input)?);
+    }
+    let y = f(std::array::from_fn(|i| vars[i].as_tensor()))?;
+    let mut store = (y * dy)?.sum_all()?.backward()?;
+    let mut gradients = inputs.map(Tensor::clone);
+    for (gradient, var) in gradients.iter_mut().zip(&vars) {
+        *gradient = match store.remove(var) {
+            Some(gradient) => gradient,
+            None => var.zeros_like()?,
+        };
+    }
+    Ok(gradients)
 }

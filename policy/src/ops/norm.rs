@@ -2,20 +2,69 @@
 //!
 //! Invariant: a row's bits depend on that row and the weight alone.
 
-use candle_core::{CpuStorage, CustomOp2, D, Device, Layout, Result, Shape, Tensor};
+use candle_core::{D, Result, Tensor, bail};
 
 use super::math::{combine, combine3, sums};
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, values};
+use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
 
 /// x `[.., H]` / sqrt(mean(x²) + eps) * weight `[H]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if has_kernels(x) {
-        let op = RmsNorm { eps: eps as f32 };
-        x.contiguous()?.apply_op2(&weight.contiguous()?, op)
-    } else {
-        rms_norm_composed(x, weight, eps)
+    if !has_kernels(x) {
+        return rms_norm_composed(x, weight, eps);
     }
+    if x.dims().last() != Some(&weight.elem_count()) {
+        bail!("rms-norm: {x:?} against a weight {weight:?}");
+    }
+    let eps = eps as f32;
+    let y = read([x, weight], |[x, weight]| {
+        let mut y = vec![0.0; x.len()];
+        dispatch(Forward {
+            x,
+            weight,
+            eps,
+            y: &mut y,
+        });
+        Ok(y)
+    })?;
+    tensor(y, x.shape())
+}
+
+/// The gradients of x and of the weight; `skip`, the gradient of x that came another way, is added to the first.
+pub fn rms_norm_backward(
+    x: &Tensor,
+    weight: &Tensor,
+    eps: f64,
+    dy: &Tensor,
+    skip: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    if !has_kernels(x) {
+        let composed = |[x, weight]: [&Tensor; 2]| rms_norm_composed(x, weight, eps);
+        let [dx, dweight] = composed_backward([x, weight], dy, composed)?;
+        return Ok(match skip {
+            Some(skip) => ((dx + skip)?, dweight),
+            None => (dx, dweight),
+        });
+    }
+    let skips = skip.is_some();
+    let (dx, dweight) = read(
+        [x, weight, dy, skip.unwrap_or(dy)],
+        |[x, weight, dy, skip]| {
+            let mut dx = vec![0.0; x.len()];
+            let mut dweight = vec![0.0; weight.len()];
+            dispatch(Backward {
+                x,
+                weight,
+                dy,
+                skip: skips.then_some(skip),
+                eps: eps as f32,
+                dx: &mut dx,
+                dweight: &mut dweight,
+            });
+            Ok((dx, dweight))
+        },
+    )?;
+    Ok((tensor(dx, x.shape())?, tensor(dweight, weight.shape())?))
 }
 
 /// The same from candle's operations; half precision is widened to f32 inside.
@@ -24,69 +73,6 @@ pub fn rms_norm_composed(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean + eps)?.sqrt()?)?;
     normed.to_dtype(x.dtype())?.broadcast_mul(weight)
-}
-
-struct RmsNorm {
-    eps: f32,
-}
-
-impl CustomOp2 for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms-norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let x = values(x, x_layout)?;
-        let weight = values(weight, weight_layout)?;
-        if x_layout.dims().last() != Some(&weight.len()) {
-            candle_core::bail!(
-                "rms-norm: {:?} against a weight of {}",
-                x_layout.dims(),
-                weight.len()
-            );
-        }
-        let mut y = vec![0.0; x.len()];
-        dispatch(Forward {
-            x,
-            weight,
-            eps: self.eps,
-            y: &mut y,
-        });
-        Ok((CpuStorage::F32(y), x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (shape, width) = (x.shape(), weight.elem_count());
-        let (dx, dweight) = read([x, weight, dy], |[x, weight, dy]| {
-            let mut dx = vec![0.0; x.len()];
-            let mut dweight = vec![0.0; width];
-            dispatch(Backward {
-                x,
-                weight,
-                dy,
-                eps: self.eps,
-                dx: &mut dx,
-                dweight: &mut dweight,
-            });
-            Ok((dx, dweight))
-        })?;
-        Ok((
-            Some(Tensor::from_vec(dx, shape, &Device::Cpu)?),
-            Some(Tensor::from_vec(dweight, weight.shape(), &Device::Cpu)?),
-        ))
-    }
 }
 
 /// 1 / sqrt(mean(x²) + eps).
@@ -124,6 +110,7 @@ struct Backward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     dy: &'a [f32],
+    skip: Option<&'a [f32]>,
     eps: f32,
     dx: &'a mut [f32],
     dweight: &'a mut [f32],
@@ -138,7 +125,7 @@ impl Kernel for Backward<'_> {
         let width = self.weight.len();
         let mut scaled = vec![0.0; width];
         let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
-        for ((x, dy), dx) in rows.zip(self.dx.chunks_exact_mut(width)) {
+        for (i, ((x, dy), dx)) in rows.zip(self.dx.chunks_exact_mut(width)).enumerate() {
             let inverse = inverse_rms::<S>(x, self.eps);
             let lanes = S::splat(inverse);
             combine::<S>(dy, self.weight, &mut scaled, |dy, weight| dy.mul(weight));
@@ -147,6 +134,10 @@ impl Kernel for Backward<'_> {
             combine::<S>(&scaled, x, dx, |u, x| {
                 u.sub(x.mul(lanes).mul(mean)).mul(lanes)
             });
+            if let Some(skip) = self.skip {
+                let skip = &skip[i * width..][..width];
+                combine3::<S>(skip, skip, dx, |skip, _, dx| dx.add(skip));
+            }
             combine3::<S>(dy, x, self.dweight, |dy, x, sum| dy.fma(x.mul(lanes), sum));
         }
     }

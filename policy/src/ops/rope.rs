@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, RwLock};
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, values};
+use super::{at_least_f32, has_kernels, read, tensor};
 
 /// Sines and cosines of every position met so far.
 pub struct RopeTable {
@@ -62,78 +62,61 @@ impl RopeTable {
 
 /// Rotates x `[T, heads, D]` by the positions `[T]` of its tokens.
 pub fn rope(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
-    if !has_kernels(x) {
-        return rope_composed(x, table, positions);
-    }
-    let op = Rope {
-        turns: table.gather(positions).into(),
-        inverse: false,
-    };
-    x.contiguous()?.apply_op1(op)
+    turn(x, table, positions, false)
 }
 
-/// The same from candle's operations; half precision is widened to f32 inside.
+/// The gradient of x: the inverse rotation of dy.
+pub fn rope_backward(dy: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
+    turn(dy, table, positions, true)
+}
+
+/// [`rope`] from candle's operations; half precision is widened to f32 inside.
 pub fn rope_composed(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
+    turn_composed(x, table, positions, false)
+}
+
+fn turn(x: &Tensor, table: &RopeTable, positions: &[u32], inverse: bool) -> Result<Tensor> {
+    if !has_kernels(x) {
+        return turn_composed(x, table, positions, inverse);
+    }
+    let (tokens, heads, width) = x.dims3()?;
+    let turns = table.gather(positions);
+    if turns.len() != tokens * width {
+        bail!("rope: {:?} against {} turns", x.shape(), turns.len());
+    }
+    let y = read([x], |[x]| {
+        let mut y = vec![0.0; x.len()];
+        dispatch(Turn {
+            x,
+            turns: &turns,
+            heads,
+            half: width / 2,
+            inverse,
+            y: &mut y,
+        });
+        Ok(y)
+    })?;
+    tensor(y, x.shape())
+}
+
+fn turn_composed(
+    x: &Tensor,
+    table: &RopeTable,
+    positions: &[u32],
+    inverse: bool,
+) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let (tokens, _, width) = x.dims3()?;
     let turns = Tensor::from_vec(table.gather(positions), (tokens, 1, width), x.device())?;
     let turns = turns.to_dtype(wide.dtype())?;
-    let (cos, sin) = (
-        turns.narrow(2, 0, width / 2)?,
-        turns.narrow(2, width / 2, width / 2)?,
-    );
-    let (left, right) = (
-        wide.narrow(2, 0, width / 2)?,
-        wide.narrow(2, width / 2, width / 2)?,
-    );
+    let cos = turns.narrow(2, 0, width / 2)?;
+    let sin = turns.narrow(2, width / 2, width / 2)?;
+    let sin = if inverse { sin.neg()? } else { sin };
+    let left = wide.narrow(2, 0, width / 2)?;
+    let right = wide.narrow(2, width / 2, width / 2)?;
     let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
     let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
     Tensor::cat(&[turned_left, turned_right], 2)?.to_dtype(x.dtype())
-}
-
-struct Rope {
-    turns: Arc<[f32]>,
-    inverse: bool,
-}
-
-impl Rope {
-    fn turn(&self, x: &[f32], shape: &Shape) -> Result<Vec<f32>> {
-        let (tokens, heads, width) = shape.dims3()?;
-        if self.turns.len() != tokens * width {
-            candle_core::bail!("rope: {shape:?} against {} turns", self.turns.len());
-        }
-        let mut y = vec![0.0; x.len()];
-        dispatch(Turn {
-            x,
-            turns: &self.turns,
-            heads,
-            half: width / 2,
-            inverse: self.inverse,
-            y: &mut y,
-        });
-        Ok(y)
-    }
-}
-
-impl CustomOp1 for Rope {
-    fn name(&self) -> &'static str {
-        "rope"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let y = self.turn(values(x, layout)?, layout.shape())?;
-        Ok((CpuStorage::F32(y), layout.shape().clone()))
-    }
-
-    /// The inverse rotation of the gradient.
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let back = Self {
-            turns: Arc::clone(&self.turns),
-            inverse: true,
-        };
-        let dx = read([dy], |[dy]| back.turn(dy, x.shape()))?;
-        Ok(Some(Tensor::from_vec(dx, x.shape(), &Device::Cpu)?))
-    }
 }
 
 struct Turn<'a> {

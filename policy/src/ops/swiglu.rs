@@ -2,19 +2,30 @@
 //!
 //! Invariant: elementwise; silu(x) = x / (1 + e^-x) with the crate's own exponential.
 
-use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Tensor, bail};
 
-use super::math::{combine, combine3, sigmoid};
-use super::simd::{Kernel, Simd, dispatch};
-use super::{has_kernels, read, values};
+use super::math::{combine, sigmoid};
+use super::simd::{Kernel, LANES, Simd, dispatch};
+use super::{composed_backward, has_kernels, read, tensor};
 
 /// gate [T, I], up [T, I] → [T, I].
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    if has_kernels(gate) {
-        gate.contiguous()?.apply_op2(&up.contiguous()?, SwiGlu)
-    } else {
-        swiglu_composed(gate, up)
+    if !has_kernels(gate) {
+        return swiglu_composed(gate, up);
     }
+    if gate.shape() != up.shape() {
+        bail!("swiglu: gates {gate:?} for values {up:?}");
+    }
+    let out = read([gate, up], |[gate, up]| {
+        let mut out = vec![0.0; gate.len()];
+        dispatch(Forward {
+            gate,
+            up,
+            out: &mut out,
+        });
+        Ok(out)
+    })?;
+    tensor(out, gate.shape())
 }
 
 /// The same from candle's operations.
@@ -22,56 +33,26 @@ pub fn swiglu_composed(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     gate.silu()? * up
 }
 
-struct SwiGlu;
-
-impl CustomOp2 for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
+/// The gradients of gate and up.
+pub fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    if !has_kernels(gate) {
+        let composed = |[gate, up]: [&Tensor; 2]| swiglu_composed(gate, up);
+        let [dgate, dup] = composed_backward([gate, up], dout, composed)?;
+        return Ok((dgate, dup));
     }
-
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gate_layout: &Layout,
-        up: &CpuStorage,
-        up_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (gate, up) = (values(gate, gate_layout)?, values(up, up_layout)?);
-        if gate.len() != up.len() {
-            candle_core::bail!("swiglu: {} gates for {} values", gate.len(), up.len());
-        }
-        let mut out = vec![0.0; gate.len()];
-        dispatch(Forward {
+    let (dgate, dup) = read([gate, up, dout], |[gate, up, dout]| {
+        let mut dgate = vec![0.0; gate.len()];
+        let mut dup = vec![0.0; gate.len()];
+        dispatch(Backward {
             gate,
             up,
-            out: &mut out,
+            dout,
+            dgate: &mut dgate,
+            dup: &mut dup,
         });
-        Ok((CpuStorage::F32(out), gate_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        gate: &Tensor,
-        up: &Tensor,
-        _out: &Tensor,
-        dout: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dgate, dup) = read([gate, up, dout], |[gate, up, dout]| {
-            let mut dgate = dout.to_vec();
-            let mut dup = dout.to_vec();
-            dispatch(Backward {
-                gate,
-                up,
-                dgate: &mut dgate,
-                dup: &mut dup,
-            });
-            Ok((dgate, dup))
-        })?;
-        Ok((
-            Some(Tensor::from_vec(dgate, gate.shape(), &Device::Cpu)?),
-            Some(Tensor::from_vec(dup, up.shape(), &Device::Cpu)?),
-        ))
-    }
+        Ok((dgate, dup))
+    })?;
+    Ok((tensor(dgate, gate.shape())?, tensor(dup, up.shape())?))
 }
 
 struct Forward<'a> {
@@ -91,10 +72,10 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Turns two copies of the output's gradient into the gradients of gate and up.
 struct Backward<'a> {
     gate: &'a [f32],
     up: &'a [f32],
+    dout: &'a [f32],
     dgate: &'a mut [f32],
     dup: &'a mut [f32],
 }
@@ -106,13 +87,15 @@ impl Kernel for Backward<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let one = S::splat(1.0);
-        combine3::<S>(self.gate, self.up, self.dgate, |gate, up, d| {
+        let inputs = self.gate.chunks(LANES).zip(self.up.chunks(LANES));
+        let inputs = inputs.zip(self.dout.chunks(LANES));
+        let outputs = self.dgate.chunks_mut(LANES).zip(self.dup.chunks_mut(LANES));
+        for (((gate, up), dout), (dgate, dup)) in inputs.zip(outputs) {
+            let [gate, up, dout] = [gate, up, dout].map(|x| S::load_some(x, 0.0));
             let s = sigmoid(gate);
             let slope = gate.mul(s).fma(one.sub(s), s);
-            d.mul(up).mul(slope)
-        });
-        combine3::<S>(self.gate, self.up, self.dup, |gate, _, d| {
-            d.mul(gate.mul(sigmoid(gate)))
-        });
+            dout.mul(up).mul(slope).store_some(dgate);
+            dout.mul(gate.mul(s)).store_some(dup);
+        }
     }
 }

@@ -1,0 +1,295 @@
+//! One layer of the decoder, forward and backward.
+//!
+//! Invariant: forward returns every tensor that backward reads, so a caller keeps them, drops them, or runs forward again.
+
+use candle_core::Tensor;
+
+use super::{Gradients, Row, Source};
+use crate::config::{DecoderConfig, Family};
+use crate::error::{PolicyError, Result};
+use crate::kv_cache::LayerCache;
+use crate::ops::{self, LinearWeight, RopeTable};
+
+/// What all layers of one pass share.
+pub(super) struct Context<'a> {
+    pub(super) config: &'a DecoderConfig,
+    pub(super) rope: &'a RopeTable,
+    pub(super) rows: &'a [Row],
+    pub(super) positions: &'a [u32],
+}
+
+pub(super) struct Layer {
+    input_norm: Norm,
+    attention: Attention,
+    inner_norm: Norm,
+    gate: Projection,
+    up: Projection,
+    down: Projection,
+}
+
+/// What a layer's backward pass reads.
+pub(super) struct Activations {
+    input: Tensor,
+    normed: Tensor,
+    attention: AttentionActivations,
+    middle: Tensor,
+    inner_normed: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    inner: Tensor,
+}
+
+impl Layer {
+    pub(super) fn new(config: &DecoderConfig, source: &Source<'_>, layer: usize) -> Result<Self> {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let projection = |part: &str| Projection::new(source, &name(part), false);
+        Ok(Self {
+            input_norm: Norm::new(source, name("input_layernorm"))?,
+            attention: Attention::new(config, source, &name("self_attn"))?,
+            inner_norm: Norm::new(source, name("post_attention_layernorm"))?,
+            gate: projection("mlp.gate_proj")?,
+            up: projection("mlp.up_proj")?,
+            down: projection("mlp.down_proj")?,
+        })
+    }
+
+    /// x [T, hidden] → the same shape, and what was computed on the way.
+    pub(super) fn forward(
+        &self,
+        input: Tensor,
+        context: &Context<'_>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<(Tensor, Activations)> {
+        let eps = context.config.rms_norm_eps;
+        let normed = self.input_norm.forward(&input, eps)?;
+        let (mixed, attention) = self.attention.forward(&normed, context, cache)?;
+        let middle = (&input + mixed)?;
+        let inner_normed = self.inner_norm.forward(&middle, eps)?;
+        let gate = self.gate.forward(&inner_normed)?;
+        let up = self.up.forward(&inner_normed)?;
+        let inner = ops::swiglu(&gate, &up)?;
+        let output = (&middle + self.down.forward(&inner)?)?;
+        let activations = Activations {
+            input,
+            normed,
+            attention,
+            middle,
+            inner_normed,
+            gate,
+            up,
+            inner,
+        };
+        Ok((output, activations))
+    }
+
+    /// The gradient of the input, from that of the output; adds those of the weights.
+    pub(super) fn backward(
+        &self,
+        activations: &Activations,
+        doutput: &Tensor,
+        context: &Context<'_>,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor> {
+        let (a, eps) = (activations, context.config.rms_norm_eps);
+        let dinner = backward(&[(&self.down, doutput)], &a.inner, gradients)?;
+        let (dgate, dup) = ops::swiglu_backward(&a.gate, &a.up, &dinner)?;
+        let dnormed = backward(
+            &[(&self.gate, &dgate), (&self.up, &dup)],
+            &a.inner_normed,
+            gradients,
+        )?;
+        let dmiddle =
+            self.inner_norm
+                .backward(&a.middle, eps, &dnormed, Some(doutput), gradients)?;
+        let dnormed =
+            self.attention
+                .backward(&a.attention, &a.normed, &dmiddle, context, gradients)?;
+        self.input_norm
+            .backward(&a.input, eps, &dnormed, Some(&dmiddle), gradients)
+    }
+}
+
+struct Attention {
+    q: Projection,
+    k: Projection,
+    v: Projection,
+    o: Projection,
+    /// Norms over the width of a head, of queries and keys (Qwen3).
+    norms: Option<(Norm, Norm)>,
+}
+
+struct AttentionActivations {
+    /// Before the norms over heads, where the family has them.
+    bare: Option<(Tensor, Tensor)>,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mixed: Tensor,
+}
+
+impl Attention {
+    fn new(config: &DecoderConfig, source: &Source<'_>, name: &str) -> Result<Self> {
+        let projection =
+            |part: &str, bias| Projection::new(source, &format!("{name}.{part}"), bias);
+        let norm = |part: &str| Norm::new(source, format!("{name}.{part}"));
+        Ok(Self {
+            q: projection("q_proj", config.qkv_bias)?,
+            k: projection("k_proj", config.qkv_bias)?,
+            v: projection("v_proj", config.qkv_bias)?,
+            o: projection("o_proj", config.output_bias)?,
+            norms: match config.family {
+                Family::Qwen3 => Some((norm("q_norm")?, norm("k_norm")?)),
+                Family::Qwen2 | Family::Llama => None,
+            },
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        context: &Context<'_>,
+        cache: Option<&mut LayerCache>,
+    ) -> Result<(Tensor, AttentionActivations)> {
+        let config = context.config;
+        let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
+        let mut q = split(self.q.forward(x)?, config.heads)?;
+        let mut k = split(self.k.forward(x)?, config.kv_heads)?;
+        let v = split(self.v.forward(x)?, config.kv_heads)?;
+        let mut bare = None;
+        if let Some((q_norm, k_norm)) = &self.norms {
+            let normed = (
+                q_norm.forward(&q, config.rms_norm_eps)?,
+                k_norm.forward(&k, config.rms_norm_eps)?,
+            );
+            bare = Some((q, k));
+            (q, k) = normed;
+        }
+        let q = ops::rope(&q, context.rope, context.positions)?;
+        let k = ops::rope(&k, context.rope, context.positions)?;
+        let mixed = match cache {
+            Some(cache) => cache.attend(&q, &k, &v, context.rows)?,
+            None => ops::attention(&q, &k, &v, context.rows)?,
+        };
+        let output = self.o.forward(&mixed)?;
+        let activations = AttentionActivations {
+            bare,
+            q,
+            k,
+            v,
+            mixed,
+        };
+        Ok((output, activations))
+    }
+
+    fn backward(
+        &self,
+        activations: &AttentionActivations,
+        x: &Tensor,
+        doutput: &Tensor,
+        context: &Context<'_>,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor> {
+        let AttentionActivations { q, k, v, mixed, .. } = activations;
+        let dmixed = backward(&[(&self.o, doutput)], mixed, gradients)?;
+        let [dq, dk, dv] = ops::attention_backward(q, k, v, context.rows, mixed, &dmixed)?;
+        let mut dq = ops::rope_backward(&dq, context.rope, context.positions)?;
+        let mut dk = ops::rope_backward(&dk, context.rope, context.positions)?;
+        if let (Some((q_norm, k_norm)), Some((q, k))) = (&self.norms, &activations.bare) {
+            let eps = context.config.rms_norm_eps;
+            dq = q_norm.backward(q, eps, &dq, None, gradients)?;
+            dk = k_norm.backward(k, eps, &dk, None, gradients)?;
+        }
+        let flat = |x: Tensor| x.flatten_from(1);
+        let (dq, dk, dv) = (flat(dq)?, flat(dk)?, flat(dv)?);
+        backward(
+            &[(&self.q, &dq), (&self.k, &dk), (&self.v, &dv)],
+            x,
+            gradients,
+        )
+    }
+}
+
+/// A norm's weight.
+pub(super) struct Norm {
+    name: String,
+    weight: Tensor,
+}
+
+impl Norm {
+    /// The norm whose weight is `{name}.weight`.
+    pub(super) fn new(source: &Source<'_>, name: String) -> Result<Self> {
+        let name = format!("{name}.weight");
+        let weight = source.tensor(&name)?;
+        Ok(Self { name, weight })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor, eps: f64) -> Result<Tensor> {
+        Ok(ops::rms_norm(x, &self.weight, eps)?)
+    }
+
+    /// The gradient of x, `skip` included; adds that of the weight.
+    pub(super) fn backward(
+        &self,
+        x: &Tensor,
+        eps: f64,
+        dy: &Tensor,
+        skip: Option<&Tensor>,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor> {
+        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, skip)?;
+        gradients.set(&self.name, dweight);
+        Ok(dx)
+    }
+}
+
+/// A linear layer, with or without a bias.
+struct Projection {
+    name: String,
+    weight: LinearWeight,
+    bias: Option<Tensor>,
+}
+
+impl Projection {
+    fn new(source: &Source<'_>, name: &str, bias: bool) -> Result<Self> {
+        let weight = source.product(&source.tensor(&format!("{name}.weight"))?)?;
+        let bias = bias
+            .then(|| source.tensor(&format!("{name}.bias")))
+            .transpose()?;
+        Ok(Self {
+            name: name.to_owned(),
+            weight,
+            bias,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = ops::linear(x, &self.weight)?;
+        Ok(match &self.bias {
+            Some(bias) => y.broadcast_add(bias)?,
+            None => y,
+        })
+    }
+}
+
+/// The gradient of an x that several projections read, from those of their outputs; adds those of their weights.
+fn backward(
+    outputs: &[(&Projection, &Tensor)],
+    x: &Tensor,
+    gradients: &mut Gradients,
+) -> Result<Tensor> {
+    let mut products = Vec::with_capacity(outputs.len());
+    for (projection, dy) in outputs {
+        let LinearWeight::Tensor(weight) = &projection.weight else {
+            let reason = "a decoder built for sampling has no backward pass";
+            return Err(PolicyError::Usage(reason.to_owned()));
+        };
+        let name = &projection.name;
+        let dweight = ops::linear_weight_gradient(x, dy)?;
+        gradients.set(&format!("{name}.weight"), dweight);
+        if projection.bias.is_some() {
+            gradients.set(&format!("{name}.bias"), dy.sum(0)?);
+        }
+        products.push((*dy, weight));
+    }
+    Ok(ops::linear_input_gradient(&products)?)
+}

@@ -1,0 +1,268 @@
+//! The decoder: one forward pass over packed rows that trains and samples, and its backward pass.
+//!
+//! Invariant: rows of any length lie end to end without padding, and on the CPU in f32 what a row returns depends, bit for
+//! bit, on that row's tokens alone, whether they come in one piece, in chunks, or one by one through the [`KvCache`].
+
+mod layer;
+mod training;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::config::DecoderConfig;
+use crate::error::{PolicyError, Result};
+use crate::kv_cache::KvCache;
+use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
+use crate::weights::Weights;
+use layer::{Context, Layer, Norm};
+pub use training::{Gradients, Keep, Scored, TrainingPass};
+
+/// Tokens of several rows, laid end to end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackedRows {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// Their rows, in order.
+    pub rows: Vec<Row>,
+}
+
+/// One row of a packed batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Tokens of this row in the batch; at least 1.
+    pub len: usize,
+    /// Tokens before them: in the KV cache, or, without one, the first tokens of another row of the batch.
+    pub past: usize,
+    /// Slot of the KV cache; without one, the number of that other row. Not read there where `past` is 0.
+    pub slot: usize,
+}
+
+impl PackedRows {
+    /// Appends whole sequence, as training has them.
+    pub fn push(&mut self, tokens: &[u32]) {
+        self.push_cached(tokens, 0, 0);
+    }
+
+    /// Appends the rest of a sequence whose first `past` tokens are those of row `prefix`.
+    pub fn push_after(&mut self, tokens: &[u32], past: usize, prefix: usize) {
+        self.push_cached(tokens, past, prefix);
+    }
+
+    /// Appends the next tokens of the sequence in a slot that holds `past` tokens.
+    pub fn push_cached(&mut self, tokens: &[u32], past: usize, slot: usize) {
+        self.tokens.extend_from_slice(tokens);
+        self.rows.push(Row {
+            len: tokens.len(),
+            past,
+            slot,
+        });
+    }
+
+    fn check(&self, config: &DecoderConfig) -> Result<()> {
+        let total: usize = self.rows.iter().map(|row| row.len).sum();
+        if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
+            let (rows, tokens) = (self.rows.len(), self.tokens.len());
+            return Err(PolicyError::Usage(format!(
+                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is empty"
+            )));
+        }
+        match self
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= config.vocab_size)
+        {
+            Some(token) => Err(PolicyError::Usage(format!(
+                "token {token} is outside of the vocabulary of {}",
+                config.vocab_size
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Without a cache, a past is another row's beginning.
+    fn check_prefixes(&self) -> Result<()> {
+        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
+            let held = match self.rows[..index].get(row.slot) {
+                Some(prefix) if prefix.past == 0 => prefix.len,
+                _ => 0,
+            };
+            if row.past > held {
+                let (past, slot) = (row.past, row.slot);
+                return Err(PolicyError::Usage(format!(
+                    "row {index} has a past of {past} tokens; without a KV cache that holds it they must be those of an \
+                     earlier row without a past, and row {slot} has {held}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn positions(&self) -> Vec<u32> {
+        let positions = |row: &Row| (row.past as u32)..(row.past + row.len) as u32;
+        self.rows.iter().flat_map(positions).collect()
+    }
+}
+
+/// What a decoder is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// There is a backward pass.
+    Train,
+    /// The weights are laid out once for the kernels.
+    Sample,
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// A decoder of one of the supported families.
+pub struct Decoder {
+    config: DecoderConfig,
+    embedding: Tensor,
+    layers: Vec<Layer>,
+    norm: Norm,
+    /// The logits' weight [V, H] as training reads it, and as sampling does.
+    head: Tensor,
+    head_product: LinearWeight,
+    rope: Arc<RopeTable>,
+}
+
+impl Decoder {
+    /// Builds the decoder on the weights' device and in their dtype.
+    ///
+    /// # Errors
+    /// [`PolicyError::Tensor`] names a weight that is missing or misshaped.
+    pub fn new(config: &DecoderConfig, weights: &Weights, purpose: Use) -> Result<Self> {
+        let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
+        Self::build(config, weights, purpose, rope)
+    }
+
+    /// A decoder of the same shape with other weights.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_weights(&self, weights: &Weights, purpose: Use) -> Result<Self> {
+        Self::build(&self.config, weights, purpose, Arc::clone(&self.rope))
+    }
+
+    fn build(
+        config: &DecoderConfig,
+        weights: &Weights,
+        purpose: Use,
+        rope: Arc<RopeTable>,
+    ) -> Result<Self> {
+        let weights = weights.clone().fitted(config)?;
+        let source = Source {
+            weights: &weights,
+            purpose,
+        };
+        let embedding = source.tensor(EMBEDDING)?;
+        let head = match config.tie_word_embeddings {
+            true => embedding.clone(),
+            false => source.tensor(HEAD)?,
+        };
+        Ok(Self {
+            layers: (0..config.layers)
+                .map(|layer| Layer::new(config, &source, layer))
+                .collect::<Result<_>>()?,
+            norm: Norm::new(&source, "model.norm".to_owned())?,
+            head_product: source.product(&head)?,
+            rope,
+            config: config.clone(),
+            embedding,
+            head,
+        })
+    }
+
+    /// The decoder's shape.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> &Device {
+        self.embedding.device()
+    }
+
+    /// The dtype of the weights.
+    pub fn dtype(&self) -> DType {
+        self.embedding.dtype()
+    }
+
+    /// Runs T packed tokens → [T, hidden], after the final norm. With a cache, the rows' keys and values are appended to
+    /// their slots; without one, every row is a whole sequence or continues another.
+    ///
+    /// # Errors
+    /// [`PolicyError::Usage`] where rows, tokens and cache do not fit each other; nothing is changed then.
+    pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
+        batch.check(&self.config)?;
+        match &mut cache {
+            Some(cache) => cache.admit(&batch.rows)?,
+            None => batch.check_prefixes()?,
+        }
+        let positions = batch.positions();
+        let context = self.context(batch, &positions);
+        let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let cache = cache.as_mut().map(|cache| cache.layer(i));
+            (x, _) = layer.forward(x, &context, cache)?;
+        }
+        self.norm.forward(&x, self.config.rms_norm_eps)
+    }
+
+    fn context<'a>(&'a self, batch: &'a PackedRows, positions: &'a [u32]) -> Context<'a> {
+        Context {
+            config: &self.config,
+            rope: &self.rope,
+            rows: &batch.rows,
+            positions,
+        }
+    }
+
+    /// Logits [N, V] of hidden states [N, hidden].
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        Ok(ops::linear(hidden, &self.head_product)?)
+    }
+
+    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`; never holds more than 64 MiB of
+    /// logits.
+    ///
+    /// # Errors
+    /// Where the number of targets is not N, or one is outside of the vocabulary.
+    pub fn token_logprobs(
+        &self,
+        hidden: &Tensor,
+        targets: &[u32],
+        temperature: f32,
+    ) -> Result<TokenLogprobs> {
+        Ok(ops::token_logprobs(
+            hidden,
+            &self.head,
+            targets,
+            temperature,
+        )?)
+    }
+}
+
+/// Weights for a purpose.
+struct Source<'a> {
+    weights: &'a Weights,
+    purpose: Use,
+}
+
+impl Source<'_> {
+    fn tensor(&self, name: &str) -> Result<Tensor> {
+        Ok(self.weights.get(name)?.detach())
+    }
+
+    fn product(&self, weight: &Tensor) -> Result<LinearWeight> {
+        Ok(match self.purpose {
+            Use::Train => LinearWeight::Tensor(weight.clone()),
+            Use::Sample => LinearWeight::packed(weight)?,
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! A forward pass that is followed by its backward pass.
+//!
+//! Invariant: the scores are those of [`Decoder::forward`] and [`Decoder::token_logprobs`], bit for bit. The backward pass
+//! is spelled out layer by layer: no graph is kept, a layer's activations are freed as soon as it is done, and they may be
+//! computed again rather than kept.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+
+use super::layer::Activations;
+use super::{Decoder, EMBEDDING, HEAD, PackedRows};
+use crate::error::{PolicyError, Result};
+use crate::ops::{self, LogprobGradients, TokenLogprobs};
+
+/// What of a layer is kept for its backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Everything it reads.
+    #[default]
+    Activations,
+    /// Its input; the rest is computed again. Less memory for about a third more time.
+    Inputs,
+}
+
+/// Tokens that are scored.
+#[derive(Clone, Copy, Debug)]
+pub struct Scored<'a> {
+    /// For each: the packed position that predicts it.
+    pub predictors: &'a [u32],
+    /// For each: its id.
+    pub targets: &'a [u32],
+    /// Divides the logits.
+    pub temperature: f32,
+}
+
+/// The gradient of each weight, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Gradients(BTreeMap<String, Tensor>);
+
+impl Gradients {
+    pub(super) fn set(&mut self, name: &str, gradient: Tensor) {
+        self.0.insert(name.to_owned(), gradient);
+    }
+
+    /// The gradient of one weight.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.get(name)
+    }
+
+    /// Names and gradients, in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Refuses a weight that the backward pass forgot: it would silently never learn.
+    ///
+    /// # Errors
+    /// [`PolicyError::Tensor`] names it.
+    pub fn check<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<()> {
+        match names.find(|name| !self.0.contains_key(*name)) {
+            Some(name) => Err(PolicyError::tensor(
+                name,
+                "received no gradient: the backward pass misses it",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A forward pass over packed rows, and what its backward pass needs.
+pub struct TrainingPass<'a> {
+    decoder: &'a Decoder,
+    batch: &'a PackedRows,
+    scored: Scored<'a>,
+    layers: Vec<Kept>,
+    /// After the last layer, and after the final norm at the predictors.
+    output: Tensor,
+    hidden: Tensor,
+    found: TokenLogprobs,
+}
+
+enum Kept {
+    Activations(Box<Activations>),
+    Input(Tensor),
+}
+
+impl<'a> TrainingPass<'a> {
+    /// Runs `batch`, rows without a KV cache, and scores tokens of it.
+    ///
+    /// # Errors
+    /// [`PolicyError::Usage`] where rows and tokens do not fit each other; [`PolicyError::Tensor`] where a predictor or
+    /// target is out of range.
+    pub fn forward(
+        decoder: &'a Decoder,
+        batch: &'a PackedRows,
+        scored: Scored<'a>,
+        keep: Keep,
+    ) -> Result<Self> {
+        batch.check(&decoder.config)?;
+        batch.check_prefixes()?;
+        let positions = batch.positions();
+        let context = decoder.context(batch, &positions);
+        let mut layers = Vec::with_capacity(decoder.layers.len());
+        let mut x = ops::select_rows(&decoder.embedding, &batch.tokens)?;
+        for layer in &decoder.layers {
+            let input = x.clone();
+            let (output, activations) = layer.forward(x, &context, None)?;
+            layers.push(match keep {
+                Keep::Activations => Kept::Activations(Box::new(activations)),
+                Keep::Inputs => Kept::Input(input),
+            });
+            x = output;
+        }
+        let hidden = decoder.norm.forward(&x, decoder.config.rms_norm_eps)?;
+        let hidden = ops::select_rows(&hidden, scored.predictors)?;
+        let found = decoder.token_logprobs(&hidden, scored.targets, scored.temperature)?;
+        Ok(Self {
+            decoder,
+            batch,
+            scored,
+            layers,
+            output: x,
+            hidden,
+            found,
+        })
+    }
+
+    /// Log-probabilities and entropies of the scored tokens.
+    pub fn scores(&self) -> &TokenLogprobs {
+        &self.found
+    }
+
+    /// The gradient of every weight, from the derivatives of the loss by the scores.
+    ///
+    /// # Errors
+    /// [`PolicyError::Usage`] where the decoder was built for sampling.
+    pub fn backward(mut self, derivatives: LogprobGradients<'_>) -> Result<Gradients> {
+        let decoder = self.decoder;
+        let mut gradients = Gradients::default();
+        let (dhidden, dhead) = ops::token_logprobs_backward(
+            self.found,
+            &self.hidden,
+            &decoder.head,
+            self.scored.targets,
+            self.scored.temperature,
+            derivatives,
+        )?;
+        let dnormed = ops::add_rows(self.output.zeros_like()?, self.scored.predictors, &dhidden)?;
+        let eps = decoder.config.rms_norm_eps;
+        let mut dx = decoder
+            .norm
+            .backward(&self.output, eps, &dnormed, None, &mut gradients)?;
+        drop((dhidden, dnormed, self.output, self.hidden));
+        let positions = self.batch.positions();
+        let context = decoder.context(self.batch, &positions);
+        for layer in decoder.layers.iter().rev() {
+            let kept = self.layers.pop().expect("one a layer: this is a bug");
+            let activations = match kept {
+                Kept::Activations(activations) => *activations,
+                Kept::Input(input) => layer.forward(input, &context, None)?.1,
+            };
+            dx = layer.backward(&activations, &dx, &context, &mut gradients)?;
+        }
+        let dembedding = if decoder.config.tie_word_embeddings {
+            dhead
+        } else {
+            gradients.set(HEAD, dhead);
+            decoder.embedding.zeros_like()?
+        };
+        let dembedding = ops::add_rows(dembedding, &self.batch.tokens, &dx)?;
+        gradients.set(EMBEDDING, dembedding);
+        Ok(gradients)
+    }
+}

@@ -1,0 +1,62 @@
+//! Rows of a matrix by number, and back.
+//!
+//! Invariant: [`add_rows`] adds in the order of the numbers, on the CPU in one chain for each element.
+
+use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
+
+use super::has_kernels;
+
+/// The chosen rows of `x` [R, H] → [N, H].
+pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+    x.index_select(&Tensor::new(rows, x.device())?, 0)
+}
+
+/// `sum` [R, H] with the rows of `x` [N, H] added to those chosen. The memory of `sum` is used for the result.
+pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
+    if !has_kernels(&sum) {
+        return sum.index_add(&Tensor::new(rows, x.device())?, x, 0);
+    }
+    sum.inplace_op2(&x.contiguous()?, &AddRows { rows })?;
+    Ok(sum)
+}
+
+struct AddRows<'a> {
+    rows: &'a [u32],
+}
+
+impl InplaceOp2 for AddRows<'_> {
+    fn name(&self) -> &'static str {
+        "add-rows"
+    }
+
+    fn cpu_fwd(
+        &self,
+        sum: &mut CpuStorage,
+        sum_layout: &Layout,
+        x: &CpuStorage,
+        x_layout: &Layout,
+    ) -> Result<()> {
+        let (CpuStorage::F32(sum), CpuStorage::F32(x)) = (sum, x) else {
+            bail!("add-rows: a kernel was given another dtype: this is a bug");
+        };
+        let whole = (
+            sum_layout.contiguous_offsets(),
+            x_layout.contiguous_offsets(),
+        );
+        let (Some((start, end)), Some((x_start, x_end))) = whole else {
+            bail!("add-rows: a kernel was given a strided tensor: this is a bug");
+        };
+        let ((count, width), (added, x_width)) =
+            (sum_layout.shape().dims2()?, x_layout.shape().dims2()?);
+        let fits = self.rows.iter().all(|&row| (row as usize) < count);
+        if !fits || added != self.rows.len() || x_width != width {
+            bail!("add-rows: {added} rows of {x_width} do not fit {count} rows of {width}");
+        }
+        let sum = &mut sum[start..end];
+        for (&row, x) in self.rows.iter().zip(x[x_start..x_end].chunks_exact(width)) {
+            let sum = &mut sum[row as usize * width..][..width];
+            sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        }
+        Ok(())
+    }
+}
