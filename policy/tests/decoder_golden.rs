@@ -1,7 +1,4 @@
-//! The decoder against transformers (recorded) and against candle-transformers (run here).
-//!
-//! `golden/models/qwen3_tied` and the configs of all are part of the project; the other recorded models are read from
-//! `../shared/golden/models` where that folder exists.
+//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -13,10 +10,6 @@ use policy::{
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
-
-mod skip;
-
-use skip::reference;
 
 const CPU: Device = Device::Cpu;
 const TOLERANCE: f32 = 1e-4;
@@ -113,28 +106,20 @@ struct Golden {
 }
 
 impl Golden {
-    fn open(dir: &Path, config_file: &str) -> Self {
-        let text = std::fs::read_to_string(dir.join(config_file)).unwrap();
+    fn open(name: &str) -> Self {
+        let dir = folder(name);
+        let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
         let config = DecoderConfig::from_json(&text).unwrap();
-        let weights = Weights::load(dir, &config, &CPU, DType::F32).unwrap();
+        let weights = Weights::load(&dir, &config, &CPU, DType::F32).unwrap();
         Self {
-            dir: dir.to_path_buf(),
+            dir,
             config,
             weights,
         }
     }
 
-    /// Those at hand whose recorded cases are of the f32 format.
-    fn all() -> Vec<Self> {
-        let mut models = vec![Self::open(&own_models().join("qwen3_tied"), "config.json")];
-        for name in RECORDED {
-            let dir = reference(
-                &format!("models/{name}"),
-                "a recorded model of transformers",
-            );
-            models.extend(dir.map(|dir| Self::open(&dir, "config.json")));
-        }
-        models
+    fn all() -> impl Iterator<Item = Self> {
+        RECORDED.into_iter().map(Self::open)
     }
 
     fn cases(&self) -> Cases {
@@ -142,15 +127,13 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn expected(&self) -> Option<BTreeMap<String, Tensor>> {
-        let bytes = std::fs::read(self.dir.join("expected.safetensors")).ok()?;
+    fn expected(&self) -> BTreeMap<String, Tensor> {
+        let bytes = std::fs::read(self.dir.join("expected.safetensors")).unwrap();
         let weights = Weights::from_bytes(&bytes, &CPU, DType::F32).unwrap();
-        Some(
-            weights
-                .iter()
-                .map(|(name, tensor)| (name.to_owned(), tensor.clone()))
-                .collect(),
-        )
+        weights
+            .iter()
+            .map(|(name, tensor)| (name.to_owned(), tensor.clone()))
+            .collect()
     }
 
     fn decoder(&self, purpose: Use) -> Decoder {
@@ -158,8 +141,10 @@ impl Golden {
     }
 }
 
-fn own_models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models")
+fn folder(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/models")
+        .join(model)
 }
 
 fn close(found: f32, expected: f32, what: &str) {
@@ -170,9 +155,7 @@ fn close(found: f32, expected: f32, what: &str) {
 #[test]
 fn logits_are_those_of_transformers() {
     for model in Golden::all() {
-        let Some(expected) = model.expected() else {
-            continue;
-        };
+        let expected = model.expected();
         for purpose in [Use::Train, Use::Sample] {
             let decoder = model.decoder(purpose);
             for batch in model.cases().batches {
@@ -349,7 +332,7 @@ fn argmax(logits: &[f32]) -> u32 {
 fn the_older_config_layout_reads_alike() {
     for name in RECORDED {
         let read = |file: &str| {
-            let text = std::fs::read_to_string(own_models().join(name).join(file)).unwrap();
+            let text = std::fs::read_to_string(folder(name).join(file)).unwrap();
             DecoderConfig::from_json(&text).unwrap()
         };
         assert_eq!(read("config_v4.json"), read("config.json"), "{name}");
@@ -358,13 +341,10 @@ fn the_older_config_layout_reads_alike() {
 
 #[test]
 fn weights_stored_in_bf16_run_in_f32() {
-    let Some(dir) = reference("models/qwen3_tied_bf16", "a model stored in bf16") else {
-        return;
-    };
-    let model = Golden::open(&dir, "config.json");
-    let text = std::fs::read_to_string(dir.join("cases.json")).unwrap();
+    let model = Golden::open("qwen3_tied_bf16");
+    let text = std::fs::read_to_string(model.dir.join("cases.json")).unwrap();
     let cases: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let expected = model.expected().unwrap();
+    let expected = model.expected();
     let decoder = model.decoder(Use::Sample);
     for batch in cases["batches"].as_array().unwrap() {
         let read = |key: &str| serde_json::from_value::<Vec<Vec<u32>>>(batch[key].clone()).unwrap();
