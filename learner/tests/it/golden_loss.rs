@@ -1,12 +1,17 @@
 //! Advantages, losses, gradients and metrics against TRL 1.16.0's own output (`tests/golden/README.md`).
+//!
+//! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go back in f32. So every
+//! case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32, and to 1e-5 through the kernel to the logits.
 
+use candle_core::{Device, Tensor, Var};
 use learner::{
     advantage::{AdvantageSettings, advantages},
     loss::{
-        LossInput, LossSettings, LossStats, LossType, SamplerCorrection, SamplingStats, Scale,
-        loss, sampling_stats,
+        LossInput, LossOutput, LossSettings, LossStats, LossType, SamplerCorrection, SamplingStats,
+        Scale, loss, sampling_stats,
     },
 };
+use policy::ops::token_logprobs;
 use serde_json::Value;
 
 const CASES: &str = include_str!("../golden/grpo_cases.json");
@@ -150,6 +155,13 @@ impl Kept {
     fn pick_from(&self, value: &Value) -> Option<Vec<f64>> {
         matrix(value).map(|values| self.pick(&values))
     }
+
+    /// Of a table that begins with row `first`.
+    fn pick_at(&self, value: &Value, first: usize) -> Vec<f64> {
+        let values = matrix(value).unwrap();
+        let places = self.places.iter();
+        places.map(|&(row, t)| values[row - first][t]).collect()
+    }
 }
 
 /// TRL's divisors for one of its micro-batches.
@@ -181,100 +193,244 @@ fn scale(case: &Value, settings: &LossSettings, kept: &Kept) -> Scale {
     }
 }
 
+/// How exact the outputs must be.
+#[derive(Clone, Copy)]
+struct Tolerance {
+    values: f64,
+    metrics: f64,
+}
+
+const F64: Tolerance = Tolerance {
+    values: 1e-10,
+    metrics: 1e-9,
+};
+const F32: Tolerance = Tolerance {
+    values: 1e-5,
+    metrics: 1e-5,
+};
+
 #[test]
 fn losses_gradients_and_metrics_equal_trl() {
-    for case in cases() {
-        let settings = settings(&case["options"]);
-        let mask = matrix(&case["expected"]["loss_mask"]).unwrap();
-        let advantages = golden_advantages(&case).advantages;
-        let per_token = matrix(&case["inputs"]["advantages_override"])
-            .unwrap_or_else(|| advantages.iter().map(|a| vec![*a; mask[0].len()]).collect());
-        for micro in case["expected"]["micro_batches"].as_array().unwrap() {
-            let range: Vec<usize> = serde_json::from_value(micro["rows"].clone()).unwrap();
-            let kept = Kept::new(&mask, range[0], range[1]);
-            check_micro_batch(&case, micro, &settings, &kept, &per_token, range[0]);
+    let cases = cases();
+    assert_eq!(cases.len(), 132);
+    for case in cases {
+        for micro in micro_batches(&case) {
+            check_micro_batch(&micro, F64);
         }
-        check_sampling(&case, &settings, &mask);
+        check_sampling(&case);
     }
 }
 
-fn check_micro_batch(
-    case: &Value,
-    micro: &Value,
-    settings: &LossSettings,
-    kept: &Kept,
-    advantages: &[Vec<f64>],
-    first: usize,
-) {
-    let (id, inputs) = (&case["id"], &case["inputs"]);
-    let old = kept.pick_from(&inputs["old_per_token_logps"]);
-    let sampler = kept.pick_from(&inputs["sampling_per_token_logps"]);
-    let reference = kept.pick_from(&inputs["ref_per_token_logps"]);
-    let input = LossInput {
-        rows: &kept.rows,
-        logprobs: &kept.pick_from(&inputs["per_token_logps"]).unwrap(),
-        old: old.as_deref(),
-        sampler: sampler.as_deref(),
-        reference: reference.as_deref(),
-        entropies: &kept.pick_from(&inputs["entropies"]).unwrap(),
-        advantages: &kept.pick(advantages),
-    };
-    let scale = scale(case, settings, kept);
-    let got = loss(&input, settings, scale);
+#[test]
+fn losses_of_rounded_log_probs_equal_trl() {
+    for case in rounded_cases() {
+        for micro in micro_batches(&case) {
+            check_micro_batch(&micro, F32);
+        }
+    }
+}
 
-    let want = micro["loss"].as_f64().unwrap();
+/// Two logits a token, of which the first is the target's; the head is the identity.
+#[test]
+fn gradients_reach_the_logits_in_f32() {
+    for case in rounded_cases() {
+        for mut micro in micro_batches(&case) {
+            let logits = micro.inputs.logprobs.iter();
+            let logits: Vec<f32> = logits
+                .flat_map(|&l| [l as f32, (-l.exp_m1()).ln() as f32])
+                .collect();
+            let share_of_the_other: Vec<f64> = logits
+                .chunks(2)
+                .map(|two| f64::from(two[1]).exp())
+                .collect();
+            let found = through_the_kernel(&mut micro, &logits);
+            let wanted = micro
+                .kept
+                .pick_at(&micro.expected["grad_per_token_logps"], micro.first);
+            let wanted = wanted
+                .iter()
+                .zip(&share_of_the_other)
+                .map(|(g, share)| g * share);
+            let wanted: Vec<f64> = wanted.collect();
+            let largest = wanted.iter().fold(0.0_f64, |max, g| max.max(g.abs()));
+            for (found, wanted) in found.iter().zip(&wanted) {
+                let id = &case["id"];
+                assert!(
+                    close(*found, *wanted, 1e-5, largest),
+                    "{id}: {found} != {wanted}"
+                );
+            }
+        }
+    }
+}
+
+/// The loss's gradient by the targets' logits, by way of log-probabilities from the kernel and derivatives in f32.
+fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
+    let rows = logits.len() / 2;
+    if rows == 0 {
+        return Vec::new();
+    }
+    let cpu = &Device::Cpu;
+    let logits = Tensor::from_slice(logits, (rows, 2), cpu).unwrap();
+    let logits = Var::from_tensor(&logits).unwrap();
+    let head = Tensor::eye(2, candle_core::DType::F32, cpu).unwrap();
+    let scores = token_logprobs(&logits, &head, &vec![0; rows], 1.0)
+        .unwrap()
+        .logprobs;
+    let logprobs: Vec<f32> = scores.to_vec1().unwrap();
+    micro.inputs.logprobs = logprobs.into_iter().map(f64::from).collect();
+    let derivatives = micro.loss().d_logprobs;
+    let derivatives: Vec<f32> = derivatives.iter().map(|&d| d as f32).collect();
+    let surrogate = (scores * Tensor::new(derivatives, cpu).unwrap()).unwrap();
+    let gradients = surrogate.sum_all().unwrap().backward().unwrap();
+    let gradient = gradients.get(logits.as_tensor()).unwrap();
+    let gradient: Vec<Vec<f32>> = gradient.to_vec2().unwrap();
+    gradient.iter().map(|two| f64::from(two[0])).collect()
+}
+
+/// Log-probabilities as the decoder gives them. Cases with a ratio exactly at a clip bound are left out: rounded, it lies
+/// on either side.
+fn rounded_cases() -> Vec<Value> {
+    let mut cases = cases();
+    cases.retain(|case| {
+        let micro = case["expected"]["micro_batches"].as_array().unwrap();
+        let at_a_bound = |micro: &Value| !micro["grad_per_token_logps_inclusive_clamp"].is_null();
+        !micro.iter().any(at_a_bound)
+    });
+    assert_eq!(cases.len(), 127);
+    for case in &mut cases {
+        for name in [
+            "per_token_logps",
+            "old_per_token_logps",
+            "ref_per_token_logps",
+            "sampling_per_token_logps",
+        ] {
+            round(&mut case["inputs"][name]);
+        }
+    }
+    cases
+}
+
+fn round(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(round),
+        Value::Number(number) => *value = f64::from(number.as_f64().unwrap() as f32).into(),
+        _ => {}
+    }
+}
+
+/// One of a case's micro-batches: what goes into our loss and what came out of TRL's.
+struct Micro<'a> {
+    case: &'a Value,
+    expected: &'a Value,
+    settings: LossSettings,
+    kept: Kept,
+    /// Its first row in the case.
+    first: usize,
+    inputs: Inputs,
+}
+
+/// One value for each loss token.
+struct Inputs {
+    logprobs: Vec<f64>,
+    old: Option<Vec<f64>>,
+    sampler: Option<Vec<f64>>,
+    reference: Option<Vec<f64>>,
+    entropies: Vec<f64>,
+    advantages: Vec<f64>,
+}
+
+fn micro_batches<'a>(case: &'a Value) -> Vec<Micro<'a>> {
+    let inputs = &case["inputs"];
+    let mask = matrix(&case["expected"]["loss_mask"]).unwrap();
+    let advantages = golden_advantages(case).advantages;
+    let advantages = matrix(&inputs["advantages_override"])
+        .unwrap_or_else(|| advantages.iter().map(|a| vec![*a; mask[0].len()]).collect());
+    let micro = |expected: &'a Value| {
+        let range: Vec<usize> = serde_json::from_value(expected["rows"].clone()).unwrap();
+        let kept = Kept::new(&mask, range[0], range[1]);
+        let pick = |name: &str| kept.pick_from(&inputs[name]);
+        Micro {
+            case,
+            expected,
+            settings: settings(&case["options"]),
+            first: range[0],
+            inputs: Inputs {
+                logprobs: pick("per_token_logps").unwrap(),
+                old: pick("old_per_token_logps"),
+                sampler: pick("sampling_per_token_logps"),
+                reference: pick("ref_per_token_logps"),
+                entropies: pick("entropies").unwrap(),
+                advantages: kept.pick(&advantages),
+            },
+            kept,
+        }
+    };
+    let expected = case["expected"]["micro_batches"].as_array().unwrap();
+    expected.iter().map(micro).collect()
+}
+
+impl Micro<'_> {
+    fn loss(&self) -> LossOutput {
+        let inputs = &self.inputs;
+        let input = LossInput {
+            rows: &self.kept.rows,
+            logprobs: &inputs.logprobs,
+            old: inputs.old.as_deref(),
+            sampler: inputs.sampler.as_deref(),
+            reference: inputs.reference.as_deref(),
+            entropies: &inputs.entropies,
+            advantages: &inputs.advantages,
+        };
+        let scale = scale(self.case, &self.settings, &self.kept);
+        loss(&input, &self.settings, scale)
+    }
+}
+
+fn check_micro_batch(micro: &Micro<'_>, tolerance: Tolerance) {
+    let (id, got) = (&micro.case["id"], micro.loss());
+    let want = micro.expected["loss"].as_f64().unwrap();
     assert!(
-        close(got.loss, want, 1e-10, 1e-3),
+        close(got.loss, want, tolerance.values, 1e-3),
         "{id} loss: {} != {want}",
         got.loss
     );
-    check_gradient(
-        id,
-        micro,
-        "grad_per_token_logps",
-        kept,
-        &got.d_logprobs,
-        first,
-    );
-    if let Some(d_entropies) = &got.d_entropies {
-        check_gradient(id, micro, "grad_entropies", kept, d_entropies, first);
-    } else {
-        assert!(
-            micro["grad_entropies"].is_null(),
+    check_gradient(micro, "grad_per_token_logps", &got.d_logprobs, tolerance);
+    match &got.d_entropies {
+        Some(d_entropies) => check_gradient(micro, "grad_entropies", d_entropies, tolerance),
+        None => assert!(
+            micro.expected["grad_entropies"].is_null(),
             "{id}: no gradient of the entropies"
-        );
+        ),
     }
-    check_metrics(id, micro, settings, &got.stats, case);
+    check_metrics(micro, &got.stats, tolerance);
 }
 
-fn check_gradient(id: &Value, micro: &Value, name: &str, kept: &Kept, got: &[f64], first: usize) {
-    let want = matrix(&micro[name]).unwrap();
+fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: Tolerance) {
+    let id = &micro.case["id"];
+    let want = matrix(&micro.expected[name]).unwrap();
     let largest = want
         .iter()
         .flatten()
         .fold(0.0_f64, |max, g| max.max(g.abs()));
     let mut expected_elsewhere = want.clone();
-    for (&(row, t), got) in kept.places.iter().zip(got) {
-        let want = want[row - first][t];
-        expected_elsewhere[row - first][t] = 0.0;
+    for (&(row, t), got) in micro.kept.places.iter().zip(got) {
+        let row = row - micro.first;
+        expected_elsewhere[row][t] = 0.0;
         assert!(
-            close(*got, want, 1e-10, largest),
-            "{id} {name} [{row},{t}]: {got} != {want}"
+            close(*got, want[row][t], tolerance.values, largest),
+            "{id} {name} [{row},{t}]: {got} != {}",
+            want[row][t]
         );
     }
     let elsewhere = expected_elsewhere.iter().flatten().all(|g| *g == 0.0);
     assert!(elsewhere, "{id} {name}: TRL has gradient on a masked token");
 }
 
-fn check_metrics(
-    id: &Value,
-    micro: &Value,
-    settings: &LossSettings,
-    stats: &LossStats,
-    case: &Value,
-) {
+fn check_metrics(micro: &Micro<'_>, stats: &LossStats, tolerance: Tolerance) {
+    let (id, options) = (&micro.case["id"], &micro.case["options"]);
     let got = stats.metrics();
-    for (name, want) in micro["metrics"].as_object().unwrap() {
+    for (name, want) in micro.expected["metrics"].as_object().unwrap() {
         if name == "entropy_coef" {
             continue;
         }
@@ -283,15 +439,18 @@ fn check_metrics(
             continue;
         };
         let by_rows = !matches!(
-            settings.loss_type,
+            micro.settings.loss_type,
             LossType::Dapo | LossType::Cispo | LossType::Vespo
         );
         if name == "policy_loss" && by_rows {
-            want /= case["options"]["gradient_accumulation_steps"]
-                .as_f64()
-                .unwrap();
+            want /= options["gradient_accumulation_steps"].as_f64().unwrap();
         }
-        let tolerance = if name.contains("clip") { 1e-6 } else { 1e-9 };
+        // TRL's shares are f32.
+        let tolerance = if name.contains("clip") {
+            1e-6
+        } else {
+            tolerance.metrics
+        };
         let value = got
             .get(name)
             .unwrap_or_else(|| panic!("{id}: no metric {name}"));
@@ -302,18 +461,20 @@ fn check_metrics(
     }
 }
 
-fn check_sampling(case: &Value, settings: &LossSettings, mask: &[Vec<f64>]) {
+fn check_sampling(case: &Value) {
+    let settings = settings(&case["options"]);
+    let mask = matrix(&case["expected"]["loss_mask"]).unwrap();
     if settings.sampler_correction == SamplerCorrection::Off {
         return;
     }
-    let kept = Kept::new(mask, 0, mask.len());
+    let kept = Kept::new(&mask, 0, mask.len());
     let old = kept
         .pick_from(&case["inputs"]["old_per_token_logps"])
         .unwrap();
     let sampler = kept
         .pick_from(&case["inputs"]["sampling_per_token_logps"])
         .unwrap();
-    let stats: SamplingStats = sampling_stats(&old, &sampler, &kept.rows, settings);
+    let stats: SamplingStats = sampling_stats(&old, &sampler, &kept.rows, &settings);
     for (name, got) in stats.metrics() {
         let want = case["expected"]["generation_metrics"][&name]
             .as_f64()
