@@ -49,6 +49,12 @@ fn chat(folder: &Path, name: &str) -> Chat {
     .unwrap()
 }
 
+/// Without thinking and with it.
+fn by_thinking(folder: &Path, name: &str) -> [Chat; 2] {
+    let chat = chat(folder, name);
+    [chat.clone(), chat.with_thinking(true)]
+}
+
 #[test]
 fn ids_agree_with_transformers() {
     let Some(folder) = folder() else { return };
@@ -125,11 +131,10 @@ fn tool_suffixes_agree_with_trl() {
     let Some(folder) = folder() else { return };
     let cases = golden("tool_suffix.json");
     let cases = cases["cases"].as_array().unwrap();
-    let chats = BTreeMap::from(TEMPLATES.map(|name| (name, chat(folder, name))));
+    let chats = BTreeMap::from(TEMPLATES.map(|name| (name, by_thinking(folder, name))));
     for case in cases {
-        let chat = chats[case["template"].as_str().unwrap()].clone();
         let thinking = case["chat_template_kwargs"]["enable_thinking"] != false;
-        let chat = chat.with_thinking(thinking);
+        let chat = &chats[case["template"].as_str().unwrap()][usize::from(thinking)];
         let messages: Vec<Message> = serde_json::from_value(case["tool_messages"].clone()).unwrap();
         let suffix = chat.tool_suffix_ids(&messages).unwrap();
         match case["expected"].get("suffix_ids") {
@@ -138,7 +143,7 @@ fn tool_suffixes_agree_with_trl() {
             // from the turn itself, which gives the tokens of the training template.
             None => {
                 assert!(!chat.is_prefix_preserving().unwrap(), "{}", case["id"]);
-                let training = chats["trl_qwen3_training"].clone().with_thinking(thinking);
+                let training = &chats["trl_qwen3_training"][usize::from(thinking)];
                 assert_eq!(
                     suffix,
                     training.tool_suffix_ids(&messages).unwrap(),
@@ -167,13 +172,12 @@ fn templates_that_rewrite_the_past_are_told_as_by_trl() {
 fn episodes_agree_with_trl_s_tool_loop() {
     let Some(folder) = folder() else { return };
     let golden = golden("tool_loop.json");
-    let training = chat(folder, "trl_qwen3_training");
+    let training = by_thinking(folder, "trl_qwen3_training");
     let mut rows = 0;
     for case in golden["cases"].as_array().unwrap() {
         let thinking = case["chat_template_kwargs"]["enable_thinking"] != false;
-        let chat = training.clone().with_thinking(thinking);
         for row in 0..case["prompts"].as_array().unwrap().len() {
-            check_episode(&chat, case, row);
+            check_episode(&training[usize::from(thinking)], case, row);
             rows += 1;
         }
     }

@@ -225,20 +225,47 @@ fn loss_and_gradients_are_those_of_transformers() {
     }
 }
 
-fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
-    let expected = &batch.cross_entropy;
+/// One batch of one model has its gradients recorded whole.
+#[test]
+fn every_value_of_the_gradients_is_that_of_transformers() {
+    let model = Golden::open("qwen3_tied");
+    let vars = model.weights.trainable().unwrap();
+    let decoder = Decoder::new(&model.config, &vars.view(), Use::Train).unwrap();
+    let cases = model.cases();
+    let batch = cases
+        .batches
+        .iter()
+        .find(|b| b.name == "right_pad")
+        .unwrap();
+    let gradients = cross_entropy(&decoder, batch).backward().unwrap();
+    let expected = model.expected();
+    for (name, var) in vars.iter() {
+        let expected = flat(&expected[&format!("right_pad.grad.{name}")]);
+        let found = flat(gradients.get(var).unwrap());
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let norm = batch.cross_entropy.grads[name].l2;
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let error = (found - expected).abs();
+            assert!(error <= 1e-4 * norm, "{name}[{at}]: {found} for {expected}");
+        }
+    }
+}
+
+fn flat(tensor: &Tensor) -> Vec<f64> {
+    let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+    flat.to_vec1().unwrap()
+}
+
+fn cross_entropy(decoder: &Decoder, batch: &Batch) -> Tensor {
     let packed = batch.packed();
     let mut chosen = Vec::new();
-    for pair in batch
-        .places()
-        .windows(2)
-        .filter(|pair| pair[0].0 == pair[1].0)
-    {
-        if expected.loss_mask[pair[1].0][pair[1].1] == 1 {
+    let places = batch.places();
+    for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        if batch.cross_entropy.loss_mask[pair[1].0][pair[1].1] == 1 {
             chosen.push(pair[0].2 as u32);
         }
     }
-    assert_eq!(chosen.len(), expected.n_tokens);
+    assert_eq!(chosen.len(), batch.cross_entropy.n_tokens);
     let targets: Vec<u32> = chosen
         .iter()
         .map(|&at| packed.tokens[at as usize + 1])
@@ -247,11 +274,13 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
     let hidden = hidden
         .index_select(&Tensor::new(chosen, &CPU).unwrap(), 0)
         .unwrap();
-    let logprobs = decoder
-        .token_logprobs(&hidden, &targets, 1.0)
-        .unwrap()
-        .logprobs;
-    let loss = logprobs.mean_all().unwrap().neg().unwrap();
+    let scores = decoder.token_logprobs(&hidden, &targets, 1.0).unwrap();
+    scores.logprobs.mean_all().unwrap().neg().unwrap()
+}
+
+fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
+    let expected = &batch.cross_entropy;
+    let loss = cross_entropy(decoder, batch);
     let found = loss.to_scalar::<f32>().unwrap();
     assert!(
         (found - expected.loss).abs() <= 2e-5,
@@ -264,8 +293,7 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
     let mut total = 0.0;
     for (name, var) in vars.iter() {
         let expected = &expected.grads[name];
-        let gradient = gradients.get(var).unwrap().flatten_all().unwrap();
-        let gradient: Vec<f64> = gradient.to_dtype(DType::F64).unwrap().to_vec1().unwrap();
+        let gradient = flat(gradients.get(var).unwrap());
         let squares: f64 = gradient.iter().map(|g| g * g).sum();
         total += squares;
         let error = (squares.sqrt() - expected.l2).abs();

