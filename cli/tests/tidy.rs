@@ -31,6 +31,7 @@ const PURE: &[&str] = &[
     "learner/src/batch.rs",
     "learner/src/loss.rs",
     "policy/src/chat.rs",
+    "policy/src/gguf/mod.rs",
     "policy/src/sampling.rs",
 ];
 

@@ -14,6 +14,7 @@ use learner::{
     config::RatioAgainst,
     group::{Group, GroupRules},
     loss::{LossSettings, LossType, SamplerCorrection},
+    metrics::Metrics,
     network::{Network, Pass},
     optimizer::Parameter,
     trainer::{StepGroups, Trainer},
@@ -191,9 +192,28 @@ fn replay(run: &Value) -> Trainer {
         if steps[0]["micro_batches"].as_array().unwrap().len() == 1 {
             check("entropy", 1e-4, 0.0);
             check("kl", 1e-5, 1e-3);
+            for name in want.as_object().unwrap().keys() {
+                if name.starts_with("clip_ratio") {
+                    check(name, 1e-6, 0.0);
+                }
+            }
         }
+        check_rollouts(&metrics, &steps[0]["logs"]);
     }
     trainer
+}
+
+/// What a batch's first update logs of its completions and rewards, in f32. (`num_tokens` leaves out tool results there.)
+fn check_rollouts(metrics: &Metrics, logs: &Value) {
+    const REWARDS: [&str; 3] = ["reward", "reward_std", "frac_reward_zero_std"];
+    let mut checked = 0;
+    for (name, want) in logs.as_object().unwrap() {
+        if name.starts_with("completions/") || REWARDS.contains(&name.as_str()) {
+            assert_close(name, metrics[name], want.as_f64().unwrap(), 1e-6, 1e-6);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 10);
 }
 
 /// Log-probabilities and entropies of every token as TRL's model gave them before the step's first update.

@@ -57,11 +57,16 @@ impl<'a> Metadata<'a> {
     /// A number of the shape. f32 as its shortest decimal, which is what the model's own config.json says.
     pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
         let key = self.key(name);
-        match self.values.get(&key) {
-            None => Ok(None),
-            Some(&Value::F32(x)) if x.is_finite() => Ok(x.to_string().parse().ok()),
-            Some(&Value::F64(x)) if x.is_finite() => Ok(Some(x)),
-            Some(_) => Err(refused(&key, "is no finite number")),
+        let number = match self.values.get(&key) {
+            None => return Ok(None),
+            Some(Value::F32(x)) => x.to_string().parse().unwrap_or(f64::NAN),
+            Some(Value::F64(x)) => *x,
+            Some(_) => f64::NAN,
+        };
+        if number.is_finite() {
+            Ok(Some(number))
+        } else {
+            Err(refused(&key, "is no finite number"))
         }
     }
 

@@ -37,9 +37,11 @@ pub(super) fn weights(bytes: &[u8], content: &Content, config: &DecoderConfig) -
     let mut read = Vec::new();
     for (name, shape) in config.shapes() {
         let source = source(&name);
-        let tensor = tensor(bytes, content, &source, &shape)?;
-        let heads = interleaved_heads(&name, config);
-        let tensor = heads.map_or(Ok(tensor.clone()), |heads| in_halves(&tensor, heads))?;
+        let stored = dequantised(bytes, content, &source, &shape)?;
+        let tensor = match interleaved_heads(&name, config) {
+            Some(heads) => in_halves(&stored, heads)?,
+            None => stored,
+        };
         tensors.insert(name, tensor);
         read.push(source);
     }
@@ -82,7 +84,7 @@ fn check_sizes(file_bytes: usize, content: &Content) -> Result<()> {
     Ok(())
 }
 
-fn tensor(bytes: &[u8], content: &Content, name: &str, shape: &[usize]) -> Result<Tensor> {
+fn dequantised(bytes: &[u8], content: &Content, name: &str, shape: &[usize]) -> Result<Tensor> {
     let info = info(content, name)?;
     let found = info.shape.dims();
     if found != shape {
