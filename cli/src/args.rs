@@ -35,6 +35,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Write a run's trajectories as JSON lines: messages and tools as OpenAI spells them, tokens, masks, log-probabilities.
     Trajectories(TrajectoriesArgs),
+    /// Turn a GGUF file (llama, qwen2, qwen3) into a Hugging Face model folder for --model.
+    ImportGguf(ImportGgufArgs),
     /// Build, check or describe data.
     #[command(subcommand)]
     Data(DataCommand),
@@ -229,6 +231,15 @@ pub struct TrajectoriesArgs {
     /// The file to write; without it stdout.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+}
+
+/// Arguments of `sqlenv import-gguf`.
+#[derive(Clone, Debug, Parser)]
+pub struct ImportGgufArgs {
+    /// The GGUF file; quantised weights become f32.
+    pub file: PathBuf,
+    /// The model folder to write.
+    pub out: PathBuf,
 }
 
 /// Commands on data.

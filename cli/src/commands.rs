@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, BenchCommand, Command, TrainArgs},
-    bench, data_command, doctor, eval_command, play_command,
+    bench, data_command, doctor, eval_command, import_gguf, play_command,
     progress::Progress,
     report, roles,
     shutdown::{self, Interrupted},
@@ -75,6 +75,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
             ))?;
         }
         Command::Trajectories(args) => trajectories::write(&args)?,
+        Command::ImportGguf(args) => import_gguf::import_gguf(&args)?,
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,

@@ -31,6 +31,7 @@ const PURE: &[&str] = &[
     "learner/src/batch.rs",
     "learner/src/loss.rs",
     "policy/src/chat.rs",
+    "policy/src/gguf/mod.rs",
     "policy/src/sampling.rs",
 ];
 
@@ -76,6 +77,21 @@ fn pure_files_stay_pure() {
             "std::net",
         ] {
             assert!(!code.contains(banned), "{file} mentions {banned}");
+        }
+    }
+}
+
+/// Tokens are the truth: the learner has nothing to render or tokenise with.
+#[test]
+fn the_learner_reads_and_writes_no_text() {
+    for file in fs::read_dir(root().join("learner/src")).unwrap() {
+        let path = file.unwrap().path();
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        for banned in ["Chat", ".chat", "tokenizer", "Template", ".render("] {
+            let path = path.display();
+            assert!(!text.contains(banned), "{path} mentions {banned}");
         }
     }
 }

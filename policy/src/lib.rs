@@ -7,6 +7,7 @@ mod chat;
 mod config;
 mod decoder;
 mod error;
+pub mod gguf;
 mod kv_cache;
 mod model;
 pub mod ops;

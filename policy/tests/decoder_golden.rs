@@ -1,7 +1,4 @@
-//! The decoder against transformers (recorded) and against candle-transformers (run here).
-//!
-//! `golden/models/qwen3_tied` and the configs of all are part of the project; the other recorded models are read from
-//! `../shared/golden/models` where that folder exists.
+//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -13,10 +10,6 @@ use policy::{
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
-
-mod skip;
-
-use skip::reference;
 
 const CPU: Device = Device::Cpu;
 const TOLERANCE: f32 = 1e-4;
@@ -113,28 +106,20 @@ struct Golden {
 }
 
 impl Golden {
-    fn open(dir: &Path, config_file: &str) -> Self {
-        let text = std::fs::read_to_string(dir.join(config_file)).unwrap();
+    fn open(name: &str) -> Self {
+        let dir = folder(name);
+        let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
         let config = DecoderConfig::from_json(&text).unwrap();
-        let weights = Weights::load(dir, &config, &CPU, DType::F32).unwrap();
+        let weights = Weights::load(&dir, &config, &CPU, DType::F32).unwrap();
         Self {
-            dir: dir.to_path_buf(),
+            dir,
             config,
             weights,
         }
     }
 
-    /// Those at hand whose recorded cases are of the f32 format.
-    fn all() -> Vec<Self> {
-        let mut models = vec![Self::open(&own_models().join("qwen3_tied"), "config.json")];
-        for name in RECORDED {
-            let dir = reference(
-                &format!("models/{name}"),
-                "a recorded model of transformers",
-            );
-            models.extend(dir.map(|dir| Self::open(&dir, "config.json")));
-        }
-        models
+    fn all() -> impl Iterator<Item = Self> {
+        RECORDED.into_iter().map(Self::open)
     }
 
     fn cases(&self) -> Cases {
@@ -142,15 +127,13 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn expected(&self) -> Option<BTreeMap<String, Tensor>> {
-        let bytes = std::fs::read(self.dir.join("expected.safetensors")).ok()?;
+    fn expected(&self) -> BTreeMap<String, Tensor> {
+        let bytes = std::fs::read(self.dir.join("expected.safetensors")).unwrap();
         let weights = Weights::from_bytes(&bytes, &CPU, DType::F32).unwrap();
-        Some(
-            weights
-                .iter()
-                .map(|(name, tensor)| (name.to_owned(), tensor.clone()))
-                .collect(),
-        )
+        weights
+            .iter()
+            .map(|(name, tensor)| (name.to_owned(), tensor.clone()))
+            .collect()
     }
 
     fn decoder(&self, purpose: Use) -> Decoder {
@@ -158,8 +141,10 @@ impl Golden {
     }
 }
 
-fn own_models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models")
+fn folder(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/models")
+        .join(model)
 }
 
 fn close(found: f32, expected: f32, what: &str) {
@@ -170,9 +155,7 @@ fn close(found: f32, expected: f32, what: &str) {
 #[test]
 fn logits_are_those_of_transformers() {
     for model in Golden::all() {
-        let Some(expected) = model.expected() else {
-            continue;
-        };
+        let expected = model.expected();
         for purpose in [Use::Train, Use::Sample] {
             let decoder = model.decoder(purpose);
             for batch in model.cases().batches {
@@ -242,20 +225,47 @@ fn loss_and_gradients_are_those_of_transformers() {
     }
 }
 
-fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
-    let expected = &batch.cross_entropy;
+/// One batch of one model has its gradients recorded whole.
+#[test]
+fn every_value_of_the_gradients_is_that_of_transformers() {
+    let model = Golden::open("qwen3_tied");
+    let vars = model.weights.trainable().unwrap();
+    let decoder = Decoder::new(&model.config, &vars.view(), Use::Train).unwrap();
+    let cases = model.cases();
+    let batch = cases
+        .batches
+        .iter()
+        .find(|b| b.name == "right_pad")
+        .unwrap();
+    let gradients = cross_entropy(&decoder, batch).backward().unwrap();
+    let expected = model.expected();
+    for (name, var) in vars.iter() {
+        let expected = flat(&expected[&format!("right_pad.grad.{name}")]);
+        let found = flat(gradients.get(var).unwrap());
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let norm = batch.cross_entropy.grads[name].l2;
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let error = (found - expected).abs();
+            assert!(error <= 1e-4 * norm, "{name}[{at}]: {found} for {expected}");
+        }
+    }
+}
+
+fn flat(tensor: &Tensor) -> Vec<f64> {
+    let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+    flat.to_vec1().unwrap()
+}
+
+fn cross_entropy(decoder: &Decoder, batch: &Batch) -> Tensor {
     let packed = batch.packed();
     let mut chosen = Vec::new();
-    for pair in batch
-        .places()
-        .windows(2)
-        .filter(|pair| pair[0].0 == pair[1].0)
-    {
-        if expected.loss_mask[pair[1].0][pair[1].1] == 1 {
+    let places = batch.places();
+    for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        if batch.cross_entropy.loss_mask[pair[1].0][pair[1].1] == 1 {
             chosen.push(pair[0].2 as u32);
         }
     }
-    assert_eq!(chosen.len(), expected.n_tokens);
+    assert_eq!(chosen.len(), batch.cross_entropy.n_tokens);
     let targets: Vec<u32> = chosen
         .iter()
         .map(|&at| packed.tokens[at as usize + 1])
@@ -264,11 +274,13 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
     let hidden = hidden
         .index_select(&Tensor::new(chosen, &CPU).unwrap(), 0)
         .unwrap();
-    let logprobs = decoder
-        .token_logprobs(&hidden, &targets, 1.0)
-        .unwrap()
-        .logprobs;
-    let loss = logprobs.mean_all().unwrap().neg().unwrap();
+    let scores = decoder.token_logprobs(&hidden, &targets, 1.0).unwrap();
+    scores.logprobs.mean_all().unwrap().neg().unwrap()
+}
+
+fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
+    let expected = &batch.cross_entropy;
+    let loss = cross_entropy(decoder, batch);
     let found = loss.to_scalar::<f32>().unwrap();
     assert!(
         (found - expected.loss).abs() <= 2e-5,
@@ -281,8 +293,7 @@ fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch
     let mut total = 0.0;
     for (name, var) in vars.iter() {
         let expected = &expected.grads[name];
-        let gradient = gradients.get(var).unwrap().flatten_all().unwrap();
-        let gradient: Vec<f64> = gradient.to_dtype(DType::F64).unwrap().to_vec1().unwrap();
+        let gradient = flat(gradients.get(var).unwrap());
         let squares: f64 = gradient.iter().map(|g| g * g).sum();
         total += squares;
         let error = (squares.sqrt() - expected.l2).abs();
@@ -349,7 +360,7 @@ fn argmax(logits: &[f32]) -> u32 {
 fn the_older_config_layout_reads_alike() {
     for name in RECORDED {
         let read = |file: &str| {
-            let text = std::fs::read_to_string(own_models().join(name).join(file)).unwrap();
+            let text = std::fs::read_to_string(folder(name).join(file)).unwrap();
             DecoderConfig::from_json(&text).unwrap()
         };
         assert_eq!(read("config_v4.json"), read("config.json"), "{name}");
@@ -358,13 +369,10 @@ fn the_older_config_layout_reads_alike() {
 
 #[test]
 fn weights_stored_in_bf16_run_in_f32() {
-    let Some(dir) = reference("models/qwen3_tied_bf16", "a model stored in bf16") else {
-        return;
-    };
-    let model = Golden::open(&dir, "config.json");
-    let text = std::fs::read_to_string(dir.join("cases.json")).unwrap();
+    let model = Golden::open("qwen3_tied_bf16");
+    let text = std::fs::read_to_string(model.dir.join("cases.json")).unwrap();
     let cases: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let expected = model.expected().unwrap();
+    let expected = model.expected();
     let decoder = model.decoder(Use::Sample);
     for batch in cases["batches"].as_array().unwrap() {
         let read = |key: &str| serde_json::from_value::<Vec<Vec<u32>>>(batch[key].clone()).unwrap();

@@ -62,6 +62,8 @@ fn wrong_words() {
     );
     check(&["play", "--question", "nosuch"], &["nosuch"]);
     check(&["report", "nowhere"], &["nowhere"]);
+    check(&["import-gguf", "nowhere.gguf", "out"], &["nowhere.gguf"]);
+    check(&["import-gguf", "README.md", "out"], &["README.md", "GGUF"]);
     check(
         &[
             "actor",

@@ -1,0 +1,57 @@
+//! Completions as TRL 1.16.0's `parse_response` reads them (`../policy/tests/golden/chat/parse.json`), read by us.
+#![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
+
+use actor::tool_call;
+use proto::v1::Action;
+use serde_json::Value;
+
+/// Where we read a call and TRL reads none: its argument holds the closing tag, at which TRL cuts.
+const READ_BY_US_ALONE: &str = "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call><|im_end|>";
+
+#[test]
+fn calls_are_those_that_trl_reads() {
+    let file = include_str!("../../policy/tests/golden/chat/parse.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let cases = file["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 70);
+    let mut calls = 0;
+    for case in cases {
+        let text = case["completion_text"].as_str().unwrap();
+        let found = tool_call::parse(text);
+        let call = &case["expected"]["tool_calls"][0]["function"];
+        if text == READ_BY_US_ALONE {
+            assert!(call.is_null() && !found.malformed, "{}", case["id"]);
+            continue;
+        }
+        assert_eq!(found.malformed, call.is_null(), "{}", case["id"]);
+        if !found.malformed {
+            assert_eq!(found.action, action(call), "{}", case["id"]);
+            calls += 1;
+        }
+    }
+    assert_eq!(calls, 40);
+}
+
+/// What a call that TRL read asks of the environment. TRL leaves arguments that are no object to fail in the tool; we take
+/// the text in them.
+fn action(call: &Value) -> Action {
+    let (name, arguments) = (call["name"].as_str().unwrap(), &call["arguments"]);
+    let parameter = match name {
+        "query" => "sql",
+        "answer" => "value",
+        _ => "table_name",
+    };
+    let inner = arguments
+        .as_str()
+        .map(|text| serde_json::from_str(text).unwrap());
+    let arguments: &Value = inner.as_ref().unwrap_or(arguments);
+    let argument = match &arguments[parameter] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    Action {
+        action_type: name.to_uppercase(),
+        argument,
+    }
+}

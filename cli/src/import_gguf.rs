@@ -1,0 +1,26 @@
+//! `sqlenv import-gguf`: a GGUF file as a Hugging Face model folder.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use policy::{Model, gguf};
+
+use crate::{args::ImportGgufArgs, stdout};
+
+/// Runs the command.
+///
+/// # Errors
+/// The file cannot be read or imported, or the folder holds something else than a model.
+pub fn import_gguf(args: &ImportGgufArgs) -> Result<()> {
+    Model::check_target(&args.out)?;
+    let read = || anyhow::Ok(gguf::read(&fs::read(&args.file)?)?);
+    let model = read().with_context(|| format!("cannot import {}", args.file.display()))?;
+    model.save(&args.out)?;
+    stdout::print(format_args!(
+        "{}: {} parameters, vocabulary {}\n",
+        args.out.display(),
+        model.config.parameters(),
+        model.config.vocab_size
+    ))?;
+    Ok(())
+}

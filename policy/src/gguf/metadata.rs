@@ -1,0 +1,148 @@
+//! Typed access to the metadata of a GGUF file. Keys of the shape begin with the architecture's name.
+
+use std::collections::HashMap;
+
+use candle_core::quantized::gguf_file::Value;
+
+use super::refused;
+use crate::error::{PolicyError, Result};
+
+/// Sizes from here on are damage: no product of two overflows, and no model comes near.
+const MOST: u64 = 1 << 24;
+
+/// The metadata, by key.
+pub(super) struct Metadata<'a> {
+    values: &'a HashMap<String, Value>,
+    architecture: &'a str,
+}
+
+impl<'a> Metadata<'a> {
+    pub(super) fn new(values: &'a HashMap<String, Value>) -> Result<Self> {
+        let mut metadata = Self {
+            values,
+            architecture: "",
+        };
+        metadata.architecture = metadata.required_text("general.architecture")?;
+        Ok(metadata)
+    }
+
+    pub(super) fn architecture(&self) -> &'a str {
+        self.architecture
+    }
+
+    /// The key of a name of the shape.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A size of the shape.
+    pub(super) fn count(&self, name: &str) -> Result<Option<usize>> {
+        let key = self.key(name);
+        let size = self.whole(&key)?;
+        match size.filter(|&size| size >= MOST) {
+            Some(size) => Err(refused(&key, format!("is {size}, which no model has"))),
+            None => Ok(size.map(|size| size as usize)),
+        }
+    }
+
+    /// A size that no model is without.
+    pub(super) fn required(&self, name: &str) -> Result<usize> {
+        match self.count(name)? {
+            Some(0) => Err(refused(&self.key(name), "is 0; wanted: at least 1")),
+            Some(size) => Ok(size),
+            None => Err(missing(&self.key(name), "a whole number")),
+        }
+    }
+
+    /// A number of the shape. f32 as its shortest decimal, which is what the model's own config.json says.
+    pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
+        let key = self.key(name);
+        let number = match self.values.get(&key) {
+            None => return Ok(None),
+            Some(Value::F32(x)) => x.to_string().parse().unwrap_or(f64::NAN),
+            Some(Value::F64(x)) => *x,
+            Some(_) => f64::NAN,
+        };
+        if number.is_finite() {
+            Ok(Some(number))
+        } else {
+            Err(refused(&key, "is no finite number"))
+        }
+    }
+
+    /// A token's id.
+    pub(super) fn id(&self, key: &str) -> Result<Option<usize>> {
+        Ok(self.whole(key)?.map(|id| id as usize))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(refused(key, "is no text")),
+        }
+    }
+
+    pub(super) fn required_text(&self, key: &str) -> Result<&'a str> {
+        self.text(key)?.ok_or_else(|| missing(key, "a text"))
+    }
+
+    /// A list of texts.
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<&'a str>> {
+        let items = self.list(key)?.ok_or_else(|| missing(key, "a list"))?;
+        let texts = items.iter().map(|item| match item {
+            Value::String(text) => Ok(text.as_str()),
+            _ => Err(refused(key, "holds something that is no text")),
+        });
+        texts.collect()
+    }
+
+    /// A list of small whole numbers; empty where it is absent.
+    pub(super) fn kinds(&self, key: &str) -> Result<Vec<i32>> {
+        let items = self.list(key)?.unwrap_or_default();
+        let kinds = items.iter().map(|item| match item {
+            Value::I32(kind) => Ok(*kind),
+            _ => Err(refused(key, "holds something that is no 32-bit number")),
+        });
+        kinds.collect()
+    }
+
+    /// Refuses settings of the shape that the decoder does not honour.
+    pub(super) fn refuse_unsupported(&self) -> Result<()> {
+        let scaling = self.key("rope.scaling.type");
+        if let Some(kind) = self.text(&scaling)?.filter(|&kind| kind != "none") {
+            let reason = format!("is {kind:?}; supported: none. Use the Hugging Face folder");
+            return Err(refused(&scaling, reason));
+        }
+        for name in ["attention.sliding_window", "expert_count"] {
+            if let Some(found) = self.count(name)?.filter(|&found| found > 0) {
+                let reason = format!("is {found}; supported: 0");
+                return Err(refused(&self.key(name), reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, key: &str) -> Result<Option<&'a [Value]>> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(_) => Err(refused(key, "is no list")),
+        }
+    }
+
+    fn whole(&self, key: &str) -> Result<Option<u64>> {
+        let Some(value) = self.values.get(key) else {
+            return Ok(None);
+        };
+        let signed = value.to_i32().ok().and_then(|x| u64::try_from(x).ok());
+        let whole = value.to_u64().ok().or(signed);
+        whole
+            .map(Some)
+            .ok_or_else(|| refused(key, "is no whole number"))
+    }
+}
+
+fn missing(key: &str, wanted: &str) -> PolicyError {
+    refused(key, format!("is missing; wanted: {wanted}"))
+}

@@ -1,0 +1,113 @@
+//! A GGUF file, the format of llama.cpp, as a model: shape, weights in f32, tokenizer, chat template.
+//!
+//! Invariant: what is read runs as llama.cpp runs it; a key or tensor that would not be honoured is refused by its name.
+//! Bytes of a stranger cost memory in proportion to their number, whatever they claim. Leaves out writing.
+
+mod metadata;
+mod tensors;
+mod text;
+
+use std::io::Cursor;
+
+use candle_core::quantized::gguf_file::Content;
+
+use self::metadata::Metadata;
+use crate::config::{DecoderConfig, Family};
+use crate::error::{PolicyError, Result};
+use crate::model::Model;
+
+/// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE tokenizer.
+///
+/// # Errors
+/// Names the key or tensor that is missing, damaged or not supported.
+pub fn read(bytes: &[u8]) -> Result<Model> {
+    check_alignment(bytes)?;
+    let content = Content::read(&mut Cursor::new(bytes))
+        .map_err(|error| PolicyError::Usage(format!("not a whole GGUF file: {error}")))?;
+    let metadata = Metadata::new(&content.metadata)?;
+    let config = config(&metadata, &content)?;
+    let mut files = text::files(&metadata, config.vocab_size)?;
+    files.push(("config.json".to_owned(), config.to_json().into_bytes()));
+    Model::from_files(files, tensors::weights(bytes, &content, &config)?)
+}
+
+/// candle divides by `general.alignment`, also where it is 0. Looks at every place that could be that key.
+fn check_alignment(bytes: &[u8]) -> Result<()> {
+    const KEY: &[u8] = b"general.alignment";
+    /// A u32, as the specification has it.
+    const KIND: [u8; 4] = [4, 0, 0, 0];
+    let mut places = bytes.windows(KEY.len() + 8);
+    let is_zero = |place: &[u8]| {
+        let (kind, value) = place[KEY.len()..].split_at(4);
+        place.starts_with(KEY) && (kind != KIND || value == [0; 4])
+    };
+    if places.any(is_zero) {
+        return Err(refused("general.alignment", "is no number above 0"));
+    }
+    Ok(())
+}
+
+fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
+    let family = family(metadata.architecture())?;
+    metadata.refuse_unsupported()?;
+    let tensors = &content.tensor_infos;
+    let layers = metadata.required("block_count")?;
+    // Before anything is made for each of them.
+    if layers > tensors.len() {
+        let reason = format!("is {layers}, but the file holds {} tensors", tensors.len());
+        return Err(refused(&metadata.key("block_count"), reason));
+    }
+    let (hidden_size, heads) = (
+        metadata.required("embedding_length")?,
+        metadata.required("attention.head_count")?,
+    );
+    let head_dim = match metadata.count("attention.key_length")? {
+        Some(width) => width,
+        None => hidden_size / heads,
+    };
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        if let Some(found) = metadata.count(name)?.filter(|&width| width != head_dim) {
+            let reason = format!("is {found}; supported: the width of a head ({head_dim})");
+            return Err(refused(&metadata.key(name), reason));
+        }
+    }
+    let embedding = tensors::info(content, tensors::EMBEDDING)?.shape.dims();
+    let config = DecoderConfig {
+        family,
+        hidden_size,
+        intermediate_size: metadata.required("feed_forward_length")?,
+        layers,
+        heads,
+        kv_heads: metadata.count("attention.head_count_kv")?.unwrap_or(heads),
+        head_dim,
+        vocab_size: embedding.first().copied().unwrap_or(0),
+        max_positions: metadata.required("context_length")?,
+        rope_theta: metadata.number("rope.freq_base")?.unwrap_or(10_000.0),
+        rope_scaling: None,
+        rms_norm_eps: metadata
+            .number("attention.layer_norm_rms_epsilon")?
+            .unwrap_or(1e-6),
+        tie_word_embeddings: !tensors.contains_key(tensors::HEAD),
+        qkv_bias: tensors.contains_key("blk.0.attn_q.bias"),
+        output_bias: tensors.contains_key("blk.0.attn_output.bias"),
+    };
+    // As the folder's config.json will be read.
+    DecoderConfig::from_json(&config.to_json())
+}
+
+fn family(architecture: &str) -> Result<Family> {
+    match architecture {
+        "llama" => Ok(Family::Llama),
+        "qwen2" => Ok(Family::Qwen2),
+        "qwen3" => Ok(Family::Qwen3),
+        other => {
+            let reason = format!("is {other:?}; supported: llama, qwen2, qwen3");
+            Err(refused("general.architecture", reason))
+        }
+    }
+}
+
+/// The error for a key of the metadata.
+fn refused(key: &str, reason: impl ToString) -> PolicyError {
+    PolicyError::setting(format!("gguf: {key}"), reason)
+}

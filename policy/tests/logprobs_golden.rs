@@ -1,0 +1,156 @@
+//! The kernel of log-probabilities and entropies, and its composed twin, against TRL 1.16.0 (`golden/logprobs.json`):
+//! values and gradients.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use candle_core::{DType, Device, Tensor, Var};
+use policy::ops::{TokenLogprobs, token_logprobs};
+use serde_json::Value;
+
+const CPU: Device = Device::Cpu;
+
+fn cases(kind: &str) -> Vec<Value> {
+    let file: Value = serde_json::from_str(include_str!("golden/logprobs.json")).unwrap();
+    let mut cases = file["cases"].as_array().unwrap().clone();
+    cases.retain(|case| case["kind"] == kind);
+    cases
+}
+
+fn flat(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        number => vec![number.as_f64().unwrap()],
+    }
+}
+
+fn targets(value: &Value) -> Vec<u32> {
+    flat(value).into_iter().map(|id| id as u32).collect()
+}
+
+/// A variable of `columns` columns.
+fn matrix(values: Vec<f64>, columns: usize, dtype: DType) -> Var {
+    let rows = values.len() / columns;
+    let tensor = Tensor::from_vec(values, (rows, columns), &CPU).unwrap();
+    Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap()
+}
+
+fn read(tensor: &Tensor) -> Vec<f64> {
+    let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
+    flat.to_vec1().unwrap()
+}
+
+/// Equal up to `tolerance`, measured by the largest value or 1.
+fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(1.0_f64, |max, x| max.max(x.abs()));
+    for (found, expected) in found.iter().zip(expected) {
+        let error = (found - expected).abs();
+        assert!(
+            error <= tolerance * largest,
+            "{what}: {found} for {expected}"
+        );
+    }
+}
+
+fn weighted(scores: &Tensor, cotangent: &Value) -> Tensor {
+    let cotangent = Tensor::new(flat(cotangent), &CPU).unwrap();
+    (scores * cotangent.to_dtype(scores.dtype()).unwrap())
+        .unwrap()
+        .sum_all()
+        .unwrap()
+}
+
+/// The logits stand in for hidden states, under a head that is the identity.
+fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolerance: f64) {
+    let id = case["id"].as_str().unwrap();
+    let vocabulary = case["shape"]["V"].as_u64().unwrap() as usize;
+    let scaled = flat(&case["logits"]).iter().map(|x| x / scale).collect();
+    let logits = matrix(scaled, vocabulary, dtype);
+    let identity = Tensor::eye(vocabulary, dtype, &CPU).unwrap();
+    let expected = &case["expected"];
+    let score = || {
+        let targets = targets(&case["token_ids"]);
+        token_logprobs(&logits, &identity, &targets, temperature).unwrap()
+    };
+    let TokenLogprobs {
+        logprobs,
+        entropies,
+    } = score();
+    for (name, scores, cotangent, gradient) in [
+        ("logps", logprobs, "cotangent_logps", "dlogits_from_logps"),
+        (
+            "entropy",
+            entropies,
+            "cotangent_entropy",
+            "dlogits_from_entropy",
+        ),
+    ] {
+        let found = read(&scores);
+        assert_close(
+            &format!("{id} {name}"),
+            &found,
+            &flat(&expected[name]),
+            tolerance,
+        );
+        let gradients = weighted(&scores, &case[cotangent]).backward().unwrap();
+        let found = read(gradients.get(logits.as_tensor()).unwrap());
+        let found: Vec<f64> = found.iter().map(|g| g / scale).collect();
+        assert_close(
+            &format!("{id} {gradient}"),
+            &found,
+            &flat(&expected[gradient]),
+            tolerance,
+        );
+    }
+}
+
+/// In f64 the temperature is divided out beforehand: `token_logprobs` takes it in f32.
+#[test]
+fn composed_scores_equal_trl_in_f64() {
+    for case in cases("logits_f64") {
+        let temperature = case["temperature"].as_f64().unwrap();
+        check_logits(&case, DType::F64, 1.0, temperature, 1e-12);
+    }
+}
+
+#[test]
+fn the_kernel_s_scores_equal_trl_in_f32() {
+    let cases = cases("logits_f64");
+    assert_eq!(cases.len(), 5);
+    for case in cases {
+        let temperature = case["temperature"].as_f64().unwrap() as f32;
+        check_logits(&case, DType::F32, temperature, 1.0, 1e-5);
+    }
+}
+
+/// TRL's chunked head, which never holds all logits either.
+#[test]
+fn the_fused_head_equals_trl_s() {
+    let cases = cases("fused_head_f32");
+    assert_eq!(cases.len(), 2);
+    for case in cases {
+        let id = case["id"].as_str().unwrap();
+        let width = case["shape"]["H"].as_u64().unwrap() as usize;
+        let hidden = matrix(flat(&case["hidden"]), width, DType::F32);
+        let head = matrix(flat(&case["weight"]), width, DType::F32);
+        let temperature = case["temperature"].as_f64().unwrap() as f32;
+        let scores = token_logprobs(&hidden, &head, &targets(&case["targets"]), temperature);
+        let TokenLogprobs {
+            logprobs,
+            entropies,
+        } = scores.unwrap();
+        let loss = weighted(&logprobs, &case["cotangent_logps"])
+            + weighted(&entropies, &case["cotangent_entropy"]);
+        let gradients = loss.unwrap().backward().unwrap();
+        let gradient = |var: &Var| read(gradients.get(var.as_tensor()).unwrap());
+        for (name, found) in [
+            ("logps", read(&logprobs)),
+            ("entropy", read(&entropies)),
+            ("dhidden", gradient(&hidden)),
+            ("dweight", gradient(&head)),
+        ] {
+            let expected = flat(&case["expected"][name]);
+            assert_close(&format!("{id} {name}"), &found, &expected, 1e-5);
+        }
+    }
+}
