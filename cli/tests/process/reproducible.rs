@@ -1,4 +1,4 @@
-//! A run is a function of its seed: the same weights with one or two actors, and after an interruption.
+//! A run is a function of its seed: the same weights with one or two threads, and after an interruption.
 
 use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
 
@@ -41,21 +41,21 @@ fn assert_no_mismatch(runs_dir: &Path, name: &str) {
 }
 
 #[test]
-fn one_actor_or_two_or_an_interruption_give_the_same_weights() {
+fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
     let steps = ["--preset", "smoke", "--set", "learner.steps=4"];
-    let with_actors = |name: &str, count: &str| {
+    let with_threads = |name: &str, count: &str| {
         train(
             dir.path(),
             name,
-            &[&steps[..], &["--set", &format!("actors.count={count}")]].concat(),
+            &[&steps[..], &["--set", &format!("threads={count}")]].concat(),
         );
     };
-    with_actors("one", "1");
-    with_actors("two", "2");
+    with_threads("one", "1");
+    with_threads("two", "2");
     assert!(
         weights(dir.path(), "one") == weights(dir.path(), "two"),
-        "1 and 2 actors differ"
+        "1 and 2 threads differ"
     );
     assert_no_mismatch(dir.path(), "two");
 
