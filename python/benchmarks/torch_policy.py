@@ -19,7 +19,7 @@ SHAPES = {
     "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
 }
 PARTS = ["sampler", "groups", "learner", "prefix", "grpo"]
-HEADER = "| shape | parameters | what | rows | tokens a row | tokens/s | peak MiB | time goes to |\n|---|---|---|---|---|---|---|---|"
+COLUMNS = ["shape", "parameters", "what", "rows", "tokens a row", "tokens/s", "peak MiB", "time goes to"]
 
 GROUP_SIZE = 8
 PREFIX_NEW_TOKENS = 64
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rows", default="1,8,64")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--learner-rows", type=int, default=32)
+    parser.add_argument("--learner-rows", type=int)
     parser.add_argument("--learner-tokens", type=int)
     parser.add_argument("--prefix-tokens", type=int, default=1000)
     parser.add_argument("--micro-batch-tokens", type=int)
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(HEADER)
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for shape in args.shapes.split(","):
         model = build(shape)
         size = sum(weight.numel() for weight in model.parameters())
@@ -61,9 +61,10 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
             for rows in whole_groups:
                 yield cells("sampler, groups of 8", rows, row_tokens, sampler(model, rows, GROUP_SIZE, args))
         elif part == "learner":
+            rows = args.learner_rows or (4 if shape == "qwen3-0.6b" else 32)
             tokens = args.learner_tokens or (192 if shape == "tiny" else 160)
-            batch = texts(range(args.learner_rows), tokens, model)
-            yield cells("learner", args.learner_rows, tokens, *learner(model, batch, 1, budget, args))
+            batch = texts(range(rows), tokens, model)
+            yield cells("learner", rows, tokens, *learner(model, batch, 1, budget, args))
         elif part == "prefix":
             prompt = texts([0] * GROUP_SIZE, args.prefix_tokens, model)
             completions = texts(range(1, GROUP_SIZE + 1), PREFIX_NEW_TOKENS, model)

@@ -121,9 +121,9 @@ pub struct BenchPolicyArgs {
     /// Tokens of a completion.
     #[arg(long, value_parser = at_least_one, default_value_t = 128)]
     pub new_tokens: usize,
-    /// Rows of a step of the learner.
-    #[arg(long, value_parser = at_least_one, default_value_t = 32)]
-    pub learner_rows: usize,
+    /// Rows of a step of the learner; without it 32, of qwen3-0.6b 4.
+    #[arg(long, value_parser = at_least_one)]
+    pub learner_rows: Option<usize>,
     /// Tokens of each, all scored but the first; without it 192, of shapes larger than tiny 160.
     #[arg(long, value_parser = at_least_one)]
     pub learner_tokens: Option<usize>,

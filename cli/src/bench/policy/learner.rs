@@ -29,23 +29,19 @@ const PREFIX_NEW_TOKENS: usize = 64;
 
 /// Measures forward, backward and update, every token scored.
 pub(super) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Result<Line> {
-    let row_tokens = args.learner_tokens.unwrap_or(match shape {
-        Shape::Tiny => 192,
-        Shape::Small | Shape::Qwen3_06b => 160,
-    });
+    let work = work(shape, args);
     let row = |row| Sample {
-        tokens: text(row, row_tokens, model.config.vocab_size),
-        scored: (1..row_tokens).collect(),
+        tokens: text(row, work.row_tokens, model.config.vocab_size),
+        scored: (1..work.row_tokens).collect(),
     };
-    let samples: Vec<Sample> = (0..args.learner_rows).map(row).collect();
-    let (micro_batch_tokens, threads) = work(shape, args);
-    let micro_batches = micro_batches(&samples, micro_batch_tokens);
+    let samples: Vec<Sample> = (0..work.rows).map(row).collect();
+    let micro_batches = micro_batches(&samples, work.micro_batch_tokens);
     let pass = Pass {
         temperature: 1.0,
-        threads,
+        threads: work.workers,
     };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
-    let tokens = args.learner_rows * row_tokens;
+    let tokens = work.rows * work.row_tokens;
     let (speed, peak_mib) = speed_and_peak(tokens, args.repeats, || {
         let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;
         network.update(gradients, LEARNING_RATE)?;
@@ -53,8 +49,8 @@ pub(super) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Resul
     })?;
     Ok(Line {
         what: "learner",
-        rows: args.learner_rows,
-        row_tokens,
+        rows: work.rows,
+        row_tokens: work.row_tokens,
         speed,
         peak_mib,
         shares: String::new(),

@@ -99,11 +99,11 @@ fn whole_groups(args: &BenchPolicyArgs) -> impl Iterator<Item = usize> {
 
 /// A learner of groups whose contexts have up to `context_tokens`.
 fn learner_config(shape: Shape, context_tokens: usize, args: &BenchPolicyArgs) -> LearnerConfig {
-    let (micro_batch_tokens, threads) = shape::work(shape, args);
+    let work = shape::work(shape, args);
     LearnerConfig {
         group_size: GROUP_SIZE,
-        micro_batch_tokens: micro_batch_tokens.max(context_tokens),
-        threads,
+        micro_batch_tokens: work.micro_batch_tokens.max(context_tokens),
+        threads: work.workers,
         rollout: RolloutConfig {
             max_context_tokens: context_tokens as u32,
             ..RolloutConfig::default()

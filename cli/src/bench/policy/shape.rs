@@ -6,14 +6,28 @@ use serde_json::{Value, json};
 
 use crate::args::{BenchPolicyArgs, Shape};
 
-/// Tokens of a micro-batch and workers over micro-batches. Two workers' gradients of the large shape, or more activations,
-/// do not fit in 20 GiB.
-pub(super) fn work(shape: Shape, args: &BenchPolicyArgs) -> (usize, usize) {
-    let (tokens, workers) = match shape {
-        Shape::Tiny | Shape::Small => (2_048, args.threads),
-        Shape::Qwen3_06b => (640, 1),
+/// What the learner is given.
+pub(super) struct Work {
+    pub(super) rows: usize,
+    pub(super) row_tokens: usize,
+    pub(super) micro_batch_tokens: usize,
+    pub(super) workers: usize,
+}
+
+/// The arguments, or what suits the shape. Of the large one a second gradient, be it another worker's or a sum over
+/// micro-batches, does not fit in 20 GiB.
+pub(super) fn work(shape: Shape, args: &BenchPolicyArgs) -> Work {
+    let (rows, row_tokens, micro_batch_tokens, workers) = match shape {
+        Shape::Tiny => (32, 192, 2_048, args.threads),
+        Shape::Small => (32, 160, 2_048, args.threads),
+        Shape::Qwen3_06b => (4, 160, 640, 1),
     };
-    (args.micro_batch_tokens.unwrap_or(tokens), workers)
+    Work {
+        rows: args.learner_rows.unwrap_or(rows),
+        row_tokens: args.learner_tokens.unwrap_or(row_tokens),
+        micro_batch_tokens: args.micro_batch_tokens.unwrap_or(micro_batch_tokens),
+        workers,
+    }
 }
 
 /// A model of this shape with random weights. Its text side is the embedded one, widened to all columns of the logits.
