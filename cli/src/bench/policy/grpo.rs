@@ -109,7 +109,7 @@ pub(super) fn group(
     vocabulary: usize,
 ) -> Result<Group> {
     let trajectory = |(member, (prompt, completion)): (usize, &(Vec<u32>, Completion))| {
-        let is_correct = derive_seed(index as u64, &member.to_string()) % 2 == 0;
+        let is_correct = derive_seed(index as u64, &member.to_string()).is_multiple_of(2);
         trajectory(member, prompt, completion, is_correct)
     };
     let request = SubmitRequest {

@@ -77,7 +77,7 @@ fn config_json(shape: Shape) -> Value {
 pub(super) fn text(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
     let token = |place: usize| {
         let mixed = (number * 1_000_003 + place).wrapping_mul(2_654_435_761) as u32;
-        (u64::from(mixed) * vocabulary as u64 >> 32) as u32
+        ((u64::from(mixed) * vocabulary as u64) >> 32) as u32
     };
     (0..length).map(token).collect()
 }
