@@ -1,8 +1,8 @@
 //! Which rows run in the next forward pass: continuous batching as counters.
 //!
-//! A row is one completion being sampled. Rows wait in order of arrival for one of the slots; running rows that are about to
-//! sample get their one token first, the rest of the pass's token budget feeds prompts in chunks. Rows enter and leave
-//! between passes. Invariant: a pass never exceeds the budget and every running row makes progress while others finish.
+//! A row is one completion being sampled. Rows wait in order of arrival for one of the slots, where one that has reason to
+//! wait lets those behind it pass; running rows that are about to sample get their one token first, the rest of the pass's
+//! token budget feeds prompts in chunks. Rows enter and leave between passes. Invariant: a pass never exceeds the budget and every running row makes progress while others finish.
 //! Leaves out tokens, caches and weights: those are the engine's mechanism, this is its policy.
 
 use std::collections::VecDeque;
@@ -72,13 +72,14 @@ impl Batcher {
         self.waiting.push_back(row);
     }
 
-    /// Takes the first of the line if a slot is free; [`Self::start`] follows.
-    pub fn admit(&mut self) -> Option<RowId> {
-        if self.running.len() < self.slots {
-            self.waiting.pop_front()
-        } else {
-            None
+    /// Takes the first of the line that is `ready` if a slot is free; [`Self::start`] follows. With nothing running, one row
+    /// has to be ready.
+    pub fn admit(&mut self, ready: impl Fn(RowId) -> bool) -> Option<RowId> {
+        if self.running.len() == self.slots {
+            return None;
         }
+        let place = self.waiting.iter().position(|&row| ready(row))?;
+        self.waiting.remove(place)
     }
 
     /// Lets an admitted row run with `pending_tokens` (at least one) to feed before its first sample.
@@ -133,7 +134,7 @@ mod tests {
         for row in 0..pending.len() {
             batcher.arrive(row as RowId);
         }
-        while let Some(row) = batcher.admit() {
+        while let Some(row) = batcher.admit(|_| true) {
             batcher.start(row, pending[row as usize]);
         }
         batcher
@@ -186,9 +187,19 @@ mod tests {
         let mut batcher = started(2, 64, &[1, 1, 1, 1]);
         assert_eq!((batcher.running(), batcher.waiting()), (2, 2));
         batcher.leave(1);
-        assert_eq!(batcher.admit(), Some(2));
+        assert_eq!(batcher.admit(|_| true), Some(2));
         batcher.start(2, 5);
-        assert_eq!(batcher.admit(), None);
+        assert_eq!(batcher.admit(|_| true), None);
+    }
+
+    #[test]
+    fn a_row_that_is_not_ready_is_passed_and_keeps_its_place() {
+        let mut batcher = Batcher::new(2, 64);
+        (0..3).for_each(|row| batcher.arrive(row));
+        assert_eq!(batcher.admit(|row| row > 0), Some(1));
+        batcher.start(1, 1);
+        assert_eq!(batcher.admit(|row| row > 2), None);
+        assert_eq!(batcher.admit(|_| true), Some(0));
     }
 
     proptest! {
@@ -205,7 +216,7 @@ mod tests {
                 left.insert(row as RowId, (*prompt, *samples));
             }
             while !batcher.is_idle() {
-                while let Some(row) = batcher.admit() {
+                while let Some(row) = batcher.admit(|_| true) {
                     batcher.start(row, left[&row].0);
                 }
                 let chunks = batcher.plan();

@@ -62,6 +62,8 @@ pub struct EngineSettings {
     pub pass_tokens: usize,
     /// Bytes that the KV cache may take; fewer slots are made where they would not fit.
     pub kv_cache_bytes: u64,
+    /// Feed a beginning that several conversations share, as the members of a group do, once. Off to measure what it saves.
+    pub prefix_sharing: bool,
 }
 
 impl Default for EngineSettings {
@@ -70,6 +72,7 @@ impl Default for EngineSettings {
             slots: 64,
             pass_tokens: 512,
             kv_cache_bytes: 2 << 30,
+            prefix_sharing: true,
         }
     }
 }

@@ -80,7 +80,7 @@ impl Sampler {
                 policy_version,
                 decoder,
             }),
-            slots: Slots::new(slots),
+            slots: Slots::new(slots, settings.prefix_sharing),
             batcher: Batcher::new(slots, settings.pass_tokens),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -191,7 +191,7 @@ impl Sampler {
     }
 
     fn admit(&mut self) {
-        while let Some(row) = self.batcher.admit() {
+        while let Some(row) = self.next_in_line() {
             let (request, reply) = self
                 .waiting
                 .remove(&row)
@@ -224,6 +224,15 @@ impl Sampler {
         }
     }
 
+    /// The first row that does not wait for a running one to feed what both begin with.
+    fn next_in_line(&mut self) -> Option<RowId> {
+        let (waiting, slots, edition) = (&self.waiting, &self.slots, self.edition.number);
+        self.batcher.admit(|row| {
+            let (request, _) = &waiting[&row];
+            !slots.promise(&request.context, edition)
+        })
+    }
+
     /// Brings the reused keys and values into the slot.
     fn lay_out(&mut self, taken: &Taken) -> Result<(), PolicyError> {
         match taken.copy_from {
@@ -244,7 +253,10 @@ impl Sampler {
         let edition = self.row(chunks[0].row).edition.clone();
         let hidden = edition.decoder.forward(&packed, Some(&mut self.cache))?;
         for chunk in chunks {
-            self.row(chunk.row).fed_tokens += chunk.tokens;
+            let row = self.row(chunk.row);
+            row.fed_tokens += chunk.tokens;
+            let (slot, fed_tokens) = (row.slot, row.fed_tokens);
+            self.slots.fed(slot, fed_tokens);
         }
         if last_positions.is_empty() {
             return Ok(0);
@@ -363,3 +375,6 @@ fn affordable_slots(
     }
     settings.slots.min(affordable).max(1)
 }
+
+#[cfg(test)]
+mod tests;

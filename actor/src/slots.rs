@@ -1,9 +1,12 @@
 //! What lies in the slots of the KV cache, and which slot serves a context best.
 //!
 //! A slot keeps its tokens between turns, so that the next turn of a conversation feeds only what is new, and other
-//! conversations may copy a beginning that they share. When slots run out, the conversation that was quiet longest is
-//! forgotten and fed again later; the kernels give the same bits either way. Invariant: keys and values of one edition of the
-//! weights are never used under another.
+//! conversations may copy a beginning that they share, from a running row as soon as it was fed. When slots run out, the
+//! conversation that was quiet longest is forgotten and fed again later; the kernels give the same bits either way.
+//! Invariant: keys and values of one edition of the weights are never used under another.
+
+/// Tokens that a row must save to wait for a running one: what a pass without the row costs is about a few tokens' feeding.
+const WORTH_WAITING_TOKENS: usize = 16;
 
 /// A slot taken for one completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +20,10 @@ pub(crate) struct Taken {
 
 #[derive(Debug, Default)]
 struct Slot {
+    /// What lies here and, while it is busy, the rest of the context that is being fed.
     tokens: Vec<u32>,
+    /// How many of them lie here.
+    held_tokens: usize,
     edition: u64,
     busy: bool,
     last_used: u64,
@@ -27,13 +33,16 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
+    prefix_sharing: bool,
     uses: u64,
 }
 
 impl Slots {
-    pub(crate) fn new(count: usize) -> Self {
+    /// Without `prefix_sharing`, a slot reuses only what lies in itself.
+    pub(crate) fn new(count: usize, prefix_sharing: bool) -> Self {
         Self {
             slots: (0..count).map(|_| Slot::default()).collect(),
+            prefix_sharing,
             uses: 0,
         }
     }
@@ -41,6 +50,17 @@ impl Slots {
     /// Their number.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Whether a running row is about to feed a beginning of `context` that is worth waiting for. It ends: running rows
+    /// never wait, and what they fed stays.
+    pub(crate) fn promise(&self, context: &[u32], edition: u64) -> bool {
+        let most = |shared: fn(&Slot, &[u32], u64) -> usize| {
+            let each = self.slots.iter().map(|slot| shared(slot, context, edition));
+            each.max().unwrap_or(0)
+        };
+        self.prefix_sharing
+            && most(Slot::common_tokens) >= most(Slot::shared_tokens) + WORTH_WAITING_TOKENS
     }
 
     /// Takes a free slot: the one whose conversation `context` continues, or else the one that was quiet longest. None where
@@ -53,15 +73,19 @@ impl Slots {
             .collect();
         let free = || (0..self.slots.len()).filter(|&index| !self.slots[index].busy);
         let continued = free()
-            .filter(|&index| shared[index] > 0 && shared[index] == self.slots[index].tokens.len())
+            .filter(|&index| shared[index] > 0 && shared[index] == self.slots[index].held_tokens)
             .max_by_key(|&index| shared[index]);
         let index =
             continued.or_else(|| free().min_by_key(|&index| self.slots[index].last_used))?;
-        let source = (0..self.slots.len()).max_by_key(|&other| (shared[other], other == index))?;
+        let source = if self.prefix_sharing {
+            (0..self.slots.len()).max_by_key(|&other| (shared[other], other == index))?
+        } else {
+            index
+        };
         self.uses += 1;
         self.slots[index] = Slot {
-            // While it is busy, this much is sure to lie there.
-            tokens: context[..shared[source]].to_vec(),
+            tokens: context.to_vec(),
+            held_tokens: shared[source],
             edition,
             busy: true,
             last_used: self.uses,
@@ -73,31 +97,39 @@ impl Slots {
         })
     }
 
+    /// Takes note that a busy slot now holds this many leading tokens of its row.
+    pub(crate) fn fed(&mut self, slot: usize, tokens: usize) {
+        let slot = &mut self.slots[slot];
+        slot.held_tokens = tokens.min(slot.tokens.len());
+    }
+
     /// Frees a slot that now holds the keys and values of `tokens`.
     pub(crate) fn give_back(&mut self, slot: usize, tokens: &[u32]) {
         let slot = &mut self.slots[slot];
         slot.tokens = tokens.to_vec();
+        slot.held_tokens = tokens.len();
         slot.busy = false;
     }
 
-    /// Forgets what a slot holds.
+    /// Forgets what a free slot holds.
     pub(crate) fn forget(&mut self, slot: usize) {
-        self.slots[slot].tokens.clear();
+        self.give_back(slot, &[]);
     }
 }
 
 impl Slot {
-    /// Leading tokens of `context` that lie here; at least one of the context is left to feed.
+    /// Leading tokens of `context` that lie here.
     fn shared_tokens(&self, context: &[u32], edition: u64) -> usize {
+        self.common_tokens(context, edition).min(self.held_tokens)
+    }
+
+    /// Leading tokens of `context` that lie here or will; at least one of the context is left to feed.
+    fn common_tokens(&self, context: &[u32], edition: u64) -> usize {
         if self.edition != edition {
             return 0;
         }
-        let equal = self
-            .tokens
-            .iter()
-            .zip(context)
-            .take_while(|(held, wanted)| held == wanted)
-            .count();
+        let pairs = self.tokens.iter().zip(context);
+        let equal = pairs.take_while(|(held, wanted)| held == wanted).count();
         equal.min(context.len().saturating_sub(1))
     }
 }
@@ -116,7 +148,7 @@ mod tests {
 
     /// Slots that hold these tokens of version 0, taken and given back in this order.
     fn holding(contents: &[&[u32]]) -> Slots {
-        let mut slots = Slots::new(contents.len());
+        let mut slots = Slots::new(contents.len(), true);
         for index in 0..contents.len() {
             assert_eq!(slots.take(&[index as u32 + 1_000], 0).unwrap().slot, index);
         }
@@ -165,5 +197,47 @@ mod tests {
         let mut slots = holding(&[&[1, 2], &[3, 4]]);
         assert_eq!(slots.take(&[5, 6], 0), Some(taken(0, 0, None)));
         assert_eq!(slots.take(&[3, 4, 5], 0), Some(taken(1, 2, None)));
+    }
+
+    const PROMPT: [u32; 40] = [7; 40];
+
+    #[test]
+    fn a_beginning_that_is_being_fed_is_promised_until_it_lies_there() {
+        let mut slots = Slots::new(2, true);
+        assert!(!slots.promise(&PROMPT, 0));
+        slots.take(&PROMPT, 0).unwrap();
+        assert!(slots.promise(&PROMPT, 0));
+        assert!(!slots.promise(&PROMPT, 1), "other weights");
+        assert!(!slots.promise(&PROMPT[..16], 0), "too short");
+        slots.fed(0, 23);
+        assert!(slots.promise(&PROMPT, 0));
+        slots.fed(0, 24);
+        assert!(!slots.promise(&PROMPT, 0), "the rest is too short");
+        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 24, Some(0))));
+    }
+
+    #[test]
+    fn a_row_that_goes_promises_nothing_more() {
+        let mut slots = Slots::new(2, true);
+        slots.take(&PROMPT, 0).unwrap();
+        slots.fed(0, 20);
+        slots.give_back(0, &PROMPT[..20]);
+        assert!(!slots.promise(&PROMPT, 0));
+        assert_eq!(slots.take(&PROMPT, 0), Some(taken(0, 20, None)));
+        assert!(slots.promise(&PROMPT, 0));
+        slots.forget(0);
+        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 0, None)));
+    }
+
+    #[test]
+    fn without_sharing_nothing_is_copied_or_waited_for() {
+        let mut slots = Slots::new(2, false);
+        slots.take(&PROMPT, 0).unwrap();
+        assert!(!slots.promise(&PROMPT, 0));
+        slots.fed(0, 40);
+        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 0, None)));
+        slots.give_back(0, &PROMPT);
+        let longer = [&PROMPT[..], &[1]].concat();
+        assert_eq!(slots.take(&longer, 0), Some(taken(0, 40, None)));
     }
 }

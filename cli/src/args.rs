@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub use crate::bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Shape};
+pub use crate::bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Part, Shape};
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]

@@ -2,7 +2,8 @@
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. What comes out
 //! is written into the run's folder; nothing else in the program reads files, flags or the environment for settings.
-//! There is one seed, [`RunConfig::seed`]: the seeds of the parts follow from it and are neither read nor written.
+//! There is one seed, [`RunConfig::seed`], and one number of threads, [`RunConfig::threads`]: those of the parts follow from
+//! them and are neither read nor written.
 
 use std::{
     fs,
@@ -14,21 +15,27 @@ use env_node::reward::RewardProfile;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::args::{ConfigArgs, Preset};
+use crate::{
+    args::{ConfigArgs, Preset},
+    threads,
+};
 
 /// Where the project's own data is built when no `--data` is given.
 pub const OWN_DATA_DIR: &str = "data/build";
 
-/// Seeds of the parts, which follow from the run's.
-const SEEDS_OF_PARTS: [&str; 4] = [
-    "learner.run_seed",
-    "learner.seed",
-    "warm_start.oracle.seed",
-    "warm_start.habits.seed",
+/// Settings of the parts, which follow from the run's setting of this name.
+const OF_THE_RUN: [(&str, &str); 7] = [
+    ("learner.run_seed", "seed"),
+    ("learner.seed", "seed"),
+    ("warm_start.oracle.seed", "seed"),
+    ("warm_start.habits.seed", "seed"),
+    ("learner.threads", "threads"),
+    ("warm_start.oracle.threads", "threads"),
+    ("warm_start.habits.threads", "threads"),
 ];
 
-/// Settings that run folders may still hold and that never had an effect.
-const RETIRED: [&str; 1] = ["evaluation.transcripts"];
+/// Settings that run folders may still hold and that never had an effect on results.
+const RETIRED: [&str; 2] = ["evaluation.transcripts", "actors"];
 
 /// All settings of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -36,6 +43,8 @@ const RETIRED: [&str; 1] = ["evaluation.transcripts"];
 pub struct RunConfig {
     /// Seed of every random number in the run.
     pub seed: u64,
+    /// Threads that compute, see [`threads`]; 0: one a core. Changes speed and memory, never results.
+    pub threads: usize,
     /// Which questions.
     pub data: DataConfig,
     /// Which policy.
@@ -48,8 +57,6 @@ pub struct RunConfig {
     pub learner: learner::LearnerConfig,
     /// The sampler.
     pub actor: actor::ActorConfig,
-    /// Actors in a local run.
-    pub actors: ActorsConfig,
     /// What is evaluated when.
     pub evaluation: EvaluationConfig,
 }
@@ -70,20 +77,6 @@ pub struct DataConfig {
 pub struct ModelConfig {
     /// A Hugging Face folder; none: the embedded policy with random weights.
     pub dir: Option<PathBuf>,
-}
-
-/// Actors in a local run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ActorsConfig {
-    /// How many; each samples on a thread of its own. Results do not depend on it.
-    pub count: usize,
-}
-
-impl Default for ActorsConfig {
-    fn default() -> Self {
-        Self { count: 2 }
-    }
 }
 
 /// The supervised warm start: imitation of a careful oracle, then of demonstrators with mixed habits.
@@ -182,11 +175,11 @@ impl RunConfig {
         for assignment in &args.set {
             merge(&mut table, parse_assignment(assignment)?);
         }
-        if let Some(key) = SEEDS_OF_PARTS
+        if let Some((key, whole)) = OF_THE_RUN
             .into_iter()
-            .find(|key| remove(&mut table, key).is_some())
+            .find(|(key, _)| remove(&mut table, key).is_some())
         {
-            bail!("setting {key}: follows from the run's seed; use seed (or --seed)");
+            bail!("setting {key}: follows from the run's; use {whole}");
         }
         let mut config = from_table(table)?;
         config.apply_flags(args);
@@ -200,7 +193,7 @@ impl RunConfig {
     /// The file is missing or holds what no version wrote.
     pub fn read(path: &Path) -> Result<Self> {
         let mut table = read_table(path)?;
-        for key in SEEDS_OF_PARTS.into_iter().chain(RETIRED) {
+        for key in OF_THE_RUN.map(|(key, _)| key).into_iter().chain(RETIRED) {
             remove(&mut table, key);
         }
         let config = from_table(table).with_context(|| format!("in {}", path.display()))?;
@@ -218,7 +211,7 @@ impl RunConfig {
 
     fn to_table(&self) -> Result<Table> {
         let mut table = Table::try_from(self).context("the settings do not fit into TOML")?;
-        for key in SEEDS_OF_PARTS {
+        for (key, _) in OF_THE_RUN {
             remove(&mut table, key);
         }
         Ok(table)
@@ -255,9 +248,6 @@ impl RunConfig {
             profile
                 .parse::<RewardProfile>()
                 .context("setting learner.rollout.reward_profile")?;
-        }
-        if self.actors.count == 0 {
-            bail!("actors.count is 0; a local run needs at least 1");
         }
         if self.evaluation.concurrency == 0 {
             bail!("evaluation.concurrency is 0; set it to 1 or more");
@@ -305,11 +295,18 @@ impl RunConfig {
         })
     }
 
-    /// The learner's settings with the run's seed.
+    /// Threads that compute: as many as were asked for, or one a core.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        threads::or_cores(self.threads)
+    }
+
+    /// The learner's settings with the run's seed and threads.
     #[must_use]
     pub fn learner_of_run(&self) -> learner::LearnerConfig {
         learner::LearnerConfig {
             run_seed: self.seed,
+            threads: self.threads(),
             ..self.learner.clone()
         }
     }
@@ -422,7 +419,12 @@ mod tests {
 
         // As earlier versions wrote it.
         let mut table: Table = text.parse().unwrap();
-        let old = ["learner.run_seed=42", "evaluation.transcripts=12"];
+        let old = [
+            "learner.run_seed=42",
+            "learner.threads=2",
+            "actors.count=2",
+            "evaluation.transcripts=12",
+        ];
         for assignment in old {
             merge(&mut table, parse_assignment(assignment).unwrap());
         }
@@ -457,7 +459,8 @@ mod tests {
             ("warm_start.oracle.seed=1", "use seed"),
             ("seed=\"x\"", "wrong setting seed: "),
             ("seed", "KEY=VALUE"),
-            ("actors.count=0", "actors.count"),
+            ("learner.threads=2", "use threads"),
+            ("actors.count=2", "actors"),
             ("warm_start.hasty_share=2", "hasty_share"),
             ("evaluation.every_steps=15", "evaluation.every_steps is 15"),
         ] {

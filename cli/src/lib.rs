@@ -22,6 +22,7 @@ pub mod run;
 pub mod setup;
 pub mod shutdown;
 pub mod stdout;
+pub mod threads;
 pub mod train;
 pub mod trajectories;
 pub mod warm_start;

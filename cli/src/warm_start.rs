@@ -184,6 +184,7 @@ impl School<'_> {
         let mut failure = None;
         let config = SftConfig {
             seed: derive_seed(self.examiner.config.seed, title),
+            threads: self.examiner.config.threads(),
             ..config.clone()
         };
         let outcome = tokio::task::block_in_place(|| {

@@ -5,8 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use policy::ops::LogprobGradients;
 use policy::{
-    Decoder, DecoderConfig, KvCache, PackedRows, TrainableWeights, Use, Weights, check_gradients,
+    Decoder, DecoderConfig, Gradients, Keep, KvCache, PackedRows, Scored, TrainingPass, Use,
+    Weights,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -217,10 +219,8 @@ fn logprobs_entropies_and_best_tokens_are_those_of_trl() {
 #[test]
 fn loss_and_gradients_are_those_of_transformers() {
     for model in Golden::all() {
-        let vars = model.weights.trainable().unwrap();
-        let decoder = Decoder::new(&model.config, &vars.view(), Use::Train).unwrap();
         for batch in model.cases().batches {
-            check_cross_entropy(&decoder, &vars, &batch);
+            check_cross_entropy(&model, &batch);
         }
     }
 }
@@ -229,19 +229,17 @@ fn loss_and_gradients_are_those_of_transformers() {
 #[test]
 fn every_value_of_the_gradients_is_that_of_transformers() {
     let model = Golden::open("qwen3_tied");
-    let vars = model.weights.trainable().unwrap();
-    let decoder = Decoder::new(&model.config, &vars.view(), Use::Train).unwrap();
     let cases = model.cases();
     let batch = cases
         .batches
         .iter()
         .find(|b| b.name == "right_pad")
         .unwrap();
-    let gradients = cross_entropy(&decoder, batch).backward().unwrap();
+    let (_, gradients) = cross_entropy(&model.decoder(Use::Train), batch);
     let expected = model.expected();
-    for (name, var) in vars.iter() {
+    for (name, found) in gradients.iter() {
         let expected = flat(&expected[&format!("right_pad.grad.{name}")]);
-        let found = flat(gradients.get(var).unwrap());
+        let found = flat(found);
         assert_eq!(found.len(), expected.len(), "{name}");
         let norm = batch.cross_entropy.grads[name].l2;
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -256,7 +254,8 @@ fn flat(tensor: &Tensor) -> Vec<f64> {
     flat.to_vec1().unwrap()
 }
 
-fn cross_entropy(decoder: &Decoder, batch: &Batch) -> Tensor {
+/// The mean cross-entropy of the batch's scored tokens, and its gradient.
+fn cross_entropy(decoder: &Decoder, batch: &Batch) -> (f64, Gradients) {
     let packed = batch.packed();
     let mut chosen = Vec::new();
     let places = batch.places();
@@ -270,30 +269,35 @@ fn cross_entropy(decoder: &Decoder, batch: &Batch) -> Tensor {
         .iter()
         .map(|&at| packed.tokens[at as usize + 1])
         .collect();
-    let hidden = decoder.forward(&packed, None).unwrap();
-    let hidden = hidden
-        .index_select(&Tensor::new(chosen, &CPU).unwrap(), 0)
-        .unwrap();
-    let scores = decoder.token_logprobs(&hidden, &targets, 1.0).unwrap();
-    scores.logprobs.mean_all().unwrap().neg().unwrap()
+    let scored = Scored {
+        predictors: &chosen,
+        targets: &targets,
+        temperature: 1.0,
+    };
+    let pass = TrainingPass::forward(decoder, &packed, scored, Keep::Activations).unwrap();
+    let share = 1.0 / chosen.len() as f64;
+    let loss = -share * flat(&pass.scores().logprobs).iter().sum::<f64>();
+    let derivatives = LogprobGradients {
+        logprobs: &vec![-share; chosen.len()],
+        entropies: None,
+    };
+    (loss, pass.backward(derivatives).unwrap())
 }
 
-fn check_cross_entropy(decoder: &Decoder, vars: &TrainableWeights, batch: &Batch) {
+fn check_cross_entropy(model: &Golden, batch: &Batch) {
     let expected = &batch.cross_entropy;
-    let loss = cross_entropy(decoder, batch);
-    let found = loss.to_scalar::<f32>().unwrap();
+    let (loss, gradients) = cross_entropy(&model.decoder(Use::Train), batch);
     assert!(
-        (found - expected.loss).abs() <= 2e-5,
-        "loss {found} instead of {}",
+        (loss - f64::from(expected.loss)).abs() <= 2e-5,
+        "loss {loss} instead of {}",
         expected.loss
     );
-
-    let gradients = loss.backward().unwrap();
-    check_gradients(vars, &gradients).unwrap();
+    let names = model.weights.iter().map(|(name, _)| name);
+    gradients.check(names).unwrap();
     let mut total = 0.0;
-    for (name, var) in vars.iter() {
+    for (name, gradient) in gradients.iter() {
         let expected = &expected.grads[name];
-        let gradient = flat(gradients.get(var).unwrap());
+        let gradient = flat(gradient);
         let squares: f64 = gradient.iter().map(|g| g * g).sum();
         total += squares;
         let error = (squares.sqrt() - expected.l2).abs();

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use candle_core::{DType, Device, Tensor, Var};
-use policy::ops::{TokenLogprobs, token_logprobs};
+use candle_core::{DType, Device, Tensor};
+use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
 use serde_json::Value;
 
 const CPU: Device = Device::Cpu;
@@ -27,11 +27,10 @@ fn targets(value: &Value) -> Vec<u32> {
     flat(value).into_iter().map(|id| id as u32).collect()
 }
 
-/// A variable of `columns` columns.
-fn matrix(values: Vec<f64>, columns: usize, dtype: DType) -> Var {
+fn matrix(values: Vec<f64>, columns: usize, dtype: DType) -> Tensor {
     let rows = values.len() / columns;
     let tensor = Tensor::from_vec(values, (rows, columns), &CPU).unwrap();
-    Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap()
+    tensor.to_dtype(dtype).unwrap()
 }
 
 fn read(tensor: &Tensor) -> Vec<f64> {
@@ -52,14 +51,6 @@ fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-fn weighted(scores: &Tensor, cotangent: &Value) -> Tensor {
-    let cotangent = Tensor::new(flat(cotangent), &CPU).unwrap();
-    (scores * cotangent.to_dtype(scores.dtype()).unwrap())
-        .unwrap()
-        .sum_all()
-        .unwrap()
-}
-
 /// The logits stand in for hidden states, under a head that is the identity.
 fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolerance: f64) {
     let id = case["id"].as_str().unwrap();
@@ -68,39 +59,37 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
     let logits = matrix(scaled, vocabulary, dtype);
     let identity = Tensor::eye(vocabulary, dtype, &CPU).unwrap();
     let expected = &case["expected"];
-    let score = || {
-        let targets = targets(&case["token_ids"]);
-        token_logprobs(&logits, &identity, &targets, temperature).unwrap()
-    };
-    let TokenLogprobs {
-        logprobs,
-        entropies,
-    } = score();
-    for (name, scores, cotangent, gradient) in [
-        ("logps", logprobs, "cotangent_logps", "dlogits_from_logps"),
-        (
-            "entropy",
-            entropies,
-            "cotangent_entropy",
-            "dlogits_from_entropy",
-        ),
+    let targets = targets(&case["token_ids"]);
+    let [d_logprobs, d_entropies] =
+        ["cotangent_logps", "cotangent_entropy"].map(|name| flat(&case[name]));
+    let none = vec![0.0; targets.len()];
+    for (by, derivatives) in [
+        ("logps", [&d_logprobs, &none]),
+        ("entropy", [&none, &d_entropies]),
     ] {
-        let found = read(&scores);
-        assert_close(
-            &format!("{id} {name}"),
-            &found,
-            &flat(&expected[name]),
-            tolerance,
-        );
-        let gradients = weighted(&scores, &case[cotangent]).backward().unwrap();
-        let found = read(gradients.get(logits.as_tensor()).unwrap());
-        let found: Vec<f64> = found.iter().map(|g| g / scale).collect();
-        assert_close(
-            &format!("{id} {gradient}"),
-            &found,
-            &flat(&expected[gradient]),
-            tolerance,
-        );
+        let found = token_logprobs(&logits, &identity, &targets, temperature).unwrap();
+        let scores = match by {
+            "logps" => read(&found.logprobs),
+            _ => read(&found.entropies),
+        };
+        let what = format!("{id} {by}");
+        assert_close(&what, &scores, &flat(&expected[by]), tolerance);
+        let derivatives = LogprobGradients {
+            logprobs: derivatives[0],
+            entropies: Some(derivatives[1]),
+        };
+        let (dlogits, _) = token_logprobs_backward(
+            found,
+            &logits,
+            &identity,
+            &targets,
+            temperature,
+            derivatives,
+        )
+        .unwrap();
+        let dlogits: Vec<f64> = read(&dlogits).iter().map(|g| g / scale).collect();
+        let gradient = &expected[&format!("dlogits_from_{by}")];
+        assert_close(&what, &dlogits, &flat(gradient), tolerance);
     }
 }
 
@@ -134,23 +123,26 @@ fn the_fused_head_equals_trl_s() {
         let hidden = matrix(flat(&case["hidden"]), width, DType::F32);
         let head = matrix(flat(&case["weight"]), width, DType::F32);
         let temperature = case["temperature"].as_f64().unwrap() as f32;
-        let scores = token_logprobs(&hidden, &head, &targets(&case["targets"]), temperature);
-        let TokenLogprobs {
-            logprobs,
-            entropies,
-        } = scores.unwrap();
-        let loss = weighted(&logprobs, &case["cotangent_logps"])
-            + weighted(&entropies, &case["cotangent_entropy"]);
-        let gradients = loss.unwrap().backward().unwrap();
-        let gradient = |var: &Var| read(gradients.get(var.as_tensor()).unwrap());
+        let targets = targets(&case["targets"]);
+        let found = token_logprobs(&hidden, &head, &targets, temperature).unwrap();
+        let [d_logprobs, d_entropies] =
+            ["cotangent_logps", "cotangent_entropy"].map(|name| flat(&case[name]));
+        let derivatives = LogprobGradients {
+            logprobs: &d_logprobs,
+            entropies: Some(&d_entropies),
+        };
+        let scores = [read(&found.logprobs), read(&found.entropies)];
+        let (dhidden, dweight) =
+            token_logprobs_backward(found, &hidden, &head, &targets, temperature, derivatives)
+                .unwrap();
         for (name, found) in [
-            ("logps", read(&logprobs)),
-            ("entropy", read(&entropies)),
-            ("dhidden", gradient(&hidden)),
-            ("dweight", gradient(&head)),
+            ("logps", &scores[0]),
+            ("entropy", &scores[1]),
+            ("dhidden", &read(&dhidden)),
+            ("dweight", &read(&dweight)),
         ] {
             let expected = flat(&case["expected"][name]);
-            assert_close(&format!("{id} {name}"), &found, &expected, 1e-5);
+            assert_close(&format!("{id} {name}"), found, &expected, 1e-5);
         }
     }
 }

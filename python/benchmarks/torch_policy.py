@@ -1,4 +1,4 @@
-"""The peer of `sqlenv bench policy`: the same shapes in transformers and torch, on the CPU in float32.
+"""The peer of `sqlenv bench policy`: the same shapes, tokens and steps in transformers and torch, on the CPU in float32.
 
 python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]    # needs torch and transformers
 """
@@ -6,7 +6,8 @@ python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]  
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -17,28 +18,68 @@ SHAPES = {
     "small": (512, 8, 8, 4, 64, 1536, 8192),
     "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
 }
+PARTS = ["sampler", "groups", "learner", "prefix", "grpo"]
+COLUMNS = ["shape", "parameters", "what", "rows", "tokens a row", "tokens/s", "peak MiB", "time goes to"]
+
+GROUP_SIZE = 8
+PREFIX_NEW_TOKENS = 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shapes", default="tiny,small")
+    parser.add_argument("--parts", default="")
     parser.add_argument("--rows", default="1,8,64")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--learner-rows", type=int, default=32)
-    parser.add_argument("--learner-tokens", type=int, default=192)
-    parser.add_argument("--micro-batch-rows", type=int, default=10)
+    parser.add_argument("--learner-rows", type=int)
+    parser.add_argument("--learner-tokens", type=int)
+    parser.add_argument("--prefix-tokens", type=int, default=1000)
+    parser.add_argument("--micro-batch-tokens", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print("| shape | parameters | what | rows | tokens/s |\n|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for shape in args.shapes.split(","):
         model = build(shape)
         size = sum(weight.numel() for weight in model.parameters())
-        for rows in map(int, args.rows.split(",")):
-            print(f"| {shape} | {size / 1e6:.2f} M | sampler | {rows} | {sampler(model, rows, args):.0f} |", flush=True)
-        print(f"| {shape} | {size / 1e6:.2f} M | learner | {args.learner_rows} | {learner(model, args):.0f} |", flush=True)
+        for cells in lines(shape, model, args):
+            print(f"| {shape} | {size / 1e6:.2f} M | {' | '.join(cells)} |", flush=True)
+
+
+def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iterator[list[str]]:
+    all_rows = [int(rows) for rows in args.rows.split(",")]
+    whole_groups = [rows for rows in all_rows if rows % GROUP_SIZE == 0]
+    row_tokens = args.prompt_tokens + args.new_tokens
+    budget = args.micro_batch_tokens or (640 if shape == "qwen3-0.6b" else 2048)
+    for part in args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS:
+        if part == "sampler":
+            for rows in all_rows:
+                yield cells("sampler", rows, row_tokens, sampler(model, rows, 1, args))
+        elif part == "groups":
+            for rows in whole_groups:
+                yield cells("sampler, groups of 8", rows, row_tokens, sampler(model, rows, GROUP_SIZE, args))
+        elif part == "learner":
+            rows = args.learner_rows or (4 if shape == "qwen3-0.6b" else 32)
+            tokens = args.learner_tokens or (192 if shape == "tiny" else 160)
+            batch = texts(range(rows), tokens, model)
+            yield cells("learner", rows, tokens, *learner(model, batch, 1, budget, args))
+        elif part == "prefix":
+            prompt = texts([0] * GROUP_SIZE, args.prefix_tokens, model)
+            completions = texts(range(1, GROUP_SIZE + 1), PREFIX_NEW_TOKENS, model)
+            batch = torch.cat([prompt, completions], dim=1)
+            speed, peak = learner(model, batch, args.prefix_tokens, budget, args)
+            yield cells("learner, shared prompt", GROUP_SIZE, batch.shape[1], speed, peak)
+        elif part == "grpo":
+            for rows in whole_groups:
+                speed, share = grpo(model, rows, budget, args)
+                where = f"sampling {100 * share:.0f} %, learning {100 - 100 * share:.0f} %"
+                yield cells("grpo", rows, row_tokens, speed, None, where)
+
+
+def cells(what: str, rows: int, tokens: int, speed: float, peak: float | None = None, where: str = "") -> list[str]:
+    return [what, str(rows), str(tokens), f"{speed:.0f}", "n/a" if peak is None else f"{peak:.0f}", where]
 
 
 def build(shape: str) -> Qwen3ForCausalLM:
@@ -58,50 +99,125 @@ def build(shape: str) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config).float()
 
 
-def sampler(model: Qwen3ForCausalLM, rows: int, args: argparse.Namespace) -> float:
+def text(number: int, length: int, vocabulary: int) -> list[int]:
+    """Tokens of a text, as `sqlenv bench policy` makes them."""
+    return [(number * 1_000_003 + place) * 2_654_435_761 % 2**32 * vocabulary >> 32 for place in range(length)]
+
+
+def texts(numbers: range | list[int], length: int, model: Qwen3ForCausalLM) -> torch.Tensor:
+    return torch.tensor([text(number, length, model.config.vocab_size) for number in numbers])
+
+
+def generate(model: Qwen3ForCausalLM, prompts: torch.Tensor, new_tokens: int) -> torch.Tensor:
     model.eval()
-    prompts = torch.randint(model.config.vocab_size, (rows, args.prompt_tokens))
-
-    def generate() -> int:
-        with torch.inference_mode():
-            out = model.generate(
-                prompts,
-                attention_mask=torch.ones_like(prompts),
-                do_sample=True,
-                top_k=0,
-                max_new_tokens=args.new_tokens,
-                min_new_tokens=args.new_tokens,
-                pad_token_id=0,
-            )
-        return rows * (out.shape[1] - args.prompt_tokens)
-
-    return speed(generate, args.repeats)
+    with torch.inference_mode():
+        out = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            pad_token_id=0,
+        )
+    # Tensors of inference mode cannot enter a graph.
+    return out.clone()
 
 
-def learner(model: Qwen3ForCausalLM, args: argparse.Namespace) -> float:
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    tokens = torch.randint(model.config.vocab_size, (args.learner_rows, args.learner_tokens))
-
-    def step() -> int:
-        optimizer.zero_grad()
-        for micro_batch in tokens.split(args.micro_batch_rows):
-            model(input_ids=micro_batch, labels=micro_batch).loss.backward()
-        optimizer.step()
-        return tokens.numel()
-
-    return speed(step, args.repeats)
+def prompts_of(repeat: int, rows: int, sharing: int, model: Qwen3ForCausalLM, args: argparse.Namespace) -> torch.Tensor:
+    first = repeat * (rows // sharing)
+    return texts([first + row // sharing for row in range(rows)], args.prompt_tokens, model)
 
 
-def speed(work: Callable[[], int], repeats: int) -> float:
-    """Tokens a second: the median of `repeats` runs, after one to warm up."""
-    work()
-    speeds = []
-    for _ in range(repeats):
+def sampler(model: Qwen3ForCausalLM, rows: int, sharing: int, args: argparse.Namespace) -> float:
+    def sample(repeat: int) -> int:
+        generate(model, prompts_of(repeat, rows, sharing, model, args), args.new_tokens)
+        return rows * args.new_tokens
+
+    return speed(sample, args.repeats)
+
+
+def learner(
+    model: Qwen3ForCausalLM, batch: torch.Tensor, prompt_tokens: int, budget: int, args: argparse.Namespace
+) -> tuple[float, float | None]:
+    """Tokens per second and peak MiB of forward, backward and AdamW, the tokens behind the prompt scored."""
+    step = Step(model, budget)
+    advantages = torch.ones(len(batch))
+
+    def learn(_: int) -> int:
+        step(batch, prompt_tokens, advantages)
+        return batch.numel()
+
+    is_reset = reset_peak()
+    measured = speed(learn, args.repeats)
+    return measured, peak_mib() if is_reset else None
+
+
+def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespace) -> tuple[float, float]:
+    """Tokens per second of whole steps, and the share of sampling: the plain policy gradient, which GRPO's first one is."""
+    step = Step(model, budget)
+    shares = []
+
+    def train(repeat: int) -> int:
         start = time.perf_counter()
-        tokens = work()
+        batch = generate(model, prompts_of(repeat, rows, GROUP_SIZE, model, args), args.new_tokens)
+        sampled = time.perf_counter() - start
+        rewards = torch.randint(2, (rows // GROUP_SIZE, GROUP_SIZE)).float()
+        advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+        step(batch, args.prompt_tokens, advantages.flatten())
+        shares.append(sampled / (time.perf_counter() - start))
+        return batch.numel()
+
+    return speed(train, args.repeats), statistics.median(shares[1:])
+
+
+class Step:
+    """One update: micro-batches of whole rows under a token budget, then AdamW."""
+
+    def __init__(self, model: Qwen3ForCausalLM, budget: int) -> None:
+        self.model = model
+        self.budget = budget
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+
+    def __call__(self, batch: torch.Tensor, prompt_tokens: int, advantages: torch.Tensor) -> None:
+        self.model.train()
+        self.optimizer.zero_grad()
+        rows, length = batch.shape
+        scored = rows * (length - prompt_tokens)
+        size = max(1, self.budget // length)
+        for tokens, weights in zip(batch.split(size), advantages.split(size), strict=True):
+            # What lies behind the last scored token's predictor is not fed, and only the scored ones get logits.
+            kept = length - prompt_tokens
+            logits = self.model(input_ids=tokens[:, :-1], logits_to_keep=kept).logits
+            targets = tokens[:, prompt_tokens:]
+            losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            (losses.view_as(targets) * weights[:, None]).sum().div(scored).backward()
+        self.optimizer.step()
+
+
+def speed(work: Callable[[int], int], repeats: int) -> float:
+    """Tokens a second: the median of `repeats` runs, after one to warm up."""
+    work(0)
+    speeds = []
+    for repeat in range(1, repeats + 1):
+        start = time.perf_counter()
+        tokens = work(repeat)
         speeds.append(tokens / (time.perf_counter() - start))
     return statistics.median(speeds)
+
+
+def reset_peak() -> bool:
+    """Has Linux count this process's peak of memory anew."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

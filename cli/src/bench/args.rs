@@ -11,7 +11,7 @@ use crate::args::ConfigArgs;
 pub enum BenchCommand {
     /// Steps per second, latency and memory of an environment with many live episodes.
     Env(BenchEnvArgs),
-    /// Tokens per second of the sampler and the learner, on random weights.
+    /// Tokens per second of the sampler, the learner and whole GRPO steps, on random weights.
     Policy(BenchPolicyArgs),
 }
 
@@ -88,13 +88,31 @@ impl fmt::Display for Shape {
     }
 }
 
+/// What `sqlenv bench policy` can measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Completions of prompts that are all different.
+    Sampler,
+    /// Completions of prompts that groups of 8 share.
+    Groups,
+    /// Forward, backward and update.
+    Learner,
+    /// The learner's step on a group whose members share a long prompt.
+    Prefix,
+    /// Whole GRPO steps: sample groups, train on them, hand the weights over.
+    Grpo,
+}
+
 /// Arguments of `sqlenv bench policy`.
 #[derive(Clone, Debug, Parser)]
 pub struct BenchPolicyArgs {
     /// Shapes to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Shape::Tiny, Shape::Small])]
     pub shapes: Vec<Shape>,
-    /// Rows that the sampler completes at once.
+    /// What to measure; without it everything, of qwen3-0.6b what 20 GiB are enough for: sampler, groups and learner.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub parts: Vec<Part>,
+    /// Rows that the sampler completes at once; groups are measured where they are a multiple of 8.
     #[arg(long, value_delimiter = ',', value_parser = at_least_one, default_values_t = [1, 8, 64])]
     pub rows: Vec<usize>,
     /// Tokens of a prompt.
@@ -103,16 +121,19 @@ pub struct BenchPolicyArgs {
     /// Tokens of a completion.
     #[arg(long, value_parser = at_least_one, default_value_t = 128)]
     pub new_tokens: usize,
-    /// Rows of a step of the learner.
-    #[arg(long, value_parser = at_least_one, default_value_t = 32)]
-    pub learner_rows: usize,
-    /// Tokens of each, all scored but the first.
-    #[arg(long, value_parser = at_least_one, default_value_t = 192)]
-    pub learner_tokens: usize,
-    /// Tokens of a micro-batch.
-    #[arg(long, value_parser = at_least_one, default_value_t = 2_048)]
-    pub micro_batch_tokens: usize,
-    /// Engines of the sampler, and workers of the learner.
+    /// Rows of a step of the learner; without it 32, of qwen3-0.6b 4.
+    #[arg(long, value_parser = at_least_one)]
+    pub learner_rows: Option<usize>,
+    /// Tokens of each, all scored but the first; without it 192, of shapes larger than tiny 160.
+    #[arg(long, value_parser = at_least_one)]
+    pub learner_tokens: Option<usize>,
+    /// Tokens of the long prompt, followed by 64 that are scored.
+    #[arg(long, value_parser = at_least_one, default_value_t = 1_000)]
+    pub prefix_tokens: usize,
+    /// Tokens of a micro-batch; without it 2,048, of qwen3-0.6b 640.
+    #[arg(long, value_parser = at_least_one)]
+    pub micro_batch_tokens: Option<usize>,
+    /// Engines of the sampler, and workers of the learner; of qwen3-0.6b the learner has one, for want of memory.
     #[arg(long, value_parser = at_least_one, default_value_t = 2)]
     pub threads: usize,
     /// Measurements of each, after one to warm up.

@@ -13,7 +13,8 @@ use proto::{EnvClient, Transport};
 
 use super::{
     load::{self, Measured, Script},
-    node::{NodeProcess, resident_mib},
+    memory::resident_mib,
+    node::NodeProcess,
     session::Session,
 };
 use crate::{

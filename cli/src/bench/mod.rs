@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub mod env;
 mod latency;
 mod load;
+mod memory;
 mod node;
 pub mod policy;
 mod session;

@@ -56,11 +56,3 @@ impl Drop for NodeProcess {
         let _ = self.child.wait();
     }
 }
-
-/// Resident memory of a process in MiB, where the system tells.
-pub(super) fn resident_mib(process_id: u32) -> Option<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{process_id}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    let kibibytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kibibytes / 1024.0)
-}

@@ -47,7 +47,7 @@ pub(super) async fn grpo(
     let mut run = LocalRun::start(
         learner,
         &examiner.setup.env(),
-        config.actors.count,
+        config.threads(),
         &config.actor,
         examiner.shutdown,
     );

@@ -42,23 +42,34 @@ fn a_policy_is_measured_sampling_and_learning() {
         "bench",
         "policy",
         "--shapes=tiny",
-        "--rows=1,3",
+        "--rows=3,8",
         "--prompt-tokens=4",
         "--new-tokens=2",
         "--learner-rows=2",
         "--learner-tokens=8",
+        "--prefix-tokens=40",
         "--repeats=1",
     ]);
-    let measured: Vec<(&str, &str)> = rows
+    let measured: Vec<[&str; 3]> = rows
         .iter()
-        .map(|row| (row[2].as_str(), row[3].as_str()))
+        .map(|row| [2, 3, 4].map(|column: usize| row[column].as_str()))
         .collect();
     assert_eq!(
         measured,
-        [("sampler", "1"), ("sampler", "3"), ("learner", "2")]
+        [
+            ["sampler", "3", "6"],
+            ["sampler", "8", "6"],
+            ["sampler, groups of 8", "8", "6"],
+            ["learner", "2", "8"],
+            ["learner, shared prompt", "8", "104"],
+            ["grpo", "8", "6"],
+        ]
     );
     assert!(
-        rows.iter().all(|row| row[4].parse::<u64>().unwrap() > 0),
+        rows.iter().all(|row| row[5].parse::<u64>().unwrap() > 0),
         "{rows:?}"
     );
+    if cfg!(target_os = "linux") {
+        assert!(rows[3][6].parse::<u64>().unwrap() > 0, "{rows:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A run is a function of its seed: the same weights with one or two actors, and after an interruption.
+//! A run is a function of its seed: the same weights with one or two threads, and after an interruption.
 
 use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
 
@@ -20,23 +20,44 @@ fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
     fs::read(runs_dir.join(name).join("model/model.safetensors")).unwrap()
 }
 
+/// The metrics of a synchronous run show that the learner's policy is the sampler's, bit for bit.
+fn assert_no_mismatch(runs_dir: &Path, name: &str) {
+    let text = fs::read_to_string(runs_dir.join(name).join("metrics.jsonl")).unwrap();
+    let records = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let steps: Vec<serde_json::Value> = records
+        .filter(|record: &serde_json::Value| record["stage"] == "grpo")
+        .collect();
+    assert!(!steps.is_empty());
+    for step in steps {
+        for (metric, wanted) in [
+            ("staleness/max", 0.0),
+            ("sampling/sampling_logp_difference/max", 0.0),
+            ("sampling/importance_sampling_ratio/min", 1.0),
+            ("sampling/importance_sampling_ratio/max", 1.0),
+        ] {
+            assert_eq!(step[metric], wanted, "{metric}, step {}", step["step"]);
+        }
+    }
+}
+
 #[test]
-fn one_actor_or_two_or_an_interruption_give_the_same_weights() {
+fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
     let steps = ["--preset", "smoke", "--set", "learner.steps=4"];
-    let with_actors = |name: &str, count: &str| {
+    let with_threads = |name: &str, count: &str| {
         train(
             dir.path(),
             name,
-            &[&steps[..], &["--set", &format!("actors.count={count}")]].concat(),
+            &[&steps[..], &["--set", &format!("threads={count}")]].concat(),
         );
     };
-    with_actors("one", "1");
-    with_actors("two", "2");
+    with_threads("one", "1");
+    with_threads("two", "2");
     assert!(
         weights(dir.path(), "one") == weights(dir.path(), "two"),
-        "1 and 2 actors differ"
+        "1 and 2 threads differ"
     );
+    assert_no_mismatch(dir.path(), "two");
 
     interrupt(dir.path(), "stopped", &steps);
     train(dir.path(), "stopped", &["--resume"]);

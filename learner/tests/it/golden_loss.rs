@@ -3,9 +3,9 @@
 //! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go back in f32. So every
 //! case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32, and to 1e-5 through the kernel to the logits.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor};
 use learner::loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats};
-use policy::ops::token_logprobs;
+use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
 use serde_json::Value;
 
 use crate::golden_cases::{
@@ -124,18 +124,17 @@ fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
     }
     let cpu = &Device::Cpu;
     let logits = Tensor::from_slice(logits, (rows, 2), cpu).unwrap();
-    let logits = Var::from_tensor(&logits).unwrap();
     let head = Tensor::eye(2, DType::F32, cpu).unwrap();
-    let scores = token_logprobs(&logits, &head, &vec![0; rows], 1.0)
-        .unwrap()
-        .logprobs;
-    let logprobs: Vec<f32> = scores.to_vec1().unwrap();
+    let targets = vec![0; rows];
+    let scores = token_logprobs(&logits, &head, &targets, 1.0).unwrap();
+    let logprobs: Vec<f32> = scores.logprobs.to_vec1().unwrap();
     micro.inputs.logprobs = logprobs.into_iter().map(f64::from).collect();
-    let derivatives = micro.loss().d_logprobs;
-    let derivatives: Vec<f32> = derivatives.iter().map(|&d| d as f32).collect();
-    let surrogate = (scores * Tensor::new(derivatives, cpu).unwrap()).unwrap();
-    let gradients = surrogate.sum_all().unwrap().backward().unwrap();
-    let gradient = gradients.get(logits.as_tensor()).unwrap();
+    let derivatives = LogprobGradients {
+        logprobs: &micro.loss().d_logprobs,
+        entropies: None,
+    };
+    let (gradient, _) =
+        token_logprobs_backward(scores, &logits, &head, &targets, 1.0, derivatives).unwrap();
     let gradient: Vec<Vec<f32>> = gradient.to_vec2().unwrap();
     gradient.iter().map(|two| f64::from(two[0])).collect()
 }

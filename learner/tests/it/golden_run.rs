@@ -236,6 +236,7 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
         let pass = Pass {
             temperature: temperature(run),
             threads: 1,
+            keep: Keep::Activations,
         };
         let packed = micro_batches(&samples, 1 << 12);
         let scores = network.scores(&packed, pass).unwrap();

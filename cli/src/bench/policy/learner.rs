@@ -1,0 +1,139 @@
+//! Tokens per second and peak memory of the learner.
+
+use std::sync::Arc;
+
+use ::learner::{
+    batch::{MicroBatch, Sample, micro_batches},
+    network::{Coefficients, Network, Pass, Scores},
+    optimizer::OptimizerSettings,
+    trainer::{StepGroups, Trainer},
+};
+use actor::{Completion, Stop};
+use anyhow::Result;
+use policy::{Keep, Model};
+
+use super::{
+    GROUP_SIZE, Line,
+    grpo::group,
+    learner_config, median, now,
+    shape::{text, work},
+};
+use crate::{
+    args::{BenchPolicyArgs, Shape},
+    bench::memory::peak_mib,
+};
+
+const LEARNING_RATE: f64 = 1e-6;
+/// Scored tokens behind a long prompt.
+const PREFIX_NEW_TOKENS: usize = 64;
+
+/// Measures forward, backward and update, every token scored.
+pub(super) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Result<Line> {
+    let work = work(shape, args);
+    let row = |row| Sample {
+        tokens: text(row, work.row_tokens, model.config.vocab_size),
+        scored: (1..work.row_tokens).collect(),
+    };
+    let samples: Vec<Sample> = (0..work.rows).map(row).collect();
+    let micro_batches = micro_batches(&samples, work.micro_batch_tokens);
+    let pass = Pass {
+        temperature: 1.0,
+        threads: work.workers,
+        keep: Keep::Activations,
+    };
+    let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
+    let tokens = work.rows * work.row_tokens;
+    let (speed, peak_mib) = speed_and_peak(tokens, args.repeats, || {
+        let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;
+        network.update(gradients, LEARNING_RATE)?;
+        Ok(())
+    })?;
+    Ok(Line {
+        what: "learner",
+        rows: work.rows,
+        row_tokens: work.row_tokens,
+        speed,
+        peak_mib,
+        shares: String::new(),
+    })
+}
+
+fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (Coefficients, ()) {
+    let count = scores.logprobs.len();
+    let coefficients = Coefficients {
+        d_logprobs: vec![-1.0 / count as f64; count],
+        d_entropies: None,
+    };
+    (coefficients, ())
+}
+
+/// Measures steps on one group whose members share a long prompt.
+pub(super) fn prefix_lines(
+    model: &Model,
+    shape: Shape,
+    args: &BenchPolicyArgs,
+) -> Result<Vec<Line>> {
+    let row_tokens = args.prefix_tokens + PREFIX_NEW_TOKENS;
+    let config = learner_config(shape, row_tokens, args);
+    let groups = StepGroups {
+        kept: vec![Arc::new(prefix_group(model, &config, args.prefix_tokens)?)],
+        ..StepGroups::default()
+    };
+    let variants = [("learner, shared prompt", config)];
+    let measure = |(what, config)| {
+        let mut trainer = Trainer::new(&config, model)?;
+        let tokens = GROUP_SIZE * row_tokens;
+        let (speed, peak_mib) = speed_and_peak(tokens, args.repeats, || {
+            trainer.step(&groups, 0)?;
+            Ok(())
+        })?;
+        Ok(Line {
+            what,
+            rows: GROUP_SIZE,
+            row_tokens,
+            speed,
+            peak_mib,
+            shares: String::new(),
+        })
+    };
+    variants.into_iter().map(measure).collect()
+}
+
+fn prefix_group(
+    model: &Model,
+    config: &::learner::LearnerConfig,
+    prompt_tokens: usize,
+) -> Result<::learner::group::Group> {
+    let vocabulary = model.config.vocab_size;
+    let prompt = text(0, prompt_tokens, vocabulary);
+    let member = |member| {
+        let completion = Completion {
+            tokens: text(1 + member, PREFIX_NEW_TOKENS, vocabulary),
+            logprobs: vec![-(vocabulary as f32).ln(); PREFIX_NEW_TOKENS],
+            policy_version: 0,
+            stop: Stop::Length,
+        };
+        (prompt.clone(), completion)
+    };
+    let members: Vec<_> = (0..GROUP_SIZE).map(member).collect();
+    group(0, &members, config, vocabulary)
+}
+
+/// Median tokens per second of `step`, and the most memory that it needed.
+fn speed_and_peak(
+    tokens: usize,
+    repeats: usize,
+    mut step: impl FnMut() -> Result<()>,
+) -> Result<(f64, Option<f64>)> {
+    let mut speeds = Vec::new();
+    let (done, peak) = peak_mib(|| {
+        for _ in 0..=repeats {
+            let start = now();
+            step()?;
+            speeds.push(tokens as f64 / start.elapsed().as_secs_f64());
+        }
+        anyhow::Ok(())
+    });
+    done?;
+    Ok((median(speeds.split_off(1)), peak))
+}
