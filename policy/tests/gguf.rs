@@ -265,7 +265,7 @@ fn the_text_side_comes_along() {
 #[test]
 fn what_is_wrong_is_named() {
     type Change = fn(&mut File);
-    let table: [(Change, &str, &str); 15] = [
+    let table: [(Change, &str, &str); 16] = [
         (
             |f| f.set("general.architecture", Value::String("gpt2".into())),
             "general.architecture",
@@ -300,6 +300,11 @@ fn what_is_wrong_is_named() {
             |f| f.set("llama.rope.scaling.type", Value::String("yarn".into())),
             "llama.rope.scaling.type",
             "none",
+        ),
+        (
+            |f| f.set("llama.rope.scaling.factor", Value::F32(4.0)),
+            "llama.rope.scaling.factor",
+            "supported: 1",
         ),
         (
             |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),
