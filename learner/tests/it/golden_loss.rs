@@ -45,29 +45,13 @@ fn advantages_equal_trl() {
     }
 }
 
-/// How exact the outputs must be.
-#[derive(Clone, Copy)]
-struct Tolerance {
-    values: f64,
-    metrics: f64,
-}
-
-const F64: Tolerance = Tolerance {
-    values: 1e-10,
-    metrics: 1e-10,
-};
-const F32: Tolerance = Tolerance {
-    values: 1e-5,
-    metrics: 1e-5,
-};
-
 #[test]
 fn losses_gradients_and_metrics_equal_trl() {
     let cases = cases();
     assert_eq!(cases.len(), 132);
     for case in cases {
         for micro in micro_batches(&case) {
-            check_micro_batch(&micro, F64);
+            check_micro_batch(&micro, 1e-10);
         }
         check_sampling(&case);
     }
@@ -77,7 +61,7 @@ fn losses_gradients_and_metrics_equal_trl() {
 fn losses_of_rounded_log_probs_equal_trl() {
     for case in rounded_cases() {
         for micro in micro_batches(&case) {
-            check_micro_batch(&micro, F32);
+            check_micro_batch(&micro, 1e-5);
         }
     }
 }
@@ -139,11 +123,11 @@ fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
     gradient.iter().map(|two| f64::from(two[0])).collect()
 }
 
-fn check_micro_batch(micro: &Micro<'_>, tolerance: Tolerance) {
+fn check_micro_batch(micro: &Micro<'_>, tolerance: f64) {
     let (id, got) = (&micro.case["id"], micro.loss());
     let want = micro.expected["loss"].as_f64().unwrap();
     assert!(
-        close(got.loss, want, tolerance.values, 1e-3),
+        close(got.loss, want, tolerance, 1e-3),
         "{id} loss: {} != {want}",
         got.loss
     );
@@ -158,7 +142,7 @@ fn check_micro_batch(micro: &Micro<'_>, tolerance: Tolerance) {
     check_metrics(micro, &got.stats, tolerance);
 }
 
-fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: Tolerance) {
+fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: f64) {
     let id = &micro.case["id"];
     let want = matrix(&micro.expected[name]).unwrap();
     let largest = want
@@ -170,7 +154,7 @@ fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: Toleran
         let row = row - micro.first;
         expected_elsewhere[row][t] = 0.0;
         assert!(
-            close(*got, want[row][t], tolerance.values, largest),
+            close(*got, want[row][t], tolerance, largest),
             "{id} {name} [{row},{t}]: {got} != {}",
             want[row][t]
         );
@@ -179,7 +163,7 @@ fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: Toleran
     assert!(elsewhere, "{id} {name}: TRL has gradient on a masked token");
 }
 
-fn check_metrics(micro: &Micro<'_>, stats: &LossStats, tolerance: Tolerance) {
+fn check_metrics(micro: &Micro<'_>, stats: &LossStats, tolerance: f64) {
     let (id, options) = (&micro.case["id"], &micro.case["options"]);
     let got = stats.metrics();
     for (name, want) in micro.expected["metrics"].as_object().unwrap() {
@@ -201,7 +185,7 @@ fn check_metrics(micro: &Micro<'_>, stats: &LossStats, tolerance: Tolerance) {
         let tolerance = if name.contains("clip") {
             1e-6
         } else {
-            tolerance.metrics
+            tolerance
         };
         let value = got
             .get(name)

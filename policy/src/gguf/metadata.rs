@@ -114,6 +114,12 @@ impl<'a> Metadata<'a> {
             let reason = format!("is {kind:?}; supported: none. Use the Hugging Face folder");
             return Err(refused(&scaling, reason));
         }
+        for name in ["rope.scaling.factor", "rope.scale_linear"] {
+            if let Some(factor) = self.number(name)?.filter(|&factor| factor != 1.0) {
+                let reason = format!("is {factor}; supported: 1");
+                return Err(refused(&self.key(name), reason));
+            }
+        }
         for name in ["attention.sliding_window", "expert_count"] {
             if let Some(found) = self.count(name)?.filter(|&found| found > 0) {
                 let reason = format!("is {found}; supported: 0");

@@ -37,11 +37,11 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
     /// A u32, as the specification has it.
     const KIND: [u8; 4] = [4, 0, 0, 0];
     let mut places = bytes.windows(KEY.len() + 8);
-    let is_zero = |place: &[u8]| {
+    let is_unsound = |place: &[u8]| {
         let (kind, value) = place[KEY.len()..].split_at(4);
         place.starts_with(KEY) && (kind != KIND || value == [0; 4])
     };
-    if places.any(is_zero) {
+    if places.any(is_unsound) {
         return Err(refused("general.alignment", "is no number above 0"));
     }
     Ok(())

@@ -69,7 +69,7 @@ fn run(command: &mut Command) -> Result<(), String> {
         Err(error) => Err(format!("{program} does not start: {error}")),
         Ok(output) if !output.status.success() => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said: Vec<&str> = said.lines().collect();
+            let said: Vec<&str> = said.lines().take(4).collect();
             let (status, said) = (output.status, said.join("; "));
             Err(format!("{program} ends with {status}: {said}"))
         }

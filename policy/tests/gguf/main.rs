@@ -2,182 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use std::collections::BTreeMap;
-use std::io::Cursor;
-
-use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use policy::{Decoder, DecoderConfig, Family, Model, PackedRows, Use, Weights, gguf};
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+mod export;
+#[path = "../qwen3_package/mod.rs"]
+mod qwen3_package;
 
-/// A file before it is written.
-struct File {
-    metadata: BTreeMap<String, Value>,
-    tensors: BTreeMap<String, QTensor>,
-}
-
-impl File {
-    fn bytes(&self) -> Vec<u8> {
-        let metadata: Vec<_> = self.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
-        let tensors: Vec<_> = self.tensors.iter().map(|(k, t)| (k.as_str(), t)).collect();
-        let mut bytes = Cursor::new(Vec::new());
-        gguf_file::write(&mut bytes, &metadata, &tensors).unwrap();
-        bytes.into_inner()
-    }
-
-    fn set(&mut self, key: &str, value: Value) {
-        self.metadata.insert(key.to_owned(), value);
-    }
-
-    /// The error of reading it.
-    fn refusal(&self) -> String {
-        gguf::read(&self.bytes()).unwrap_err().to_string()
-    }
-}
-
-fn small(family: Family, tied: bool) -> DecoderConfig {
-    DecoderConfig {
-        family,
-        hidden_size: 64,
-        intermediate_size: 96,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        vocab_size: 260,
-        max_positions: 128,
-        rope_theta: 20_000.0,
-        rope_scaling: None,
-        rms_norm_eps: 1e-5,
-        tie_word_embeddings: tied,
-        qkv_bias: family == Family::Qwen2,
-        output_bias: false,
-    }
-}
-
-/// Random weights, biases and norms among them.
-fn random(config: &DecoderConfig) -> Weights {
-    let jitter = |name: &str, tensor: &Tensor| {
-        let is_flat = tensor.dims().len() == 1;
-        let noise = |i| ((i + name.len()) as f32 * 0.618).fract() * 0.4 - 0.2;
-        let noise: Vec<f32> = (0..tensor.elem_count()).map(noise).collect();
-        let noise = Tensor::from_vec(noise, tensor.shape(), &Device::Cpu).unwrap();
-        let moved = if is_flat {
-            tensor + noise
-        } else {
-            Ok(tensor.clone())
-        };
-        (name.to_owned(), moved.unwrap())
-    };
-    let plain = Weights::random(config, 3).unwrap();
-    Weights::new(plain.iter().map(|(name, x)| jitter(name, x)).collect())
-}
-
-/// llama.cpp's order of the rows of queries and keys (`permute` of its converter): first and second half of a head
-/// interleaved.
-fn interleaved(tensor: &Tensor, heads: usize) -> Tensor {
-    let half = tensor.dim(0).unwrap() / heads / 2;
-    let halves = tensor.reshape((heads, 2, half, ())).unwrap();
-    let pairs = halves.transpose(1, 2).unwrap().contiguous().unwrap();
-    pairs.reshape(tensor.shape()).unwrap()
-}
-
-/// What llama.cpp's converter makes of a model; the names are spelled out again, so that a slip shows.
-fn export(config: &DecoderConfig, weights: &Weights, dtype: GgmlDType) -> File {
-    let mut tensors = BTreeMap::new();
-    for (name, tensor) in weights.iter() {
-        let heads = match () {
-            () if name.contains("q_proj") => config.heads,
-            () => config.kv_heads,
-        };
-        let is_permuted =
-            config.family == Family::Llama && (name.contains("q_proj") || name.contains("k_proj"));
-        let tensor = if is_permuted {
-            interleaved(tensor, heads)
-        } else {
-            tensor.clone()
-        };
-        let dtype = if tensor.dims().len() == 1 {
-            GgmlDType::F32
-        } else {
-            dtype
-        };
-        let name = name
-            .replace("model.layers.", "blk.")
-            .replace("model.embed_tokens", "token_embd")
-            .replace("model.norm", "output_norm")
-            .replace("lm_head", "output")
-            .replace("input_layernorm", "attn_norm")
-            .replace("post_attention_layernorm", "ffn_norm")
-            .replace("self_attn.o_proj", "attn_output")
-            .replace("self_attn.", "attn_")
-            .replace("mlp.", "ffn_")
-            .replace("_proj", "");
-        tensors.insert(name, QTensor::quantize(&tensor, dtype).unwrap());
-    }
-    File {
-        metadata: metadata(config),
-        tensors,
-    }
-}
-
-fn metadata(config: &DecoderConfig) -> BTreeMap<String, Value> {
-    let architecture = match config.family {
-        Family::Llama => "llama",
-        Family::Qwen2 => "qwen2",
-        Family::Qwen3 => "qwen3",
-    };
-    let text = |text: &str| Value::String(text.to_owned());
-    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
-    alphabet.sort_unstable();
-    let letters: Vec<String> = alphabet.iter().map(char::to_string).collect();
-    let plain = letters.iter().map(String::as_str).chain(["he"]);
-    let tokens: Vec<Value> = CONTROL.into_iter().chain(plain).map(text).collect();
-    let kinds = (0..tokens.len()).map(|id| Value::I32(if id < 3 { 3 } else { 1 }));
-    let mut metadata = BTreeMap::from([
-        ("general.architecture".to_owned(), text(architecture)),
-        ("tokenizer.ggml.model".to_owned(), text("gpt2")),
-        ("tokenizer.ggml.pre".to_owned(), text("smollm")),
-        (
-            "tokenizer.ggml.merges".to_owned(),
-            Value::Array(vec![text("h e")]),
-        ),
-        (
-            "tokenizer.ggml.token_type".to_owned(),
-            Value::Array(kinds.collect()),
-        ),
-        ("tokenizer.ggml.tokens".to_owned(), Value::Array(tokens)),
-        ("tokenizer.ggml.eos_token_id".to_owned(), Value::U32(2)),
-        ("tokenizer.ggml.padding_token_id".to_owned(), Value::U32(0)),
-        ("tokenizer.chat_template".to_owned(), text(TEMPLATE)),
-    ]);
-    let eps = config.rms_norm_eps as f32;
-    for (name, value) in [
-        ("block_count", Value::U32(config.layers as u32)),
-        ("context_length", Value::U32(config.max_positions as u32)),
-        ("embedding_length", Value::U32(config.hidden_size as u32)),
-        (
-            "feed_forward_length",
-            Value::U32(config.intermediate_size as u32),
-        ),
-        ("attention.head_count", Value::U32(config.heads as u32)),
-        (
-            "attention.head_count_kv",
-            Value::U32(config.kv_heads as u32),
-        ),
-        ("attention.layer_norm_rms_epsilon", Value::F32(eps)),
-        ("rope.freq_base", Value::F32(config.rope_theta as f32)),
-        ("rope.dimension_count", Value::U32(config.head_dim as u32)),
-    ] {
-        metadata.insert(format!("{architecture}.{name}"), value);
-    }
-    metadata
-}
+use export::{File, export, interleaved, random, small};
 
 fn logits(config: &DecoderConfig, weights: &Weights) -> Vec<Vec<f32>> {
     let decoder = Decoder::new(config, weights, Use::Sample).unwrap();
@@ -256,16 +93,94 @@ fn the_text_side_comes_along() {
     assert_eq!(model.chat.stop_ids(), [2]);
     let read = |name: &str| {
         let (_, bytes) = model.files.iter().find(|(file, _)| file == name).unwrap();
-        serde_json::from_slice::<serde_json::Value>(bytes).unwrap()
+        serde_json::from_slice::<Json>(bytes).unwrap()
     };
     assert_eq!(read("tokenizer_config.json")["eos_token"], "<|im_end|>");
     assert_eq!(read("generation_config.json")["eos_token_id"], 2);
 }
 
+/// Qwen3's own tokenizer on its way through a GGUF file gives transformers' ids (`golden/chat/render.json`).
+#[test]
+fn qwen3_s_tokenizer_survives() {
+    let Some(folder) = qwen3_package::folder() else {
+        return;
+    };
+    let read = |path: &Path| {
+        let bytes = std::fs::read(path).unwrap();
+        serde_json::from_slice::<Json>(&bytes).unwrap()
+    };
+    let tokenizer = read(&folder.join("tokenizer.json"));
+    let tokens = tokens_and_kinds(&tokenizer);
+    let config = DecoderConfig {
+        vocab_size: tokens.len(),
+        hidden_size: 8,
+        head_dim: 2,
+        ..small(Family::Qwen3, true)
+    };
+    let weights = Weights::random(&config, 1).unwrap();
+    let mut file = export(&config, &weights, GgmlDType::F32);
+    let text = |text: &str| Value::String(text.to_owned());
+    let merge = |merge: &Json| match merge.as_array() {
+        Some(pair) => Value::String(format!(
+            "{} {}",
+            pair[0].as_str().unwrap(),
+            pair[1].as_str().unwrap()
+        )),
+        None => text(merge.as_str().unwrap()),
+    };
+    let merges = tokenizer["model"]["merges"].as_array().unwrap();
+    let kinds = tokens.iter().map(|(_, kind)| Value::I32(*kind)).collect();
+    let tokens = tokens.iter().map(|(token, _)| text(token)).collect();
+    file.set("tokenizer.ggml.pre", text("qwen2"));
+    file.set(
+        "tokenizer.ggml.merges",
+        Value::Array(merges.iter().map(merge).collect()),
+    );
+    file.set("tokenizer.ggml.token_type", Value::Array(kinds));
+    file.set("tokenizer.ggml.tokens", Value::Array(tokens));
+    let chat = gguf::read(&file.bytes()).unwrap().chat;
+
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/render.json");
+    let mut checked = 0;
+    for case in read(golden.as_ref())["cases"].as_array().unwrap() {
+        let expected = &case["expected"];
+        let Some(ids) = expected["token_ids"].as_array() else {
+            continue;
+        };
+        let found = chat.encode(expected["text"].as_str().unwrap()).unwrap();
+        assert!(found.iter().eq(ids), "{}", case["id"]);
+        checked += 1;
+    }
+    assert_eq!(checked, 360);
+}
+
+/// Tokens by id, and llama.cpp's kind of each: 1 plain, 3 control, 4 added.
+fn tokens_and_kinds(tokenizer: &Json) -> Vec<(String, i32)> {
+    let plain = tokenizer["model"]["vocab"].as_object().unwrap();
+    let plain = plain
+        .iter()
+        .map(|(token, id)| (id.as_u64(), token.as_str(), 1));
+    let added = tokenizer["added_tokens"].as_array().unwrap().iter();
+    let added = added.map(|token| {
+        let kind = if token["special"] == true { 3 } else { 4 };
+        (
+            token["id"].as_u64(),
+            token["content"].as_str().unwrap(),
+            kind,
+        )
+    });
+    let by_id: BTreeMap<_, _> = plain
+        .chain(added)
+        .map(|(id, token, kind)| (id.unwrap(), (token.to_owned(), kind)))
+        .collect();
+    assert_eq!(by_id.keys().last(), Some(&(by_id.len() as u64 - 1)));
+    by_id.into_values().collect()
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     type Change = fn(&mut File);
-    let table: [(Change, &str, &str); 15] = [
+    let table: [(Change, &str, &str); 16] = [
         (
             |f| f.set("general.architecture", Value::String("gpt2".into())),
             "general.architecture",
@@ -300,6 +215,11 @@ fn what_is_wrong_is_named() {
             |f| f.set("llama.rope.scaling.type", Value::String("yarn".into())),
             "llama.rope.scaling.type",
             "none",
+        ),
+        (
+            |f| f.set("llama.rope.scaling.factor", Value::F32(4.0)),
+            "llama.rope.scaling.factor",
+            "supported: 1",
         ),
         (
             |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),
