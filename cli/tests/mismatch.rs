@@ -8,11 +8,12 @@ use std::ops::Range;
 use actor::{CompletionRequest, Engine, EngineSettings};
 use futures::future::join_all;
 use learner::{
-    batch::{Sample, micro_batches},
+    batch::{Prefixes, Sample, micro_batches},
     network::{Pass, scores},
 };
 use policy::{
-    Coordinates, Decoder, DecoderConfig, Model, SamplingSettings, Use, Weights, random::derive_seed,
+    Coordinates, Decoder, DecoderConfig, Keep, Model, SamplingSettings, Use, Weights,
+    random::derive_seed,
 };
 
 const GROUPS: u64 = 12;
@@ -194,7 +195,7 @@ fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], vers
         );
     }
     for budget in BUDGETS {
-        let micro_batches = micro_batches(&samples, budget);
+        let micro_batches = micro_batches(&samples, budget, Prefixes::Shared);
         let pass = Pass {
             temperature: setting.temperature,
             threads: 2,

@@ -2,9 +2,24 @@
 //!
 //! Pure. The order of the samples and the budget decide everything, never the number of threads. A long sample makes a
 //! smaller micro-batch; one longer than the budget (which configuration rules out) has one to itself. What lies behind a
-//! sample's last scored token is not fed, since nothing is predicted from it.
+//! sample's last scored token is not fed, since nothing is predicted from it. What neighbours begin with alike, such as the
+//! prompt of a group, is fed once and continued by each.
 
-use policy::{PackedRows, Row, Scored};
+use std::ops::Range;
+
+use policy::{PackedRows, Scored};
+
+/// Shorter common beginnings are not worth a row of their own.
+const LEAST_PREFIX: usize = 16;
+
+/// How the common beginning of neighbouring samples is fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefixes {
+    /// Once for all of them.
+    Shared,
+    /// With each of them.
+    Repeated,
+}
 
 /// A token sequence and the positions whose tokens are scored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,39 +53,54 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
 }
 
+/// Neighbouring samples, and how many tokens they begin with alike; 0 for a sample by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bundle {
+    samples: Range<usize>,
+    prefix: usize,
+}
+
 impl MicroBatch {
-    /// Packs the chosen samples.
-    #[must_use]
-    pub fn new(all: &[Sample], chosen: Vec<usize>) -> Self {
+    fn new(all: &[Sample], bundles: &[&Bundle]) -> Self {
         let mut micro = Self {
-            samples: chosen,
-            packed: PackedRows {
-                tokens: Vec::new(),
-                rows: Vec::new(),
-            },
+            samples: Vec::new(),
+            packed: PackedRows::default(),
             scored: Vec::new(),
             predictors: Vec::new(),
             targets: Vec::new(),
         };
-        for &index in &micro.samples {
-            let sample = &all[index];
-            let start = micro.packed.tokens.len();
-            let fed = &sample.tokens[..sample.fed_tokens()];
-            micro.packed.tokens.extend_from_slice(fed);
-            micro.packed.rows.push(Row {
-                len: fed.len(),
-                past: 0,
-                slot: 0,
-            });
-            micro.scored.push(sample.scored.len());
-            micro
-                .predictors
-                .extend(sample.scored.iter().map(|&at| (start + at - 1) as u32));
-            micro
-                .targets
-                .extend(sample.scored.iter().map(|&at| sample.tokens[at]));
+        for bundle in bundles {
+            micro.push(all, bundle);
         }
         micro
+    }
+
+    fn push(&mut self, all: &[Sample], bundle: &Bundle) {
+        let prefix = bundle.prefix;
+        let (prefix_row, prefix_start) = (self.packed.rows.len(), self.packed.tokens.len());
+        if prefix > 0 {
+            self.packed
+                .push(&all[bundle.samples.start].tokens[..prefix]);
+        }
+        for index in bundle.samples.clone() {
+            let sample = &all[index];
+            if sample.fed_tokens() == 0 {
+                continue;
+            }
+            let start = self.packed.tokens.len();
+            let own = &sample.tokens[prefix..sample.fed_tokens()];
+            self.packed.push_after(own, prefix, prefix_row);
+            let place = |&at: &usize| match at - 1 {
+                shared if shared < prefix => prefix_start + shared,
+                own => start + own - prefix,
+            };
+            self.samples.push(index);
+            self.scored.push(sample.scored.len());
+            self.predictors
+                .extend(sample.scored.iter().map(|at| place(at) as u32));
+            self.targets
+                .extend(sample.scored.iter().map(|&at| sample.tokens[at]));
+        }
     }
 
     /// What a pass over [`Self::packed`] scores.
@@ -94,12 +124,71 @@ impl MicroBatch {
 
 /// Packs all samples that have scored tokens.
 #[must_use]
-pub fn micro_batches(samples: &[Sample], budget_tokens: usize) -> Vec<MicroBatch> {
-    let lengths: Vec<usize> = samples.iter().map(Sample::fed_tokens).collect();
-    let bins = pack(&lengths, budget_tokens);
+pub fn micro_batches(
+    samples: &[Sample],
+    budget_tokens: usize,
+    prefixes: Prefixes,
+) -> Vec<MicroBatch> {
+    let bundles = bundles(samples, budget_tokens, prefixes);
+    let tokens: Vec<usize> = bundles
+        .iter()
+        .map(|bundle| bundle.tokens(samples))
+        .collect();
+    let bins = pack(&tokens, budget_tokens);
     bins.into_iter()
-        .map(|chosen| MicroBatch::new(samples, chosen))
+        .map(|chosen| {
+            let chosen: Vec<&Bundle> = chosen.into_iter().map(|i| &bundles[i]).collect();
+            MicroBatch::new(samples, &chosen)
+        })
         .collect()
+}
+
+/// Cuts the samples into runs of neighbours, each within the budget unless it is a single sample.
+///
+/// A sample joins its predecessors where that saves no fewer tokens than they save without it.
+fn bundles(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<Bundle> {
+    let mut bundles: Vec<Bundle> = Vec::new();
+    for (index, sample) in samples.iter().enumerate() {
+        let joined = match (bundles.last(), prefixes) {
+            (Some(last), Prefixes::Shared) => last.joined_by(samples, sample),
+            _ => None,
+        };
+        match joined {
+            Some(joined) if joined.tokens(samples) <= budget => {
+                *bundles.last_mut().expect("it was joined: this is a bug") = joined;
+            }
+            _ => bundles.push(Bundle {
+                samples: index..index + 1,
+                prefix: 0,
+            }),
+        }
+    }
+    bundles
+}
+
+impl Bundle {
+    /// Tokens fed.
+    fn tokens(&self, all: &[Sample]) -> usize {
+        let own = |sample: &Sample| sample.fed_tokens().saturating_sub(self.prefix);
+        self.prefix + all[self.samples.clone()].iter().map(own).sum::<usize>()
+    }
+
+    /// This bundle with the next sample, if that is worth it.
+    fn joined_by(&self, all: &[Sample], sample: &Sample) -> Option<Self> {
+        let first = &all[self.samples.start];
+        let count = self.samples.len();
+        let (most, before) = match self.prefix {
+            0 => (first.fed_tokens().saturating_sub(1), 0),
+            prefix => (prefix, (count - 1) * prefix),
+        };
+        let most = most.min(sample.fed_tokens().saturating_sub(1));
+        let pairs = first.tokens[..most].iter().zip(&sample.tokens);
+        let prefix = pairs.take_while(|(a, b)| a == b).count();
+        (prefix >= LEAST_PREFIX && count * prefix >= before).then(|| Self {
+            samples: self.samples.start..self.samples.end + 1,
+            prefix,
+        })
+    }
 }
 
 /// Spreads items over few bins within the budget, evenly filled; items of length 0 are left out, and one longer than the
@@ -182,12 +271,95 @@ mod tests {
                 scored: vec![1],
             },
         ];
-        let micro = &micro_batches(&samples, 100)[0];
+        let micro = &micro_batches(&samples, 100, Prefixes::Shared)[0];
         assert_eq!(micro.samples, [0, 2]);
         assert_eq!(micro.packed.tokens, [10, 11, 12, 30]);
         assert_eq!(micro.predictors, [1, 2, 3]);
         assert_eq!(micro.targets, [12, 13, 31]);
         assert_eq!(micro.scored, [2, 1]);
         assert_eq!(micro.gather(&[vec![1, 2], vec![], vec![3]]), [1, 2, 3]);
+    }
+
+    /// Samples that begin with the first `shared` of one fixed row of tokens, `own` more behind them, the last scored.
+    fn sample(shared: usize, own: usize, seed: u32) -> Sample {
+        let beginning = (0..shared as u32).map(|token| 1_000 + token);
+        let rest = (0..own as u32).map(|at| 1 + seed * 7 + at);
+        let tokens: Vec<u32> = beginning.chain(rest).collect();
+        Sample {
+            scored: (tokens.len().saturating_sub(own).max(1)..tokens.len()).collect(),
+            tokens,
+        }
+    }
+
+    #[test]
+    fn a_shared_beginning_is_fed_once() {
+        let samples = [
+            sample(20, 3, 1),
+            sample(20, 2, 2),
+            // Fed up to the end of the beginning: the others share one token less.
+            sample(20, 1, 3),
+            sample(5, 4, 4),
+        ];
+        let batches = micro_batches(&samples, 100, Prefixes::Shared);
+        let [micro] = batches.as_slice() else {
+            panic!("{batches:?}")
+        };
+        let lens: Vec<_> = micro
+            .packed
+            .rows
+            .iter()
+            .map(|r| (r.len, r.past, r.slot))
+            .collect();
+        assert_eq!(
+            lens,
+            [(19, 0, 0), (3, 19, 0), (2, 19, 0), (1, 19, 0), (8, 0, 4)]
+        );
+        assert_eq!(micro.samples, [0, 1, 2, 3]);
+        assert_eq!(micro.predictors, [19, 20, 21, 22, 23, 24, 29, 30, 31, 32]);
+        let repeated = micro_batches(&samples, 100, Prefixes::Repeated);
+        assert_eq!(repeated[0].packed.rows.len(), 4);
+        assert_eq!(repeated[0].targets, micro.targets);
+    }
+
+    proptest! {
+        /// Whatever is shared: the budget holds, every scored token is there once, in order, and what precedes it in its
+        /// row (the other row's beginning included) is what precedes it in its sample.
+        #[test]
+        fn sharing_changes_no_sample(
+            rows in proptest::collection::vec((0_usize..60, 0_usize..40), 1..30),
+            budget in 100_usize..400,
+        ) {
+            let samples: Vec<Sample> = rows
+                .iter()
+                .enumerate()
+                .map(|(i, &(shared, own))| sample(shared, own, i as u32))
+                .collect();
+            let mut seen = Vec::new();
+            for micro in micro_batches(&samples, budget, Prefixes::Shared) {
+                prop_assert!(micro.packed.tokens.len() <= budget);
+                let starts: Vec<usize> = micro.packed.rows.iter().scan(0, |next, row| {
+                    *next += row.len;
+                    Some(*next - row.len)
+                }).collect();
+                let mut scored = micro.predictors.iter().zip(&micro.targets);
+                for (&index, &count) in micro.samples.iter().zip(&micro.scored) {
+                    seen.push(index);
+                    for &at in &samples[index].scored[..count] {
+                        let (&predictor, &target) = scored.next().unwrap();
+                        prop_assert_eq!(target, samples[index].tokens[at]);
+                        let row = starts.partition_point(|&start| start <= predictor as usize) - 1;
+                        let (start, row) = (starts[row], micro.packed.rows[row]);
+                        let own = &micro.packed.tokens[start..=predictor as usize];
+                        let past = if row.past > 0 { starts[row.slot] } else { 0 };
+                        let past = &micro.packed.tokens[past..past + row.past];
+                        prop_assert_eq!([past, own].concat(), &samples[index].tokens[..at]);
+                    }
+                }
+                prop_assert!(scored.next().is_none());
+            }
+            seen.sort_unstable();
+            let all: Vec<usize> = (0..samples.len()).filter(|&i| samples[i].fed_tokens() > 0).collect();
+            prop_assert_eq!(seen, all);
+        }
     }
 }

@@ -47,6 +47,9 @@ pub struct LearnerConfig {
     pub micro_batch_tokens: usize,
     /// Keeps of each layer only its input and computes the rest again in the backward pass: less memory, more time.
     pub gradient_checkpointing: bool,
+    /// Feeds what neighbouring trajectories begin with alike, such as the prompt of a group, once. Changes the last bits
+    /// of a gradient, by the order of its sums.
+    pub share_prefixes: bool,
     /// Threads that compute micro-batches; changes speed, never results.
     pub threads: usize,
     /// What a trajectory's reward is made of.
@@ -80,6 +83,7 @@ impl Default for LearnerConfig {
             ratio_against: RatioAgainst::default(),
             micro_batch_tokens: 4096,
             gradient_checkpointing: false,
+            share_prefixes: true,
             threads: 1,
             rewards: RewardWeights::default(),
             advantage: AdvantageSettings::default(),

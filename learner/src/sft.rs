@@ -13,7 +13,7 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    batch::{MicroBatch, Sample, micro_batches},
+    batch::{MicroBatch, Prefixes, Sample, micro_batches},
     error::{LearnerError, Result},
     network::{Coefficients, Network, Pass, Scores},
     optimizer::OptimizerSettings,
@@ -245,7 +245,7 @@ fn update(
         .map(|&episode| corpus.weights[episode].clone())
         .collect();
     let total: f64 = weights.iter().flatten().sum();
-    let micro_batches = micro_batches(&samples, config.micro_batch_tokens);
+    let micro_batches = micro_batches(&samples, config.micro_batch_tokens, Prefixes::Shared);
     let (gradients, parts) =
         network.gradients(&micro_batches, config.pass(), |_, micro, scores| {
             weighted_likelihood(micro, scores, &micro.gather(&weights), total)

@@ -9,7 +9,7 @@ use policy::{Decoder, Model, Use, Weights};
 
 use crate::{
     advantage::{Advantages, advantages},
-    batch::{MicroBatch, Sample, micro_batches},
+    batch::{MicroBatch, Prefixes, Sample, micro_batches},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
     group::Group,
@@ -94,7 +94,11 @@ impl Trainer {
             &advantages,
             self.config.loss.mask_truncated_completions,
         );
-        let micro_batches = micro_batches(&rows.samples, self.config.micro_batch_tokens);
+        let prefixes = match self.config.share_prefixes {
+            true => Prefixes::Shared,
+            false => Prefixes::Repeated,
+        };
+        let micro_batches = micro_batches(&rows.samples, self.config.micro_batch_tokens, prefixes);
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
         self.tokens_seen += metrics::tokens(groups);
         metrics.insert("num_tokens".to_owned(), self.tokens_seen as f64);

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, Result};
-use crate::ops::log_softmax_at;
+use crate::ops::{draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are drawn. The default draws from the policy itself: temperature 1, no filter.
@@ -111,17 +111,27 @@ pub fn sample(
     let token = if settings.is_greedy() {
         most_probable(drawable)
     } else {
-        let filters = Filters::from(settings);
-        draw(
-            &filters.apply(drawable.iter().map(|&logit| f64::from(logit))),
-            coordinates.uniform(),
-        )
-        .unwrap_or_else(|| most_probable(drawable))
+        draw_from(drawable, settings, coordinates.uniform())
     };
     Sampled {
         token,
         logprob: log_softmax_at(logits, token as usize, settings.logprob_temperature()),
     }
+}
+
+/// Without filters by a kernel, with them in f64.
+fn draw_from(logits: &[f32], settings: &SamplingSettings, uniform: f64) -> u32 {
+    let filters = Filters::from(settings);
+    let unfiltered = || draw_token(logits, settings.temperature, uniform);
+    let filtered = || {
+        let distribution = filters.apply(logits.iter().map(|&logit| f64::from(logit)));
+        draw(&distribution, uniform)
+    };
+    let drawn = match filters.are_off() {
+        true => unfiltered().or_else(filtered),
+        false => filtered(),
+    };
+    drawn.unwrap_or_else(|| most_probable(logits))
 }
 
 /// The lowest index among the largest logits.
@@ -177,6 +187,10 @@ impl From<&SamplingSettings> for Filters {
 }
 
 impl Filters {
+    fn are_off(&self) -> bool {
+        self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+
     /// The filtered distribution over `logits`: (token, probability) of the tokens kept, in index order, summing to 1.
     /// Nothing is sorted unless a filter asks for it. Empty if no logit is finite.
     pub fn apply(&self, logits: impl Iterator<Item = f64>) -> Vec<(u32, f64)> {

@@ -10,7 +10,7 @@ use std::{
 use candle_core::{DType, Device};
 use learner::{
     LearnerConfig,
-    batch::{Sample, micro_batches},
+    batch::{Prefixes, Sample, micro_batches},
     config::RatioAgainst,
     group::{Group, GroupRules},
     loss::{LossSettings, LossType, SamplerCorrection},
@@ -19,7 +19,7 @@ use learner::{
     optimizer::Parameter,
     trainer::{StepGroups, Trainer},
 };
-use policy::{DecoderConfig, Model, Weights};
+use policy::{DecoderConfig, Keep, Model, Weights};
 use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -238,7 +238,7 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
             threads: 1,
             keep: Keep::Activations,
         };
-        let packed = micro_batches(&samples, 1 << 12);
+        let packed = micro_batches(&samples, 1 << 12, Prefixes::Repeated);
         let scores = network.scores(&packed, pass).unwrap();
         let (logprobs, entropies) = (matrix("per_token_logps"), matrix("entropies"));
         for (micro, scores) in packed.iter().zip(&scores) {

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::common::small_model;
 use learner::{
-    batch::{Sample, micro_batches},
+    batch::{Prefixes, Sample, micro_batches},
     network::{Coefficients, Network, Pass},
     optimizer::{OptimizerSettings, Parameter},
     schedule::{ScheduleKind, ScheduleSettings},
@@ -69,7 +69,9 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
         threads: 1,
         keep: Keep::Activations,
     };
-    let scores = network.scores(&micro_batches(&samples, 64), pass).unwrap();
+    let scores = network
+        .scores(&micro_batches(&samples, 64, Prefixes::Shared), pass)
+        .unwrap();
     let logprobs: Vec<f64> = scores.into_iter().flat_map(|s| s.logprobs).collect();
     -logprobs.iter().sum::<f64>() / logprobs.len() as f64
 }
@@ -167,7 +169,7 @@ fn gradients_equal_finite_differences() {
             tokens: episode.tokens,
         })
         .collect();
-    let micro = micro_batches(&samples, 30);
+    let micro = micro_batches(&samples, 30, Prefixes::Shared);
     assert!(micro.len() > 1);
     let pass = Pass {
         temperature: 0.8,

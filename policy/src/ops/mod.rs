@@ -8,6 +8,7 @@
 
 mod attention;
 mod attention_kernel;
+mod draw;
 mod embedding;
 mod kv_strips;
 mod linear;
@@ -20,6 +21,7 @@ mod simd;
 mod swiglu;
 
 pub use attention::{attention, attention_backward, attention_composed};
+pub use draw::draw_token;
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
     LinearWeight, linear, linear_composed, linear_input_gradient, linear_weight_gradient,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ::learner::{
-    batch::{MicroBatch, Sample, micro_batches},
+    LearnerConfig,
+    batch::{MicroBatch, Prefixes, Sample, micro_batches},
     network::{Coefficients, Network, Pass, Scores},
     optimizer::OptimizerSettings,
     trainer::{StepGroups, Trainer},
@@ -35,7 +36,7 @@ pub(super) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Resul
         scored: (1..work.row_tokens).collect(),
     };
     let samples: Vec<Sample> = (0..work.rows).map(row).collect();
-    let micro_batches = micro_batches(&samples, work.micro_batch_tokens);
+    let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);
     let pass = Pass {
         temperature: 1.0,
         threads: work.workers,
@@ -79,7 +80,19 @@ pub(super) fn prefix_lines(
         kept: vec![Arc::new(prefix_group(model, &config, args.prefix_tokens)?)],
         ..StepGroups::default()
     };
-    let variants = [("learner, shared prompt", config)];
+    let repeated = LearnerConfig {
+        share_prefixes: false,
+        ..config.clone()
+    };
+    let checkpointed = LearnerConfig {
+        gradient_checkpointing: true,
+        ..config.clone()
+    };
+    let variants = [
+        ("learner, prompt repeated", repeated),
+        ("learner, prompt shared", config),
+        ("learner, prompt shared, checkpointed", checkpointed),
+    ];
     let measure = |(what, config)| {
         let mut trainer = Trainer::new(&config, model)?;
         let tokens = GROUP_SIZE * row_tokens;
@@ -101,7 +114,7 @@ pub(super) fn prefix_lines(
 
 fn prefix_group(
     model: &Model,
-    config: &::learner::LearnerConfig,
+    config: &LearnerConfig,
     prompt_tokens: usize,
 ) -> Result<::learner::group::Group> {
     let vocabulary = model.config.vocab_size;

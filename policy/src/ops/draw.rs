@@ -1,0 +1,144 @@
+//! A token drawn from softmax(logits / temperature), without filters.
+//!
+//! Invariant: weights are f32 with the crate's own exponential, sums run in a fixed order, so a draw is the same on every
+//! instruction set.
+
+use super::math::{exp, sums};
+use super::simd::{Kernel, LANES, Simd, dispatch};
+
+/// Columns whose weights are summed together before the one that holds the number is looked for.
+const BLOCK: usize = 256;
+
+/// The token whose share of the cumulative distribution, in index order, holds `uniform` in [0, 1). None where a logit is
+/// NaN or infinite upwards, or none is finite.
+pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32> {
+    let mut weights = vec![0.0; logits.len()];
+    let blocks = dispatch(Weights {
+        logits,
+        inverse_temperature: temperature.recip(),
+        weights: &mut weights,
+    });
+    let total: f64 = blocks.iter().sum();
+    if !total.is_finite() {
+        return None;
+    }
+    let wanted = uniform * total;
+    let (mut before, mut held) = (0.0, None);
+    for (block, weights) in blocks.iter().zip(weights.chunks(BLOCK).enumerate()) {
+        if *block > 0.0 {
+            held = Some((before, weights));
+        }
+        before += block;
+        if wanted < before {
+            break;
+        }
+    }
+    let (before, (block, weights)) = held?;
+    let mut cumulative = before;
+    let holds = |&weight: &f32| {
+        cumulative += f64::from(weight);
+        wanted < cumulative
+    };
+    // Rounding can leave the sum a few ulp below the number.
+    let place = weights
+        .iter()
+        .position(holds)
+        .or_else(|| weights.iter().rposition(|&weight| weight > 0.0))?;
+    Some((block * BLOCK + place) as u32)
+}
+
+struct Weights<'a> {
+    logits: &'a [f32],
+    inverse_temperature: f32,
+    weights: &'a mut [f32],
+}
+
+impl Kernel for Weights<'_> {
+    /// The sum of each block.
+    type Output = Vec<f64>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Vec<f64> {
+        let lowest = S::splat(f32::NEG_INFINITY);
+        let chunks = self.logits.chunks(LANES);
+        let max = chunks.fold(lowest, |max, logits| {
+            S::load_some(logits, f32::NEG_INFINITY).max(max)
+        });
+        let max = S::splat(max.max_lane());
+        let scale = S::splat(self.inverse_temperature);
+        let blocks = self
+            .logits
+            .chunks(BLOCK)
+            .zip(self.weights.chunks_mut(BLOCK));
+        blocks
+            .map(|(logits, weights)| {
+                for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
+                    let shifted = S::load_some(logits, f32::NEG_INFINITY).sub(max).mul(scale);
+                    exp(shifted).store_some(weights);
+                }
+                let [sum, _] = sums::<S>(weights, weights, |x, _| [x, S::splat(0.0)]);
+                f64::from(sum)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::simd::{InstructionSet, with_instruction_set};
+
+    /// Shares of e^(logit / temperature) in f64.
+    fn shares(logits: &[f32], temperature: f64) -> Vec<f64> {
+        let weights: Vec<f64> = logits
+            .iter()
+            .map(|&logit| libm::exp(f64::from(logit) / temperature))
+            .collect();
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| weight / total).collect()
+    }
+
+    #[test]
+    fn every_token_takes_its_share() {
+        for (columns, temperature) in [(1, 1.0), (7, 0.7), (256, 1.0), (1000, 1.3)] {
+            let logits: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
+            let mut cumulative = 0.0;
+            for (token, share) in shares(&logits, f64::from(temperature)).iter().enumerate() {
+                for within in [0.01, 0.5, 0.99] {
+                    let uniform = cumulative + share * within;
+                    let drawn = InstructionSet::available().into_iter().map(|set| {
+                        with_instruction_set(set, || draw_token(&logits, temperature, uniform))
+                    });
+                    for drawn in drawn {
+                        assert_eq!(drawn, Some(Some(token as u32)), "{uniform} of {columns}");
+                    }
+                }
+                cumulative += share;
+            }
+        }
+    }
+
+    #[test]
+    fn a_column_without_weight_is_never_drawn() {
+        let low = f32::NEG_INFINITY;
+        let mut logits = vec![low; 600];
+        (logits[300], logits[310]) = (1.0, 1.0);
+        for (uniform, token) in [(0.0, 300), (0.49, 300), (0.51, 310), (1.0 - 1e-16, 310)] {
+            assert_eq!(draw_token(&logits, 1.0, uniform), Some(token));
+        }
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_give_no_token() {
+        let (nan, infinite) = (f32::NAN, f32::INFINITY);
+        for logits in [
+            vec![],
+            vec![nan; 3],
+            vec![1.0, nan, 2.0],
+            vec![1.0, 2.0, infinite],
+            vec![-infinite; 3],
+        ] {
+            assert_eq!(draw_token(&logits, 1.0, 0.5), None, "{logits:?}");
+        }
+    }
+}
