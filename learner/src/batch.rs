@@ -191,36 +191,47 @@ impl Bundle {
     }
 }
 
-/// Spreads items over few bins within the budget, evenly filled; items of length 0 are left out, and one longer than the
-/// budget has a bin to itself.
+/// Spreads items over the fewest bins that this way of filling needs, evenly; items of length 0 are left out, and one longer
+/// than the budget has a bin to itself.
 ///
-/// Longest first, each to the emptiest bin with room, ties to the lower index. Bins and their items come in index order.
+/// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order.
 #[must_use]
 pub fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
         .collect();
     order.sort_by_key(|&item| std::cmp::Reverse(lengths[item]));
-    let total: usize = lengths.iter().filter(|&&length| length <= budget).sum();
-    let mut bins: Vec<(usize, Vec<usize>)> = vec![(0, Vec::new()); total.div_ceil(budget.max(1))];
-    for item in order {
-        let emptiest = bins.iter_mut().min_by_key(|(filled, _)| *filled);
-        match emptiest {
-            Some((filled, items)) if *filled + lengths[item] <= budget => {
-                *filled += lengths[item];
-                items.push(item);
-            }
-            _ => bins.push((lengths[item], vec![item])),
-        }
-    }
-    let mut bins: Vec<Vec<usize>> = bins
-        .into_iter()
-        .map(|(_, items)| items)
-        .filter(|items| !items.is_empty())
-        .collect();
+    let fits = order.partition_point(|&item| lengths[item] > budget);
+    let (long, short) = order.split_at(fits);
+    let total: usize = short.iter().map(|&item| lengths[item]).sum();
+    let fewest = total.div_ceil(budget.max(1));
+    let mut bins = (fewest..=short.len())
+        .find_map(|count| spread(short, lengths, budget, count))
+        .unwrap_or_default();
+    bins.extend(long.iter().map(|&item| vec![item]));
+    bins.retain(|items| !items.is_empty());
     bins.iter_mut().for_each(|items| items.sort_unstable());
     bins.sort_unstable();
     bins
+}
+
+/// The items over `count` bins; none where one of them would exceed the budget.
+fn spread(
+    items: &[usize],
+    lengths: &[usize],
+    budget: usize,
+    count: usize,
+) -> Option<Vec<Vec<usize>>> {
+    let mut bins = vec![(0, Vec::new()); count];
+    for &item in items {
+        let (filled, bin) = bins.iter_mut().min_by_key(|(filled, _)| *filled)?;
+        *filled += lengths[item];
+        if *filled > budget {
+            return None;
+        }
+        bin.push(item);
+    }
+    Some(bins.into_iter().map(|(_, bin)| bin).collect())
 }
 
 #[cfg(test)]
@@ -247,6 +258,14 @@ mod tests {
             let total: usize = lengths.iter().sum();
             prop_assert!(bins.len() <= 2 * total.div_ceil(budget), "bins are at least half full");
         }
+    }
+
+    #[test]
+    fn bins_are_filled_evenly() {
+        let sizes: Vec<usize> = pack(&[10; 8], 32).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [3, 3, 2]);
+        let sizes: Vec<usize> = pack(&[192; 32], 2048).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [8; 4]);
     }
 
     #[test]
