@@ -2,18 +2,22 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (the run can be resumed).
 
+mod allocator;
+
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use cli::{args::Args, commands, threads};
-
-// Fresh tensors are megabytes; the system allocator gives such memory back to the kernel after every op.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use cli::{
+    args::{Args, Command},
+    commands, threads,
+};
 
 fn main() -> ExitCode {
     threads::keep_candle_on_its_caller();
     let args = Args::parse();
+    if !matches!(args.command, Some(Command::EnvNode(_))) {
+        allocator::keep_freed_memory();
+    }
     match commands::run(args) {
         Ok(outcome) => outcome.exit_code(),
         Err(error) => {

@@ -12,6 +12,9 @@ use policy::{PackedRows, Scored};
 /// Shorter common beginnings are not worth a row of their own.
 const LEAST_PREFIX: usize = 16;
 
+/// Fewer tokens would not keep a worker busy.
+const LEAST_TOKENS: usize = 512;
+
 /// How the common beginning of neighbouring samples is fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefixes {
@@ -191,10 +194,10 @@ impl Bundle {
     }
 }
 
-/// Spreads items over the fewest bins that this way of filling needs, evenly; items of length 0 are left out, and one longer
-/// than the budget has a bin to itself.
+/// Spreads items evenly over few bins; items of length 0 are left out, and one longer than the budget has a bin to itself.
 ///
-/// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order.
+/// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order. Their number
+/// is even where they hold [`LEAST_TOKENS`] each, so that two workers finish together.
 #[must_use]
 pub fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
@@ -205,7 +208,13 @@ pub fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let (long, short) = order.split_at(fits);
     let total: usize = short.iter().map(|&item| lengths[item]).sum();
     let fewest = total.div_ceil(budget.max(1));
-    let mut bins = (fewest..=short.len())
+    let even = fewest.next_multiple_of(2).min(short.len());
+    let least = if total >= even * LEAST_TOKENS {
+        even
+    } else {
+        fewest
+    };
+    let mut bins = (least..=short.len())
         .find_map(|count| spread(short, lengths, budget, count))
         .unwrap_or_default();
     bins.extend(long.iter().map(|&item| vec![item]));
@@ -264,8 +273,10 @@ mod tests {
     fn bins_are_filled_evenly() {
         let sizes: Vec<usize> = pack(&[10; 8], 32).iter().map(Vec::len).collect();
         assert_eq!(sizes, [3, 3, 2]);
-        let sizes: Vec<usize> = pack(&[192; 32], 2048).iter().map(Vec::len).collect();
+        let sizes: Vec<usize> = pack(&[160; 32], 2048).iter().map(Vec::len).collect();
         assert_eq!(sizes, [8; 4]);
+        let sizes: Vec<usize> = pack(&[160; 7], 2048).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [4, 3]);
     }
 
     #[test]
