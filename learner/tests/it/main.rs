@@ -8,6 +8,7 @@ mod golden_cases;
 mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
+mod prefixes;
 mod run;
 mod scheduler;
 mod service;
