@@ -3,7 +3,7 @@
 //! Invariant: weights are f32 with the crate's own exponential, sums run in a fixed order, so a draw is the same on every
 //! instruction set.
 
-use super::math::{exp, sums};
+use super::math::exp;
 use super::simd::{Kernel, LANES, Simd, dispatch};
 
 /// Columns whose weights are summed together before the one that holds the number is looked for.
@@ -59,27 +59,29 @@ impl Kernel for Weights<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Vec<f64> {
-        let lowest = S::splat(f32::NEG_INFINITY);
-        let chunks = self.logits.chunks(LANES);
-        let max = chunks.fold(lowest, |max, logits| {
-            S::load_some(logits, f32::NEG_INFINITY).max(max)
-        });
+        // Loops rather than adaptors: a closure that is not inlined would not have the instruction set.
+        let mut max = S::splat(f32::NEG_INFINITY);
+        for logits in self.logits.chunks(LANES) {
+            max = S::load_some(logits, f32::NEG_INFINITY).max(max);
+        }
         let max = S::splat(max.max_lane());
         let scale = S::splat(self.inverse_temperature);
+        let mut sums = Vec::with_capacity(self.logits.len().div_ceil(BLOCK));
         let blocks = self
             .logits
             .chunks(BLOCK)
             .zip(self.weights.chunks_mut(BLOCK));
-        blocks
-            .map(|(logits, weights)| {
-                for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
-                    let shifted = S::load_some(logits, f32::NEG_INFINITY).sub(max).mul(scale);
-                    exp(shifted).store_some(weights);
-                }
-                let [sum, _] = sums::<S>(weights, weights, |x, _| [x, S::splat(0.0)]);
-                f64::from(sum)
-            })
-            .collect()
+        for (logits, weights) in blocks {
+            let mut sum = S::splat(0.0);
+            for (logits, weights) in logits.chunks(LANES).zip(weights.chunks_mut(LANES)) {
+                let shifted = S::load_some(logits, f32::NEG_INFINITY).sub(max).mul(scale);
+                let weight = exp(shifted);
+                weight.store_some(weights);
+                sum = sum.add(weight);
+            }
+            sums.push(f64::from(sum.sum_lanes()));
+        }
+        sums
     }
 }
 
