@@ -5,7 +5,7 @@
 //! sample's last scored token is not fed, since nothing is predicted from it. What neighbours begin with alike, such as the
 //! prompt of a group, is fed once and continued by each.
 
-use std::ops::Range;
+use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
 use policy::{PackedRows, Scored};
 
@@ -56,7 +56,8 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
 }
 
-/// Neighbouring samples, and how many tokens they begin with alike; 0 for a sample by itself.
+/// Neighbouring samples, of which those without scored tokens do not count, and how many tokens the others begin with
+/// alike; 0 for a sample by itself. The first has scored tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bundle {
     samples: Range<usize>,
@@ -132,7 +133,10 @@ pub fn micro_batches(
     budget_tokens: usize,
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
-    let bundles = bundles(samples, budget_tokens, prefixes);
+    let mut bundles = bundles(samples, budget_tokens, prefixes);
+    if let [only] = bundles.as_slice() {
+        bundles = only.halves(samples);
+    }
     let tokens: Vec<usize> = bundles
         .iter()
         .map(|bundle| bundle.tokens(samples))
@@ -151,9 +155,9 @@ pub fn micro_batches(
 /// A sample joins its predecessors where that saves no fewer tokens than they save without it.
 fn bundles(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::new();
-    for (index, sample) in samples.iter().enumerate() {
+    for index in (0..samples.len()).filter(|&index| samples[index].fed_tokens() > 0) {
         let joined = match (bundles.last(), prefixes) {
-            (Some(last), Prefixes::Shared) => last.joined_by(samples, sample),
+            (Some(last), Prefixes::Shared) => last.joined_by(samples, index),
             _ => None,
         };
         match joined {
@@ -177,8 +181,8 @@ impl Bundle {
     }
 
     /// This bundle with the next sample, if that is worth it.
-    fn joined_by(&self, all: &[Sample], sample: &Sample) -> Option<Self> {
-        let first = &all[self.samples.start];
+    fn joined_by(&self, all: &[Sample], index: usize) -> Option<Self> {
+        let (first, sample) = (&all[self.samples.start], &all[index]);
         let count = self.samples.len();
         let (most, before) = match self.prefix {
             0 => (first.fed_tokens().saturating_sub(1), 0),
@@ -188,9 +192,28 @@ impl Bundle {
         let pairs = first.tokens[..most].iter().zip(&sample.tokens);
         let prefix = pairs.take_while(|(a, b)| a == b).count();
         (prefix >= LEAST_PREFIX && count * prefix >= before).then(|| Self {
-            samples: self.samples.start..self.samples.end + 1,
+            samples: self.samples.start..index + 1,
             prefix,
         })
+    }
+
+    /// Two bundles in its place, each with the prefix, where both keep a worker busy.
+    fn halves(&self, all: &[Sample]) -> Vec<Self> {
+        let scored = self
+            .samples
+            .clone()
+            .filter(|&index| all[index].fed_tokens() > 0);
+        let scored: Vec<usize> = scored.collect();
+        let middle = scored[scored.len() / 2];
+        let halves = [self.samples.start..middle, middle..self.samples.end].map(|samples| Self {
+            samples,
+            prefix: self.prefix,
+        });
+        let busy = |half: &Self| !half.samples.is_empty() && half.tokens(all) >= LEAST_TOKENS;
+        match halves.iter().all(busy) {
+            true => halves.into(),
+            false => vec![self.clone()],
+        }
     }
 }
 
@@ -203,7 +226,7 @@ pub fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
         .collect();
-    order.sort_by_key(|&item| std::cmp::Reverse(lengths[item]));
+    order.sort_by_key(|&item| Reverse(lengths[item]));
     let fits = order.partition_point(|&item| lengths[item] > budget);
     let (long, short) = order.split_at(fits);
     let total: usize = short.iter().map(|&item| lengths[item]).sum();
@@ -214,7 +237,9 @@ pub fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     } else {
         fewest
     };
-    let mut bins = (least..=short.len())
+    // Of items above half of the budget each needs a bin.
+    let large = short.partition_point(|&item| 2 * lengths[item] > budget);
+    let mut bins = (least.max(large)..=short.len())
         .find_map(|count| spread(short, lengths, budget, count))
         .unwrap_or_default();
     bins.extend(long.iter().map(|&item| vec![item]));
@@ -231,16 +256,18 @@ fn spread(
     budget: usize,
     count: usize,
 ) -> Option<Vec<Vec<usize>>> {
-    let mut bins = vec![(0, Vec::new()); count];
+    let mut bins = vec![Vec::new(); count];
+    let mut emptiest: BinaryHeap<_> = (0..count).map(|bin| Reverse((0, bin))).collect();
     for &item in items {
-        let (filled, bin) = bins.iter_mut().min_by_key(|(filled, _)| *filled)?;
-        *filled += lengths[item];
-        if *filled > budget {
+        let Reverse((filled, bin)) = emptiest.pop()?;
+        let filled = filled + lengths[item];
+        if filled > budget {
             return None;
         }
-        bin.push(item);
+        bins[bin].push(item);
+        emptiest.push(Reverse((filled, bin)));
     }
-    Some(bins.into_iter().map(|(_, bin)| bin).collect())
+    Some(bins)
 }
 
 #[cfg(test)]
@@ -252,8 +279,9 @@ mod tests {
     proptest! {
         #[test]
         fn bins_hold_every_item_once_within_the_budget(
-            lengths in proptest::collection::vec(0_usize..50, 0..60),
-            budget in 50_usize..300,
+            (lengths, budget) in (50_usize..3_000).prop_flat_map(|budget| {
+                (proptest::collection::vec(0..budget.min(400), 0..60), Just(budget))
+            }),
         ) {
             let bins = pack(&lengths, budget);
             let mut seen: Vec<usize> = bins.iter().flatten().copied().collect();
@@ -265,8 +293,34 @@ mod tests {
                 prop_assert!(bin.is_sorted());
             }
             let total: usize = lengths.iter().sum();
-            prop_assert!(bins.len() <= 2 * total.div_ceil(budget), "bins are at least half full");
+            prop_assert!(bins.len() <= 2 * total.div_ceil(budget) + 1, "bins are at least half full");
         }
+    }
+
+    #[test]
+    fn a_single_group_is_cut_in_two_where_both_halves_keep_a_worker_busy() {
+        let group = |prompt: usize| -> Vec<Sample> {
+            let sample = |member: usize| sample(prompt, 20, member as u32);
+            (0..8).map(sample).collect()
+        };
+        let fed = |samples: &[Sample]| -> Vec<usize> {
+            let batches = micro_batches(samples, 2_048, Prefixes::Shared);
+            batches
+                .iter()
+                .map(|micro| micro.packed.tokens.len())
+                .collect()
+        };
+        assert_eq!(fed(&group(1_000)), [1_000 + 4 * 19; 2]);
+        assert_eq!(fed(&group(100)), [100 + 8 * 19]);
+    }
+
+    #[test]
+    fn a_sample_without_scored_tokens_does_not_part_its_group() {
+        let mut samples: Vec<Sample> = (0..4).map(|seed| sample(30, 3, seed)).collect();
+        samples[1].scored.clear();
+        let micro = &micro_batches(&samples, 100, Prefixes::Shared)[0];
+        assert_eq!(micro.samples, [0, 2, 3]);
+        assert_eq!(micro.packed.tokens.len(), 30 + 3 * 2);
     }
 
     #[test]

@@ -270,11 +270,12 @@ impl LearnerConfig {
 
     /// SHA-256, in hexadecimal, of all that shapes the weights: a run may resume only under the same.
     ///
-    /// Left out: threads, leases, checkpoints, and the number of steps where the learning rate does not depend on it.
+    /// Left out: threads, gradient checkpointing, leases, checkpoints, and the number of steps where the learning rate does not depend on it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut shaping = Self {
             threads: 0,
+            gradient_checkpointing: false,
             lease_seconds: 0,
             checkpoint: CheckpointConfig::default(),
             ..self.clone()

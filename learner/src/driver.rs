@@ -137,7 +137,7 @@ impl Learner {
         );
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
-        let snapshot = Snapshot::new(state.step, trainer.weights()?.to_bytes()?);
+        let snapshot = Snapshot::new(state.step, trainer.weights().to_bytes()?);
         let learner = Self {
             shared: Arc::new(Shared {
                 intake,

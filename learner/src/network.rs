@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, thread};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use policy::{
     Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights,
     ops::{LogprobGradients, TokenLogprobs},
@@ -61,8 +61,8 @@ impl Pass {
 /// A decoder, its master weights and its optimiser.
 pub struct Network {
     decoder: Decoder,
-    device: Device,
-    dtype: DType,
+    /// What the decoder runs on.
+    weights: Weights,
     parameters: BTreeMap<String, Parameter>,
     /// The optimiser, with its state.
     pub optimizer: AdamW,
@@ -85,9 +85,8 @@ impl Network {
         }
         let decoder = Decoder::new(config, weights, Use::Train)?;
         Ok(Self {
-            device: decoder.device().clone(),
-            dtype: decoder.dtype(),
             decoder,
+            weights: weights.clone(),
             parameters,
             optimizer: AdamW::new(settings),
         })
@@ -108,18 +107,10 @@ impl Network {
         self.rebuild()
     }
 
-    /// A copy of the weights in the model's dtype.
-    ///
-    /// # Errors
-    /// Only what the tensor library raises.
-    pub fn weights(&self) -> Result<Weights> {
-        let mut tensors = BTreeMap::new();
-        for (name, parameter) in &self.parameters {
-            let shape = parameter.shape.as_slice();
-            let tensor = Tensor::from_slice(&parameter.values, shape, &self.device)?;
-            tensors.insert(name.clone(), tensor.to_dtype(self.dtype)?);
-        }
-        Ok(Weights::new(tensors))
+    /// The weights after the last update, in the model's dtype. Later updates do not reach them.
+    #[must_use]
+    pub fn weights(&self) -> Weights {
+        self.weights.clone()
     }
 
     /// Scores without gradient, one per micro-batch.
@@ -159,8 +150,8 @@ impl Network {
             let gradients = training.backward(derivatives)?;
             gradients.check(self.parameters.keys().map(String::as_str))?;
             let mut by_name = Gradients::new();
-            for (name, gradient) in gradients.iter() {
-                by_name.insert(name.to_owned(), to_f32(gradient)?);
+            for (name, gradient) in gradients {
+                by_name.insert(name, to_f32(&gradient)?);
             }
             Ok((by_name, extra))
         };
@@ -195,8 +186,16 @@ impl Network {
 
     /// Lets the decoder see the master copies.
     fn rebuild(&mut self) -> Result<()> {
-        let weights = self.weights()?;
+        let (device, dtype) = (self.decoder.device(), self.decoder.dtype());
+        let mut tensors = BTreeMap::new();
+        for (name, parameter) in &self.parameters {
+            let shape = parameter.shape.as_slice();
+            let tensor = Tensor::from_slice(&parameter.values, shape, device)?;
+            tensors.insert(name.clone(), tensor.to_dtype(dtype)?);
+        }
+        let weights = Weights::new(tensors);
         self.decoder = self.decoder.with_weights(&weights, Use::Train)?;
+        self.weights = weights;
         Ok(())
     }
 }

@@ -89,7 +89,7 @@ impl Run {
     }
 
     fn publish(&self, version: u64) -> Result<()> {
-        let body = self.trainer.weights()?.to_bytes()?;
+        let body = self.trainer.weights().to_bytes()?;
         self.shared
             .snapshots
             .send_replace(Snapshot::new(version, body));
@@ -111,7 +111,7 @@ impl Run {
         };
         let step = state.step;
         let model = Model {
-            weights: self.trainer.weights()?,
+            weights: self.trainer.weights(),
             ..shared.model.clone()
         };
         let keep_last = shared.config.checkpoint.keep_last;

@@ -173,7 +173,7 @@ pub fn train(
     }
     let steps = network.optimizer.updates;
     Ok(SftOutcome {
-        weights: network.weights()?,
+        weights: network.weights(),
         steps,
         tokens,
         finished,

@@ -76,10 +76,8 @@ impl Trainer {
     }
 
     /// The weights after the last step.
-    ///
-    /// # Errors
-    /// Only what the tensor library raises.
-    pub fn weights(&self) -> Result<Weights> {
+    #[must_use]
+    pub fn weights(&self) -> Weights {
         self.network.weights()
     }
 

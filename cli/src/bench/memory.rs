@@ -7,13 +7,16 @@ pub(super) fn resident_mib(process_id: u32) -> Option<f64> {
     status_mib(&process_id.to_string(), "VmRSS:")
 }
 
-/// Does `work`; answers with the most resident memory that this process had meanwhile, in MiB.
+/// Does `work`; answers with the most resident memory that this process had meanwhile, in MiB. Unknown where it never rose
+/// above what was there before: memory that earlier work left to the allocator would be taken for this work's.
 pub(super) fn peak_mib<T>(work: impl FnOnce() -> T) -> (T, Option<f64>) {
     // 5 means the peak, see proc_pid_clear_refs(5).
     let is_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = status_mib("self", "VmRSS:");
     let done = work();
     let peak = is_reset.then(|| status_mib("self", "VmHWM:")).flatten();
-    (done, peak)
+    let rose = |peak: &f64| before.is_some_and(|before| *peak > 1.05 * before);
+    (done, peak.filter(rose))
 }
 
 fn status_mib(process: &str, field: &str) -> Option<f64> {

@@ -61,9 +61,9 @@ fn a_policy_is_measured_sampling_and_learning() {
             ["sampler", "8", "6"],
             ["sampler, groups of 8", "8", "6"],
             ["learner", "2", "8"],
-            ["learner, prompt repeated", "8", "104"],
-            ["learner, prompt shared", "8", "104"],
             ["learner, prompt shared, checkpointed", "8", "104"],
+            ["learner, prompt shared", "8", "104"],
+            ["learner, prompt repeated", "8", "104"],
             ["grpo", "8", "6"],
         ]
     );

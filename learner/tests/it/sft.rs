@@ -255,3 +255,18 @@ fn weights_that_blow_up_end_the_training() {
         "{fault}"
     );
 }
+
+#[test]
+fn weights_after_a_diverged_update_are_those_before_it() {
+    let model = small_model(3);
+    let mut network =
+        Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
+    let before = network.weights().to_bytes().unwrap();
+    let gradients = network
+        .parameters()
+        .iter()
+        .map(|(name, parameter)| (name.clone(), vec![1.0; parameter.values.len()]))
+        .collect();
+    network.update(gradients, 1e39).unwrap_err();
+    assert_eq!(network.weights().to_bytes().unwrap(), before);
+}

@@ -228,8 +228,8 @@ impl Decoder {
         Ok(ops::linear(hidden, &self.head_product)?)
     }
 
-    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`; never holds more than 64 MiB of
-    /// logits.
+    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64 MiB of
+    /// logits are held.
     ///
     /// # Errors
     /// Where the number of targets is not N, or one is outside of the vocabulary.

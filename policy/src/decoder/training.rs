@@ -4,7 +4,7 @@
 //! is spelled out layer by layer: no graph is kept, a layer's activations are freed as soon as it is done, and they may be
 //! computed again rather than kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use candle_core::Tensor;
 
@@ -40,7 +40,8 @@ pub struct Gradients(BTreeMap<String, Tensor>);
 
 impl Gradients {
     pub(super) fn set(&mut self, name: &str, gradient: Tensor) {
-        self.0.insert(name.to_owned(), gradient);
+        let before = self.0.insert(name.to_owned(), gradient);
+        assert!(before.is_none(), "{name} has two gradients: this is a bug");
     }
 
     /// The gradient of one weight.
@@ -65,6 +66,15 @@ impl Gradients {
             )),
             None => Ok(()),
         }
+    }
+}
+
+impl IntoIterator for Gradients {
+    type Item = (String, Tensor);
+    type IntoIter = btree_map::IntoIter<String, Tensor>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A GGUF file, the format of llama.cpp, as a model: shape, weights in f32, tokenizer, chat template.
 //!
-//! Invariant: what is read runs as llama.cpp runs it; a key or tensor that would not be honoured is refused by its name.
+//! Invariant: the model is the file's; a key or tensor that would make another model of it is refused by its name. Of how
+//! text ends, the end-of-sequence token alone is taken.
 //! Bytes of a stranger cost memory in proportion to their number, whatever they claim. Leaves out writing.
 
 mod metadata;
@@ -36,12 +37,16 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
     const KEY: &[u8] = b"general.alignment";
     /// A u32, as the specification has it.
     const KIND: [u8; 4] = [4, 0, 0, 0];
-    let mut places = bytes.windows(KEY.len() + 8);
-    let is_unsound = |place: &[u8]| {
-        let (kind, value) = place[KEY.len()..].split_at(4);
-        place.starts_with(KEY) && (kind != KIND || value == [0; 4])
+    let is_sound = |(at, _): (usize, &[u8])| {
+        let behind = bytes.get(at + KEY.len()..at + KEY.len() + 8);
+        behind.is_some_and(|behind| behind[..4] == KIND && behind[4..] != [0; 4])
     };
-    if places.any(is_unsound) {
+    let mut places = bytes.windows(KEY.len()).enumerate();
+    if !places
+        .by_ref()
+        .filter(|(_, place)| *place == KEY)
+        .all(is_sound)
+    {
         return Err(refused("general.alignment", "is no number above 0"));
     }
     Ok(())

@@ -116,7 +116,7 @@ fn pre_tokenizer(pieces: &str) -> Result<Value> {
         json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
     };
     let first = match pieces {
-        "default" | "gpt-2" => return Ok(byte_level(true)),
+        "gpt-2" => return Ok(byte_level(true)),
         "smollm" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
             return Ok(json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]}));

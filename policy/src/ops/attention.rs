@@ -8,7 +8,7 @@ use candle_core::{D, Result, Shape, Tensor, bail};
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
 use super::kv_strips::KvStrips;
 use super::simd::dispatch;
-use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
 use crate::Row;
 
 /// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
@@ -56,6 +56,7 @@ pub fn attention_backward(
             attention_composed(q, k, v, rows)
         });
     }
+    same_shape("attention", out, dout)?;
     let heads = Heads::of(q, k, v)?;
     let batch = Batch::new(rows, heads, q.dim(0)?)?;
     let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {

@@ -138,6 +138,9 @@ impl Kernel for Forward<'_> {
             let weights = block.weights(&scratch.weights);
             for panel in 0..head_dim.div_ceil(PANEL) {
                 let values = strips.value_panel(sequence, panel, block.keys);
+                if (panel + 1) * PANEL < head_dim {
+                    S::prefetch(strips.value_panel(sequence, panel + 1, block.keys));
+                }
                 multiply_strip::<S>(weights, values, &mut scratch.output, PANEL, false);
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for (i, inverse) in inverses.iter().enumerate().take(block.count) {
@@ -213,8 +216,13 @@ impl Queries {
     ) {
         let head_dim = self.span.heads.head_dim;
         let rows = View::new(rows, self.count, head_dim, head_dim);
-        for block in 0..self.keys.div_ceil(PANEL) {
+        let blocks = self.keys.div_ceil(PANEL);
+        for block in 0..blocks {
             let keys = strips.key_block(sequence, block);
+            S::prefetch(match block + 1 {
+                next if next < blocks => strips.key_block(sequence, next),
+                _ => strips.value_panel(sequence, 0, self.keys.min(PANEL)),
+            });
             multiply_strip::<S>(
                 rows,
                 keys,

@@ -11,7 +11,8 @@ pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::new(rows, x.device())?, 0)
 }
 
-/// `sum` [R, H] with the rows of `x` [N, H] added to those chosen. The memory of `sum` is used for the result.
+/// `sum` [R, H] with the rows of `x` [N, H] added to those chosen. The memory of `sum` is used for the result, so that other
+/// holders of it would see the change.
 pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
     if !has_kernels(&sum) {
         return sum.index_add(&Tensor::new(rows, x.device())?, x, 0);

@@ -102,7 +102,10 @@ pub fn linear_weight_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
     if !has_kernels(x) {
         return dy.t()?.matmul(x);
     }
-    let ((m, k), n) = (x.dims2()?, dy.dim(1)?);
+    let ((m, k), (rows, n)) = (x.dims2()?, dy.dims2()?);
+    if rows != m {
+        bail!("linear: {rows} rows of gradients for {m} rows");
+    }
     let dw = read([x, dy], |[x, dy]| {
         let dy = View::new(dy, m, n, n).transposed();
         Ok(product(dy, Right::Plain(View::new(x, m, k, k))))

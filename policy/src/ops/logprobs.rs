@@ -11,9 +11,9 @@ use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
 
-/// Logits kept for the backward pass at most (64 MiB).
+/// Logits kept for the backward pass at most (64 MiB). Only kernels spare memory; the composition holds all rows.
 const KEPT_LOGITS: usize = 1 << 24;
-/// Logits computed at a time where they are not kept (16 MiB); at least [`LEAST_ROWS`] rows.
+/// Logits computed at a time where they are not kept (16 MiB), but at least [`LEAST_ROWS`] rows.
 const MOST_LOGITS: usize = 1 << 22;
 const LEAST_ROWS: usize = 48;
 /// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
@@ -98,6 +98,16 @@ pub fn token_logprobs_backward(
     temperature: f32,
     gradients: LogprobGradients<'_>,
 ) -> Result<(Tensor, Tensor)> {
+    let counts = [
+        gradients.logprobs.len(),
+        gradients.entropies.map_or(targets.len(), <[f64]>::len),
+    ];
+    if counts != [targets.len(); 2] {
+        bail!(
+            "token_logprobs: {counts:?} derivatives for {} targets",
+            targets.len()
+        );
+    }
     if !has_kernels(hidden) {
         return backward_composed(hidden, head, targets, temperature, gradients);
     }

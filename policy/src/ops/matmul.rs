@@ -238,12 +238,19 @@ impl Kernel for Multiply<'_, '_> {
                             &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL]
                         }
                     };
+                    let next = match self.b {
+                        Right::Packed(packed) if n0 + PANEL < n => {
+                            &packed.data[(n0 + PANEL) * k + k0 * PANEL..][..depth * PANEL]
+                        }
+                        _ => &[],
+                    };
                     let block = Block {
                         a,
                         rows,
                         depth,
                         strip,
                         carry,
+                        next,
                     };
                     let c = &mut self.c[i0 * self.c_stride + n0..];
                     block.run::<S>(c, self.c_stride, PANEL.min(n - n0));

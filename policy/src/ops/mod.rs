@@ -81,6 +81,14 @@ fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
 
+/// Refuses a gradient that is not of the shape of what it is the gradient of: a kernel would leave rows out.
+fn same_shape(op: &str, y: &Tensor, dy: &Tensor) -> Result<()> {
+    if y.shape() != dy.shape() {
+        bail!("{op}: a gradient {:?} for {:?}", dy.shape(), y.shape());
+    }
+    Ok(())
+}
+
 /// The gradients of `inputs` where `f` is a composition of candle's operations and `dy` the gradient of its result.
 fn composed_backward<const N: usize>(
     inputs: [&Tensor; N],
@@ -97,7 +105,7 @@ fn composed_backward<const N: usize>(
     for (gradient, var) in gradients.iter_mut().zip(&vars) {
         *gradient = match store.remove(var) {
             Some(gradient) => gradient,
-            None => var.zeros_like()?,
+            None => bail!("a composition dropped a gradient: this is a bug"),
         };
     }
     Ok(gradients)

@@ -6,7 +6,7 @@ use candle_core::{D, Result, Tensor, bail};
 
 use super::math::{combine, combine3, sums};
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
 
 /// x `[.., H]` / sqrt(mean(x²) + eps) * weight `[H]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
@@ -46,6 +46,8 @@ pub fn rms_norm_backward(
             None => (dx, dweight),
         });
     }
+    same_shape("rms-norm", x, dy)?;
+    same_shape("rms-norm", x, skip.unwrap_or(x))?;
     let skips = skip.is_some();
     let (dx, dweight) = read(
         [x, weight, dy, skip.unwrap_or(dy)],

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::math::{combine, sigmoid};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{composed_backward, has_kernels, read, tensor};
+use super::{composed_backward, has_kernels, read, same_shape, tensor};
 
 /// gate [T, I], up [T, I] → [T, I].
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
@@ -40,6 +40,7 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Ten
         let [dgate, dup] = composed_backward([gate, up], dout, composed)?;
         return Ok((dgate, dup));
     }
+    same_shape("swiglu", gate, dout)?;
     let (dgate, dup) = read([gate, up, dout], |[gate, up, dout]| {
         let mut dgate = vec![0.0; gate.len()];
         let mut dup = vec![0.0; gate.len()];

@@ -294,6 +294,12 @@ fn an_alignment_of_nothing_is_refused() {
         file.set("general.alignment", nothing);
         assert!(file.refusal().contains("general.alignment"));
     }
+    // The shortest: the key is the last thing in the file, and its value one byte.
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend([0_u64, 1, 17].map(u64::to_le_bytes).concat());
+    bytes.extend(b"general.alignment\0\0\0\0\0");
+    let refusal = gguf::read(&bytes).unwrap_err().to_string();
+    assert!(refusal.contains("general.alignment"), "{refusal}");
 }
 
 /// Cut anywhere, or with any one byte of the header changed, a file is refused or read; nothing panics.

@@ -60,7 +60,7 @@ pub(super) async fn line(
         let sampled = seconds();
         let metrics = trainer.step(&groups, number as u64)?;
         let trained = seconds();
-        let weights = trainer.weights()?;
+        let weights = trainer.weights();
         for engine in &engines.engines {
             engine.swap(number as u64 + 1, weights.clone()).await?;
         }

@@ -71,6 +71,7 @@ pub(crate) fn multiply_strip<S: Simd>(
         depth: a.cols,
         strip,
         carry,
+        next: &[],
     };
     block.run::<S>(c, c_stride, PANEL);
 }
@@ -83,6 +84,8 @@ pub(super) struct Block<'a> {
     pub(super) strip: &'a [f32],
     /// Whether C is added to.
     pub(super) carry: bool,
+    /// What is read after this strip, brought into the cache meanwhile.
+    pub(super) next: &'a [f32],
 }
 
 impl Block<'_> {
@@ -90,7 +93,10 @@ impl Block<'_> {
     #[inline(always)]
     pub(super) fn run<S: Simd>(&self, c: &mut [f32], c_stride: usize, width: usize) {
         let mut edge = [0.0; 16 * PANEL];
+        let tiles = self.rows.div_ceil(S::TILE_ROWS).max(1);
+        let mut next = self.next.chunks(self.next.len().div_ceil(tiles).max(1));
         for i0 in (0..self.rows).step_by(S::TILE_ROWS) {
+            S::prefetch(next.next().unwrap_or_default());
             let rows = S::TILE_ROWS.min(self.rows - i0);
             let c = &mut c[i0 * c_stride..];
             if width == PANEL {
