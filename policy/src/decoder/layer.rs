@@ -44,9 +44,9 @@ impl Layer {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let projection = |part: &str| Projection::new(source, &name(part), false);
         Ok(Self {
-            input_norm: Norm::new(source, name("input_layernorm"))?,
+            input_norm: Norm::new(source, &name("input_layernorm"))?,
             attention: Attention::new(config, source, &name("self_attn"))?,
-            inner_norm: Norm::new(source, name("post_attention_layernorm"))?,
+            inner_norm: Norm::new(source, &name("post_attention_layernorm"))?,
             gate: projection("mlp.gate_proj")?,
             up: projection("mlp.up_proj")?,
             down: projection("mlp.down_proj")?,
@@ -131,7 +131,7 @@ impl Attention {
     fn new(config: &DecoderConfig, source: &Source<'_>, name: &str) -> Result<Self> {
         let projection =
             |part: &str, bias| Projection::new(source, &format!("{name}.{part}"), bias);
-        let norm = |part: &str| Norm::new(source, format!("{name}.{part}"));
+        let norm = |part: &str| Norm::new(source, &format!("{name}.{part}"));
         Ok(Self {
             q: projection("q_proj", config.qkv_bias)?,
             k: projection("k_proj", config.qkv_bias)?,
@@ -217,7 +217,7 @@ pub(super) struct Norm {
 
 impl Norm {
     /// The norm whose weight is `{name}.weight`.
-    pub(super) fn new(source: &Source<'_>, name: String) -> Result<Self> {
+    pub(super) fn new(source: &Source<'_>, name: &str) -> Result<Self> {
         let name = format!("{name}.weight");
         let weight = source.tensor(&name)?;
         Ok(Self { name, weight })

@@ -166,7 +166,7 @@ impl Decoder {
             layers: (0..config.layers)
                 .map(|layer| Layer::new(config, &source, layer))
                 .collect::<Result<_>>()?,
-            norm: Norm::new(&source, "model.norm".to_owned())?,
+            norm: Norm::new(&source, "model.norm")?,
             head_product: source.product(&head)?,
             rope,
             config: config.clone(),

@@ -21,10 +21,6 @@ pub(crate) fn folder() -> Option<&'static Path> {
     FOLDER.get_or_init(fetched).as_deref()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "CI insists by an environment variable"
-)]
 fn fetched() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tokenizer-qwen3-3.7.2");
     if !cache.is_dir()
