@@ -1,27 +1,29 @@
 //! Keys and values of the tokens that a sampler has seen, in slots.
 //!
 //! Invariant: all memory is taken at the start; a token is appended in place. A slot holds one sequence, and its length is
-//! the number of tokens fed to it. Rewinding is feeding from a shorter past.
+//! the number of tokens fed to it. Rewinding is feeding from a shorter past. On the CPU slots that share a beginning share
+//! its pages.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
 use crate::decoder::Row;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, KvStrips};
+use crate::ops::{self, KvPages};
+use crate::page_tables::PageTables;
 
 /// The cache of one decoder.
 pub struct KvCache {
     layers: Vec<LayerCache>,
+    tables: PageTables,
     lengths: Vec<usize>,
     capacity_tokens: usize,
-    kv_heads: usize,
 }
 
 /// One layer's keys and values of all slots.
-pub(crate) enum LayerCache {
+enum LayerCache {
     /// For the kernels.
-    Strips(KvStrips),
+    Pages(KvPages),
     /// For any device: [slots, capacity, kv_heads, D] each.
     Tensors { keys: Tensor, values: Tensor },
 }
@@ -49,8 +51,8 @@ impl KvCache {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
         let layer = || -> Result<LayerCache> {
             if device.is_cpu() && dtype == DType::F32 {
-                let strips = KvStrips::new(slots * kv_heads, capacity_tokens, head_dim);
-                return Ok(LayerCache::Strips(strips));
+                let pages = PageTables::pages(slots, capacity_tokens);
+                return Ok(LayerCache::Pages(KvPages::new(pages, kv_heads, head_dim)));
             }
             let shape = (slots, capacity_tokens, kv_heads, head_dim);
             Ok(LayerCache::Tensors {
@@ -60,9 +62,9 @@ impl KvCache {
         };
         Ok(Self {
             layers: (0..config.layers).map(|_| layer()).collect::<Result<_>>()?,
+            tables: PageTables::new(slots, capacity_tokens),
             lengths: vec![0; slots],
             capacity_tokens,
-            kv_heads,
         })
     }
 
@@ -89,6 +91,7 @@ impl KvCache {
     /// # Panics
     /// Where there is no such slot.
     pub fn reset_slot(&mut self, slot: usize) {
+        self.tables.truncate(slot, 0);
         self.lengths[slot] = 0;
     }
 
@@ -103,27 +106,20 @@ impl KvCache {
                 "slot {from} of the KV cache holds {held} tokens, not {tokens}"
             )));
         }
-        for layer in &mut self.layers {
-            match layer {
-                LayerCache::Strips(strips) => {
-                    for head in 0..self.kv_heads {
-                        let sequence = |slot| slot * self.kv_heads + head;
-                        strips.copy(sequence(from), sequence(to), tokens);
-                    }
-                }
-                LayerCache::Tensors { keys, values } => {
-                    for tensor in [keys, values] {
-                        let prefix = tensor.narrow(0, from, 1)?.narrow(1, 0, tokens)?;
-                        tensor.narrow(0, to, 1)?.slice_set(&prefix.copy()?, 1, 0)?;
-                    }
+        for layer in &self.layers {
+            if let LayerCache::Tensors { keys, values } = layer {
+                for tensor in [keys, values] {
+                    let prefix = tensor.narrow(0, from, 1)?.narrow(1, 0, tokens)?;
+                    tensor.narrow(0, to, 1)?.slice_set(&prefix.copy()?, 1, 0)?;
                 }
             }
         }
+        self.tables.share(from, to, tokens);
         self.lengths[to] = tokens;
         Ok(())
     }
 
-    /// Takes note of the rows about to be fed.
+    /// Takes note of the rows about to be fed, and makes room for them.
     pub(crate) fn admit(&mut self, rows: &[Row]) -> Result<()> {
         let mut seen = vec![false; self.slots()];
         for row in rows {
@@ -144,27 +140,40 @@ impl KvCache {
         }
         for row in rows {
             self.lengths[row.slot] = row.past + row.len;
+            if let Some((from, to)) = self.tables.prepare(row.slot, row.past, row.len) {
+                for layer in &mut self.layers {
+                    if let LayerCache::Pages(pages) = layer {
+                        pages.copy(from, to);
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    pub(crate) fn layer(&mut self, layer: usize) -> &mut LayerCache {
-        &mut self.layers[layer]
+    pub(crate) fn layer(&mut self, layer: usize) -> CachedLayer<'_> {
+        CachedLayer {
+            layer: &mut self.layers[layer],
+            tables: &self.tables,
+        }
     }
 }
 
-impl LayerCache {
+/// One layer of a cache, for one forward pass.
+pub(crate) struct CachedLayer<'a> {
+    layer: &'a mut LayerCache,
+    tables: &'a PageTables,
+}
+
+impl CachedLayer<'_> {
     /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
-    pub(crate) fn attend(
-        &mut self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        rows: &[Row],
-    ) -> Result<Tensor> {
-        match self {
-            Self::Strips(strips) => Ok(ops::cached_attention(q, k, v, rows, strips)?),
-            Self::Tensors { keys, values } => {
+    pub(crate) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+        match self.layer {
+            LayerCache::Pages(pages) => {
+                let table = |slot| self.tables.table(slot);
+                Ok(ops::cached_attention(q, k, v, rows, pages, table)?)
+            }
+            LayerCache::Tensors { keys, values } => {
                 let mut outputs = Vec::with_capacity(rows.len());
                 let mut first = 0;
                 for row in rows {

@@ -11,6 +11,7 @@ pub mod gguf;
 mod kv_cache;
 mod model;
 pub mod ops;
+mod page_tables;
 mod python;
 pub mod random;
 pub mod sampling;

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::{Gradients, Row, Source};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
-use crate::kv_cache::LayerCache;
+use crate::kv_cache::CachedLayer;
 use crate::ops::{self, LinearWeight, RopeTable};
 
 /// What all layers of one pass share.
@@ -58,7 +58,7 @@ impl Layer {
         &self,
         input: Tensor,
         context: &Context<'_>,
-        cache: Option<&mut LayerCache>,
+        cache: Option<CachedLayer<'_>>,
     ) -> Result<(Tensor, Activations)> {
         let eps = context.config.rms_norm_eps;
         let normed = self.input_norm.forward(&input, eps)?;
@@ -148,7 +148,7 @@ impl Attention {
         &self,
         x: &Tensor,
         context: &Context<'_>,
-        cache: Option<&mut LayerCache>,
+        cache: Option<CachedLayer<'_>>,
     ) -> Result<(Tensor, AttentionActivations)> {
         let config = context.config;
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));

@@ -6,7 +6,7 @@
 use candle_core::{D, Result, Shape, Tensor, bail};
 
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
-use super::kv_strips::KvStrips;
+use super::kv_pages::{KvPages, PAGE, Sequence};
 use super::simd::dispatch;
 use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
 use crate::Row;
@@ -29,8 +29,8 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Ten
                 dispatch(Forward {
                     span,
                     q,
-                    strips: &keys.strips,
-                    sequence: span.kv_head,
+                    pages: &keys.pages,
+                    sequence: keys.sequence(span),
                     scratch: &mut scratch,
                     out: &mut out,
                 });
@@ -73,9 +73,9 @@ pub fn attention_backward(
                     q,
                     out,
                     dout,
-                    keys_values: &keys_values.strips,
-                    values_keys: &values_keys.strips,
-                    sequence: span.kv_head,
+                    keys_values: &keys_values.pages,
+                    values_keys: &values_keys.pages,
+                    sequence: keys_values.sequence(span),
                     scratch: &mut scratch,
                     dq: &mut dq,
                     dk: &mut dk,
@@ -145,13 +145,14 @@ pub(crate) fn attend_composed(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tens
         .reshape((len, heads * head_dim))
 }
 
-/// Appends the new keys and values to the cached sequences (`slot * kv_heads + kv head`) and attends to them.
-pub(crate) fn cached_attention(
+/// Appends the new keys and values to the cached sequences, whose pages `table` gives by slot, and attends to them.
+pub(crate) fn cached_attention<'a>(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
     rows: &[Row],
-    strips: &mut KvStrips,
+    pages: &mut KvPages,
+    table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = Batch::new(rows, heads, q.dim(0)?)?;
@@ -160,12 +161,15 @@ pub(crate) fn cached_attention(
         let mut scratch = Scratch::new(heads, batch.most_keys);
         for (index, row) in rows.iter().enumerate() {
             for span in batch.spans(index) {
-                let sequence = row.slot * heads.kv_heads + span.kv_head;
-                span.append(span.past..span.all_keys(), k, v, strips, sequence);
+                let sequence = Sequence {
+                    table: table(row.slot),
+                    kv_head: span.kv_head,
+                };
+                span.append(span.past..span.all_keys(), k, v, pages, sequence);
                 dispatch(Forward {
                     span,
                     q,
-                    strips,
+                    pages,
                     sequence,
                     scratch: &mut scratch,
                     out: &mut out,
@@ -225,16 +229,18 @@ impl<'a> Batch<'a> {
 
 /// Keys and values of one row at a time, a sequence for each key-value head. What rows of one past share is written once.
 struct BatchKeys {
-    strips: KvStrips,
+    pages: KvPages,
+    table: Vec<u32>,
     /// The row whose tokens lie at the start of all sequences, and how many.
     holds: Option<(usize, usize)>,
 }
 
 impl BatchKeys {
     fn new(batch: &Batch<'_>) -> Self {
-        let heads = batch.heads;
+        let (heads, pages) = (batch.heads, batch.most_keys.div_ceil(PAGE));
         Self {
-            strips: KvStrips::new(heads.kv_heads, batch.most_keys, heads.head_dim),
+            pages: KvPages::new(pages, heads.kv_heads, heads.head_dim),
+            table: (0..pages as u32).collect(),
             holds: None,
         }
     }
@@ -245,7 +251,18 @@ impl BatchKeys {
             Some((holds, tokens)) if row.past > 0 && holds == row.slot => tokens.min(row.past),
             _ => 0,
         };
-        span.append(there..span.all_keys(), k, v, &mut self.strips, span.kv_head);
+        let sequence = Sequence {
+            table: &self.table,
+            kv_head: span.kv_head,
+        };
+        span.append(there..span.all_keys(), k, v, &mut self.pages, sequence);
+    }
+
+    fn sequence(&self, span: Span) -> Sequence<'_> {
+        Sequence {
+            table: &self.table,
+            kv_head: span.kv_head,
+        }
     }
 
     /// Takes note of what all heads of `row` have loaded.

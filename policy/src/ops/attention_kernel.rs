@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::kv_strips::{KvStrips, Sequence};
+use super::kv_pages::{KvPages, PAGE, Sequence};
 use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
 use super::simd::{Kernel, LANES, Simd};
@@ -79,18 +79,18 @@ impl Span {
         (token * self.heads.kv_heads + self.kv_head) * self.heads.head_dim
     }
 
-    /// Writes the keys and values [T, kv_heads, D] of some positions into the strips.
+    /// Writes the keys and values [T, kv_heads, D] of some positions into the sequence's pages.
     pub(crate) fn append(
         &self,
         positions: Range<usize>,
         k: &[f32],
         v: &[f32],
-        strips: &mut KvStrips,
-        sequence: usize,
+        pages: &mut KvPages,
+        sequence: Sequence<'_>,
     ) {
         for position in positions {
             let at = self.kv_offset(position)..self.kv_offset(position) + self.heads.head_dim;
-            strips.write(sequence, position, &k[at.clone()], &v[at]);
+            pages.write(sequence, position, &k[at.clone()], &v[at]);
         }
     }
 }
@@ -116,8 +116,8 @@ impl Scratch {
 pub(crate) struct Forward<'a> {
     pub(crate) span: Span,
     pub(crate) q: &'a [f32],
-    pub(crate) strips: &'a KvStrips,
-    pub(crate) sequence: usize,
+    pub(crate) pages: &'a KvPages,
+    pub(crate) sequence: Sequence<'a>,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) out: &'a mut [f32],
 }
@@ -127,21 +127,17 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (span, strips, scratch) = (self.span, self.strips, self.scratch);
+        let (span, pages, scratch) = (self.span, self.pages, self.scratch);
         let head_dim = span.heads.head_dim;
-        let sequence = strips.sequence(self.sequence);
+        let sequence = self.sequence;
         for start in (0..span.queries()).step_by(BLOCK) {
             let block = Queries::new(span, start);
             block.gather(self.q, &mut scratch.queries);
-            block.scores::<S>(&scratch.queries, strips, sequence, &mut scratch.weights);
+            block.scores::<S>(&scratch.queries, pages, sequence, &mut scratch.weights);
             let inverses = block.softmax::<S>(&mut scratch.weights);
             let weights = block.weights(&scratch.weights);
             for panel in 0..head_dim.div_ceil(PANEL) {
-                let values = strips.value_panel(sequence, panel, block.keys);
-                if (panel + 1) * PANEL < head_dim {
-                    S::prefetch(strips.value_panel(sequence, panel + 1, block.keys));
-                }
-                multiply_strip::<S>(weights, values, &mut scratch.output, PANEL, false);
+                block.mix::<S>(weights, pages, sequence, panel, &mut scratch.output);
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for (i, inverse) in inverses.iter().enumerate().take(block.count) {
                     let at = span.offset(start + i) + panel * PANEL;
@@ -210,18 +206,18 @@ impl Queries {
     fn scores<S: Simd>(
         &self,
         rows: &[f32],
-        strips: &KvStrips,
-        sequence: Sequence,
+        pages: &KvPages,
+        sequence: Sequence<'_>,
         scores: &mut [f32],
     ) {
         let head_dim = self.span.heads.head_dim;
         let rows = View::new(rows, self.count, head_dim, head_dim);
         let blocks = self.keys.div_ceil(PANEL);
         for block in 0..blocks {
-            let keys = strips.key_block(sequence, block);
+            let keys = pages.key_block(sequence, block);
             S::prefetch(match block + 1 {
-                next if next < blocks => strips.key_block(sequence, next),
-                _ => strips.value_panel(sequence, 0, self.keys.min(PANEL)),
+                next if next < blocks => pages.key_block(sequence, next),
+                _ => pages.value_run(sequence, 0, 0, self.keys.min(PAGE)),
             });
             multiply_strip::<S>(
                 rows,
@@ -230,6 +226,28 @@ impl Queries {
                 self.padded(),
                 false,
             );
+        }
+    }
+
+    /// weights [count, keys] times 32 columns of the values: `[count][32]`.
+    #[inline(always)]
+    fn mix<S: Simd>(
+        &self,
+        weights: View<'_>,
+        pages: &KvPages,
+        sequence: Sequence<'_>,
+        panel: usize,
+        output: &mut [f32],
+    ) {
+        if (panel + 1) * PANEL < self.span.heads.head_dim {
+            S::prefetch(pages.value_run(sequence, panel + 1, 0, self.keys));
+        }
+        let mut first = 0;
+        while first < self.keys {
+            let values = pages.value_run(sequence, panel, first, self.keys);
+            let weights = weights.part(0, self.count, first, values.len() / PANEL);
+            multiply_strip::<S>(weights, values, output, PANEL, first > 0);
+            first += values.len() / PANEL;
         }
     }
 
@@ -292,9 +310,9 @@ pub(crate) struct Backward<'a> {
     pub(crate) out: &'a [f32],
     pub(crate) dout: &'a [f32],
     /// Keys and values; and the other way round.
-    pub(crate) keys_values: &'a KvStrips,
-    pub(crate) values_keys: &'a KvStrips,
-    pub(crate) sequence: usize,
+    pub(crate) keys_values: &'a KvPages,
+    pub(crate) values_keys: &'a KvPages,
+    pub(crate) sequence: Sequence<'a>,
     pub(crate) scratch: &'a mut BackwardScratch,
     pub(crate) dq: &'a mut [f32],
     pub(crate) dk: &'a mut [f32],
@@ -309,7 +327,7 @@ impl Kernel for Backward<'_> {
         let (span, b) = (self.span, self.scratch);
         let (head_dim, keys) = (span.heads.head_dim, span.all_keys());
         let panels = head_dim.div_ceil(PANEL);
-        let sequence = self.keys_values.sequence(self.sequence);
+        let sequence = self.sequence;
         b.dkeys[..keys * panels * PANEL].fill(0.0);
         b.dvalues[..keys * panels * PANEL].fill(0.0);
         for start in (0..span.queries()).step_by(BLOCK) {
@@ -339,9 +357,14 @@ impl Kernel for Backward<'_> {
             block.gather_panels(&b.scratch.queries, &mut b.panels);
             block.add_transposed::<S>(&b.dweights, &b.panels, keys, &mut b.dkeys);
             for panel in 0..panels {
-                let keys = self.values_keys.value_panel(sequence, panel, block.keys);
                 let dscores = block.weights(&b.dweights);
-                multiply_strip::<S>(dscores, keys, &mut b.scratch.output, PANEL, false);
+                block.mix::<S>(
+                    dscores,
+                    self.values_keys,
+                    sequence,
+                    panel,
+                    &mut b.scratch.output,
+                );
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for i in 0..block.count {
                     let at = span.offset(start + i) + panel * PANEL;

@@ -61,7 +61,8 @@ impl<'a> View<'a> {
     }
 
     /// Rows `i0..i0 + rows` of columns `k0..k0 + depth`.
-    fn part(self, i0: usize, rows: usize, k0: usize, depth: usize) -> Self {
+    #[inline(always)]
+    pub(crate) fn part(self, i0: usize, rows: usize, k0: usize, depth: usize) -> Self {
         Self {
             data: &self.data[i0 * self.row_stride + k0 * self.col_stride..],
             rows,

@@ -10,7 +10,7 @@ mod attention;
 mod attention_kernel;
 mod draw;
 mod embedding;
-mod kv_strips;
+mod kv_pages;
 mod linear;
 mod logprobs;
 mod math;
@@ -36,7 +36,7 @@ pub use simd::{InstructionSet, with_instruction_set};
 pub use swiglu::{swiglu, swiglu_backward, swiglu_composed};
 
 pub(crate) use attention::{attend_composed, cached_attention};
-pub(crate) use kv_strips::KvStrips;
+pub(crate) use kv_pages::{KvPages, PAGE};
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, bail};
 
