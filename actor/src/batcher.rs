@@ -2,8 +2,9 @@
 //!
 //! A row is one completion being sampled. Rows wait in order of arrival for one of the slots, where one that has reason to
 //! wait lets those behind it pass; running rows that are about to sample get their one token first, the rest of the pass's
-//! token budget feeds prompts in chunks. Rows enter and leave between passes. Invariant: a pass never exceeds the budget and every running row makes progress while others finish.
-//! Leaves out tokens, caches and weights: those are the engine's mechanism, this is its policy.
+//! token budget feeds prompts in chunks. Rows enter and leave between passes. Invariant: a pass never exceeds the budget and
+//! every running row makes progress while others finish. Leaves out tokens, caches and weights: those are the engine's
+//! mechanism, this is its policy.
 
 use std::collections::VecDeque;
 

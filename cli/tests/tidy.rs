@@ -29,9 +29,14 @@ const PURE: &[&str] = &[
     "learner/src/scheduler.rs",
     "learner/src/advantage.rs",
     "learner/src/batch.rs",
+    "learner/src/batch/pack.rs",
     "learner/src/loss.rs",
     "policy/src/chat.rs",
     "policy/src/gguf/mod.rs",
+    "policy/src/gguf/metadata.rs",
+    "policy/src/gguf/tensors.rs",
+    "policy/src/gguf/text.rs",
+    "policy/src/page_tables.rs",
     "policy/src/sampling.rs",
 ];
 

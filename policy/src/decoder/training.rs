@@ -19,7 +19,7 @@ pub enum Keep {
     /// Everything it reads.
     #[default]
     Activations,
-    /// Its input; the rest is computed again. Less memory for about a third more time.
+    /// Its input; the rest is computed again. Less memory for one more forward pass.
     Inputs,
 }
 

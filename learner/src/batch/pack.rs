@@ -1,0 +1,102 @@
+//! Items of some lengths in bins of one size. Pure.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// Fewer tokens would not keep a worker busy.
+pub(super) const LEAST_TOKENS: usize = 512;
+
+/// Spreads items evenly over few bins; items of length 0 are left out, and one longer than the budget has a bin to itself.
+///
+/// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order. Their number
+/// is even where they hold [`LEAST_TOKENS`] each, so that two workers finish together.
+pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len())
+        .filter(|&item| lengths[item] > 0)
+        .collect();
+    order.sort_by_key(|&item| Reverse(lengths[item]));
+    let fits = order.partition_point(|&item| lengths[item] > budget);
+    let (long, short) = order.split_at(fits);
+    let total: usize = short.iter().map(|&item| lengths[item]).sum();
+    let fewest = total.div_ceil(budget.max(1));
+    let even = fewest.next_multiple_of(2).min(short.len());
+    let least = if total >= even * LEAST_TOKENS {
+        even
+    } else {
+        fewest
+    };
+    // Of items above half of the budget each needs a bin.
+    let large = short.partition_point(|&item| 2 * lengths[item] > budget);
+    let mut bins = (least.max(large)..=short.len())
+        .find_map(|count| spread(short, lengths, budget, count))
+        .unwrap_or_default();
+    bins.extend(long.iter().map(|&item| vec![item]));
+    bins.retain(|items| !items.is_empty());
+    bins.iter_mut().for_each(|items| items.sort_unstable());
+    bins.sort_unstable();
+    bins
+}
+
+/// The items over `count` bins; none where one of them would exceed the budget.
+fn spread(
+    items: &[usize],
+    lengths: &[usize],
+    budget: usize,
+    count: usize,
+) -> Option<Vec<Vec<usize>>> {
+    let mut bins = vec![Vec::new(); count];
+    let mut emptiest: BinaryHeap<_> = (0..count).map(|bin| Reverse((0, bin))).collect();
+    for &item in items {
+        let Reverse((filled, bin)) = emptiest.pop()?;
+        let filled = filled + lengths[item];
+        if filled > budget {
+            return None;
+        }
+        bins[bin].push(item);
+        emptiest.push(Reverse((filled, bin)));
+    }
+    Some(bins)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bins_hold_every_item_once_within_the_budget(
+            (lengths, budget) in (50_usize..3_000).prop_flat_map(|budget| {
+                (proptest::collection::vec(0..budget.min(400), 0..60), Just(budget))
+            }),
+        ) {
+            let bins = pack(&lengths, budget);
+            let mut seen: Vec<usize> = bins.iter().flatten().copied().collect();
+            seen.sort_unstable();
+            let all: Vec<usize> = (0..lengths.len()).filter(|&i| lengths[i] > 0).collect();
+            prop_assert_eq!(seen, all);
+            for bin in &bins {
+                prop_assert!(bin.iter().map(|&i| lengths[i]).sum::<usize>() <= budget);
+                prop_assert!(bin.is_sorted());
+            }
+            let total: usize = lengths.iter().sum();
+            prop_assert!(bins.len() <= 2 * total.div_ceil(budget) + 1, "bins are at least half full");
+        }
+    }
+
+    #[test]
+    fn bins_are_filled_evenly() {
+        let sizes: Vec<usize> = pack(&[10; 8], 32).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [3, 3, 2]);
+        let sizes: Vec<usize> = pack(&[160; 32], 2048).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [8; 4]);
+        let sizes: Vec<usize> = pack(&[160; 7], 2048).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [4, 3]);
+    }
+
+    #[test]
+    fn a_sample_beyond_the_budget_stands_alone() {
+        assert_eq!(pack(&[30, 5, 5], 10), vec![vec![0], vec![1, 2]]);
+        assert_eq!(pack(&[], 10), Vec::<Vec<usize>>::new());
+    }
+}
