@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::kv_pages::{KvPages, PAGE, Sequence};
+use super::kv_pages::{KvPages, Sequence};
 use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
 use super::simd::{Kernel, LANES, Simd};
@@ -215,10 +215,6 @@ impl Queries {
         let blocks = self.keys.div_ceil(PANEL);
         for block in 0..blocks {
             let keys = pages.key_block(sequence, block);
-            S::prefetch(match block + 1 {
-                next if next < blocks => pages.key_block(sequence, next),
-                _ => pages.value_run(sequence, 0, 0, self.keys.min(PAGE)),
-            });
             multiply_strip::<S>(
                 rows,
                 keys,
@@ -239,9 +235,6 @@ impl Queries {
         panel: usize,
         output: &mut [f32],
     ) {
-        if (panel + 1) * PANEL < self.span.heads.head_dim {
-            S::prefetch(pages.value_run(sequence, panel + 1, 0, self.keys));
-        }
         let mut first = 0;
         while first < self.keys {
             let values = pages.value_run(sequence, panel, first, self.keys);

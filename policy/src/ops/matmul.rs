@@ -7,11 +7,13 @@
 //! One thread. Blocked as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a strip of B
 //! stays in the first-level cache while the rows of A pass.
 
+#[cfg(test)]
+mod free_order;
 mod tile;
 
 use super::simd::{Kernel, Simd, dispatch};
 pub(crate) use tile::multiply_strip;
-use tile::{Block, Left};
+use tile::{Block, Left, strips_at_once};
 
 /// Columns of a panel of B.
 pub(crate) const PANEL: usize = 32;
@@ -229,32 +231,32 @@ impl Kernel for Multiply<'_, '_> {
                     Left::Plain(a)
                 };
                 let carry = k0 > 0 || self.into == Store::Accumulate;
-                for n0 in (0..n).step_by(PANEL) {
-                    let strip = match self.b {
+                let mut n0 = 0;
+                while n0 < n {
+                    let (strips, strip_count) = match self.b {
                         Right::Plain(view) => {
                             view.pack_strip(k0, depth, n0, &mut strip);
-                            &strip[..depth * PANEL]
+                            (&strip[..depth * PANEL], 1)
                         }
                         Right::Packed(packed) => {
-                            &packed.data[n0 * k + k0 * PANEL..][..depth * PANEL]
+                            let wide = strips_at_once(rows);
+                            let fits = n0 + wide * PANEL <= n;
+                            let strips = &packed.data[n0 * k + k0 * PANEL..];
+                            (strips, if fits { wide } else { 1 })
                         }
                     };
-                    let next = match self.b {
-                        Right::Packed(packed) if n0 + PANEL < n => {
-                            &packed.data[(n0 + PANEL) * k + k0 * PANEL..][..depth * PANEL]
-                        }
-                        _ => &[],
-                    };
+                    let width = (strip_count * PANEL).min(n - n0);
                     let block = Block {
                         a,
                         rows,
                         depth,
-                        strip,
+                        strips,
+                        strip_count,
+                        strip_stride: k * PANEL,
                         carry,
-                        next,
                     };
-                    let c = &mut self.c[i0 * self.c_stride + n0..];
-                    block.run::<S>(c, self.c_stride, PANEL.min(n - n0));
+                    block.run::<S>(&mut self.c[i0 * self.c_stride + n0..], self.c_stride, width);
+                    n0 += strip_count * PANEL;
                 }
             }
         }
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
     use crate::ops::simd::{InstructionSet, with_instruction_set};
 
-    fn values(count: usize, seed: u64) -> Vec<f32> {
+    pub(super) fn values(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         (0..count)
             .map(|_| {
@@ -295,6 +297,10 @@ mod tests {
             (13, 513, 70),
             (29, 1030, 96),
             (5, 1, 1),
+            // Tiles over several strips, and the strip that is left.
+            (1, 300, 170),
+            (2, 257, 96),
+            (3, 40, 64),
         ];
         for (m, k, n) in shapes {
             let (a_data, b_data) = (values(m * k, 1), values(k * n, 2));

@@ -34,19 +34,6 @@ pub(crate) trait Simd: Copy {
     /// Adds the low bits of `n` to the exponent field of `self`.
     fn add_exponent(self, n: Self) -> Self;
 
-    /// Asks for `x` to be brought into the cache while other work goes on.
-    #[inline(always)]
-    fn prefetch(x: &[f32]) {
-        // A cache line holds 16 values.
-        for line in x.chunks(16) {
-            Self::prefetch_line(line.as_ptr());
-        }
-    }
-
-    /// The same for one cache line; a wish that a machine may not know.
-    #[inline(always)]
-    fn prefetch_line(_line: *const f32) {}
-
     /// Loads up to 16 values; `fill` stands behind them.
     #[inline(always)]
     fn load_some(x: &[f32], fill: f32) -> Self {
@@ -272,7 +259,6 @@ mod x86 {
         const TILE_VECTORS: usize = 2;
 
         intrinsics! {
-            fn prefetch_line(line: *const f32) { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
             fn splat(x: f32) -> Self { Self(_mm512_set1_ps(x)) }
             fn load(x: &[f32; LANES]) -> Self { Self(_mm512_loadu_ps(x.as_ptr())) }
             fn store(self, out: &mut [f32; LANES]) { _mm512_storeu_ps(out.as_mut_ptr(), self.0) }
@@ -305,7 +291,6 @@ mod x86 {
         const TILE_VECTORS: usize = 1;
 
         intrinsics! {
-            fn prefetch_line(line: *const f32) { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
             fn splat(x: f32) -> Self { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
             fn load(x: &[f32; LANES]) -> Self {
                 Self(_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8)))

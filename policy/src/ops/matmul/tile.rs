@@ -1,4 +1,7 @@
-//! A strip of B against all rows of A: tiles whose accumulators stay in registers.
+//! Strips of B against all rows of A: tiles whose accumulators stay in registers.
+//!
+//! A fused multiply-add takes four cycles and two begin in each, so a tile needs eight chains, and better more, to be quick:
+//! where A has few rows, a tile spans several strips.
 
 use super::{PANEL, View};
 use crate::ops::simd::{LANES, Simd};
@@ -69,23 +72,35 @@ pub(crate) fn multiply_strip<S: Simd>(
         a: Left::Plain(a),
         rows: a.rows,
         depth: a.cols,
-        strip,
+        strips: strip,
+        strip_count: 1,
+        strip_stride: 0,
         carry,
-        next: &[],
     };
     block.run::<S>(c, c_stride, PANEL);
 }
 
-/// All rows of A against one strip of B.
+/// Strips that a tile of so many rows spans where B is packed.
+pub(super) fn strips_at_once(rows: usize) -> usize {
+    match rows {
+        1 => 4,
+        2..=6 => 2,
+        _ => 1,
+    }
+}
+
+/// All rows of A against one strip of B, or against several where there are few rows.
 pub(super) struct Block<'a> {
     pub(super) a: Left<'a>,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    pub(super) strip: &'a [f32],
+    /// The first strip; the next ones begin `strip_stride` apart.
+    pub(super) strips: &'a [f32],
+    /// 1, or what [`strips_at_once`] says of `rows`.
+    pub(super) strip_count: usize,
+    pub(super) strip_stride: usize,
     /// Whether C is added to.
     pub(super) carry: bool,
-    /// What is read after this strip, brought into the cache meanwhile.
-    pub(super) next: &'a [f32],
 }
 
 impl Block<'_> {
@@ -93,13 +108,10 @@ impl Block<'_> {
     #[inline(always)]
     pub(super) fn run<S: Simd>(&self, c: &mut [f32], c_stride: usize, width: usize) {
         let mut edge = [0.0; 16 * PANEL];
-        let tiles = self.rows.div_ceil(S::TILE_ROWS).max(1);
-        let mut next = self.next.chunks(self.next.len().div_ceil(tiles).max(1));
         for i0 in (0..self.rows).step_by(S::TILE_ROWS) {
-            S::prefetch(next.next().unwrap_or_default());
             let rows = S::TILE_ROWS.min(self.rows - i0);
             let c = &mut c[i0 * c_stride..];
-            if width == PANEL {
+            if width == self.strip_count * PANEL {
                 self.rows::<S>(i0, rows, c, c_stride);
                 continue;
             }
@@ -115,32 +127,40 @@ impl Block<'_> {
         }
     }
 
-    /// A tile of `rows` rows and 32 columns, with a constant number of rows.
+    /// A tile of `rows` rows, with a constant number of rows and strips.
     #[inline(always)]
     fn rows<S: Simd>(&self, i0: usize, rows: usize, c: &mut [f32], c_stride: usize) {
         macro_rules! tiles {
-            ($($n:literal)*) => {
-                match rows {
-                    $($n if $n <= S::TILE_ROWS => self.tile::<S, $n>(i0, c, c_stride),)*
+            ($($n:literal x $strips:literal)*) => {
+                match (rows, self.strip_count) {
+                    $(($n, $strips) if $n <= S::TILE_ROWS => self.tile::<S, $n, $strips>(i0, c, c_stride),)*
                     _ => unreachable!("a tile has 1 to 12 rows: this is a bug"),
                 }
             };
         }
-        tiles!(12 11 10 9 8 7 6 5 4 3 2 1);
+        tiles!(12 x 1 11 x 1 10 x 1 9 x 1 8 x 1 7 x 1 6 x 1 5 x 1 4 x 1 3 x 1 2 x 1 1 x 1 6 x 2 5 x 2 4 x 2 3 x 2 2 x 2 1 x 4);
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const ROWS: usize>(&self, i0: usize, c: &mut [f32], c_stride: usize) {
-        assert!((ROWS - 1) * c_stride + PANEL <= c.len());
-        assert!(self.depth * PANEL <= self.strip.len());
+    fn tile<S: Simd, const ROWS: usize, const STRIPS: usize>(
+        &self,
+        i0: usize,
+        c: &mut [f32],
+        c_stride: usize,
+    ) {
+        assert!((ROWS - 1) * c_stride + STRIPS * PANEL <= c.len());
+        assert!((STRIPS - 1) * self.strip_stride + self.depth * PANEL <= self.strips.len());
         let (a, strides) = self.a.tile(i0, ROWS, self.depth);
         // SAFETY: the assertions here and in `Left::tile` bound the last element that is read of A and B, and read or
         // written of C.
         unsafe {
             let a = a.as_ptr();
-            let b = self.strip.as_ptr();
+            let b = self.strips.as_ptr();
             let c = c.as_mut_ptr();
-            if S::TILE_VECTORS == 2 {
+            if STRIPS > 1 {
+                let b = (b, self.strip_stride);
+                wide_tile::<S, ROWS, STRIPS>(a, strides, b, self.depth, c, c_stride, self.carry);
+            } else if S::TILE_VECTORS == 2 {
                 tile::<S, ROWS, 2>(a, strides, b, self.depth, c, c_stride, self.carry);
             } else {
                 for half in [0, LANES] {
@@ -190,6 +210,54 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
         for (i, row) in sums.into_iter().enumerate() {
             for (v, sum) in row.into_iter().enumerate() {
                 sum.store(&mut *c.add(i * c_stride + v * LANES).cast());
+            }
+        }
+    }
+}
+
+/// ROWS x (32 STRIPS) elements of C. ([`tile`] itself, written for several strips, runs at half of its speed.)
+///
+/// # Safety
+/// As [`tile`], for `STRIPS` strips that begin `b_strip` apart and as many panels of 32 in a row of C.
+#[inline(always)]
+unsafe fn wide_tile<S: Simd, const ROWS: usize, const STRIPS: usize>(
+    a: *const f32,
+    (a_row, a_k): (usize, usize),
+    (b, b_strip): (*const f32, usize),
+    depth: usize,
+    c: *mut f32,
+    c_stride: usize,
+    carry: bool,
+) {
+    let mut sums = [[[S::splat(0.0); 2]; STRIPS]; ROWS];
+    // SAFETY: all offsets stay inside what the caller vouches for.
+    unsafe {
+        if carry {
+            for (i, row) in sums.iter_mut().enumerate() {
+                for (s, [low, high]) in row.iter_mut().enumerate() {
+                    let c = c.add(i * c_stride + s * PANEL);
+                    *low = S::load(&*c.cast());
+                    *high = S::load(&*c.add(LANES).cast());
+                }
+            }
+        }
+        for k in 0..depth {
+            for s in 0..STRIPS {
+                let b = b.add(s * b_strip + k * PANEL);
+                let (b_low, b_high) = (S::load(&*b.cast()), S::load(&*b.add(LANES).cast()));
+                for (i, row) in sums.iter_mut().enumerate() {
+                    let a = S::splat(*a.add(i * a_row + k * a_k));
+                    let [low, high] = &mut row[s];
+                    *low = a.fma(b_low, *low);
+                    *high = a.fma(b_high, *high);
+                }
+            }
+        }
+        for (i, row) in sums.into_iter().enumerate() {
+            for (s, [low, high]) in row.into_iter().enumerate() {
+                let c = c.add(i * c_stride + s * PANEL);
+                low.store(&mut *c.cast());
+                high.store(&mut *c.add(LANES).cast());
             }
         }
     }
