@@ -8,3 +8,4 @@ mod endings;
 mod program;
 mod reproducible;
 mod roles;
+mod threads;

@@ -1,0 +1,70 @@
+//! A run computes on as many threads as its setting says: no library brings a pool of its own.
+
+use std::{collections::BTreeMap, fs, thread, time::Duration};
+
+use crate::program::{Running, sqlenv};
+
+/// Threads of a process by name, as the system lists them. A thread without a name has that of the thread that started it.
+fn threads_by_name(process: u32) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let path = format!("/proc/{process}/comm");
+    // Between fork and exec the process is this test.
+    if fs::read_to_string(path).is_ok_and(|name| name.trim() != "sqlenv") {
+        return counts;
+    }
+    // Threads end while they are looked at.
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        if let Ok(name) = fs::read_to_string(task.path().join("comm")) {
+            *counts.entry(name.trim().to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs /proc")]
+fn a_run_computes_on_no_more_threads_than_set() {
+    let runs = tempfile::tempdir().unwrap();
+    let folder = runs.path().to_str().unwrap();
+    let args = [
+        "train",
+        "--preset",
+        "smoke",
+        "--set",
+        "threads=1",
+        "--runs-dir",
+        folder,
+    ];
+    let child = sqlenv(&args)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut run = Running(child);
+    let mut most: BTreeMap<String, usize> = BTreeMap::new();
+    let status = loop {
+        for (name, count) in threads_by_name(run.0.id()) {
+            let most = most.entry(name).or_default();
+            *most = count.max(*most);
+        }
+        if let Some(status) = run.0.try_wait().unwrap() {
+            break status;
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    assert!(status.success());
+    let count = |name: &str| most.get(name).copied().unwrap_or_default();
+    // One that samples the episodes; at a checkpoint another that plays the evaluation's.
+    assert!((1..=2).contains(&count("engine")), "{most:?}");
+    // Who drives, one worker over micro-batches, and the one before it that is about to be gone: of the trainer, and of the
+    // warm start in the main thread.
+    assert!((1..=3).contains(&count("trainer")), "{most:?}");
+    assert!((1..=3).contains(&count("sqlenv")), "{most:?}");
+    // What is left passes messages, or is SQLite's bounded pool.
+    let known = |name: &str| {
+        let others = ["sqlenv", "trainer", "engine", "tokio-rt-worker"];
+        others.contains(&name) || name.starts_with("env-sql-")
+    };
+    assert!(most.keys().all(|name| known(name)), "{most:?}");
+}
