@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use policy::{
     Decoder, DecoderConfig, KvCache, Model, PackedRows, PolicyError, Row, Use, Weights, sampling,
 };
@@ -67,14 +67,16 @@ impl Sampler {
         settings: &EngineSettings,
     ) -> Result<Self, ActorError> {
         let config = model.config.clone();
-        let slots = affordable_slots(&config, context_tokens, settings);
-        let decoder = Decoder::new(&config, &model.weights, Use::Sample)?;
-        let dtype = model.weights.get("model.embed_tokens.weight")?.dtype();
+        let device = settings.device.open()?;
+        let dtype = settings.dtype.on(&device);
+        let slots = affordable_slots(&config, context_tokens, dtype, settings);
+        let weights = model.weights.to(&device, dtype)?;
+        let decoder = Decoder::new(&config, &weights, Use::Sample)?;
         Ok(Self {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
             context_tokens,
-            cache: KvCache::on(&config, slots, context_tokens, decoder.device(), dtype)?,
+            cache: KvCache::on(&config, slots, context_tokens, &device, dtype)?,
             edition: Arc::new(Edition {
                 number: 0,
                 policy_version,
@@ -92,6 +94,16 @@ impl Sampler {
     /// Conversations that the KV cache holds.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Where it computes.
+    pub(crate) fn device(&self) -> &Device {
+        self.edition.decoder.device()
+    }
+
+    /// In which dtype.
+    pub(crate) fn dtype(&self) -> DType {
+        self.edition.decoder.dtype()
     }
 
     /// Obeys and samples by turns until all handles are gone and all rows done.
@@ -121,6 +133,7 @@ impl Sampler {
         }
     }
 
+    /// Takes weights that are on the device and in the dtype.
     fn swap(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
         let decoder = Decoder::new(&self.config, weights, Use::Sample)?;
         self.edition = Arc::new(Edition {
@@ -359,11 +372,12 @@ impl Sampler {
 fn affordable_slots(
     config: &DecoderConfig,
     context_tokens: usize,
+    dtype: DType,
     settings: &EngineSettings,
 ) -> usize {
     const KEYS_AND_VALUES: usize = 2;
     let token_bytes =
-        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * size_of::<f32>();
+        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * dtype.size_in_bytes();
     let slot_bytes = (token_bytes * context_tokens).max(1) as u64;
     let affordable = usize::try_from(settings.kv_cache_bytes / slot_bytes).unwrap_or(usize::MAX);
     if affordable < settings.slots {

@@ -6,9 +6,11 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use actor::{Completion, CompletionRequest, Engine};
+use actor::{Completion, CompletionRequest, Engine, EngineSettings};
 use futures::future::join_all;
-use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use policy::{
+    Coordinates, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use, Weights,
+};
 use support::{engine_settings, model};
 
 const CONTEXT_TOKENS: usize = 96;
@@ -206,6 +208,16 @@ async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
         .unwrap_err();
     assert!(error.to_string().starts_with("policy: tensor"), "{error}");
     assert_eq!(engine.complete(asked).await.unwrap(), before);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_the_remedy() {
+    let settings = EngineSettings {
+        device: DeviceChoice::Cuda(4_000),
+        ..engine_settings(1, 64)
+    };
+    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings).unwrap_err();
+    assert!(error.to_string().starts_with("policy: device: "), "{error}");
 }
 
 #[tokio::test]
