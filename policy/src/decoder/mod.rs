@@ -201,8 +201,7 @@ impl Decoder {
             Some(cache) => cache.admit(&batch.rows)?,
             None => batch.check_prefixes()?,
         }
-        let positions = batch.positions();
-        let context = self.context(batch, &positions);
+        let context = self.context(batch)?;
         let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let cache = cache.as_mut().map(|cache| cache.layer(i));
@@ -211,13 +210,12 @@ impl Decoder {
         self.norm.forward(&x, self.config.rms_norm_eps)
     }
 
-    fn context<'a>(&'a self, batch: &'a PackedRows, positions: &'a [u32]) -> Context<'a> {
-        Context {
+    fn context<'a>(&'a self, batch: &'a PackedRows) -> Result<Context<'a>> {
+        Ok(Context {
             config: &self.config,
-            rope: &self.rope,
             rows: &batch.rows,
-            positions,
-        }
+            turns: self.rope.turns(&batch.positions(), self.device())?,
+        })
     }
 
     /// Logits [N, V] of hidden states [N, hidden].

@@ -16,6 +16,7 @@ mod logprobs;
 mod math;
 mod matmul;
 mod norm;
+mod paged_attention;
 mod rope;
 mod simd;
 mod swiglu;
@@ -35,22 +36,47 @@ pub use rope::{RopeTable, rope, rope_backward, rope_composed};
 pub use simd::{InstructionSet, with_instruction_set};
 pub use swiglu::{swiglu, swiglu_backward, swiglu_composed};
 
-pub(crate) use attention::{attend_composed, cached_attention};
+pub(crate) use attention::cached_attention;
 pub(crate) use kv_pages::{KvPages, PAGE};
+pub(crate) use paged_attention::{Places, TensorPages};
+
+use std::cell::Cell;
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, bail};
 
-/// Whether the kernels serve this tensor: f32 on the CPU.
+thread_local! {
+    static COMPOSE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` with compositions in place of kernels on this thread, as another device would (for tests). Decoders and caches
+/// that it uses are to be made in it.
+pub fn with_compositions<T>(f: impl FnOnce() -> T) -> T {
+    let before = COMPOSE.replace(true);
+    let value = f();
+    COMPOSE.set(before);
+    value
+}
+
+/// Whether the kernels serve tensors of this device and dtype: f32 on the CPU.
+pub(crate) fn kernels_serve(device: &Device, dtype: DType) -> bool {
+    device.is_cpu() && dtype == DType::F32 && !COMPOSE.get()
+}
+
 fn has_kernels(x: &Tensor) -> bool {
-    x.device().is_cpu() && x.dtype() == DType::F32
+    kernels_serve(x.device(), x.dtype())
+}
+
+/// The dtype of what is computed from half precision: f32; others are their own.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 | DType::F16 => DType::F32,
+        _ => dtype,
+    }
 }
 
 /// Half-precision tensors as f32; others as they are.
 fn at_least_f32(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::BF16 | DType::F16 => x.to_dtype(DType::F32),
-        _ => Ok(x.clone()),
-    }
+    x.to_dtype(wide(x.dtype()))
 }
 
 /// Lends the values of f32 CPU tensors to `f`, copying only those that are strided.
