@@ -21,7 +21,7 @@ pub struct KvCache {
 
 /// Keys and values of all slots, layer by layer.
 enum Layers {
-    /// For the kernels.
+    /// For the kernels; half precision is held widened.
     Pages(Vec<KvPages>),
     /// For any device.
     Tensors {
@@ -80,6 +80,17 @@ impl KvCache {
             lengths: vec![0; slots],
             capacity_tokens,
         })
+    }
+
+    /// Bytes that a token takes in such a cache.
+    pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
+        const KEYS_AND_VALUES: usize = 2;
+        let held = if ops::kernels_serve(device, dtype) {
+            DType::F32
+        } else {
+            dtype
+        };
+        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
     }
 
     /// Slots of the cache.

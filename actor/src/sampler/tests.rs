@@ -9,7 +9,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use policy::{Coordinates, SamplingSettings, random::derive_seed};
+use policy::random::derive_seed;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 

@@ -8,12 +8,16 @@ use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
 use super::kv_pages::{KvPages, PAGE, Sequence};
 use super::simd::dispatch;
-use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor, wide};
+use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor, wide, widens};
 use crate::Row;
 
 /// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
 /// row of the batch ([`Row::slot`]).
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+    if widens(q) {
+        let [wide_q, wide_k, wide_v] = widened([q, k, v])?;
+        return attention(&wide_q, &wide_k, &wide_v, rows)?.to_dtype(q.dtype());
+    }
     if !has_kernels(q) {
         return attention_composed(q, k, v, rows);
     }
@@ -179,6 +183,8 @@ pub(crate) fn cached_attention<'a>(
     pages: &mut KvPages,
     table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
+    let dtype = q.dtype();
+    let [q, k, v] = &widened([q, k, v])?;
     let heads = Heads::of(q, k, v)?;
     let batch = Batch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
@@ -203,7 +209,11 @@ pub(crate) fn cached_attention<'a>(
         }
         Ok(out)
     })?;
-    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
+    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))?.to_dtype(dtype)
+}
+
+fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
+    Ok([at_least_f32(q)?, at_least_f32(k)?, at_least_f32(v)?])
 }
 
 /// Where each row begins.

@@ -4,8 +4,9 @@
 //! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
 //! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
 
-use candle_core::{D, DType, Result, Tensor, bail};
+use candle_core::{D, Result, Tensor, bail};
 
+use super::linear::{LinearWeight, linear, linear_composed};
 use super::math::exp;
 use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
@@ -63,7 +64,8 @@ pub fn token_logprobs(
         bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
     }
     if !has_kernels(hidden) {
-        return token_logprobs_composed(hidden, head, targets, temperature);
+        let logits = linear(hidden, &LinearWeight::Tensor(head.clone()))?;
+        return of_logits(&logits, targets, temperature);
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
@@ -213,17 +215,24 @@ pub fn token_logprobs_composed(
     targets: &[u32],
     temperature: f32,
 ) -> Result<TokenLogprobs> {
-    let logits = at_least_f32(&hidden.matmul(&head.t()?)?)?;
-    let logits = (logits / f64::from(temperature))?;
-    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
-    let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    let logprobs = shifted.broadcast_sub(&log_sums)?;
-    let targets = Tensor::new(targets, hidden.device())?.to_dtype(DType::U32)?;
+    of_logits(&linear_composed(hidden, head)?, targets, temperature)
+}
+
+fn of_logits(logits: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenLogprobs> {
+    let logprobs = log_softmax(&(at_least_f32(logits)? / f64::from(temperature))?)?;
+    let targets = Tensor::new(targets, logits.device())?;
     Ok(TokenLogprobs {
         logprobs: logprobs.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?,
         entropies: (logprobs.exp()? * &logprobs)?.sum(D::Minus1)?.neg()?,
         logits: None,
     })
+}
+
+/// Log-probabilities [N, V] of scaled logits [N, V], from candle's operations: what training and [`super::draw_rows`] record.
+pub(super) fn log_softmax(scaled: &Tensor) -> Result<Tensor> {
+    let shifted = scaled.broadcast_sub(&scaled.max_keepdim(D::Minus1)?.detach())?;
+    let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&log_sums)
 }
 
 /// What a row of logits says of all its tokens.

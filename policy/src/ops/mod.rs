@@ -5,10 +5,19 @@
 //! device or dtype it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
 //! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
+//!
+//! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and returns, the
+//! residual stream, queries, keys and values (so the KV cache), logits. Computed in f32 and rounded once, at the end: products
+//! (their sums), norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as they
+//! are held), the gated activation, sums of gradients by row. Never rounded: softmax and log-probability of logits, entropies, the
+//! draw. On the CPU products and attention are the kernels on widened values, so that there, as in f32, sampling equals training
+//! bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over the border of a rounding
+//! is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
 
 mod attention;
 mod attention_kernel;
 mod draw;
+mod draw_composed;
 mod embedding;
 mod kv_pages;
 mod linear;
@@ -23,6 +32,7 @@ mod swiglu;
 
 pub use attention::{attention, attention_backward, attention_composed};
 pub use draw::draw_token;
+pub use draw_composed::{RowDraw, draw_rows, filtered_weights};
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
     LinearWeight, linear, linear_composed, linear_input_gradient, linear_weight_gradient,
@@ -57,13 +67,19 @@ pub fn with_compositions<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Whether the kernels serve tensors of this device and dtype: f32 on the CPU.
+/// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened to it.
 pub(crate) fn kernels_serve(device: &Device, dtype: DType) -> bool {
-    device.is_cpu() && dtype == DType::F32 && !COMPOSE.get()
+    device.is_cpu() && wide(dtype) == DType::F32 && !COMPOSE.get()
 }
 
-fn has_kernels(x: &Tensor) -> bool {
-    kernels_serve(x.device(), x.dtype())
+/// Whether all kernels serve this tensor: f32 on the CPU.
+pub(crate) fn has_kernels(x: &Tensor) -> bool {
+    x.dtype() == DType::F32 && kernels_serve(x.device(), x.dtype())
+}
+
+/// Whether kernels serve this tensor once it is widened.
+fn widens(x: &Tensor) -> bool {
+    x.dtype() != DType::F32 && kernels_serve(x.device(), x.dtype())
 }
 
 /// The dtype of what is computed from half precision: f32; others are their own.

@@ -145,7 +145,7 @@ fn numbers(&(first, row): &(u32, Row)) -> std::ops::Range<u32> {
 /// For each token of the batch, where it lies when the buckets lie end to end.
 fn order(buckets: &[Vec<(u32, Row)>], device: &Device) -> Result<Tensor> {
     let laid: Vec<u32> = buckets.iter().flatten().flat_map(numbers).collect();
-    let mut order = vec![0; laid.len()];
+    let mut order = vec![0_u32; laid.len()];
     for (at, token) in (0..).zip(laid) {
         order[token as usize] = at;
     }
