@@ -231,7 +231,7 @@ fn in_bf16_sampling_is_training() {
         let learned = trained(&learner, &rows, temperature);
         let (mean, k3) = mismatch(&learned, &trained(&exact, &rows, temperature));
         println!("bf16 against f32 at {temperature}: mean {mean:.2e}, k3 {k3:.2e}");
-        assert!(mean < 1e-2 && k3 < 1e-4, "mean {mean}, k3 {k3}");
+        assert!(mean < 2e-2 && k3 < 3e-4, "mean {mean}, k3 {k3}");
     }
 }
 

@@ -167,7 +167,10 @@ impl Decoder {
                 .map(|layer| Layer::new(config, &source, layer))
                 .collect::<Result<_>>()?,
             norm: Norm::new(&source, "model.norm")?,
-            head_product: source.product(&head)?,
+            head_product: match purpose {
+                Use::Train => LinearWeight::Tensor(head.clone()),
+                Use::Sample => LinearWeight::packed_unrounded(&head)?,
+            },
             rope,
             config: config.clone(),
             embedding,
@@ -218,12 +221,12 @@ impl Decoder {
         })
     }
 
-    /// Logits [N, V] of hidden states [N, hidden].
+    /// Logits [N, V] of hidden states [N, hidden], at least in f32.
     ///
     /// # Errors
     /// Only what the tensor library raises.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear(hidden, &self.head_product)?)
+        Ok(ops::linear_unrounded(hidden, &self.head_product)?)
     }
 
     /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64 MiB of

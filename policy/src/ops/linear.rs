@@ -23,6 +23,11 @@ pub enum LinearWeight {
 pub struct PackedWeight(Packed);
 
 impl LinearWeight {
+    /// The weight for [`linear_unrounded`]: widened once, and packed where the kernels serve it.
+    pub fn packed_unrounded(weight: &Tensor) -> Result<Self> {
+        Self::packed(&at_least_f32(weight)?)
+    }
+
     /// The weight packed where the kernels serve it; the tensor elsewhere.
     pub fn packed(weight: &Tensor) -> Result<Self> {
         if !kernels_serve(weight.device(), weight.dtype()) {
@@ -72,7 +77,12 @@ pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
     }
 }
 
-/// The same from candle's operations.
+/// [`linear`] without its last rounding: f32 also of half precision, as logits are.
+pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+    linear(&at_least_f32(x)?, &weight.widened()?)
+}
+
+/// [`linear`] from candle's operations.
 pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.matmul(&weight.t()?)
 }

@@ -6,11 +6,11 @@
 
 use candle_core::{D, Result, Tensor, bail};
 
-use super::linear::{LinearWeight, linear, linear_composed};
+use super::linear::linear_composed;
 use super::math::exp;
 use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, tensor, widens};
 
 /// Logits kept for the backward pass at most (64 MiB). Only kernels spare memory; the composition holds all rows.
 const KEPT_LOGITS: usize = 1 << 24;
@@ -63,9 +63,12 @@ pub fn token_logprobs(
     if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
         bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
     }
+    if widens(hidden) {
+        let (hidden, head) = (at_least_f32(hidden)?, at_least_f32(head)?);
+        return token_logprobs(&hidden, &head, targets, temperature);
+    }
     if !has_kernels(hidden) {
-        let logits = linear(hidden, &LinearWeight::Tensor(head.clone()))?;
-        return of_logits(&logits, targets, temperature);
+        return token_logprobs_composed(hidden, head, targets, temperature);
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
@@ -109,6 +112,21 @@ pub fn token_logprobs_backward(
             "token_logprobs: {counts:?} derivatives for {} targets",
             targets.len()
         );
+    }
+    if widens(hidden) {
+        let (wide_hidden, wide_head) = (at_least_f32(hidden)?, at_least_f32(head)?);
+        let (dhidden, dhead) = token_logprobs_backward(
+            found,
+            &wide_hidden,
+            &wide_head,
+            targets,
+            temperature,
+            gradients,
+        )?;
+        return Ok((
+            dhidden.to_dtype(hidden.dtype())?,
+            dhead.to_dtype(head.dtype())?,
+        ));
     }
     if !has_kernels(hidden) {
         return backward_composed(hidden, head, targets, temperature, gradients);
@@ -215,12 +233,9 @@ pub fn token_logprobs_composed(
     targets: &[u32],
     temperature: f32,
 ) -> Result<TokenLogprobs> {
-    of_logits(&linear_composed(hidden, head)?, targets, temperature)
-}
-
-fn of_logits(logits: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenLogprobs> {
-    let logprobs = log_softmax(&(at_least_f32(logits)? / f64::from(temperature))?)?;
-    let targets = Tensor::new(targets, logits.device())?;
+    let logits = linear_composed(&at_least_f32(hidden)?, &at_least_f32(head)?)?;
+    let logprobs = log_softmax(&(logits / f64::from(temperature))?)?;
+    let targets = Tensor::new(targets, hidden.device())?;
     Ok(TokenLogprobs {
         logprobs: logprobs.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?,
         entropies: (logprobs.exp()? * &logprobs)?.sum(D::Minus1)?.neg()?,

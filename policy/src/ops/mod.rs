@@ -7,12 +7,13 @@
 //! drop their gradient without a word.
 //!
 //! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and returns, the
-//! residual stream, queries, keys and values (so the KV cache), logits. Computed in f32 and rounded once, at the end: products
-//! (their sums), norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as they
-//! are held), the gated activation, sums of gradients by row. Never rounded: softmax and log-probability of logits, entropies, the
-//! draw. On the CPU products and attention are the kernels on widened values, so that there, as in f32, sampling equals training
-//! bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over the border of a rounding
-//! is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
+//! residual stream, queries, keys and values (so the KV cache). Computed in f32 and rounded once, at the end: products (their sums),
+//! norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as they are held), the
+//! gated activation, sums of gradients by row. Never rounded: logits, their softmax, log-probabilities and entropies, the draw.
+//!
+//! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling equals
+//! training bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over the border of a
+//! rounding is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
 
 mod attention;
 mod attention_kernel;
@@ -35,7 +36,8 @@ pub use draw::draw_token;
 pub use draw_composed::{RowDraw, draw_rows, filtered_weights};
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
-    LinearWeight, linear, linear_composed, linear_input_gradient, linear_weight_gradient,
+    LinearWeight, linear, linear_composed, linear_input_gradient, linear_unrounded,
+    linear_weight_gradient,
 };
 pub use logprobs::{
     LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
