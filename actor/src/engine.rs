@@ -100,8 +100,8 @@ impl Engine {
         self.ask(|reply| Command::Complete(request, reply)).await
     }
 
-    /// Replaces the weights for all completions that begin from now on. They are brought to the engine's device while it goes on
-    /// sampling.
+    /// Replaces the weights for all completions that begin from now on. They are brought to the engine's device while it
+    /// goes on sampling.
     ///
     /// # Errors
     /// The weights do not fit the config (the old ones stay), or the engine is gone.

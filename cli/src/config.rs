@@ -2,8 +2,8 @@
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. What comes out
 //! is written into the run's folder; nothing else in the program reads files, flags or the environment for settings.
-//! There is one seed, [`RunConfig::seed`], one number of threads, [`RunConfig::threads`], and one device, [`RunConfig::device`]:
-//! those of the parts follow from them and are neither read nor written.
+//! There is one seed, [`RunConfig::seed`], one number of threads, [`RunConfig::threads`], and one device,
+//! [`RunConfig::device`]: those of the parts follow from them and are neither read nor written.
 
 use std::{
     fs,

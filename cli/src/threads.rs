@@ -1,12 +1,12 @@
 //! The threads of a process: the one place that says who computes on how many.
 //!
-//! Parallelism is over episodes and micro-batches, and no result depends on it. A local run has `threads` actors, each with
-//! its engine's thread, and a trainer with as many workers over micro-batches; both default to one a core. They do not add up at
-//! staleness 0: the learner waits for its groups, then the actors for its weights. At a higher staleness, and beside the
-//! evaluation of a checkpoint, more of them are runnable than there are cores; none spins or holds a lock that another
-//! needs, so the system divides the cores among them. A process of `sqlenv actor` has one engine, and so has a run on a GPU. SQL
-//! has a pool with a lane of one thread a core for short statements, and as many that mostly sleep for long ones
-//! (`env.sql_threads`); tokio's workers pass messages only.
+//! Parallelism is over episodes and micro-batches, and no result depends on it. A local run has `threads` actors, each
+//! with its engine's thread, and a trainer with as many workers over micro-batches; both default to one a core. They do
+//! not add up at staleness 0: the learner waits for its groups, then the actors for its weights. At a higher staleness,
+//! and beside the evaluation of a checkpoint, more of them are runnable than there are cores; none spins or holds a lock
+//! that another needs, so the system divides the cores among them. A process of `sqlenv actor` has one engine, and so has
+//! a run on a GPU. SQL has a pool with a lane of one thread a core for short statements, and as many that mostly sleep
+//! for long ones (`env.sql_threads`); tokio's workers pass messages only.
 
 use std::thread;
 

@@ -101,7 +101,8 @@ pub struct Sampled {
     pub logprob: f32,
 }
 
-/// Draws a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of the embedding) are never drawn.
+/// Draws a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of the embedding) are never
+/// drawn.
 pub fn sample(
     logits: &[f32],
     vocabulary_size: usize,
@@ -120,8 +121,8 @@ pub fn sample(
     }
 }
 
-/// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities leave it. Off the CPU's f32 the draw is
-/// [`ops::draw_rows`], which says by how much it may differ.
+/// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities leave it. Off the CPU's
+/// f32 the draw is [`ops::draw_rows`], which says by how much it may differ.
 ///
 /// # Errors
 /// Only what the tensor library raises.

@@ -1,5 +1,5 @@
-//! The decoder as other devices run it: compositions, on the CPU. In f32 they are held to the kernels, in f64 the cache to the whole
-//! forward pass, in bf16 sampling to training.
+//! The decoder as other devices run it: compositions, on the CPU. In f32 they are held to the kernels, in f64 the cache
+//! to the whole forward pass, in bf16 sampling to training.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -156,7 +156,8 @@ fn compositions_agree_with_the_kernels() {
     }
 }
 
-/// Log-probabilities of the tokens after each row's first, as sampling sees them: through the cache, in chunks, at a temperature.
+/// Log-probabilities of the tokens after each row's first, as sampling sees them: through the cache, in chunks, at a
+/// temperature.
 fn sampled(decoder: &Decoder, rows: &[Vec<u32>], chunks: &[usize], temperature: f64) -> Vec<f64> {
     let mut cache = KvCache::on(decoder.config(), rows.len(), 128, &CPU, decoder.dtype()).unwrap();
     let logits = feed(decoder, &mut cache, rows, chunks);

@@ -499,3 +499,8 @@ fn a_decoder_in_f64_samples_through_its_cache() {
         );
     }
 }
+
+#[test]
+fn compositions_in_f32_give_every_parameter_the_gradient_of_f64() {
+    ops::with_compositions(every_parameter_of_every_family_gets_the_gradient_of_f64);
+}

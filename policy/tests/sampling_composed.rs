@@ -1,5 +1,5 @@
-//! The draw as other devices make it, on the CPU: filters against transformers, shares against probabilities, tokens against the
-//! CPU's own draw.
+//! The draw as other devices make it, on the CPU: filters against transformers, shares against probabilities, tokens
+//! against the CPU's own draw.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -197,8 +197,8 @@ fn near_border(row: &[f32], sampled: &Sampled, settings: &SamplingSettings, unif
     nearest
 }
 
-/// The same number draws the same token as on the CPU, with and without ties, unless it lies within 1e-5 of a border; greedy rows and
-/// log-probabilities always agree.
+/// The same number draws the same token as on the CPU, with and without ties, unless it lies within 1e-5 of a border;
+/// greedy rows and log-probabilities always agree.
 #[test]
 fn the_same_numbers_draw_the_same_tokens() {
     const ROWS: usize = 700;

@@ -175,7 +175,8 @@ fn new_weights_feed_a_prompt_anew() {
     assert_eq!(fed, 2 * PROMPT_TOKENS + MEMBERS - 2);
 }
 
-/// What another device runs, in its two dtypes: conversations that share prompts, come in chunks and get new weights in their midst.
+/// What another device runs, in its two dtypes: conversations that share prompts, come in chunks and get new weights in
+/// their midst.
 #[test]
 fn composed_engines_record_what_a_whole_forward_pass_computes() {
     for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {

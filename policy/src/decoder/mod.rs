@@ -229,8 +229,8 @@ impl Decoder {
         Ok(ops::linear_unrounded(hidden, &self.head_product)?)
     }
 
-    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64 MiB of
-    /// logits are held.
+    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64
+    /// MiB of logits are held.
     ///
     /// # Errors
     /// Where the number of targets is not N, or one is outside of the vocabulary.

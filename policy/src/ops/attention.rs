@@ -138,8 +138,9 @@ impl Grouped {
     }
 }
 
-/// What is added to the scores of R rows of `len` queries at `positions` for `keys` keys: [R, 1, len, keys], 0 up to a query's own
-/// position and so little beyond that the weight is an exact zero. It is finite: a row of minus infinities has no gradient.
+/// What is added to the scores of R rows of `len` queries at `positions` for `keys` keys: [R, 1, len, keys], 0 up to a
+/// query's own position and so little beyond that the weight is an exact zero. It is finite: a row of minus infinities
+/// has no gradient.
 pub(super) fn hidden(
     positions: impl Iterator<Item = usize>,
     (rows, len, keys): (usize, usize, usize),
@@ -154,8 +155,8 @@ pub(super) fn hidden(
     beyond.to_dtype(dtype)? * LOWEST
 }
 
-/// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is widened to f32
-/// inside, so that scores, softmax and weights are never rounded to it.
+/// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is
+/// widened to f32 inside, so that scores, softmax and weights are never rounded to it.
 pub(super) fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor> {
     let (kv_heads, rows, group, len, head_dim) = q.q.dims5()?;
     let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);

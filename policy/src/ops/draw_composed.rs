@@ -1,10 +1,11 @@
 //! Tokens drawn from rows of logits by candle's operations: filters and draw stay on the device, two numbers a row come back.
 //!
-//! The definition is that of [`crate::sampling`]. Nothing is sorted: what top-k and top-p keep is found by bisection, the drawn
-//! token by the sums of about sqrt(V) blocks and then within one. Invariant: a column without weight is never drawn. Sums run
-//! in the logits' dtype, at least f32, where the CPU's run in f64: in f32 another token than the CPU's is drawn only where the number
-//! lies within 1e-5 of the border of two shares, or where the sum that top-p asks for is met within rounding. To the filters,
-//! scaled logits within 2^-23 of each other are ties. A fused kernel may stand in for [`draw_rows`].
+//! The definition is that of [`crate::sampling`]. Nothing is sorted: what top-k and top-p keep is found by bisection, the
+//! drawn token by the sums of about sqrt(V) blocks and then within one. Invariant: a column without weight is never
+//! drawn. Sums run in the logits' dtype, at least f32, where the CPU's run in f64: in f32 another token than the CPU's is
+//! drawn only where the number lies within 1e-5 of the border of two shares, or where the sum that top-p asks for is met
+//! within rounding. To the filters, scaled logits within 2^-23 of each other are ties. A fused kernel may stand in for
+//! [`draw_rows`].
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -31,8 +32,9 @@ const DEPTH: f64 = 128.0;
 /// Bisections that narrow [`DEPTH`] to less than 2^-23.
 const ROUNDS: usize = 31;
 
-/// Draws one of the first `vocabulary` columns of each row of logits [R, V], as `draws` says; answers with the columns and their
-/// log softmax(logits / temperature) over all columns. A row that holds NaN or infinity, or nothing finite, has NaN there.
+/// Draws one of the first `vocabulary` columns of each row of logits [R, V], as `draws` says; answers with the columns
+/// and their log softmax(logits / temperature) over all columns. A row that holds NaN or infinity, or nothing finite, has
+/// NaN there.
 pub fn draw_rows(logits: &Tensor, vocabulary: usize, draws: &[RowDraw]) -> Result<Vec<(u32, f32)>> {
     let logits = at_least_f32(logits)?;
     let scale = column(&logits, draws, |draw| draw.temperature.recip())?;
@@ -94,8 +96,8 @@ fn keep(weights: &Tensor, kept: &Tensor) -> Result<Tensor> {
     weights * kept.to_dtype(weights.dtype())?
 }
 
-/// Where a limit of mass falls in each row, [R, 1] both: columns above `above` have less than the limit together, those above `below` do not
-/// (unless all have less). What lies between is a tie.
+/// Where a limit of mass falls in each row, [R, 1] both: columns above `above` have less than the limit together, those
+/// above `below` do not (unless all have less). What lies between is a tie.
 struct Border {
     below: Tensor,
     above: Tensor,
@@ -156,8 +158,8 @@ fn choose(weights: &Tensor, uniform: &Tensor) -> Result<Tensor> {
     (block * width as f64)? + place
 }
 
-/// The first column of rising rows [R, N] that is beyond `wanted` [R, 1], but none after the one that reaches the row's end: rounding can
-/// leave the end a little below what is wanted.
+/// The first column of rising rows [R, N] that is beyond `wanted` [R, 1], but none after the one that reaches the row's
+/// end: rounding can leave the end a little below what is wanted.
 fn first_beyond(rising: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let end = rising.narrow(1, rising.dim(1)? - 1, 1)?;
     let count = |columns: Tensor| columns.to_dtype(rising.dtype())?.sum_keepdim(1);

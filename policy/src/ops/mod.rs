@@ -6,14 +6,15 @@
 //! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
 //!
-//! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and returns, the
-//! residual stream, queries, keys and values (so the KV cache). Computed in f32 and rounded once, at the end: products (their sums),
-//! norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as they are held), the
-//! gated activation, sums of gradients by row. Never rounded: logits, their softmax, log-probabilities and entropies, the draw.
+//! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and
+//! returns, the residual stream, queries, keys and values (so the KV cache). Computed in f32 and rounded once, at the
+//! end: products (their sums), norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum,
+//! from q, k and v as they are held), the gated activation, sums of gradients by row. Never rounded: logits, their
+//! softmax, log-probabilities and entropies, the draw.
 //!
-//! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling equals
-//! training bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over the border of a
-//! rounding is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
+//! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling
+//! equals training bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over
+//! the border of a rounding is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
 
 mod attention;
 mod attention_kernel;
@@ -69,7 +70,8 @@ pub fn with_compositions<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened to it.
+/// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened
+/// to it.
 pub(crate) fn kernels_serve(device: &Device, dtype: DType) -> bool {
     device.is_cpu() && wide(dtype) == DType::F32 && !COMPOSE.get()
 }

@@ -185,3 +185,64 @@ impl Bucket {
         gathered.reshape((kv_heads, self.rows, (), head_dim))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The places of rows of these lengths, each in a slot with four pages of its own.
+    fn places(lens: &[usize]) -> Places {
+        let tables: Vec<[u32; 4]> = (0..lens.len() as u32)
+            .map(|slot| [0, 1, 2, 3].map(|page| 4 * slot + page))
+            .collect();
+        let row = |(slot, &len)| Row { len, past: 7, slot };
+        let rows: Vec<Row> = lens.iter().enumerate().map(row).collect();
+        let table = |slot: usize| tables[slot].as_slice();
+        Places::new(&rows, table, (2, 8), DType::F32, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn a_batch_of_single_tokens_is_one_bucket_however_many_there_are() {
+        for rows in [1, 40] {
+            let places = places(&vec![1; rows]);
+            assert_eq!((places.buckets.len(), places.buckets[0].rows), (1, rows));
+            assert!(places.order.is_none());
+        }
+    }
+
+    #[test]
+    fn outputs_of_buckets_go_back_to_their_rows() {
+        let places = places(&[3, 1, 3, 1, 2]);
+        let lens: Vec<usize> = places.buckets.iter().map(|bucket| bucket.len).collect();
+        assert_eq!(lens, [1, 2, 3]);
+        let laid: Vec<Tensor> = places
+            .buckets
+            .iter()
+            .map(|bucket| bucket.tokens.clone())
+            .collect();
+        let laid = Tensor::cat(&laid, 0).unwrap();
+        let restored = laid
+            .index_select(places.order.as_ref().unwrap(), 0)
+            .unwrap();
+        assert_eq!(
+            restored.to_vec1::<u32>().unwrap(),
+            (0..10).collect::<Vec<u32>>()
+        );
+    }
+
+    #[test]
+    fn a_query_sees_keys_up_to_its_own_position() {
+        let hidden = &places(&[2]).buckets[0].hidden;
+        assert_eq!(hidden.dims(), [1, 1, 2, 4 * PAGE]);
+        let rows = hidden.flatten_to(2).unwrap().to_vec2::<f32>().unwrap();
+        for (row, position) in rows.iter().zip([7, 8]) {
+            let seen = row.iter().take_while(|score| **score == 0.0).count();
+            assert_eq!(seen, position + 1);
+            assert!(
+                row[seen..]
+                    .iter()
+                    .all(|score| score.is_finite() && *score < -1e29)
+            );
+        }
+    }
+}
