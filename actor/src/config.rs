@@ -1,5 +1,6 @@
 //! The actor's own settings: how much it does at once and how patient it is. What to sample comes from the learner.
 
+use policy::{DTypeChoice, DeviceChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::ActorError, retry::Retry};
@@ -52,10 +53,14 @@ impl ActorConfig {
     }
 }
 
-/// Settings of the sampling engine. None of them changes what is sampled.
+/// Settings of the sampling engine. None but device and dtype changes what is sampled, and those by rounding only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
+    /// Where the engine computes.
+    pub device: DeviceChoice,
+    /// In which dtype.
+    pub dtype: DTypeChoice,
     /// Conversations held in the KV cache, and rows of a batch.
     pub slots: usize,
     /// Tokens fed in one forward pass.
@@ -69,6 +74,8 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
+            device: DeviceChoice::default(),
+            dtype: DTypeChoice::default(),
             slots: 64,
             pass_tokens: 512,
             kv_cache_bytes: 2 << 30,

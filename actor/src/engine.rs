@@ -5,8 +5,12 @@
 
 use std::{sync::Arc, thread};
 
+use candle_core::{DType, Device};
 use policy::{Coordinates, Model, SamplingSettings, Weights};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    task::spawn_blocking,
+};
 
 use crate::{config::EngineSettings, error::ActorError, rollout::Completion, sampler::Sampler};
 
@@ -35,11 +39,13 @@ pub(crate) enum Command {
     Swap(u64, Box<Weights>, oneshot::Sender<Result<(), ActorError>>),
 }
 
-/// A handle on an engine. The thread ends when the last handle is gone.
+/// A handle on an engine, which computes on one device. The thread ends when the last handle is gone.
 #[derive(Clone, Debug)]
 pub struct Engine {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
+    device: Device,
+    dtype: DType,
 }
 
 /// An episode's right to play on an engine. There are as many as slots: with more, each conversation would push another
@@ -54,7 +60,7 @@ impl Engine {
     /// `context_tokens`.
     ///
     /// # Errors
-    /// The weights do not fit the config, or the thread cannot start.
+    /// There is no such device, the weights do not fit the config, or the thread cannot start.
     pub fn spawn(
         model: &Model,
         policy_version: u64,
@@ -63,12 +69,19 @@ impl Engine {
     ) -> Result<Self, ActorError> {
         let sampler = Sampler::new(model, policy_version, context_tokens, settings)?;
         let places = Arc::new(Semaphore::new(sampler.slots()));
+        let (device, dtype) = (sampler.device().clone(), sampler.dtype());
+        tracing::info!(device = ?device.location(), ?dtype, slots = sampler.slots(), "an engine starts");
         let (commands, received) = mpsc::channel(QUEUE);
         thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || sampler.run(received))
             .map_err(|error| ActorError::Engine(format!("its thread cannot start: {error}")))?;
-        Ok(Self { commands, places })
+        Ok(Self {
+            commands,
+            places,
+            device,
+            dtype,
+        })
     }
 
     /// Waits until an episode may play, first come, first served.
@@ -87,12 +100,17 @@ impl Engine {
         self.ask(|reply| Command::Complete(request, reply)).await
     }
 
-    /// Replaces the weights for all completions that begin from now on.
+    /// Replaces the weights for all completions that begin from now on. They are brought to the engine's device while it
+    /// goes on sampling.
     ///
     /// # Errors
     /// The weights do not fit the config (the old ones stay), or the engine is gone.
     pub async fn swap(&self, policy_version: u64, weights: Weights) -> Result<(), ActorError> {
-        self.ask(|reply| Command::Swap(policy_version, Box::new(weights), reply))
+        let (device, dtype) = (self.device.clone(), self.dtype);
+        let moved = spawn_blocking(move || weights.to(&device, dtype))
+            .await
+            .map_err(|_| ActorError::Engine("moving its weights panicked".to_owned()))??;
+        self.ask(|reply| Command::Swap(policy_version, Box::new(moved), reply))
             .await
     }
 

@@ -6,9 +6,13 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use actor::{Completion, CompletionRequest, Engine};
+use actor::{Completion, CompletionRequest, Engine, EngineSettings};
+use candle_core::{DType, Device};
 use futures::future::join_all;
-use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use policy::{
+    Coordinates, DTypeChoice, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use,
+    Weights,
+};
 use support::{engine_settings, model};
 
 const CONTEXT_TOKENS: usize = 96;
@@ -117,6 +121,38 @@ async fn recorded_logprobs_are_the_learners() {
     }
 }
 
+/// On the CPU in bf16, too: greedy, sampled and filtered, in any batch, and weights that come in between.
+#[tokio::test]
+async fn in_bf16_recorded_logprobs_are_the_learners() {
+    let (old, new) = (model(2), model(3));
+    let requests = requests(&old);
+    let settings = EngineSettings {
+        dtype: DTypeChoice::Bf16,
+        ..engine_settings(4, 16)
+    };
+    let engine = Engine::spawn(&old, 0, CONTEXT_TOKENS, &settings).unwrap();
+    let (completions, swapped) = tokio::join!(
+        complete_all(&engine, &requests),
+        engine.swap(1, new.weights.clone())
+    );
+    swapped.unwrap();
+    let after = complete_all(&engine, &requests).await;
+    assert!(
+        after
+            .iter()
+            .all(|completion| completion.policy_version == 1)
+    );
+    let asked = requests.iter().chain(&requests);
+    for (request, completion) in asked.zip(completions.iter().chain(&after)) {
+        let mut of_version = [&old, &new][completion.policy_version as usize].clone();
+        of_version.weights = of_version.weights.to(&Device::Cpu, DType::BF16).unwrap();
+        let tokens = [&request.context[..], &completion.tokens].concat();
+        let temperature = request.sampling.logprob_temperature();
+        let trained = training_logprobs(&of_version, &tokens, completion.tokens.len(), temperature);
+        assert_eq!(bits(&trained), bits(&completion.logprobs));
+    }
+}
+
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
@@ -206,6 +242,16 @@ async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
         .unwrap_err();
     assert!(error.to_string().starts_with("policy: tensor"), "{error}");
     assert_eq!(engine.complete(asked).await.unwrap(), before);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_the_remedy() {
+    let settings = EngineSettings {
+        device: DeviceChoice::Cuda(4_000),
+        ..engine_settings(1, 64)
+    };
+    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings).unwrap_err();
+    assert!(error.to_string().starts_with("policy: device: "), "{error}");
 }
 
 #[tokio::test]

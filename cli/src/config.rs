@@ -2,8 +2,8 @@
 //!
 //! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. What comes out
 //! is written into the run's folder; nothing else in the program reads files, flags or the environment for settings.
-//! There is one seed, [`RunConfig::seed`], and one number of threads, [`RunConfig::threads`]: those of the parts follow from
-//! them and are neither read nor written.
+//! There is one seed, [`RunConfig::seed`], one number of threads, [`RunConfig::threads`], and one device,
+//! [`RunConfig::device`]: those of the parts follow from them and are neither read nor written.
 
 use std::{
     fs,
@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use env_node::reward::RewardProfile;
+use policy::{DTypeChoice, DeviceChoice};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -24,7 +25,7 @@ use crate::{
 pub const OWN_DATA_DIR: &str = "data/build";
 
 /// Settings of the parts, which follow from the run's setting of this name.
-const OF_THE_RUN: [(&str, &str); 7] = [
+const OF_THE_RUN: [(&str, &str); 9] = [
     ("learner.run_seed", "seed"),
     ("learner.seed", "seed"),
     ("warm_start.oracle.seed", "seed"),
@@ -32,6 +33,8 @@ const OF_THE_RUN: [(&str, &str); 7] = [
     ("learner.threads", "threads"),
     ("warm_start.oracle.threads", "threads"),
     ("warm_start.habits.threads", "threads"),
+    ("actor.engine.device", "device"),
+    ("actor.engine.dtype", "dtype"),
 ];
 
 /// Settings that run folders may still hold and that never had an effect on results.
@@ -45,6 +48,10 @@ pub struct RunConfig {
     pub seed: u64,
     /// Threads that compute, see [`threads`]; 0: one a core. Changes speed and memory, never results.
     pub threads: usize,
+    /// Which device samples: `auto`, `cpu`, `cuda` or `cuda:N`.
+    pub device: DeviceChoice,
+    /// In which dtype: `auto`, `f32` or `bf16`.
+    pub dtype: DTypeChoice,
     /// Which questions.
     pub data: DataConfig,
     /// Which policy.
@@ -301,6 +308,15 @@ impl RunConfig {
         threads::or_cores(self.threads)
     }
 
+    /// The actor's settings with the run's device and dtype.
+    #[must_use]
+    pub fn actor_of_run(&self) -> actor::ActorConfig {
+        let mut actor = self.actor.clone();
+        actor.engine.device = self.device;
+        actor.engine.dtype = self.dtype;
+        actor
+    }
+
     /// The learner's settings with the run's seed and threads.
     #[must_use]
     pub fn learner_of_run(&self) -> learner::LearnerConfig {
@@ -399,6 +415,26 @@ mod tests {
             })
             .unwrap();
         }
+    }
+
+    #[test]
+    fn one_device_serves_all_parts() {
+        let config = resolve(&["device=cuda:1", "dtype=bf16"]).unwrap();
+        let engine = config.actor_of_run().engine;
+        assert_eq!(
+            (engine.device, engine.dtype),
+            (DeviceChoice::Cuda(1), DTypeChoice::Bf16)
+        );
+        assert!(config.to_toml().unwrap().contains("device = \"cuda:1\""));
+        let error = resolve(&["device=gpu"]).unwrap_err().to_string();
+        assert!(
+            error.contains("wrong setting device") && error.contains("cuda:N"),
+            "{error}"
+        );
+        let error = resolve(&["actor.engine.device=cpu"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.ends_with("use device"), "{error}");
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Examiner<'_> {
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
-            ..self.config.actor.engine.clone()
+            ..self.config.actor_of_run().engine
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
         Ok(Engine::spawn(

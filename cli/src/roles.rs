@@ -92,7 +92,14 @@ pub async fn actor(
         "actor {id} samples for {} on {}",
         args.learner, args.env
     ));
-    actor::run(env, learner, &id, config.actor, stop(shutdown, ready)).await?;
+    actor::run(
+        env,
+        learner,
+        &id,
+        config.actor_of_run(),
+        stop(shutdown, ready),
+    )
+    .await?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 mod chat;
 mod config;
 mod decoder;
+mod device;
 mod error;
 pub mod gguf;
 mod kv_cache;
@@ -24,6 +25,7 @@ mod weights;
 pub use chat::{Chat, Message, Role, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
 pub use decoder::{Decoder, Gradients, Keep, PackedRows, Row, Scored, TrainingPass, Use};
+pub use device::{DTypeChoice, DeviceChoice};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;

@@ -48,6 +48,19 @@ impl Weights {
             .map_err(|error| PolicyError::file(dir.join(FILE), error))
     }
 
+    /// The same weights on a device and in a dtype; those that are there already are shared, not copied.
+    ///
+    /// # Errors
+    /// The device has no room for them.
+    pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
+        let move_one = |(name, tensor): (&str, &Tensor)| {
+            // Narrowed before they travel.
+            let moved = tensor.to_dtype(dtype)?.to_device(device)?;
+            Ok((name.to_owned(), moved))
+        };
+        self.iter().map(move_one).collect::<Result<_>>().map(Self)
+    }
+
     /// Reads the bytes of one safetensors file.
     ///
     /// # Errors
@@ -276,6 +289,21 @@ mod tests {
             flat(weights.get("model.norm.weight").unwrap())
                 .iter()
                 .all(|&x| x == 1.0)
+        );
+    }
+
+    #[test]
+    fn weights_that_are_at_home_are_shared_and_others_converted() {
+        let weights = Weights::random(&config(), 1).unwrap();
+        let same = weights.to(&Device::Cpu, DType::F32).unwrap();
+        for (name, tensor) in weights.iter() {
+            assert_eq!(same.get(name).unwrap().id(), tensor.id());
+        }
+        let half = weights.to(&Device::Cpu, DType::BF16).unwrap();
+        assert!(half.iter().all(|(_, tensor)| tensor.dtype() == DType::BF16));
+        assert_eq!(
+            half.fitted(&config()).unwrap().iter().count(),
+            weights.iter().count()
         );
     }
 

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::LogprobGradients;
+use policy::ops::{LogprobGradients, with_compositions};
 use policy::{
     Decoder, DecoderConfig, Gradients, Keep, KvCache, PackedRows, Scored, TrainingPass, Use,
     Weights,
@@ -451,4 +451,15 @@ fn candle_transformers_agrees_on_random_weights() {
             "{found} instead of {expected}"
         );
     }
+}
+
+/// What other devices compute in f32 is held to the same values.
+#[test]
+fn compositions_give_the_same() {
+    with_compositions(|| {
+        logits_are_those_of_transformers();
+        logprobs_entropies_and_best_tokens_are_those_of_trl();
+        loss_and_gradients_are_those_of_transformers();
+        greedy_tokens_are_those_of_generate();
+    });
 }

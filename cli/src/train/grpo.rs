@@ -12,6 +12,7 @@ use crate::{
     progress,
     run::{CURVE_SPLIT, Mode, PolicyName, RunFolder, Stage, StepRecord},
     shutdown::Interrupted,
+    threads,
 };
 
 /// Trains from `warm`, or from the newest checkpoint in the folder; answers with the model and its number of steps.
@@ -47,8 +48,8 @@ pub(super) async fn grpo(
     let mut run = LocalRun::start(
         learner,
         &examiner.setup.env(),
-        config.threads(),
-        &config.actor,
+        threads::engines(config)?,
+        &config.actor_of_run(),
         examiner.shutdown,
     );
     let mut newest = None;

@@ -1,0 +1,167 @@
+//! Where a policy computes, and in which dtype: the settings, and the one place that opens a device.
+//!
+//! Invariant: a device that was asked for by name is the one that is opened, or there is an error that says what is missing.
+
+use std::{fmt, str::FromStr};
+
+use candle_core::{DType, Device, utils::cuda_is_available};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{PolicyError, Result};
+
+/// Which device computes: `auto`, `cpu`, `cuda` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceChoice {
+    /// The first CUDA device, where the program has CUDA compiled in and finds one; else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of this number; `cuda` is number 0.
+    Cuda(usize),
+}
+
+impl DeviceChoice {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`PolicyError::Setting`] where CUDA is asked for and is not compiled in, or there is no such device.
+    pub fn open(self) -> Result<Device> {
+        match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Auto if cuda_is_available() => Ok(Device::new_cuda(0).unwrap_or(Device::Cpu)),
+            Self::Auto => Ok(Device::Cpu),
+            Self::Cuda(_) if !cuda_is_available() => Err(PolicyError::setting(
+                "device",
+                format!(
+                    "{self} is asked for, but this program is built without CUDA: build it by `make cuda`, or use cpu"
+                ),
+            )),
+            Self::Cuda(number) => Device::new_cuda(number).map_err(|error| {
+                let remedy = "`sqlenv doctor` says what it finds; or use cpu";
+                PolicyError::setting(
+                    "device",
+                    format!("no CUDA device {number}: {error}; {remedy}"),
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let cuda = |number: &str| number.parse().ok().map(Self::Cuda);
+        let choice = match text {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda(0)),
+            _ => text.strip_prefix("cuda:").and_then(cuda),
+        };
+        choice.ok_or_else(|| {
+            let reason = format!("{text:?} is no device, need auto, cpu, cuda or cuda:N");
+            PolicyError::setting("device", reason)
+        })
+    }
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = PolicyError;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(choice: DeviceChoice) -> Self {
+        choice.to_string()
+    }
+}
+
+/// In which dtype weights, activations and the KV cache are held. What is summed is summed in f32, see [`crate::ops`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DTypeChoice {
+    /// f32 on the CPU, bf16 elsewhere.
+    #[default]
+    Auto,
+    /// f32.
+    F32,
+    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, where no kernel serves it.
+    Bf16,
+}
+
+impl DTypeChoice {
+    /// The dtype on this device.
+    #[must_use]
+    pub fn on(self, device: &Device) -> DType {
+        match self {
+            Self::Auto if device.is_cpu() => DType::F32,
+            Self::F32 => DType::F32,
+            Self::Auto | Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_and_written() {
+        for (text, choice, written) in [
+            ("auto", DeviceChoice::Auto, "auto"),
+            ("cpu", DeviceChoice::Cpu, "cpu"),
+            ("cuda", DeviceChoice::Cuda(0), "cuda:0"),
+            ("cuda:3", DeviceChoice::Cuda(3), "cuda:3"),
+        ] {
+            let json = serde_json::Value::from(text);
+            assert_eq!(
+                serde_json::from_value::<DeviceChoice>(json).unwrap(),
+                choice
+            );
+            assert_eq!(serde_json::to_value(choice).unwrap(), written);
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CPU"] {
+            let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert!(error.contains("auto, cpu, cuda or cuda:N"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_computes_in_f32_unless_told_otherwise() {
+        let cpu = DeviceChoice::Cpu.open().unwrap();
+        assert!(cpu.is_cpu());
+        let dtypes =
+            [DTypeChoice::Auto, DTypeChoice::F32, DTypeChoice::Bf16].map(|choice| choice.on(&cpu));
+        assert_eq!(dtypes, [DType::F32, DType::F32, DType::BF16]);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_refused_with_the_remedy() {
+        let error = DeviceChoice::Cuda(4_000).open().unwrap_err().to_string();
+        let remedy = if cuda_is_available() {
+            "sqlenv doctor"
+        } else {
+            "make cuda"
+        };
+        assert!(
+            error.contains("cuda:4000") || error.contains("device 4000"),
+            "{error}"
+        );
+        assert!(error.contains(remedy), "{error}");
+    }
+}
