@@ -9,6 +9,7 @@ mod pack;
 
 use std::ops::Range;
 
+pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
 use policy::{PackedRows, Scored};
 

@@ -5,11 +5,12 @@
 
 use std::{collections::BTreeMap, thread};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use policy::{
     Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights,
     ops::{LogprobGradients, TokenLogprobs},
 };
+use safetensors::View as _;
 
 use crate::{
     batch::MicroBatch,
@@ -111,6 +112,28 @@ impl Network {
     pub fn set_parameters(&mut self, parameters: BTreeMap<String, Parameter>) -> Result<()> {
         self.parameters = parameters;
         self.rebuild()
+    }
+
+    /// Where it computes.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.decoder.device()
+    }
+
+    /// What it computes in.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.decoder.dtype()
+    }
+
+    /// CRC-32 (IEEE) of the master copies, in the order of their names.
+    #[must_use]
+    pub fn digest(&self) -> u32 {
+        let mut hash = crc32fast::Hasher::new();
+        for parameter in self.parameters.values() {
+            hash.update(&parameter.value.data());
+        }
+        hash.finalize()
     }
 
     /// The weights after the last update, in the model's dtype. Later updates do not reach them.

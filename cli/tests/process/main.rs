@@ -6,5 +6,6 @@ mod bad_input;
 mod bench;
 mod endings;
 mod program;
+mod ranks;
 mod reproducible;
 mod roles;

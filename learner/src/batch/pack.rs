@@ -36,6 +36,16 @@ pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     bins
 }
 
+/// The items over exactly `count` bins, of which some may be empty, with about the same length in each; the first bin is not
+/// empty if there are items of some length.
+pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&item| Reverse(lengths[item]));
+    let mut shares = spread(&order, lengths, usize::MAX, count).unwrap_or_default();
+    shares.iter_mut().for_each(|items| items.sort_unstable());
+    shares
+}
+
 /// The items over `count` bins; none where one of them would exceed the budget.
 fn spread(
     items: &[usize],
@@ -81,6 +91,24 @@ mod tests {
             }
             let total: usize = lengths.iter().sum();
             prop_assert!(bins.len() <= 2 * total.div_ceil(budget) + 1, "bins are at least half full");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shares_hold_every_item_once_and_differ_by_no_more_than_the_longest(
+            lengths in proptest::collection::vec(1_usize..500, 0..40),
+            count in 1_usize..9,
+        ) {
+            let shares = shares(&lengths, count);
+            prop_assert_eq!(shares.len(), count);
+            let mut seen = shares.concat();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
+            let totals = shares.iter().map(|share| share.iter().map(|&i| lengths[i]).sum::<usize>());
+            let (least, most) = totals.fold((usize::MAX, 0), |(a, b), total| (a.min(total), b.max(total)));
+            prop_assert!(most - least <= lengths.iter().copied().max().unwrap_or(0));
+            prop_assert!(shares.iter().all(|share| share.is_sorted()));
         }
     }
 
