@@ -112,8 +112,14 @@ pub enum LearnerError {
         /// The step, whose version is not published.
         step: u64,
     },
-    /// For a rank: the learner is gone or confused. Remedy: see its log; a rank that is started again takes part again.
+    /// For a rank: the learner is away. Remedy: see its log; a rank that finds it again takes part again.
     #[error("the learner {problem}; see its log, start it again and then this rank")]
+    LeaderAway {
+        /// What it does, as the rest of a sentence.
+        problem: String,
+    },
+    /// For a rank: the learner refuses it or says what it should not. Remedy: the same program and a run with room.
+    #[error("the learner {problem}")]
     Leader {
         /// What it does, as the rest of a sentence.
         problem: String,

@@ -91,10 +91,12 @@ impl Trainer {
         self.network.weights()
     }
 
-    /// Trains on one batch at version `version` and returns the step's metrics. Without kept groups the weights stay.
+    /// Trains on one batch at version `version` and returns the step's metrics. Without kept groups the weights stay. Every
+    /// rank calls it with the same groups; the metrics are rank 0's.
     ///
     /// # Errors
-    /// A pass failed or training diverged; the weights are then as before the failing update.
+    /// A pass failed or training diverged; the weights are then as before the failing update. Another rank is gone, or holds
+    /// other weights.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         let advantages = group_advantages(&groups.kept, &self.config);
         let rows = Rows::new(

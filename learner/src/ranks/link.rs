@@ -223,11 +223,12 @@ impl ToLeader {
 
     pub(super) fn say(&mut self, part: rank_message::Part) -> Result<()> {
         let said = self.0.say(RankMessage { part: Some(part) });
-        said.map_err(|problem| self.fault(problem))
+        said.map_err(|problem| LearnerError::LeaderAway { problem })
     }
 
     pub(super) fn hear(&mut self) -> Result<leader_message::Part> {
-        let heard = self.0.hear().map_err(|problem| self.fault(problem))?;
+        let away = |problem| LearnerError::LeaderAway { problem };
+        let heard = self.0.hear().map_err(away)?;
         heard.part.ok_or_else(|| self.unexpected("a message"))
     }
 

@@ -75,12 +75,14 @@ impl Lobby {
                     seconds: self.settings.timeout_seconds,
                 });
             }
-            inner = self
+            let waited;
+            (inner, waited) = self
                 .changed
                 .wait_timeout(inner, LOOK)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            left = left.saturating_sub(LOOK);
+                .unwrap_or_else(PoisonError::into_inner);
+            if waited.timed_out() {
+                left = left.saturating_sub(LOOK);
+            }
         }
     }
 

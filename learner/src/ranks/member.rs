@@ -3,7 +3,11 @@
 //! Invariant: a rank keeps nothing. One that loses the learner joins it anew, from the state that it has then, and gives up
 //! where it stays away.
 
-use std::{str::FromStr as _, thread, time::Duration};
+use std::{
+    str::FromStr as _,
+    thread,
+    time::{Duration, Instant},
+};
 
 use candle_core::{DType, Device};
 use policy::{Model, Weights};
@@ -17,7 +21,7 @@ use tokio::{
     time::sleep,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::{
     BASE, Place, Ranks, STATE,
@@ -48,14 +52,6 @@ pub struct Member {
     pub patience: Duration,
 }
 
-/// How an attempt to take part ended.
-enum Ended {
-    /// Not to be tried again.
-    Final(LearnerError),
-    /// The learner is away or has no room yet; true if it was there until now.
-    Away(LearnerError, bool),
-}
-
 /// Takes part in the learner's run to its end.
 ///
 /// # Errors
@@ -64,57 +60,48 @@ pub async fn join(client: RanksClient, member: Member) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_SUBMIT_BYTES);
     let mut last_there = now();
     loop {
-        match attempt(client.clone(), &member).await {
-            Ok(()) => return Ok(()),
-            Err(Ended::Final(fault)) => return Err(fault),
-            Err(Ended::Away(fault, was_there)) => {
-                if was_there {
-                    last_there = now();
-                }
-                if now() - last_there >= member.patience {
-                    return Err(fault);
-                }
-                tracing::warn!(%fault, "looking for the learner again");
-            }
+        let fault = match attempt(client.clone(), &member, &mut last_there).await {
+            Err(fault @ LearnerError::LeaderAway { .. }) => fault,
+            ended => return ended,
+        };
+        if now() - last_there >= member.patience {
+            return Err(fault);
         }
+        tracing::warn!(%fault, "looking for the learner again");
         sleep(PAUSE).await;
     }
 }
 
-async fn attempt(mut client: RanksClient, member: &Member) -> Result<(), Ended> {
+/// Takes part as long as the learner is there, which `last_there` tells when it is not.
+async fn attempt(mut client: RanksClient, member: &Member, last_there: &mut Instant) -> Result<()> {
     let (sender, outgoing) = mpsc::channel(DEPTH);
     let version = VERSION.to_owned();
     let part = Some(rank_message::Part::Hello(RankHello { version }));
     // The receiver is right here.
     let _ = sender.send(RankMessage { part }).await;
-    let incoming = match client.train(ReceiverStream::new(outgoing)).await {
-        Ok(response) => response.into_inner(),
-        Err(status) => {
-            let problem = format!("does not let this rank in: {}", status.message());
-            let fault = LearnerError::Leader { problem };
-            return Err(match status.code() {
-                Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-                    Ended::Final(fault)
-                }
-                _ => Ended::Away(fault, false),
-            });
-        }
-    };
+    let answer = client.train(ReceiverStream::new(outgoing)).await;
+    let incoming = answer.map_err(|status| refused(&status))?.into_inner();
     tracing::info!("joined");
     let leader = ToLeader::new(sender, Box::pin(incoming), Handle::current());
     let (done, ended) = oneshot::channel();
     let member = member.clone();
+    // Nobody listens any more if the caller gave up.
     let body = move || done.send(train(leader, &member)).ok();
-    if thread::Builder::new()
-        .name("rank".to_owned())
-        .spawn(body)
-        .is_err()
-    {
-        return Err(Ended::Final(LearnerError::Thread("rank")));
-    }
-    match ended.await.unwrap_or(Err(LearnerError::Thread("rank"))) {
-        Err(fault @ LearnerError::Leader { .. }) => Err(Ended::Away(fault, true)),
-        ended => ended.map_err(Ended::Final),
+    let spawned = thread::Builder::new().name("rank".to_owned()).spawn(body);
+    spawned.map_err(|_| LearnerError::Thread("rank"))?;
+    let ended = ended.await;
+    *last_there = now();
+    ended.unwrap_or(Err(LearnerError::Thread("rank")))
+}
+
+/// A rank that does not belong is told so for good; others may come later.
+fn refused(status: &Status) -> LearnerError {
+    let problem = format!("does not let this rank in: {}", status.message());
+    match status.code() {
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            LearnerError::Leader { problem }
+        }
+        _ => LearnerError::LeaderAway { problem },
     }
 }
 

@@ -111,6 +111,9 @@ impl Ranks {
         base: &Model,
         network: &Network,
     ) -> Result<Self> {
+        if config.ranks.is_alone() {
+            return Ok(Self::default());
+        }
         let count = 1 + others.len();
         let id = match config.ranks.reduce {
             ReduceBy::Grpc => None,

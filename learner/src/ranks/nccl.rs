@@ -7,8 +7,7 @@
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
 
 use candle_core::{
-    CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout,
-    backend::BackendStorage as _,
+    CpuStorage, CudaStorage, Device, InplaceOp1, Layout,
     cuda_backend::cudarc::nccl::safe::{self, Comm, ReduceOp},
 };
 
@@ -114,17 +113,10 @@ impl InplaceOp1 for Nccl {
         let Some((start, end)) = layout.contiguous_offsets() else {
             candle_core::bail!("NCCL sums contiguous tensors only")
         };
-        let (comm, sum) = (&self.comm, &ReduceOp::Sum);
-        let summed = match storage.dtype() {
-            DType::F64 => {
-                let values = storage.as_cuda_slice_mut::<f64>()?;
-                comm.all_reduce_in_place(&mut values.slice_mut(start..end), sum)
-            }
-            _ => {
-                let values = storage.as_cuda_slice_mut::<f32>()?;
-                comm.all_reduce_in_place(&mut values.slice_mut(start..end), sum)
-            }
-        };
+        let values = storage.as_cuda_slice_mut::<f32>()?;
+        let summed = self
+            .comm
+            .all_reduce_in_place(&mut values.slice_mut(start..end), &ReduceOp::Sum);
         summed
             .map(|_| ())
             .map_err(|error| candle_core::Error::Msg(format!("NCCL: {error:?}")))
