@@ -26,12 +26,12 @@ fn tensors(value: &Value) -> Gradients {
         .as_object()
         .unwrap()
         .iter()
-        .map(|(name, v)| (name.clone(), tensor(flat(v))))
+        .map(|(name, v)| (name.clone(), tensor(&flat(v))))
         .collect()
 }
 
-fn tensor(values: Vec<f32>) -> Tensor {
-    Tensor::from_slice(&values, values.len(), &Device::Cpu).unwrap()
+fn tensor(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values, values.len(), &Device::Cpu).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
