@@ -10,7 +10,7 @@ use policy::{Decoder, Model, Use, Weights};
 
 use crate::{
     advantage::{Advantages, advantages},
-    batch::{MicroBatch, Prefixes, Sample, micro_batches},
+    batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
     group::Group,
@@ -108,7 +108,9 @@ impl Trainer {
             true => Prefixes::Shared,
             false => Prefixes::Repeated,
         };
-        let all = micro_batches(&rows.samples, self.config.micro_batch_tokens, prefixes);
+        let workers = self.ranks.count().max(LEAST_WORKERS);
+        let budget = self.config.micro_batch_tokens;
+        let all = micro_batches_for(workers, &rows.samples, budget, prefixes);
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
         self.tokens_seen += metrics::tokens(groups);
         metrics.insert("num_tokens".to_owned(), self.tokens_seen as f64);

@@ -8,8 +8,8 @@ pub(super) const LEAST_TOKENS: usize = 512;
 /// Spreads items evenly over few bins; items of length 0 are left out, and one longer than the budget has a bin to itself.
 ///
 /// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order. Their number
-/// is even where they hold [`LEAST_TOKENS`] each, so that two workers finish together.
-pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
+/// is a multiple of `workers`, so that these finish together, or as near to it as they hold [`LEAST_TOKENS`] each.
+pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
         .collect();
@@ -18,12 +18,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let (long, short) = order.split_at(fits);
     let total: usize = short.iter().map(|&item| lengths[item]).sum();
     let fewest = total.div_ceil(budget.max(1));
-    let even = fewest.next_multiple_of(2).min(short.len());
-    let least = if total >= even * LEAST_TOKENS {
-        even
-    } else {
-        fewest
-    };
+    let even = fewest.next_multiple_of(workers).min(short.len());
+    let least = even.min(total / LEAST_TOKENS).max(fewest);
     // Of items above half of the budget each needs a bin.
     let large = short.partition_point(|&item| 2 * lengths[item] > budget);
     let mut bins = (least.max(large)..=short.len())
@@ -80,7 +76,7 @@ mod tests {
                 (proptest::collection::vec(0..budget.min(400), 0..60), Just(budget))
             }),
         ) {
-            let bins = pack(&lengths, budget);
+            let bins = pack(&lengths, budget, 2);
             let mut seen: Vec<usize> = bins.iter().flatten().copied().collect();
             seen.sort_unstable();
             let all: Vec<usize> = (0..lengths.len()).filter(|&i| lengths[i] > 0).collect();
@@ -114,17 +110,21 @@ mod tests {
 
     #[test]
     fn bins_are_filled_evenly() {
-        let sizes: Vec<usize> = pack(&[10; 8], 32).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [3, 3, 2]);
-        let sizes: Vec<usize> = pack(&[160; 32], 2048).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [8; 4]);
-        let sizes: Vec<usize> = pack(&[160; 7], 2048).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [4, 3]);
+        let sizes = |lengths: &[usize], budget, workers| -> Vec<usize> {
+            let bins = pack(lengths, budget, workers);
+            bins.iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(&[10; 8], 32, 2), [3, 3, 2]);
+        assert_eq!(sizes(&[160; 32], 2048, 2), [8; 4]);
+        assert_eq!(sizes(&[160; 7], 2048, 2), [4, 3]);
+        assert_eq!(sizes(&[160; 32], 4096, 2), [16; 2]);
+        assert_eq!(sizes(&[160; 32], 4096, 4), [8; 4]);
+        assert_eq!(sizes(&[160; 32], 4096, 16).len(), 10, "512 tokens each");
     }
 
     #[test]
     fn a_sample_beyond_the_budget_stands_alone() {
-        assert_eq!(pack(&[30, 5, 5], 10), vec![vec![0], vec![1, 2]]);
-        assert_eq!(pack(&[], 10), Vec::<Vec<usize>>::new());
+        assert_eq!(pack(&[30, 5, 5], 10, 2), vec![vec![0], vec![1, 2]]);
+        assert_eq!(pack(&[], 10, 2), Vec::<Vec<usize>>::new());
     }
 }

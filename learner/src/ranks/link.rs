@@ -7,7 +7,7 @@ use std::{pin::Pin, time::Duration};
 
 use candle_core::Tensor;
 use prost::Message as _;
-use proto::v1::{Chunk, LeaderMessage, RankMessage, leader_message, rank_message};
+use proto::v1::{Chunk, TrainRequest, TrainResponse, train_request, train_response};
 use tokio::{runtime::Handle, sync::mpsc, time};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::Status;
@@ -121,13 +121,13 @@ fn tensor(name: &str, bytes: &[u8], like: &Tensor) -> Result<Result<Tensor, Stri
 pub(crate) struct ToRank {
     /// The other's number.
     pub(super) rank: usize,
-    link: Link<LeaderMessage, RankMessage>,
+    link: Link<TrainResponse, TrainRequest>,
 }
 
 impl ToRank {
     pub(super) fn new(
-        sender: mpsc::Sender<LeaderMessage>,
-        incoming: Incoming<RankMessage>,
+        sender: mpsc::Sender<TrainResponse>,
+        incoming: Incoming<TrainRequest>,
         timeout: Duration,
         runtime: Handle,
     ) -> Self {
@@ -145,15 +145,15 @@ impl ToRank {
         self.link.sender.is_closed()
     }
 
-    pub(super) fn say(&mut self, part: leader_message::Part) -> Result<()> {
-        let said = self.link.say(LeaderMessage { part: Some(part) });
+    pub(super) fn say(&mut self, part: train_response::Part) -> Result<()> {
+        let said = self.link.say(TrainResponse { part: Some(part) });
         said.map_err(|problem| self.fault(problem))
     }
 
-    pub(super) fn hear(&mut self) -> Result<rank_message::Part> {
+    pub(super) fn hear(&mut self) -> Result<train_request::Part> {
         let heard = self.link.hear().map_err(|problem| self.fault(problem))?;
         match heard.part {
-            Some(rank_message::Part::Fault(reason)) => {
+            Some(train_request::Part::Fault(reason)) => {
                 Err(self.fault(format!("cannot go on: {reason}")))
             }
             Some(part) => Ok(part),
@@ -163,7 +163,7 @@ impl ToRank {
 
     pub(super) fn send_bytes(
         &mut self,
-        part: fn(Chunk) -> leader_message::Part,
+        part: fn(Chunk) -> train_response::Part,
         name: &str,
         bytes: &[u8],
     ) -> Result<()> {
@@ -171,7 +171,7 @@ impl ToRank {
     }
 
     pub(super) fn figures(&mut self) -> Result<Vec<Figures>> {
-        let rank_message::Part::Figures(figures) = self.hear()? else {
+        let train_request::Part::Figures(figures) = self.hear()? else {
             return Err(self.unexpected("its figures"));
         };
         let decoded = figures
@@ -185,7 +185,7 @@ impl ToRank {
     /// Its gradient of a parameter.
     pub(super) fn gradient(&mut self, name: &str, parameter: &Tensor) -> Result<Tensor> {
         let bytes = assemble(name, || match self.hear()? {
-            rank_message::Part::Gradient(chunk) => Ok(chunk),
+            train_request::Part::Gradient(chunk) => Ok(chunk),
             _ => Err(self.unexpected("its gradient")),
         })?;
         let bytes = bytes.map_err(|problem| self.fault(problem))?;
@@ -205,12 +205,12 @@ impl ToRank {
 }
 
 /// Another rank's end of its connection with rank 0.
-pub(crate) struct ToLeader(Link<RankMessage, LeaderMessage>);
+pub(crate) struct ToLeader(Link<TrainRequest, TrainResponse>);
 
 impl ToLeader {
     pub(super) fn new(
-        sender: mpsc::Sender<RankMessage>,
-        incoming: Incoming<LeaderMessage>,
+        sender: mpsc::Sender<TrainRequest>,
+        incoming: Incoming<TrainResponse>,
         runtime: Handle,
     ) -> Self {
         Self(Link {
@@ -221,12 +221,12 @@ impl ToLeader {
         })
     }
 
-    pub(super) fn say(&mut self, part: rank_message::Part) -> Result<()> {
-        let said = self.0.say(RankMessage { part: Some(part) });
+    pub(super) fn say(&mut self, part: train_request::Part) -> Result<()> {
+        let said = self.0.say(TrainRequest { part: Some(part) });
         said.map_err(|problem| LearnerError::LeaderAway { problem })
     }
 
-    pub(super) fn hear(&mut self) -> Result<leader_message::Part> {
+    pub(super) fn hear(&mut self) -> Result<train_response::Part> {
         let away = |problem| LearnerError::LeaderAway { problem };
         let heard = self.0.hear().map_err(away)?;
         heard.part.ok_or_else(|| self.unexpected("a message"))
@@ -234,7 +234,7 @@ impl ToLeader {
 
     pub(super) fn send_bytes(
         &mut self,
-        part: fn(Chunk) -> rank_message::Part,
+        part: fn(Chunk) -> train_request::Part,
         name: &str,
         bytes: &[u8],
     ) -> Result<()> {
@@ -244,7 +244,7 @@ impl ToLeader {
     /// The bytes of a file.
     pub(super) fn file(&mut self, name: &str) -> Result<Vec<u8>> {
         let bytes = assemble(name, || match self.hear()? {
-            leader_message::Part::File(chunk) => Ok(chunk),
+            train_response::Part::File(chunk) => Ok(chunk),
             _ => Err(self.unexpected("a file")),
         })?;
         bytes.map_err(|problem| self.fault(problem))
@@ -253,7 +253,7 @@ impl ToLeader {
     /// The summed gradient of a parameter.
     pub(super) fn gradient(&mut self, name: &str, parameter: &Tensor) -> Result<Tensor> {
         let bytes = assemble(name, || match self.hear()? {
-            leader_message::Part::Gradient(chunk) => Ok(chunk),
+            train_response::Part::Gradient(chunk) => Ok(chunk),
             _ => Err(self.unexpected("the gradient's sum")),
         })?;
         let bytes = bytes.map_err(|problem| self.fault(problem))?;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use proto::v1::{LeaderMessage, RankMessage, rank_message, ranks_server};
+use proto::v1::{TrainRequest, TrainResponse, ranks_server, train_request};
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -120,14 +120,14 @@ impl Lobby {
 
 #[tonic::async_trait]
 impl ranks_server::Ranks for Learner {
-    type TrainStream = Pin<Box<dyn Stream<Item = Result<LeaderMessage, Status>> + Send>>;
+    type TrainStream = Pin<Box<dyn Stream<Item = Result<TrainResponse, Status>> + Send>>;
 
     async fn train(
         &self,
-        request: Request<Streaming<RankMessage>>,
+        request: Request<Streaming<TrainRequest>>,
     ) -> Result<Response<Self::TrainStream>, Status> {
         let mut incoming = request.into_inner();
-        let Some(rank_message::Part::Hello(hello)) =
+        let Some(train_request::Part::Hello(hello)) =
             incoming.message().await?.and_then(|first| first.part)
         else {
             return Err(Status::invalid_argument("a rank says hello first"));

@@ -13,7 +13,7 @@ use candle_core::{DType, Device};
 use policy::{Model, Weights};
 use proto::{
     RanksClient,
-    v1::{RankHello, RankMessage, leader_message, rank_message},
+    v1::{RankHello, TrainRequest, train_request, train_response},
 };
 use tokio::{
     runtime::Handle,
@@ -76,9 +76,9 @@ pub async fn join(client: RanksClient, member: Member) -> Result<()> {
 async fn attempt(mut client: RanksClient, member: &Member, last_there: &mut Instant) -> Result<()> {
     let (sender, outgoing) = mpsc::channel(DEPTH);
     let version = VERSION.to_owned();
-    let part = Some(rank_message::Part::Hello(RankHello { version }));
+    let part = Some(train_request::Part::Hello(RankHello { version }));
     // The receiver is right here.
-    let _ = sender.send(RankMessage { part }).await;
+    let _ = sender.send(TrainRequest { part }).await;
     let answer = client.train(ReceiverStream::new(outgoing)).await;
     let incoming = answer.map_err(|status| refused(&status))?.into_inner();
     tracing::info!("joined");
@@ -107,7 +107,7 @@ fn refused(status: &Status) -> LearnerError {
 
 /// Makes all steps of the run with the learner.
 fn train(mut leader: ToLeader, member: &Member) -> Result<()> {
-    let leader_message::Part::Welcome(welcome) = leader.hear()? else {
+    let train_response::Part::Welcome(welcome) = leader.hear()? else {
         return Err(leader.unexpected("a welcome"));
     };
     let settings: LearnerConfig = serde_json::from_str(&welcome.settings)

@@ -20,7 +20,7 @@ use policy::Model;
 use prost::Message as _;
 use proto::v1::{
     Finished, RankDigest, RankFigures, RankStep, RankWelcome, ReduceNow, SubmitRequest,
-    leader_message, rank_message,
+    train_request, train_response,
 };
 use tokio::runtime::Handle;
 
@@ -132,9 +132,9 @@ impl Ranks {
                 updates: network.optimizer.updates,
                 nccl_id: id.as_ref().map(nccl::Id::to_bytes).unwrap_or_default(),
             };
-            other.say(leader_message::Part::Welcome(welcome))?;
-            other.send_bytes(leader_message::Part::File, BASE, &weights)?;
-            other.send_bytes(leader_message::Part::File, STATE, &state)?;
+            other.say(train_response::Part::Welcome(welcome))?;
+            other.send_bytes(train_response::Part::File, BASE, &weights)?;
+            other.send_bytes(train_response::Part::File, STATE, &state)?;
         }
         let place = match others.is_empty() {
             true => Place::Alone,
@@ -157,14 +157,14 @@ impl Ranks {
                 policy_version: version,
                 groups: groups.kept.len() as u32,
             };
-            other.say(leader_message::Part::Step(step))?;
+            other.say(train_response::Part::Step(step))?;
             for group in &groups.kept {
                 let submitted = SubmitRequest {
                     group_index: group.index,
                     trajectories: group.trajectories.clone(),
                     ..SubmitRequest::default()
                 };
-                other.say(leader_message::Part::Group(submitted))?;
+                other.say(train_response::Part::Group(submitted))?;
             }
         }
         Ok(())
@@ -176,13 +176,13 @@ impl Ranks {
             return Ok(None);
         };
         let step = match leader.hear()? {
-            leader_message::Part::Step(step) => step,
-            leader_message::Part::Finished(Finished {}) => return Ok(None),
+            train_response::Part::Step(step) => step,
+            train_response::Part::Finished(Finished {}) => return Ok(None),
             _ => return Err(leader.unexpected("a step")),
         };
         let mut kept = Vec::new();
         for _ in 0..step.groups {
-            let leader_message::Part::Group(request) = leader.hear()? else {
+            let train_response::Part::Group(request) = leader.hear()? else {
                 return Err(leader.unexpected("a group"));
             };
             let group = Group::new(request, rules).map_err(|fault| leader.fault(fault))?;
@@ -224,16 +224,16 @@ impl Ranks {
                     return Ok((reduce::sum(parameters, gradients, others, &busy)?, figures));
                 }
                 for other in others {
-                    other.say(leader_message::Part::Reduce(ReduceNow {}))?;
+                    other.say(train_response::Part::Reduce(ReduceNow {}))?;
                 }
             }
             Place::Member { leader, .. } => {
                 let micro_batches = figures.iter().map(Figures::encode_to_vec).collect();
-                leader.say(rank_message::Part::Figures(RankFigures { micro_batches }))?;
+                leader.say(train_request::Part::Figures(RankFigures { micro_batches }))?;
                 if self.nccl.is_none() {
                     return Ok((reduce::contribute(parameters, gradients, leader)?, figures));
                 }
-                let leader_message::Part::Reduce(_) = leader.hear()? else {
+                let train_response::Part::Reduce(_) = leader.hear()? else {
                     return Err(leader.unexpected("the word to reduce"));
                 };
             }
@@ -251,7 +251,7 @@ impl Ranks {
             Place::Leader(others) => {
                 let own = network.digest();
                 for other in others {
-                    let rank_message::Part::Digest(digest) = other.hear()? else {
+                    let train_request::Part::Digest(digest) = other.hear()? else {
                         return Err(other.unexpected("its digest"));
                     };
                     if digest.weights != own {
@@ -261,7 +261,7 @@ impl Ranks {
                 }
                 Ok(())
             }
-            Place::Member { leader, .. } => leader.say(rank_message::Part::Digest(RankDigest {
+            Place::Member { leader, .. } => leader.say(train_request::Part::Digest(RankDigest {
                 weights: network.digest(),
             })),
         }
@@ -272,14 +272,14 @@ impl Ranks {
         let Place::Leader(others) = &mut self.place else {
             return Ok(());
         };
-        let finished = |other: &mut ToRank| other.say(leader_message::Part::Finished(Finished {}));
+        let finished = |other: &mut ToRank| other.say(train_response::Part::Finished(Finished {}));
         others.iter_mut().try_for_each(finished)
     }
 
     /// Another rank tells rank 0 why it cannot go on, if it still listens.
     pub(crate) fn give_up(&mut self, fault: &LearnerError) {
         if let Place::Member { leader, .. } = &mut self.place {
-            let told = leader.say(rank_message::Part::Fault(fault.to_string()));
+            let told = leader.say(train_request::Part::Fault(fault.to_string()));
             told.unwrap_or_else(|fault| tracing::debug!(%fault, "rank 0 does not listen"));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use proto::v1::{leader_message, rank_message};
+use proto::v1::{train_request, train_response};
 use safetensors::View as _;
 
 use super::link::{ToLeader, ToRank};
@@ -37,7 +37,7 @@ pub(super) fn sum(
     for (name, total) in &own {
         let bytes = total.data();
         for other in &mut *others {
-            other.send_bytes(leader_message::Part::Gradient, name, &bytes)?;
+            other.send_bytes(train_response::Part::Gradient, name, &bytes)?;
         }
     }
     Ok(own)
@@ -50,7 +50,7 @@ pub(super) fn contribute(
     leader: &mut ToLeader,
 ) -> Result<Gradients> {
     for (name, gradient) in own {
-        leader.send_bytes(rank_message::Part::Gradient, &name, &gradient.data())?;
+        leader.send_bytes(train_request::Part::Gradient, &name, &gradient.data())?;
     }
     let mut sum = Gradients::new();
     for (name, parameter) in parameters {

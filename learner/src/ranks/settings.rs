@@ -14,7 +14,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
-    /// Ranks, the learner included. Changes the last bits of a gradient, by the order of its sums.
+    /// Ranks, the learner included. Changes the last bits of a gradient, by the micro-batches and the order of
+    /// their sums.
     pub count: usize,
     /// Seconds that rank 0 waits for another rank, to join or to answer, before it gives up.
     pub timeout_seconds: u32,

@@ -14,7 +14,7 @@ use learner::{
 use policy::{Model, Weights};
 use proto::{
     RanksClient, Transport,
-    v1::{GroupClaim, RankHello, RankMessage, SubmitRequest, rank_message::Part},
+    v1::{GroupClaim, RankHello, SubmitRequest, TrainRequest, train_request::Part},
 };
 use tonic::Code;
 
@@ -249,7 +249,7 @@ async fn a_run_does_not_begin_without_all_of_its_ranks() {
 async fn a_rank_that_does_not_belong_is_told_why() {
     let folder = tempfile::tempdir().unwrap();
     let learner = open(with_ranks(2, 60), folder.path(), false).unwrap();
-    let hello = RankMessage {
+    let hello = TrainRequest {
         part: Some(Part::Hello(RankHello {
             version: "0.0.0".to_owned(),
         })),
