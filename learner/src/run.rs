@@ -56,7 +56,7 @@ impl Run {
             self.checkpoint()?;
         }
         if step >= steps {
-            self.trainer.ranks.finish()?;
+            self.trainer.ranks.finish();
             // Not before the checkpoint: a learner that dies here needs its actors again.
             self.shared.end(Ending::Finished);
         }

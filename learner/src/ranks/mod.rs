@@ -267,13 +267,15 @@ impl Ranks {
         }
     }
 
-    /// Rank 0 sends the others home.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    /// Rank 0 sends the others home; nothing depends on one that is gone already.
+    pub(crate) fn finish(&mut self) {
         let Place::Leader(others) = &mut self.place else {
-            return Ok(());
+            return;
         };
-        let finished = |other: &mut ToRank| other.say(train_response::Part::Finished(Finished {}));
-        others.iter_mut().try_for_each(finished)
+        for other in others {
+            let told = other.say(train_response::Part::Finished(Finished {}));
+            told.unwrap_or_else(|fault| tracing::warn!(%fault, "after the last step"));
+        }
     }
 
     /// Another rank tells rank 0 why it cannot go on, if it still listens.

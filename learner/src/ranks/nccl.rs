@@ -53,7 +53,7 @@ impl Id {
 impl Nccl {
     pub(super) const IS_BUILT_IN: bool = true;
 
-    /// Waits until all `count` ranks call it with the same id.
+    /// Waits until all `count` ranks call it with the same id, as long as NCCL itself does.
     pub(super) fn open(
         id: &Id,
         device: &Device,
