@@ -46,6 +46,8 @@ pub enum Command {
     Actor(ActorArgs),
     /// Train on the trajectories that actors submit.
     Learner(LearnerArgs),
+    /// Share the work of a learner whose run has several ranks.
+    Rank(RankArgs),
     /// Measure how fast the parts are.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -339,6 +341,23 @@ pub struct LearnerArgs {
     /// The run's folder; one that exists is resumed.
     #[arg(long, value_name = "DIR")]
     pub run_dir: PathBuf,
+    /// Address of /metrics, /livez and /readyz; without it none is served.
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<std::net::SocketAddr>,
+}
+
+/// Arguments of `sqlenv rank`.
+#[derive(Clone, Debug, Parser)]
+pub struct RankArgs {
+    /// Settings; only `threads` counts, the rest comes from the learner.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The learner (http://HOST:PORT), which is rank 0.
+    #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
+    pub leader: String,
+    /// How long to look for a learner that is away.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub patience_seconds: u32,
     /// Address of /metrics, /livez and /readyz; without it none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,

@@ -80,6 +80,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
+        Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(BenchCommand::Env(args)) => bench::env::bench_env(&args, progress).await?,
         Command::Bench(BenchCommand::Policy(args)) => bench::policy::bench_policy(&args).await?,
         Command::Doctor => doctor::doctor()?,
@@ -92,7 +93,9 @@ fn farewell(command: &Command) -> Option<&'static str> {
     match command {
         Command::Train(_) => Some("stopping where the run can be resumed"),
         Command::Sft(_) => Some("stopping; no model is written"),
-        Command::EnvNode(_) | Command::Actor(_) | Command::Learner(_) => Some("stopping"),
+        Command::EnvNode(_) | Command::Actor(_) | Command::Learner(_) | Command::Rank(_) => {
+            Some("stopping")
+        }
         _ => None,
     }
 }

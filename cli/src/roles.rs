@@ -1,4 +1,4 @@
-//! The three roles as processes: each binds or dials, says where it is, and runs until a signal.
+//! The roles as processes: each binds or dials, says where it is, and runs until a signal.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,15 +7,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use candle_core::Device;
 use env_node::{EnvConfig, EnvNode, Server};
-use learner::{Event, Learner};
-use proto::{LearnerClient, Transport, v1::Question};
+use learner::{Event, Learner, ranks::Member};
+use proto::{LearnerClient, RanksClient, Transport, v1::Question};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Ready},
-    args::{ActorArgs, EnvNodeArgs, LearnerArgs},
+    args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     commands::Outcome,
     config::RunConfig,
     openenv_variables::Variables,
@@ -23,6 +24,7 @@ use crate::{
     run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
     setup,
     shutdown::unless_interrupted,
+    threads,
 };
 
 /// How long the learner still answers claims after its last step: an actor that waits asks again within milliseconds.
@@ -103,6 +105,27 @@ pub async fn actor(
     Ok(())
 }
 
+/// `sqlenv rank`: computes its share of a learner's steps.
+///
+/// # Errors
+/// The address is no address, the learner refuses this rank or stays away, the rank cannot compute, or a signal came
+/// ([`Interrupted`](crate::shutdown::Interrupted)).
+pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
+    let config = RunConfig::resolve(&args.config)?;
+    let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
+    let ready = serve_admin(args.admin).await?;
+    ready.set(true);
+    progress.say(&format!("rank of the run at {}", args.leader));
+    let member = Member {
+        device: Device::Cpu,
+        threads: threads::or_cores(config.threads),
+        patience: Duration::from_secs(args.patience_seconds.into()),
+    };
+    let taken = unless_interrupted(&shutdown, learner::ranks::join(client, member)).await;
+    ready.set(false);
+    taken?.with_context(|| format!("--leader {}", args.leader))
+}
+
 async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
@@ -173,6 +196,10 @@ pub async fn learner(
     folder.write_config(&config.to_toml()?)?;
     folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
+    let ranks = config.learner.ranks.count;
+    if ranks > 1 {
+        progress.say(&format!("waits for its other ranks, {} in all", ranks - 1));
+    }
     ready.set(true);
     let steps = config.learner.steps;
     let grpo = Grpo {

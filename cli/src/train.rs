@@ -5,7 +5,7 @@ mod grpo;
 mod run;
 mod table;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use policy::Model;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +40,11 @@ pub async fn train(
     // The folder comes last: a run that cannot start leaves none behind, which --resume would take for the newest.
     let plan = Plan::new(args)?;
     let config = plan.config.clone();
+    ensure!(
+        config.learner.ranks.is_alone(),
+        "learner.ranks: `sqlenv train` is one process, thus one rank; leave it out, or run `sqlenv learner` with \
+         `sqlenv rank` beside it"
+    );
     let setup = Setup::open(&config, progress)?;
     let base = setup::base_model(&config)?;
     let mut run = plan.open(progress)?;

@@ -31,6 +31,8 @@ const PURE: &[&str] = &[
     "learner/src/batch.rs",
     "learner/src/batch/pack.rs",
     "learner/src/loss.rs",
+    "learner/src/optimizer.rs",
+    "learner/src/optimizer/pass.rs",
     "policy/src/chat.rs",
     "policy/src/gguf/mod.rs",
     "policy/src/gguf/metadata.rs",

@@ -1,6 +1,6 @@
 //! Samples laid end to end into micro-batches under a token budget.
 //!
-//! Pure. The order of the samples and the budget decide everything, never the number of threads. A long sample makes a
+//! Pure. The order of the samples, the budget and the number of ranks decide everything, never that of threads. A long sample makes a
 //! smaller micro-batch; one longer than the budget (which GRPO's configuration rules out) has one to itself. What lies behind a
 //! sample's last scored token is not fed, since nothing is predicted from it. What neighbours begin with alike, such as the
 //! prompt of a group, is fed once and continued by each.
@@ -9,11 +9,15 @@ mod pack;
 
 use std::ops::Range;
 
+pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
 use policy::{PackedRows, Scored};
 
 /// Shorter common beginnings are not worth a row of their own.
 const LEAST_PREFIX: usize = 16;
+
+/// As the number of threads must not matter, micro-batches are cut as for two where there may be one.
+pub const LEAST_WORKERS: usize = 2;
 
 /// How the common beginning of neighbouring samples is fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +130,20 @@ impl MicroBatch {
     }
 }
 
-/// Packs all samples that have scored tokens.
+/// Packs all samples that have scored tokens, for two workers.
 #[must_use]
 pub fn micro_batches(
+    samples: &[Sample],
+    budget_tokens: usize,
+    prefixes: Prefixes,
+) -> Vec<MicroBatch> {
+    micro_batches_for(LEAST_WORKERS, samples, budget_tokens, prefixes)
+}
+
+/// Packs all samples that have scored tokens, evenly for this many workers if there is enough for them.
+#[must_use]
+pub fn micro_batches_for(
+    workers: usize,
     samples: &[Sample],
     budget_tokens: usize,
     prefixes: Prefixes,
@@ -141,7 +156,7 @@ pub fn micro_batches(
         .iter()
         .map(|bundle| bundle.tokens(samples))
         .collect();
-    let bins = pack(&tokens, budget_tokens);
+    let bins = pack(&tokens, budget_tokens, workers);
     bins.into_iter()
         .map(|chosen| {
             let chosen: Vec<&Bundle> = chosen.into_iter().map(|i| &bundles[i]).collect();

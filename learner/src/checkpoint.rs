@@ -11,8 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use candle_core::{DType, Device, Tensor};
-use policy::{Model, Weights};
+use policy::Model;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -20,7 +19,6 @@ use crate::{
     disk::{remove, replace, sync, sync_tree},
     error::{AtPath, LearnerError, Result},
     network::Network,
-    optimizer::{Moments, Parameter},
 };
 
 const STATE: &str = "state.json";
@@ -55,8 +53,7 @@ pub struct Checkpoint {
     pub state: State,
     /// The folder.
     pub path: PathBuf,
-    parameters: BTreeMap<String, Parameter>,
-    moments: BTreeMap<String, Moments>,
+    tensors: Vec<u8>,
 }
 
 impl Checkpoint {
@@ -64,11 +61,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The checkpoint is of another model.
-    pub fn restore(self, network: &mut Network) -> Result<()> {
-        network.set_parameters(self.parameters)?;
-        network.optimizer.moments = self.moments;
-        network.optimizer.updates = self.state.updates;
-        Ok(())
+    pub fn restore(&self, network: &mut Network) -> Result<()> {
+        network.restore(&self.tensors, self.state.updates)
     }
 }
 
@@ -90,7 +84,7 @@ pub fn save(
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
     let tensors = temporary.join(TENSORS);
-    fs::write(&tensors, trainer_tensors(network)?.to_bytes()?).at("write", &tensors)?;
+    fs::write(&tensors, network.state().to_bytes()?).at("write", &tensors)?;
     state.files = hashes(&temporary)?;
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
     fs::write(temporary.join(STATE), json).at("write", &temporary.join(STATE))?;
@@ -146,58 +140,11 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
         }
     }
     let tensors = path.join(TENSORS);
-    let bytes = fs::read(&tensors).at("read", &tensors)?;
-    let (parameters, moments) = read_tensors(&bytes)?;
     Ok(Checkpoint {
         state,
         path: path.to_owned(),
-        parameters,
-        moments,
+        tensors: fs::read(&tensors).at("read", &tensors)?,
     })
-}
-
-/// Weights and moments under the names `weights.NAME`, `first.NAME`, `second.NAME`.
-fn trainer_tensors(network: &Network) -> Result<Weights> {
-    let mut tensors = BTreeMap::new();
-    for (name, parameter) in network.parameters() {
-        let mut put = |kind: &str, values: &[f32]| -> Result<()> {
-            let tensor = Tensor::from_slice(values, parameter.shape.as_slice(), &Device::Cpu)?;
-            tensors.insert(format!("{kind}.{name}"), tensor);
-            Ok(())
-        };
-        put("weights", &parameter.values)?;
-        if let Some(moments) = network.optimizer.moments.get(name) {
-            put("first", &moments.first)?;
-            put("second", &moments.second)?;
-        }
-    }
-    Ok(Weights::new(tensors))
-}
-
-type TrainerState = (BTreeMap<String, Parameter>, BTreeMap<String, Moments>);
-
-fn read_tensors(bytes: &[u8]) -> Result<TrainerState> {
-    let tensors = Weights::from_bytes(bytes, &Device::Cpu, DType::F32)?;
-    let flat = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-    let (mut parameters, mut moments) = (BTreeMap::new(), BTreeMap::new());
-    for (full_name, tensor) in tensors.iter() {
-        if let Some(name) = full_name.strip_prefix("weights.") {
-            parameters.insert(
-                name.to_owned(),
-                Parameter::new(tensor.dims().to_vec(), flat(tensor)?),
-            );
-        } else if let Some(name) = full_name.strip_prefix("first.") {
-            let second = tensors.get(&format!("second.{name}"))?;
-            moments.insert(
-                name.to_owned(),
-                Moments {
-                    first: flat(tensor)?,
-                    second: flat(second)?,
-                },
-            );
-        }
-    }
-    Ok((parameters, moments))
 }
 
 /// All `step_N` folders, highest step first, each before the one that it was to replace.

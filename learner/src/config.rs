@@ -13,6 +13,7 @@ use crate::{
     error::{LearnerError, Result},
     loss::LossSettings,
     optimizer::OptimizerSettings,
+    ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
 };
 
@@ -66,6 +67,9 @@ pub struct LearnerConfig {
     pub rollout: RolloutConfig,
     /// When to write checkpoints.
     pub checkpoint: CheckpointConfig,
+    /// The processes that compute gradients together; not written where there is one.
+    #[serde(skip_serializing_if = "RankSettings::is_alone")]
+    pub ranks: RankSettings,
 }
 
 impl Default for LearnerConfig {
@@ -92,6 +96,7 @@ impl Default for LearnerConfig {
             schedule: ScheduleSettings::default(),
             rollout: RolloutConfig::default(),
             checkpoint: CheckpointConfig::default(),
+            ranks: RankSettings::default(),
         }
     }
 }
@@ -233,6 +238,7 @@ impl LearnerConfig {
         at_least_one("threads", self.threads as u64)?;
         at_least_one("lease_seconds", self.lease_seconds.into())?;
         at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
+        self.ranks.validate()?;
         self.validate_groups()?;
         self.rollout.validate()?;
         if self.micro_batch_tokens < self.rollout.max_context_tokens as usize {
@@ -270,7 +276,8 @@ impl LearnerConfig {
 
     /// SHA-256, in hexadecimal, of all that shapes the weights: a run may resume only under the same.
     ///
-    /// Left out: threads, gradient checkpointing, leases, checkpoints, and the number of steps where the learning rate does not depend on it.
+    /// Left out: threads, gradient checkpointing, leases, checkpoints, the patience with ranks, and the number of steps where the
+    /// learning rate does not depend on it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut shaping = Self {
@@ -278,6 +285,7 @@ impl LearnerConfig {
             gradient_checkpointing: false,
             lease_seconds: 0,
             checkpoint: CheckpointConfig::default(),
+            ranks: self.ranks.shaping(),
             ..self.clone()
         };
         if self.schedule.kind == ScheduleKind::Constant {

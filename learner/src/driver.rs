@@ -24,6 +24,7 @@ use crate::{
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
+    ranks::Lobby,
     run::Run,
     scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
     trainer::Trainer,
@@ -78,6 +79,8 @@ pub(crate) enum Ending {
 pub(crate) struct Shared {
     pub(crate) config: LearnerConfig,
     pub(crate) intake: Intake,
+    /// Where the other ranks wait for the run.
+    pub(crate) lobby: Lobby,
     pub(crate) snapshots: watch::Sender<Snapshot>,
     /// Why no stream may go on; none as long as they may.
     pub(crate) ending: watch::Sender<Option<Ending>>,
@@ -141,6 +144,7 @@ impl Learner {
         let learner = Self {
             shared: Arc::new(Shared {
                 intake,
+                lobby: Lobby::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 ending: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), config.run_seed)),
@@ -211,6 +215,7 @@ impl Learner {
             result = &mut ended => result,
             () = shutdown => {
                 self.shared.intake.stop();
+                self.shared.lobby.close();
                 ended.await
             }
         };

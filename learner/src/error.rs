@@ -78,6 +78,60 @@ pub enum LearnerError {
         /// The update, counted from 1.
         update: u64,
     },
+    /// Another rank is gone, silent or confused. Remedy: see its log, then start all ranks again; the run resumes.
+    #[error(
+        "rank {rank} of the run {problem}; see its log, then start the learner and its ranks again: the run resumes"
+    )]
+    Rank {
+        /// Its number.
+        rank: usize,
+        /// What it does, as the rest of a sentence.
+        problem: String,
+    },
+    /// Ranks did not come. Remedy: start them.
+    #[error(
+        "{there} of {count} ranks (learner.ranks.count) are there after {seconds} s; start the others by `sqlenv rank \
+         --leader ADDRESS`, then the learner again"
+    )]
+    RanksMissing {
+        /// Ranks that are there, the learner included.
+        there: usize,
+        /// Ranks of the run.
+        count: usize,
+        /// How long they were waited for.
+        seconds: u32,
+    },
+    /// A rank's weights drifted off. Remedy: ranks that compute alike.
+    #[error(
+        "rank {rank} holds other weights than the learner after step {step}; run the same program on like devices on all \
+         ranks, then start them again: the run resumes before this step"
+    )]
+    RankDiffers {
+        /// Its number.
+        rank: usize,
+        /// The step, whose version is not published.
+        step: u64,
+    },
+    /// For a rank: the learner is away. Remedy: see its log; a rank that finds it again takes part again.
+    #[error("the learner {problem}; see its log, start it again and then this rank")]
+    LeaderAway {
+        /// What it does, as the rest of a sentence.
+        problem: String,
+    },
+    /// For a rank: the learner refuses it or says what it should not. Remedy: the same program and a run with room.
+    #[error("the learner {problem}")]
+    Leader {
+        /// What it does, as the rest of a sentence.
+        problem: String,
+    },
+    /// NCCL failed. Remedy: see that the GPUs reach each other, or sum over gRPC.
+    #[error(
+        "NCCL: {problem}; set NCCL_DEBUG=INFO to learn more, or sum by learner.ranks.reduce=grpc in a new run"
+    )]
+    Nccl {
+        /// What it reports.
+        problem: String,
+    },
     /// The service could not be served. Remedy: check that the port is free.
     #[error("cannot serve the learner: {0}; check that the address is free")]
     Serve(#[from] tonic::transport::Error),

@@ -1,4 +1,4 @@
-//! The `Learner` service: translates between messages and the intake, and streams snapshots.
+//! The server, and the `Learner` service: translates between messages and the intake, and streams snapshots.
 //!
 //! Invariant: nothing here decides anything; async code does no disk work. An actor's faults are answered with
 //! INVALID_ARGUMENT and do not end the run. A group that cannot be journalled does, and is answered with UNAVAILABLE: an
@@ -9,7 +9,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use proto::v1::{
     ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, SubmitRequest,
     SubmitResponse, SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
-    learner_server::LearnerServer, weights_response::Part,
+    learner_server::LearnerServer, ranks_server::RanksServer, weights_response::Part,
 };
 use tokio::{
     net::TcpListener,
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// A group of long trajectories with their texts may be this large.
-const MAX_SUBMIT_BYTES: usize = 64 << 20;
+pub(crate) const MAX_SUBMIT_BYTES: usize = 64 << 20;
 /// How long an actor waits before it claims again.
 const RETRY_MILLISECONDS: u32 = 20;
 /// Messages of a snapshot that may wait for a slow actor.
@@ -75,6 +75,7 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(reflection)
         .add_service(learner.service())
+        .add_service(learner.rank_service())
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop);
     let deadline = async {
         // An error means that the server is gone, and with it the need for a deadline.
@@ -94,6 +95,12 @@ impl Learner {
     #[must_use]
     pub fn service(&self) -> LearnerServer<Self> {
         LearnerServer::new(self.clone()).max_decoding_message_size(MAX_SUBMIT_BYTES)
+    }
+
+    /// The service of the run's other ranks, likewise.
+    #[must_use]
+    pub fn rank_service(&self) -> RanksServer<Self> {
+        RanksServer::new(self.clone())
     }
 
     fn claim_outcome(&self, request: &ClaimRequest) -> Outcome {

@@ -19,6 +19,7 @@ pub mod loss;
 pub mod metrics;
 pub mod network;
 pub mod optimizer;
+pub mod ranks;
 mod run;
 pub mod schedule;
 pub mod scheduler;

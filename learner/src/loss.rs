@@ -14,7 +14,7 @@ mod stats;
 use std::ops::Range;
 
 pub use settings::{LossSettings, LossType, RatioLevel, SamplerCorrection};
-pub use stats::{ClipStats, LossStats, SamplingStats};
+pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
 
 /// The loss tokens of one micro-batch, rows laid end to end.
 #[derive(Clone, Copy, Debug)]

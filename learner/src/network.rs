@@ -5,17 +5,25 @@
 
 use std::{collections::BTreeMap, thread};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use policy::{
     Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights,
     ops::{LogprobGradients, TokenLogprobs},
 };
+use safetensors::View as _;
 
 use crate::{
     batch::MicroBatch,
     error::{LearnerError, Result},
-    optimizer::{AdamW, Gradients, OptimizerSettings, Parameter},
+    optimizer::{
+        AdamW, Gradients, Moments, OptimizerSettings, Parameter, clip_factor, global_norm,
+        master_dtype, on_slices,
+    },
 };
+
+const WEIGHTS: &str = "weights";
+const FIRST: &str = "first";
+const SECOND: &str = "second";
 
 /// What the decoder thinks of the scored tokens of a micro-batch, one value a token.
 #[derive(Clone, Debug)]
@@ -40,7 +48,7 @@ pub struct Coefficients {
 pub struct Pass {
     /// Divides the logits.
     pub temperature: f32,
-    /// Micro-batches computed at once; memory grows with it, results do not change.
+    /// Micro-batches computed at once on the CPU, where memory grows with it and results do not change; elsewhere one is.
     pub threads: usize,
     /// What of each layer is kept for the backward pass; results do not change.
     pub keep: Keep,
@@ -80,8 +88,7 @@ impl Network {
     ) -> Result<Self> {
         let mut parameters = BTreeMap::new();
         for (name, tensor) in weights.iter() {
-            let parameter = Parameter::new(tensor.dims().to_vec(), to_f32(tensor)?);
-            parameters.insert(name.to_owned(), parameter);
+            parameters.insert(name.to_owned(), Parameter::new(tensor)?);
         }
         let decoder = Decoder::new(config, weights, Use::Train)?;
         Ok(Self {
@@ -107,10 +114,74 @@ impl Network {
         self.rebuild()
     }
 
+    /// Where it computes.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.decoder.device()
+    }
+
+    /// What it computes in.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.decoder.dtype()
+    }
+
+    /// CRC-32 (IEEE) of the master copies, in the order of their names.
+    #[must_use]
+    pub fn digest(&self) -> u32 {
+        let mut hash = crc32fast::Hasher::new();
+        for parameter in self.parameters.values() {
+            hash.update(&parameter.value.data());
+        }
+        hash.finalize()
+    }
+
     /// The weights after the last update, in the model's dtype. Later updates do not reach them.
     #[must_use]
     pub fn weights(&self) -> Weights {
         self.weights.clone()
+    }
+
+    /// Master copies and moments under the names `weights.NAME`, `first.NAME`, `second.NAME`: with the number of updates all
+    /// that [`Self::restore`] needs.
+    #[must_use]
+    pub fn state(&self) -> Weights {
+        let mut tensors = BTreeMap::new();
+        for (name, parameter) in &self.parameters {
+            tensors.insert(format!("{WEIGHTS}.{name}"), parameter.value.clone());
+        }
+        for (name, moments) in &self.optimizer.moments {
+            tensors.insert(format!("{FIRST}.{name}"), moments.first.clone());
+            tensors.insert(format!("{SECOND}.{name}"), moments.second.clone());
+        }
+        Weights::new(tensors)
+    }
+
+    /// Takes up the safetensors file of a [`Self::state`] after so many `updates`.
+    ///
+    /// # Errors
+    /// It is of another model.
+    pub fn restore(&mut self, state: &[u8], updates: u64) -> Result<()> {
+        let (device, dtype) = (self.decoder.device(), self.decoder.dtype());
+        let state = Weights::from_bytes(state, device, master_dtype(dtype))?;
+        let (mut parameters, mut moments) = (BTreeMap::new(), BTreeMap::new());
+        for (full_name, tensor) in state.iter() {
+            match full_name.split_once('.') {
+                Some((WEIGHTS, name)) => {
+                    parameters.insert(name.to_owned(), Parameter::new(tensor)?);
+                }
+                Some((FIRST, name)) => {
+                    let (first, second) = (tensor, state.get(&format!("{SECOND}.{name}"))?);
+                    let (first, second) = (first.clone(), second.clone());
+                    moments.insert(name.to_owned(), Moments { first, second });
+                }
+                _ => {}
+            }
+        }
+        self.set_parameters(parameters)?;
+        self.optimizer.moments = moments;
+        self.optimizer.updates = updates;
+        Ok(())
     }
 
     /// Scores without gradient, one per micro-batch.
@@ -149,15 +220,12 @@ impl Network {
             };
             let gradients = training.backward(derivatives)?;
             gradients.check(self.parameters.keys().map(String::as_str))?;
-            let mut by_name = Gradients::new();
-            for (name, gradient) in gradients {
-                by_name.insert(name, to_f32(&gradient)?);
-            }
-            Ok((by_name, extra))
+            Ok((gradients, extra))
         };
-        in_waves(micro_batches, pass.threads, one, |(gradients, extra)| {
-            add(&mut sum, gradients);
+        let threads = threads(&self.decoder, pass);
+        in_waves(micro_batches, threads, one, |(gradients, extra)| {
             extras.push(extra);
+            add(&mut sum, gradients)
         })?;
         Ok((sum, extras))
     }
@@ -166,32 +234,31 @@ impl Network {
     ///
     /// # Errors
     /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite; [`Self::weights`] are then as before.
-    pub fn update(&mut self, mut gradients: Gradients, learning_rate: f64) -> Result<f64> {
+    pub fn update(&mut self, gradients: Gradients, learning_rate: f64) -> Result<f64> {
         let diverged = LearnerError::Diverged {
             update: self.optimizer.updates + 1,
         };
-        if !gradients.values().all(|values| all_finite(values)) {
+        let norm = global_norm(&gradients)?;
+        if !norm.is_finite() {
             return Err(diverged);
         }
-        let norm = self
-            .optimizer
-            .step(&mut self.parameters, &mut gradients, learning_rate);
-        let mut parameters = self.parameters.values();
-        if !parameters.all(|parameter| all_finite(&parameter.values)) {
+        let factor = clip_factor(norm, self.optimizer.settings.max_grad_norm);
+        self.optimizer
+            .step(&mut self.parameters, gradients, factor, learning_rate)?;
+        if !all_finite(&self.parameters)? {
             return Err(diverged);
         }
         self.rebuild()?;
         Ok(norm)
     }
 
-    /// Lets the decoder see the master copies.
+    /// Lets the decoder see the master copies, which it shares where it computes in their dtype.
     fn rebuild(&mut self) -> Result<()> {
-        let (device, dtype) = (self.decoder.device(), self.decoder.dtype());
+        let dtype = self.decoder.dtype();
         let mut tensors = BTreeMap::new();
         for (name, parameter) in &self.parameters {
-            let shape = parameter.shape.as_slice();
-            let tensor = Tensor::from_slice(&parameter.values, shape, device)?;
-            tensors.insert(name.clone(), tensor.to_dtype(dtype)?);
+            let tensor = parameter.value.to_dtype(dtype)?;
+            tensors.insert(name.clone(), tensor);
         }
         let weights = Weights::new(tensors);
         self.decoder = self.decoder.with_weights(&weights, Use::Train)?;
@@ -207,8 +274,19 @@ impl Network {
 pub fn scores(decoder: &Decoder, micro_batches: &[MicroBatch], pass: Pass) -> Result<Vec<Scores>> {
     let mut all = Vec::with_capacity(micro_batches.len());
     let one = |_, micro: &MicroBatch| Scores::read(&forward(decoder, micro, pass.temperature)?);
-    in_waves(micro_batches, pass.threads, one, |scores| all.push(scores))?;
+    in_waves(micro_batches, threads(decoder, pass), one, |scores| {
+        all.push(scores);
+        Ok(())
+    })?;
     Ok(all)
+}
+
+/// A device has work of its own to do at once.
+fn threads(decoder: &Decoder, pass: Pass) -> usize {
+    match decoder.device().is_cpu() {
+        true => pass.threads,
+        false => 1,
+    }
 }
 
 fn forward(decoder: &Decoder, micro: &MicroBatch, temperature: f32) -> Result<TokenLogprobs> {
@@ -219,9 +297,7 @@ fn forward(decoder: &Decoder, micro: &MicroBatch, temperature: f32) -> Result<To
 
 impl Scores {
     fn read(output: &TokenLogprobs) -> Result<Self> {
-        let read = |tensor: &Tensor| {
-            Ok::<_, LearnerError>(to_f32(tensor)?.into_iter().map(f64::from).collect())
-        };
+        let read = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.to_vec1();
         Ok(Self {
             logprobs: read(&output.logprobs)?,
             entropies: read(&output.entropies)?,
@@ -234,7 +310,7 @@ fn in_waves<T: Send>(
     micro_batches: &[MicroBatch],
     threads: usize,
     work: impl Fn(usize, &MicroBatch) -> Result<T> + Sync,
-    mut take: impl FnMut(T),
+    mut take: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let numbered: Vec<(usize, &MicroBatch)> = micro_batches.iter().enumerate().collect();
     for wave in numbered.chunks(threads.max(1)) {
@@ -254,33 +330,42 @@ fn in_waves<T: Send>(
             handles.into_iter().map(join).collect()
         });
         for result in results {
-            take(result?);
+            take(result?)?;
         }
     }
     Ok(())
 }
 
-fn add(sum: &mut Gradients, gradients: Gradients) {
+/// Adds in the dtype of the master copies.
+fn add(sum: &mut Gradients, gradients: policy::Gradients) -> Result<()> {
     for (name, gradient) in gradients {
+        let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
         match sum.get_mut(&name) {
-            Some(total) => total
-                .iter_mut()
-                .zip(&gradient)
-                .for_each(|(total, g)| *total += g),
+            Some(total) => *total = (&*total + gradient)?,
             None => {
                 sum.insert(name, gradient);
             }
         }
     }
+    Ok(())
 }
 
-/// Looks at all values rather than up to the first that is not: without a branch the loop vectorises.
-fn all_finite(values: &[f32]) -> bool {
-    values
-        .iter()
-        .fold(true, |all, value| all & value.is_finite())
-}
-
-fn to_f32(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
+/// On the CPU in f32 all values are looked at rather than those up to the first that is not: without a branch the loop
+/// vectorises. Elsewhere their norm tells.
+fn all_finite(parameters: &BTreeMap<String, Parameter>) -> Result<bool> {
+    let finite = |[values]: [&[f32]; 1]| {
+        let finite = values.iter().map(|value| value.is_finite());
+        finite.fold(true, |all, finite| all & finite)
+    };
+    let mut elsewhere = Gradients::new();
+    for (name, Parameter { value, .. }) in parameters {
+        match on_slices([value], finite)? {
+            Some(true) => {}
+            Some(false) => return Ok(false),
+            None => {
+                elsewhere.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    Ok(global_norm(&elsewhere)?.is_finite())
 }

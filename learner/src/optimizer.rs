@@ -1,20 +1,27 @@
 //! AdamW with decoupled weight decay and clipping by the global norm, with torch's semantics (golden values in
 //! `tests/golden/adamw.json`, `tests/golden/clip.json`).
 //!
-//! Pure. Weights and moments are f32 on the host whatever the model computes in: in bf16 a step of 1e-6 on a weight of
-//! 0.02 would round away. One fused pass a tensor; sums run in name order, so the bits depend on nothing else.
+//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for one in f64): in bf16 a
+//! step of 1e-6 on a weight of 0.02 would round away. Nothing is changed in place, so weights that were handed out stay as
+//! they are. On the CPU in f32 one fused pass a tensor, elsewhere one composition of tensor operations; sums run in name
+//! order, so the bits depend on nothing else.
+
+mod pass;
 
 use std::collections::BTreeMap;
 
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     bounds::{below_one, positive, range},
     error::Result,
 };
+use pass::Pass;
+pub(crate) use pass::on_slices;
 
-/// Gradients by parameter name, each in its parameter's row-major order.
-pub type Gradients = BTreeMap<String, Vec<f32>>;
+/// Gradients by parameter name, each in its parameter's shape, dtype and device.
+pub type Gradients = BTreeMap<String, Tensor>;
 
 /// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in TRL's `GRPOConfig`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,40 +71,48 @@ impl OptimizerSettings {
 }
 
 /// A trainable tensor's master copy.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Its dimensions.
-    pub shape: Vec<usize>,
-    /// Row-major values.
-    pub values: Vec<f32>,
+    /// Its value, contiguous, in [`master_dtype`].
+    pub value: Tensor,
     /// Whether weight decay applies.
     pub decays: bool,
 }
 
-impl Parameter {
-    /// A parameter whose decay follows its shape: matrices decay, vectors (biases, norms) do not.
-    #[must_use]
-    pub fn new(shape: Vec<usize>, values: Vec<f32>) -> Self {
-        let decays = shape.len() > 1;
-        Self {
-            shape,
-            values,
-            decays,
-        }
+/// What a weight of `dtype` is trained in: f64 if it is that, else f32.
+#[must_use]
+pub fn master_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
     }
 }
 
-/// Running means of one parameter's gradient and squared gradient.
-#[derive(Clone, Debug, PartialEq)]
+impl Parameter {
+    /// The master copy of a weight. Decay follows its shape: matrices decay, vectors (biases, norms) do not.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises.
+    pub fn new(weight: &Tensor) -> Result<Self> {
+        let value = weight.to_dtype(master_dtype(weight.dtype()))?;
+        Ok(Self {
+            value: value.contiguous()?.detach(),
+            decays: weight.rank() > 1,
+        })
+    }
+}
+
+/// Running means of one parameter's gradient and squared gradient, in its shape, dtype and device.
+#[derive(Clone, Debug)]
 pub struct Moments {
     /// torch's `exp_avg`.
-    pub first: Vec<f32>,
+    pub first: Tensor,
     /// torch's `exp_avg_sq`.
-    pub second: Vec<f32>,
+    pub second: Tensor,
 }
 
 /// The optimiser and its state.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct AdamW {
     /// Hyperparameters.
     pub settings: OptimizerSettings,
@@ -118,83 +133,110 @@ impl AdamW {
         }
     }
 
-    /// Clips `gradients`, makes one update at `learning_rate` and returns the norm before clipping.
+    /// Makes one update at `learning_rate` with `gradients` times `factor`, see [`clip_factor`].
     ///
     /// Every gradient's name must be a parameter's; parameters without a gradient stay as they are.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises, such as a want of memory.
     pub fn step(
         &mut self,
         parameters: &mut BTreeMap<String, Parameter>,
-        gradients: &mut Gradients,
+        gradients: Gradients,
+        factor: f64,
         learning_rate: f64,
-    ) -> f64 {
-        let norm = clip_global_norm(gradients, self.settings.max_grad_norm);
+    ) -> Result<()> {
         self.updates += 1;
-        for (name, gradient) in gradients.iter() {
+        for (name, gradient) in gradients {
             let parameter = parameters
-                .get_mut(name)
+                .get_mut(&name)
                 .expect("a gradient belongs to a parameter: this is a bug");
-            let moments = self.moments.entry(name.clone()).or_insert_with(|| Moments {
-                first: vec![0.0; gradient.len()],
-                second: vec![0.0; gradient.len()],
-            });
-            let pass = Pass::new(
-                &self.settings,
-                self.updates,
-                learning_rate,
-                parameter.decays,
-            );
-            pass.run(&mut parameter.values, gradient, moments);
+            let moments = match self.moments.remove(&name) {
+                Some(moments) => moments,
+                None => Moments {
+                    first: gradient.zeros_like()?,
+                    second: gradient.zeros_like()?,
+                },
+            };
+            let decays = parameter.decays;
+            let pass = Pass::new(&self.settings, self.updates, learning_rate, decays, factor);
+            let (value, moments) = pass.run(&parameter.value, &gradient, &moments)?;
+            parameter.value = value;
+            self.moments.insert(name, moments);
         }
-        norm
+        Ok(())
     }
 }
 
-/// The constants of one pass over one tensor.
-struct Pass {
-    keep: f32,
-    first_rate: f32,
-    second_keep: f32,
-    second_rate: f32,
-    step_size: f32,
-    second_correction: f32,
-    epsilon: f32,
-}
-
-impl Pass {
-    fn new(settings: &OptimizerSettings, updates: u64, learning_rate: f64, decays: bool) -> Self {
-        let decay = if decays { settings.weight_decay } else { 0.0 };
-        let power = |beta: f64| beta.powf(updates as f64);
-        Self {
-            keep: (1.0 - learning_rate * decay) as f32,
-            first_rate: (1.0 - settings.adam_beta1) as f32,
-            second_keep: settings.adam_beta2 as f32,
-            second_rate: (1.0 - settings.adam_beta2) as f32,
-            step_size: (learning_rate / (1.0 - power(settings.adam_beta1))) as f32,
-            second_correction: (1.0 - power(settings.adam_beta2)).sqrt() as f32,
-            epsilon: settings.adam_epsilon as f32,
-        }
-    }
-
-    fn run(&self, values: &mut [f32], gradient: &[f32], moments: &mut Moments) {
-        let state = moments.first.iter_mut().zip(&mut moments.second);
-        for ((value, &g), (first, second)) in values.iter_mut().zip(gradient).zip(state) {
-            *first += self.first_rate * (g - *first);
-            *second = self.second_keep * *second + self.second_rate * g * g;
-            let denominator = second.sqrt() / self.second_correction + self.epsilon;
-            *value = self.keep * *value - self.step_size * (*first / denominator);
-        }
-    }
-}
-
-/// Scales `gradients` so that their global norm is at most `max_norm` (0: leaves them) and returns the norm before.
+/// The norm of all tensors together. It is not finite where one of their values is not. From another device than the CPU
+/// one scalar comes.
 ///
-/// As `torch.nn.utils.clip_grad_norm_`: the factor is `max_norm / (norm + 1e-6)`, capped at 1.
-pub fn clip_global_norm(gradients: &mut Gradients, max_norm: f64) -> f64 {
-    let square = |values: &Vec<f32>| values.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>();
-    let norm = gradients.values().map(square).sum::<f64>().sqrt();
-    let factor = (max_norm / (norm + 1e-6)).min(1.0) as f32;
-    if max_norm > 0.0 && factor < 1.0 {
-        gradients.values_mut().flatten().for_each(|g| *g *= factor);
+/// # Errors
+/// Only what the tensor library raises.
+pub fn global_norm(tensors: &Gradients) -> Result<f64> {
+    let mut host = 0.0;
+    let mut device = Vec::new();
+    for tensor in tensors.values() {
+        let squares = |[values]: [&[f32]; 1]| {
+            let squares = values.iter().map(|&value| f64::from(value).powi(2));
+            squares.sum::<f64>()
+        };
+        match on_slices([tensor], squares)? {
+            Some(squares) => host += squares,
+            None => device.push(tensor.sqr()?.sum_all()?),
+        }
     }
-    norm
+    if !device.is_empty() {
+        let sum = Tensor::stack(&device, 0)?.sum_all()?;
+        host += sum.to_dtype(DType::F64)?.to_scalar::<f64>()?;
+    }
+    Ok(host.sqrt())
+}
+
+/// What gradients of this global norm are scaled by, so that it is at most `max_norm` (0: 1).
+///
+/// As `torch.nn.utils.clip_grad_norm_`: `max_norm / (norm + 1e-6)`, capped at 1.
+#[must_use]
+pub fn clip_factor(norm: f64, max_norm: f64) -> f64 {
+    match max_norm > 0.0 {
+        true => (max_norm / (norm + 1e-6)).min(1.0),
+        false => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Values between -1 and 1, another row of them for each seed.
+    fn tensor(dtype: DType, seed: usize) -> Tensor {
+        let value = |at: usize| ((seed * 977 + at * at * 13 + at) as f64).sin();
+        let values: Vec<f64> = (0..3 * 700).map(value).collect();
+        let tensor = Tensor::from_vec(values, (3, 700), &Device::Cpu).unwrap();
+        tensor.to_dtype(dtype).unwrap()
+    }
+
+    #[test]
+    fn a_norm_is_the_same_by_slices_and_by_operations_and_shows_what_is_not_finite() {
+        let of = |dtype| {
+            BTreeMap::from(
+                [("a", 1), ("b", 2)].map(|(name, seed)| (name.to_owned(), tensor(dtype, seed))),
+            )
+        };
+        let norms = [DType::F32, DType::F64].map(|dtype| global_norm(&of(dtype)).unwrap());
+        assert!((norms[0] - norms[1]).abs() < 1e-5, "{norms:?}");
+        for dtype in [DType::F32, DType::F64] {
+            for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let mut tensors = of(dtype);
+                let odd = Tensor::new(&[odd], &Device::Cpu)
+                    .unwrap()
+                    .to_dtype(dtype)
+                    .unwrap();
+                tensors.insert("odd".to_owned(), odd);
+                assert!(!global_norm(&tensors).unwrap().is_finite());
+            }
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
     driver::{Ending, Event, Shared, now},
     error::{LearnerError, Result},
     metrics,
+    ranks::Ranks,
     trainer::{StepGroups, Trainer},
     weights::Snapshot,
 };
@@ -28,6 +29,10 @@ impl Run {
     /// Makes all steps that are left, or those before a stop, and returns how many were made in all.
     pub(crate) fn all_steps(&mut self) -> Result<u64> {
         let steps = self.shared.config.steps;
+        if let Some(others) = self.shared.lobby.wait()? {
+            let (config, model) = (&self.shared.config, &self.shared.model);
+            self.trainer.ranks = Ranks::lead(others, config, model, &self.trainer.network)?;
+        }
         // A run is opened at a checkpoint, its base if it is new.
         let mut saved = Some(self.shared.intake.version());
         while self.shared.intake.version() < steps {
@@ -51,6 +56,7 @@ impl Run {
             self.checkpoint()?;
         }
         if step >= steps {
+            self.trainer.ranks.finish();
             // Not before the checkpoint: a learner that dies here needs its actors again.
             self.shared.end(Ending::Finished);
         }
@@ -70,6 +76,7 @@ impl Run {
         let waited = now();
         let version = self.shared.intake.version() + 1;
         some_scored(version, &groups)?;
+        self.trainer.ranks.hand_out(&groups, version - 1)?;
         let mut figures = self.trainer.step(&groups, version - 1)?;
         self.publish(version)?;
         self.shared.intake.advance(&batch);

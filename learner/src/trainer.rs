@@ -1,7 +1,8 @@
 //! One GRPO step: groups in, new weights and metrics out.
 //!
 //! Invariant: the result is a function of the groups (in index order), the settings and the trainer's state. A row of the
-//! loss is a segment: a trajectory whose old tool results gave way has several, each with the trajectory's advantage.
+//! loss is a segment: a trajectory whose old tool results gave way has several, each with the trajectory's advantage. Where
+//! there are several ranks, each cuts the same micro-batches and computes its share of them.
 
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ use policy::{Decoder, Model, Use, Weights};
 
 use crate::{
     advantage::{Advantages, advantages},
-    batch::{MicroBatch, Prefixes, Sample, micro_batches},
+    batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
     group::Group,
     loss::{LossInput, LossStats, SamplerCorrection, SamplingStats, Scale, loss, sampling_stats},
     metrics::{self, Metrics},
     network::{Coefficients, Network, Pass, Scores, scores},
+    ranks::{Figures, Ranks},
 };
 
 /// The policy being trained and what a step needs beside the groups.
@@ -23,6 +25,8 @@ pub struct Trainer {
     config: LearnerConfig,
     /// The policy being trained.
     pub network: Network,
+    /// Who trains with it; by default nobody.
+    pub ranks: Ranks,
     /// Tokens seen so far, prompts and tool results included.
     pub tokens_seen: u64,
     reference: Option<Decoder>,
@@ -44,12 +48,17 @@ struct Rows {
     advantages: Vec<Vec<f64>>,
 }
 
-/// What one pass over one micro-batch leaves behind.
-struct Trace {
-    loss: f64,
-    stats: LossStats,
-    sampling: SamplingStats,
-    logprobs: Vec<f64>,
+/// The part of a step that this rank computes.
+struct Share {
+    micro_batches: Vec<MicroBatch>,
+    /// The number of each among all of the step.
+    numbers: Vec<usize>,
+    /// Loss tokens of all micro-batches of the step.
+    tokens: f64,
+    /// The reference's log-probs of each of its micro-batches.
+    reference: Vec<Option<Vec<f64>>>,
+    /// The policy's before the first update.
+    old: Option<Vec<Vec<f64>>>,
 }
 
 impl Trainer {
@@ -70,6 +79,7 @@ impl Trainer {
         Ok(Self {
             config,
             network,
+            ranks: Ranks::default(),
             tokens_seen: 0,
             reference,
         })
@@ -81,10 +91,12 @@ impl Trainer {
         self.network.weights()
     }
 
-    /// Trains on one batch at version `version` and returns the step's metrics. Without kept groups the weights stay.
+    /// Trains on one batch at version `version` and returns the step's metrics. Without kept groups the weights stay. Every
+    /// rank calls it with the same groups; the metrics are rank 0's.
     ///
     /// # Errors
-    /// A pass failed or training diverged; the weights are then as before the failing update.
+    /// A pass failed or training diverged; the weights are then as before the failing update. Another rank is gone, or holds
+    /// other weights.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         let advantages = group_advantages(&groups.kept, &self.config);
         let rows = Rows::new(
@@ -96,26 +108,36 @@ impl Trainer {
             true => Prefixes::Shared,
             false => Prefixes::Repeated,
         };
-        let micro_batches = micro_batches(&rows.samples, self.config.micro_batch_tokens, prefixes);
+        let workers = self.ranks.count().max(LEAST_WORKERS);
+        let budget = self.config.micro_batch_tokens;
+        let all = micro_batches_for(workers, &rows.samples, budget, prefixes);
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
         self.tokens_seen += metrics::tokens(groups);
         metrics.insert("num_tokens".to_owned(), self.tokens_seen as f64);
-        if micro_batches.is_empty() {
+        if all.is_empty() {
             return Ok(metrics);
         }
-        let reference = self.reference_logprobs(&micro_batches)?;
-        let mut old: Option<Vec<Vec<f64>>> = None;
+        let mut share = self.share(all)?;
         for _ in 0..self.config.num_iterations {
-            let traces = self.iterate(
-                &rows,
-                &micro_batches,
-                &reference,
-                old.as_deref(),
-                &mut metrics,
-            )?;
-            old.get_or_insert_with(|| traces.into_iter().map(|trace| trace.logprobs).collect());
+            self.iterate(&rows, &mut share, &mut metrics)?;
         }
+        self.ranks.agree(&self.network, version + 1)?;
         Ok(metrics)
+    }
+
+    fn share(&self, all: Vec<MicroBatch>) -> Result<Share> {
+        let tokens: usize = all.iter().map(|micro| micro.targets.len()).sum();
+        let numbers = self.ranks.share(&all);
+        let numbered = all.into_iter().enumerate();
+        let own = numbered.filter(|(number, _)| numbers.contains(number));
+        let micro_batches: Vec<MicroBatch> = own.map(|(_, micro)| micro).collect();
+        Ok(Share {
+            reference: self.reference_logprobs(&micro_batches)?,
+            micro_batches,
+            numbers,
+            tokens: tokens as f64,
+            old: None,
+        })
     }
 
     fn pass(&self) -> Pass {
@@ -140,54 +162,41 @@ impl Trainer {
         }
     }
 
-    /// One optimiser update over the whole batch. `old`: the learner's log-probs of the first iteration.
-    fn iterate(
-        &mut self,
-        rows: &Rows,
-        micro_batches: &[MicroBatch],
-        reference: &[Option<Vec<f64>>],
-        old: Option<&[Vec<f64>]>,
-        metrics: &mut Metrics,
-    ) -> Result<Vec<Trace>> {
-        let tokens: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
+    /// One optimiser update over the whole batch.
+    fn iterate(&mut self, rows: &Rows, share: &mut Share, metrics: &mut Metrics) -> Result<()> {
         let divisor = self.config.loss.divisor(
             rows.samples.len() as f64,
-            tokens as f64,
+            share.tokens,
             self.config.dr_grpo_length().into(),
         );
         let (gradients, traces) =
             self.network
-                .gradients(micro_batches, self.pass(), |number, micro, scores| {
-                    let entropy_share = micro.targets.len() as f64 / tokens as f64;
+                .gradients(&share.micro_batches, self.pass(), |place, micro, scores| {
                     let scale = Scale {
                         divisor,
-                        entropy_share,
+                        entropy_share: micro.targets.len() as f64 / share.tokens,
                     };
-                    let old = old.map(|all| all[number].as_slice());
-                    trace(
-                        &self.config,
-                        rows,
-                        micro,
-                        scores,
-                        old,
-                        reference[number].as_deref(),
-                        scale,
-                    )
+                    let (coefficients, figures) =
+                        trace(&self.config, rows, share, place, scores, scale);
+                    (coefficients, (figures, scores.logprobs.clone()))
                 })?;
+        let (figures, logprobs): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
+        let parameters = self.network.parameters();
+        let (gradients, figures) = self.ranks.reduce(parameters, gradients, figures)?;
         let learning_rate = self.learning_rate();
         let norm = self.network.update(gradients, learning_rate)?;
-        if old.is_none() {
-            metrics
-                .extend(merged(traces.iter().map(|t| &t.sampling), SamplingStats::merge).metrics());
+        if share.old.is_none() {
+            share.old = Some(logprobs);
+            let sampling = figures.iter().map(|figures| &figures.sampling);
+            metrics.extend(merged(sampling, SamplingStats::merge).metrics());
         }
-        metrics.extend(merged(traces.iter().map(|t| &t.stats), LossStats::merge).metrics());
-        metrics.insert(
-            "loss".to_owned(),
-            traces.iter().map(|trace| trace.loss).sum(),
-        );
+        let stats = figures.iter().map(|figures| &figures.stats);
+        metrics.extend(merged(stats, LossStats::merge).metrics());
+        let loss = figures.iter().map(|figures| figures.loss).sum();
+        metrics.insert("loss".to_owned(), loss);
         metrics.insert("grad_norm".to_owned(), norm);
         metrics.insert("learning_rate".to_owned(), learning_rate);
-        Ok(traces)
+        Ok(())
     }
 
     /// The rate of the next update.
@@ -201,17 +210,18 @@ impl Trainer {
     }
 }
 
-/// Loss and derivatives of one micro-batch.
+/// Derivatives and figures of the micro-batch at `place` of the share.
 fn trace(
     config: &LearnerConfig,
     rows: &Rows,
-    micro: &MicroBatch,
+    share: &Share,
+    place: usize,
     scores: &Scores,
-    learner: Option<&[f64]>,
-    reference: Option<&[f64]>,
     scale: Scale,
-) -> (Coefficients, Trace) {
+) -> (Coefficients, Figures) {
+    let micro = &share.micro_batches[place];
     let recorded = micro.gather(&rows.sampler);
+    let learner = share.old.as_ref().map(|old| old[place].as_slice());
     let (old, sampler) = match config.ratio_against {
         RatioAgainst::Sampler => (Some(recorded.as_slice()), None),
         RatioAgainst::Learner => (learner, Some(recorded.as_slice())),
@@ -221,25 +231,22 @@ fn trace(
         logprobs: &scores.logprobs,
         old,
         sampler,
-        reference,
+        reference: share.reference[place].as_deref(),
         entropies: &scores.entropies,
         advantages: &micro.gather(&rows.advantages),
     };
     let output = loss(&input, &config.loss, scale);
-    let sampling = sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss);
-    let trace = Trace {
+    let figures = Figures {
+        micro_batch: share.numbers[place] as u64,
         loss: output.loss,
         stats: output.stats,
-        sampling,
-        logprobs: scores.logprobs.clone(),
+        sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
     };
-    (
-        Coefficients {
-            d_logprobs: output.d_logprobs,
-            d_entropies: output.d_entropies,
-        },
-        trace,
-    )
+    let coefficients = Coefficients {
+        d_logprobs: output.d_logprobs,
+        d_entropies: output.d_entropies,
+    };
+    (coefficients, figures)
 }
 
 /// Advantages of all trajectories of the kept groups, in order.

@@ -31,3 +31,5 @@ pub mod v1 {
 pub type EnvClient = v1::env_client::EnvClient<Transport>;
 /// A client of the `Learner` service over any transport.
 pub type LearnerClient = v1::learner_client::LearnerClient<Transport>;
+/// A client of the `Ranks` service over any transport.
+pub type RanksClient = v1::ranks_client::RanksClient<Transport>;

@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod endings;
 mod program;
+mod ranks;
 mod reproducible;
 mod roles;
 mod threads;

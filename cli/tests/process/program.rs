@@ -4,6 +4,7 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    thread::{self, JoinHandle},
 };
 
 /// The workspace's root, where the project's own data is built.
@@ -36,6 +37,12 @@ pub(crate) fn serve(args: &[&str]) -> (Running, String) {
 
 /// The same of a command.
 pub(crate) fn serve_with(command: &mut Command) -> (Running, String) {
+    let (running, address, _) = serve_and_hear(command);
+    (running, address)
+}
+
+/// The same, with what the role says from then on to its end.
+pub(crate) fn serve_and_hear(command: &mut Command) -> (Running, String, JoinHandle<String>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address = loop {
@@ -48,6 +55,6 @@ pub(crate) fn serve_with(command: &mut Command) -> (Running, String) {
         }
     };
     // The pipe must not fill up.
-    std::thread::spawn(move || lines.for_each(drop));
-    (Running(child), address)
+    let said = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
+    (Running(child), address, said)
 }

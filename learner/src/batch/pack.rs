@@ -8,8 +8,8 @@ pub(super) const LEAST_TOKENS: usize = 512;
 /// Spreads items evenly over few bins; items of length 0 are left out, and one longer than the budget has a bin to itself.
 ///
 /// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order. Their number
-/// is even where they hold [`LEAST_TOKENS`] each, so that two workers finish together.
-pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
+/// is a multiple of `workers`, so that these finish together, or as near to it as they hold [`LEAST_TOKENS`] each.
+pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
         .collect();
@@ -18,12 +18,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let (long, short) = order.split_at(fits);
     let total: usize = short.iter().map(|&item| lengths[item]).sum();
     let fewest = total.div_ceil(budget.max(1));
-    let even = fewest.next_multiple_of(2).min(short.len());
-    let least = if total >= even * LEAST_TOKENS {
-        even
-    } else {
-        fewest
-    };
+    let even = fewest.next_multiple_of(workers).min(short.len());
+    let least = even.min(total / LEAST_TOKENS).max(fewest);
     // Of items above half of the budget each needs a bin.
     let large = short.partition_point(|&item| 2 * lengths[item] > budget);
     let mut bins = (least.max(large)..=short.len())
@@ -34,6 +30,16 @@ pub(super) fn pack(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     bins.iter_mut().for_each(|items| items.sort_unstable());
     bins.sort_unstable();
     bins
+}
+
+/// The items over exactly `count` bins, of which some may be empty, with about the same length in each; the first bin is not
+/// empty if there are items of some length.
+pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&item| Reverse(lengths[item]));
+    let mut shares = spread(&order, lengths, usize::MAX, count).unwrap_or_default();
+    shares.iter_mut().for_each(|items| items.sort_unstable());
+    shares
 }
 
 /// The items over `count` bins; none where one of them would exceed the budget.
@@ -70,7 +76,7 @@ mod tests {
                 (proptest::collection::vec(0..budget.min(400), 0..60), Just(budget))
             }),
         ) {
-            let bins = pack(&lengths, budget);
+            let bins = pack(&lengths, budget, 2);
             let mut seen: Vec<usize> = bins.iter().flatten().copied().collect();
             seen.sort_unstable();
             let all: Vec<usize> = (0..lengths.len()).filter(|&i| lengths[i] > 0).collect();
@@ -84,19 +90,41 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn shares_hold_every_item_once_and_differ_by_no_more_than_the_longest(
+            lengths in proptest::collection::vec(1_usize..500, 0..40),
+            count in 1_usize..9,
+        ) {
+            let shares = shares(&lengths, count);
+            prop_assert_eq!(shares.len(), count);
+            let mut seen = shares.concat();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
+            let totals = shares.iter().map(|share| share.iter().map(|&i| lengths[i]).sum::<usize>());
+            let (least, most) = totals.fold((usize::MAX, 0), |(a, b), total| (a.min(total), b.max(total)));
+            prop_assert!(most - least <= lengths.iter().copied().max().unwrap_or(0));
+            prop_assert!(shares.iter().all(|share| share.is_sorted()));
+        }
+    }
+
     #[test]
     fn bins_are_filled_evenly() {
-        let sizes: Vec<usize> = pack(&[10; 8], 32).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [3, 3, 2]);
-        let sizes: Vec<usize> = pack(&[160; 32], 2048).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [8; 4]);
-        let sizes: Vec<usize> = pack(&[160; 7], 2048).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [4, 3]);
+        let sizes = |lengths: &[usize], budget, workers| -> Vec<usize> {
+            let bins = pack(lengths, budget, workers);
+            bins.iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(&[10; 8], 32, 2), [3, 3, 2]);
+        assert_eq!(sizes(&[160; 32], 2048, 2), [8; 4]);
+        assert_eq!(sizes(&[160; 7], 2048, 2), [4, 3]);
+        assert_eq!(sizes(&[160; 32], 4096, 2), [16; 2]);
+        assert_eq!(sizes(&[160; 32], 4096, 4), [8; 4]);
+        assert_eq!(sizes(&[160; 32], 4096, 16).len(), 10, "512 tokens each");
     }
 
     #[test]
     fn a_sample_beyond_the_budget_stands_alone() {
-        assert_eq!(pack(&[30, 5, 5], 10), vec![vec![0], vec![1, 2]]);
-        assert_eq!(pack(&[], 10), Vec::<Vec<usize>>::new());
+        assert_eq!(pack(&[30, 5, 5], 10, 2), vec![vec![0], vec![1, 2]]);
+        assert_eq!(pack(&[], 10, 2), Vec::<Vec<usize>>::new());
     }
 }

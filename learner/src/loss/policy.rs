@@ -5,7 +5,8 @@
 use std::ops::Range;
 
 use super::{
-    ClipStats, LossInput, LossSettings, LossStats, LossType, RatioLevel, Ratios, SamplerCorrection,
+    CispoStats, ClipStats, LossInput, LossSettings, LossStats, LossType, RatioLevel, Ratios,
+    SamplerCorrection,
 };
 
 /// ln 1e-8 and 20: the bounds of VESPO's log weight.
@@ -166,15 +167,15 @@ fn clip_stats(input: &LossInput<'_>, settings: &LossSettings, ratios: &Ratios) -
     stats
 }
 
-fn cispo_share(input: &LossInput<'_>, settings: &LossSettings, ratios: &Ratios) -> (f64, f64) {
+fn cispo_share(input: &LossInput<'_>, settings: &LossSettings, ratios: &Ratios) -> CispoStats {
     let capped = |t: &usize| ratios.values[*t] > settings.high() && input.advantages[*t] > 0.0;
-    input.row_ranges().fold((0.0, 0.0), |(hits, all), row| {
+    let mut stats = CispoStats::default();
+    for row in input.row_ranges() {
         let units = units(&row, settings.ratio_level);
-        (
-            hits + row.take(units as usize).filter(capped).count() as f64,
-            all + units,
-        )
-    })
+        stats.capped += row.take(units as usize).filter(capped).count() as f64;
+        stats.units += units;
+    }
+    stats
 }
 
 /// Tokens at token level; one row at sequence level, even an empty one.

@@ -1,40 +1,65 @@
-//! Sums behind the loss metrics. They merge over micro-batches in order, so that metrics cover the whole batch.
+//! Sums behind the loss metrics. They merge over micro-batches in order, so that metrics cover the whole batch; as messages
+//! they go from rank to rank.
 
 use std::collections::BTreeMap;
 
 /// Shares of clipped units (tokens, or rows at sequence level).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct ClipStats {
     /// Units counted.
+    #[prost(double, tag = "1")]
     pub units: f64,
     /// Units with a ratio below the range and a negative advantage.
+    #[prost(double, tag = "2")]
     pub low: f64,
     /// Units with a ratio above the range and a positive advantage.
+    #[prost(double, tag = "3")]
     pub high: f64,
     /// Smallest share of `low` over rows that have tokens.
+    #[prost(double, optional, tag = "4")]
     pub low_min: Option<f64>,
     /// Largest share of `high` over rows that have tokens.
+    #[prost(double, optional, tag = "5")]
     pub high_max: Option<f64>,
 }
 
+/// Units (tokens, or rows at sequence level) whose ratio CISPO caps.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CispoStats {
+    /// Units capped.
+    #[prost(double, tag = "1")]
+    pub capped: f64,
+    /// Units counted.
+    #[prost(double, tag = "2")]
+    pub units: f64,
+}
+
 /// Sums over the loss tokens of one or more micro-batches.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct LossStats {
     /// Loss tokens.
+    #[prost(double, tag = "1")]
     pub tokens: f64,
     /// Rows, empty ones included.
+    #[prost(double, tag = "2")]
     pub rows: f64,
     /// Sum of the entropies, in nats.
+    #[prost(double, tag = "3")]
     pub entropy: f64,
     /// Sum of the KL estimates; absent without a reference.
+    #[prost(double, optional, tag = "4")]
     pub kl: Option<f64>,
     /// Of the losses that clip.
+    #[prost(message, optional, tag = "5")]
     pub clip: Option<ClipStats>,
-    /// Units capped by CISPO, and units counted.
-    pub cispo: Option<(f64, f64)>,
+    /// Of CISPO.
+    #[prost(message, optional, tag = "6")]
+    pub cispo: Option<CispoStats>,
     /// Sum over rows of VESPO's mean weight.
+    #[prost(double, optional, tag = "7")]
     pub vespo_phi: Option<f64>,
     /// Loss without the entropy bonus; absent without one.
+    #[prost(double, optional, tag = "8")]
     pub policy_loss: Option<f64>,
 }
 
@@ -53,9 +78,10 @@ impl LossStats {
         add(&mut self.kl, other.kl);
         add(&mut self.vespo_phi, other.vespo_phi);
         add(&mut self.policy_loss, other.policy_loss);
-        if let Some((capped, units)) = other.cispo {
-            let own = self.cispo.get_or_insert((0.0, 0.0));
-            *own = (own.0 + capped, own.1 + units);
+        if let Some(cispo) = &other.cispo {
+            let own = self.cispo.get_or_insert_default();
+            own.capped += cispo.capped;
+            own.units += cispo.units;
         }
         if let Some(clip) = &other.clip {
             self.clip.get_or_insert_default().merge(clip);
@@ -75,7 +101,9 @@ impl LossStats {
         put("kl", self.kl.map(|kl| kl / self.tokens.max(1.0)));
         put(
             "cispo_clip_ratio",
-            self.cispo.map(|(capped, units)| capped / units.max(1.0)),
+            self.cispo
+                .as_ref()
+                .map(|cispo| cispo.capped / cispo.units.max(1.0)),
         );
         put(
             "vespo/phi_seq_mean",
@@ -121,14 +149,21 @@ impl ClipStats {
 }
 
 /// How far the learner's log-probs are from the sampler's, and what the correction made of it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct SamplingStats {
+    #[prost(double, tag = "1")]
     tokens: f64,
+    #[prost(double, tag = "2")]
     difference_sum: f64,
+    #[prost(double, tag = "3")]
     difference_max: f64,
+    #[prost(double, tag = "4")]
     ratios: f64,
+    #[prost(double, tag = "5")]
     ratio_sum: f64,
+    #[prost(double, optional, tag = "6")]
     ratio_min: Option<f64>,
+    #[prost(double, optional, tag = "7")]
     ratio_max: Option<f64>,
 }
 

@@ -3,6 +3,7 @@
 use learner::{
     LearnerConfig,
     loss::{LossSettings, LossType},
+    ranks::{RankSettings, ReduceBy},
     schedule::ScheduleKind,
 };
 use serde_json::json;
@@ -82,10 +83,12 @@ fn unknown_fields_are_named() {
 #[test]
 fn what_cannot_be_used_is_named_with_its_remedy() {
     type Change = fn(&mut LearnerConfig);
-    let table: [(Change, &str); 24] = [
+    let table: [(Change, &str); 26] = [
         (|c| c.steps = 0, "steps"),
         (|c| c.groups_per_step = 0, "groups_per_step"),
         (|c| c.group_size = 1, "group_size"),
+        (|c| c.ranks.count = 0, "ranks.count"),
+        (|c| c.ranks.timeout_seconds = 0, "ranks.timeout_seconds"),
         (|c| c.max_groups_per_step = 3, "max_groups_per_step"),
         (|c| c.threads = 0, "threads"),
         (|c| c.micro_batch_tokens = 100, "micro_batch_tokens"),
@@ -143,6 +146,16 @@ fn what_cannot_be_used_is_named_with_its_remedy() {
     }
 }
 
+/// Who asks for NCCL is told where the program is built without it.
+#[test]
+#[cfg(not(feature = "nccl"))]
+fn nccl_is_refused_where_it_is_not_built_in() {
+    let mut config = LearnerConfig::default();
+    config.ranks.reduce = ReduceBy::Nccl;
+    let fault = config.validate().unwrap_err().to_string();
+    assert!(fault.contains("ranks.reduce: is nccl"), "{fault}");
+}
+
 #[test]
 fn the_fingerprint_follows_what_shapes_the_weights() {
     let base = LearnerConfig::default();
@@ -183,4 +196,19 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
         .fingerprint(),
         base.fingerprint()
     );
+    let ranks = |count, timeout_seconds| {
+        let ranks = RankSettings {
+            count,
+            timeout_seconds,
+            ..RankSettings::default()
+        };
+        LearnerConfig {
+            ranks,
+            ..base.clone()
+        }
+        .fingerprint()
+    };
+    assert_ne!(ranks(2, 9), base.fingerprint(), "ranks order the sums");
+    assert_eq!(ranks(2, 9), ranks(2, 99));
+    assert_eq!(ranks(1, 9), base.fingerprint());
 }

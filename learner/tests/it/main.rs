@@ -9,6 +9,7 @@ mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
 mod prefixes;
+mod ranks;
 mod run;
 mod scheduler;
 mod service;

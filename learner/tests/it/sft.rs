@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use candle_core::{Device, Tensor};
+
 use crate::common::small_model;
 use learner::{
     batch::{Prefixes, Sample, micro_batches},
@@ -213,24 +215,22 @@ fn gradients_equal_finite_differences() {
         };
         let step = 2e-3_f32;
         let moved = |sign: f32| {
-            let values = parameter.values.iter().enumerate();
-            let values = values
-                .map(|(at, value)| value + sign * step * direction(at))
-                .collect();
+            let count = parameter.value.elem_count();
+            let moves: Vec<f32> = (0..count).map(|at| sign * step * direction(at)).collect();
+            let moves = Tensor::from_vec(moves, parameter.value.shape(), &Device::Cpu).unwrap();
+            let moved = (&parameter.value + moves).unwrap();
             let mut all = start.clone();
-            all.insert(
-                name.clone(),
-                Parameter::new(parameter.shape.clone(), values),
-            );
+            all.insert(name.clone(), Parameter::new(&moved).unwrap());
             all
         };
         network.set_parameters(moved(1.0)).unwrap();
         let above = value(&network);
         network.set_parameters(moved(-1.0)).unwrap();
         let numeric = (above - value(&network)) / (2.0 * f64::from(step));
-        let products = gradients[name].iter().enumerate();
+        let gradient = gradients[name].flatten_all().unwrap();
+        let products = gradient.to_vec1::<f32>().unwrap().into_iter().enumerate();
         let analytic: f64 = products
-            .map(|(at, g)| f64::from(*g) * f64::from(direction(at)))
+            .map(|(at, g)| f64::from(g) * f64::from(direction(at)))
             .sum();
         let bound = 0.03 * analytic.abs().max(numeric.abs()).max(0.05);
         assert!(
@@ -265,7 +265,7 @@ fn weights_after_a_diverged_update_are_those_before_it() {
     let gradients = network
         .parameters()
         .iter()
-        .map(|(name, parameter)| (name.clone(), vec![1.0; parameter.values.len()]))
+        .map(|(name, parameter)| (name.clone(), parameter.value.ones_like().unwrap()))
         .collect();
     network.update(gradients, 1e39).unwrap_err();
     assert_eq!(network.weights().to_bytes().unwrap(), before);

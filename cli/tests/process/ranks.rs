@@ -1,0 +1,130 @@
+//! A run of two ranks as processes, one of them killed in the middle.
+
+use std::{
+    fs,
+    io::Read as _,
+    path::Path,
+    process::Stdio,
+    thread::{JoinHandle, sleep},
+    time::Duration,
+};
+
+use crate::program::{Running, serve, serve_and_hear, sqlenv};
+
+const SETTINGS: [&str; 8] = [
+    "--preset",
+    "smoke",
+    "--set",
+    "learner.steps=6",
+    "--set",
+    "learner.ranks.count=2",
+    "--set",
+    "learner.ranks.timeout_seconds=20",
+];
+
+/// That of the settings.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A learner, its rank and its actor.
+struct Run {
+    learner: Running,
+    rank: Running,
+    _actor: Running,
+    address: String,
+    learner_says: JoinHandle<String>,
+}
+
+fn start(env: &str, run_dir: &Path) -> Run {
+    let run_dir = run_dir.to_str().unwrap();
+    let listen = ["learner", "--listen", "127.0.0.1:0", "--env", env];
+    let mut learner = sqlenv(&listen);
+    learner.args(["--run-dir", run_dir]).args(SETTINGS);
+    let (learner, address, learner_says) = serve_and_hear(&mut learner);
+    let rank = ["rank", "--leader", &address, "--patience-seconds", "2"];
+    let rank = sqlenv(&rank).stderr(Stdio::piped()).spawn().unwrap();
+    let actor = ["actor", "--env", env, "--learner", &address, "--id", "a"];
+    let actor = sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap();
+    Run {
+        learner,
+        rank: Running(rank),
+        _actor: Running(actor),
+        address,
+        learner_says,
+    }
+}
+
+/// The exit code of a process that ends in time.
+fn ended_within(limit: Duration, process: &mut Running) -> Option<i32> {
+    let pause = Duration::from_millis(10);
+    for _ in 0..limit.as_millis() / pause.as_millis() {
+        if let Some(status) = process.0.try_wait().unwrap() {
+            return status.code();
+        }
+        sleep(pause);
+    }
+    panic!("it still runs after {limit:?}");
+}
+
+fn steps(run_dir: &Path) -> usize {
+    fs::read_to_string(run_dir.join("metrics.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+fn weights(run_dir: &Path) -> Vec<u8> {
+    fs::read(run_dir.join("checkpoints/step_6/trainer.safetensors")).unwrap()
+}
+
+/// Rank 1 is killed (SIGKILL): the learner ends with an error, and the whole, started again, ends as if nothing had been. A
+/// rank that loses its learner looks for it and gives up.
+#[test]
+fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let whole = dir.path().join("whole");
+    let mut run = start(&env, &whole);
+    assert!(run.learner.0.wait().unwrap().success());
+    assert!(
+        run.rank.0.wait().unwrap().success(),
+        "the rank hears of the end"
+    );
+    assert_eq!(steps(&whole), 6);
+
+    let broken = dir.path().join("broken");
+    let mut run = start(&env, &broken);
+    while steps(&broken) < 2 {
+        assert!(run.learner.0.try_wait().unwrap().is_none(), "ended early");
+        sleep(Duration::from_millis(10));
+    }
+    run.rank.0.kill().unwrap();
+    assert_eq!(ended_within(TIMEOUT, &mut run.learner), Some(1));
+    let said = run.learner_says.join().unwrap();
+    assert!(said.contains("rank 1 of the run is gone"), "{said}");
+    drop((run.learner, run.rank));
+
+    let mut run = start(&env, &broken);
+    let begun = steps(&broken);
+    while steps(&broken) == begun && run.learner.0.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(10));
+    }
+    run.learner.0.kill().unwrap();
+    let mut said = String::new();
+    run.rank
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(run.rank.0.wait().unwrap().code(), Some(1));
+    assert!(
+        said.contains(&run.address) && said.contains("the learner"),
+        "{said}"
+    );
+    drop(run);
+
+    let mut run = start(&env, &broken);
+    assert!(run.learner.0.wait().unwrap().success());
+    assert!(
+        weights(&broken) == weights(&whole),
+        "the resumed run differs"
+    );
+}

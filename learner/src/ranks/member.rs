@@ -1,0 +1,159 @@
+//! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
+//!
+//! Invariant: a rank keeps nothing. One that loses the learner joins it anew, from the state that it has then, and gives up
+//! where it stays away.
+
+use std::{
+    str::FromStr as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use candle_core::{DType, Device};
+use policy::{Model, Weights};
+use proto::{
+    RanksClient,
+    v1::{RankHello, TrainRequest, train_request, train_response},
+};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::{
+    BASE, Place, Ranks, STATE,
+    link::{DEPTH, ToLeader},
+    lobby::VERSION,
+    nccl::{self, Nccl},
+};
+use crate::{
+    config::LearnerConfig,
+    driver::now,
+    error::{LearnerError, Result},
+    group::GroupRules,
+    grpc::MAX_SUBMIT_BYTES,
+    trainer::Trainer,
+};
+
+/// Between two attempts to join.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a rank brings itself.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Computes here.
+    pub device: Device,
+    /// As the learner's setting.
+    pub threads: usize,
+    /// How long it looks for a learner that is away.
+    pub patience: Duration,
+}
+
+/// Takes part in the learner's run to its end.
+///
+/// # Errors
+/// The learner refuses this rank, or stays away for as long as the rank's patience; the rank cannot compute its share.
+pub async fn join(client: RanksClient, member: Member) -> Result<()> {
+    let client = client.max_decoding_message_size(MAX_SUBMIT_BYTES);
+    let mut last_there = now();
+    loop {
+        let fault = match attempt(client.clone(), &member, &mut last_there).await {
+            Err(fault @ LearnerError::LeaderAway { .. }) => fault,
+            ended => return ended,
+        };
+        if now() - last_there >= member.patience {
+            return Err(fault);
+        }
+        tracing::warn!(%fault, "looking for the learner again");
+        sleep(PAUSE).await;
+    }
+}
+
+/// Takes part as long as the learner is there, which `last_there` tells when it is not.
+async fn attempt(mut client: RanksClient, member: &Member, last_there: &mut Instant) -> Result<()> {
+    let (sender, outgoing) = mpsc::channel(DEPTH);
+    let version = VERSION.to_owned();
+    let part = Some(train_request::Part::Hello(RankHello { version }));
+    // The receiver is right here.
+    let _ = sender.send(TrainRequest { part }).await;
+    let answer = client.train(ReceiverStream::new(outgoing)).await;
+    let incoming = answer.map_err(|status| refused(&status))?.into_inner();
+    tracing::info!("joined");
+    let leader = ToLeader::new(sender, Box::pin(incoming), Handle::current());
+    let (done, ended) = oneshot::channel();
+    let member = member.clone();
+    // Nobody listens any more if the caller gave up.
+    let body = move || done.send(train(leader, &member)).ok();
+    let spawned = thread::Builder::new().name("rank".to_owned()).spawn(body);
+    spawned.map_err(|_| LearnerError::Thread("rank"))?;
+    let ended = ended.await;
+    *last_there = now();
+    ended.unwrap_or(Err(LearnerError::Thread("rank")))
+}
+
+/// A rank that does not belong is told so for good; others may come later.
+fn refused(status: &Status) -> LearnerError {
+    let problem = format!("does not let this rank in: {}", status.message());
+    match status.code() {
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            LearnerError::Leader { problem }
+        }
+        _ => LearnerError::LeaderAway { problem },
+    }
+}
+
+/// Makes all steps of the run with the learner.
+fn train(mut leader: ToLeader, member: &Member) -> Result<()> {
+    let train_response::Part::Welcome(welcome) = leader.hear()? else {
+        return Err(leader.unexpected("a welcome"));
+    };
+    let settings: LearnerConfig = serde_json::from_str(&welcome.settings)
+        .map_err(|fault| leader.fault(format!("sent settings that cannot be read: {fault}")))?;
+    let dtype = DType::from_str(&welcome.dtype)
+        .map_err(|fault| leader.fault(format!("sent a dtype that cannot be read: {fault}")))?;
+    let config = LearnerConfig {
+        threads: member.threads,
+        ..settings
+    };
+    let weights = Weights::from_bytes(&leader.file(BASE)?, &member.device, dtype)?;
+    let files = welcome.model_files.into_iter();
+    let files = files.map(|file| (file.name, file.content)).collect();
+    let model = Model::from_files(files, weights)?;
+    let rules = GroupRules::new(&config, model.config.vocab_size);
+    let mut trainer = Trainer::new(&config, &model)?;
+    let state = leader.file(STATE)?;
+    trainer.network.restore(&state, welcome.updates)?;
+    drop((model, state));
+    let (rank, count) = (welcome.rank as usize, welcome.ranks as usize);
+    let nccl = match welcome.nccl_id.is_empty() {
+        true => None,
+        false => {
+            let id = nccl::Id::from_bytes(&welcome.nccl_id)?;
+            let timeout = config.ranks.timeout();
+            Some(Nccl::open(&id, &member.device, rank, count, timeout)?)
+        }
+    };
+    let place = Place::Member {
+        rank,
+        count,
+        leader,
+    };
+    trainer.ranks = Ranks { place, nccl };
+    tracing::info!(rank, count, "training");
+    let made = all_steps(&mut trainer, &rules);
+    if let Err(fault) = &made {
+        trainer.ranks.give_up(fault);
+    }
+    made
+}
+
+fn all_steps(trainer: &mut Trainer, rules: &GroupRules) -> Result<()> {
+    while let Some((groups, version)) = trainer.ranks.next_step(rules)? {
+        trainer.step(&groups, version)?;
+        tracing::info!(step = version + 1, "made");
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Sums over ranks by NCCL, from GPU to GPU.
+//!
+//! Invariant: all ranks call the same collectives in the same order, on the stream that computes the gradients. NCCL adds in
+//! an order of its own, which is the same at each run on the same machines. Who waits for a rank that died in the middle of
+//! a collective gives up after the timeout; the process must then end, since the GPU still waits.
+
+use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
+
+use candle_core::{
+    CpuStorage, CudaStorage, Device, InplaceOp1, Layout,
+    cuda_backend::cudarc::nccl::safe::{self, Comm, ReduceOp},
+};
+
+use crate::{
+    driver::now,
+    error::{LearnerError, Result},
+    optimizer::{Gradients, Parameter},
+};
+
+/// Between two looks at a collective that runs.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// A place among the ranks that sum together.
+pub(super) struct Nccl {
+    comm: Comm,
+    timeout: Duration,
+}
+
+// SAFETY: NCCL allows calls on a communicator from any thread, one at a time; `Nccl` is not `Sync`.
+#[expect(unsafe_code, reason = "cudarc leaves it to its users")]
+unsafe impl Send for Nccl {}
+
+/// What ranks find each other by.
+pub(super) struct Id(safe::Id);
+
+impl Id {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self(safe::Id::new().map_err(fault)?))
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let bytes: [u8; 128] = bytes
+            .try_into()
+            .map_err(|_| fault(format!("an id of {} bytes", bytes.len())))?;
+        Ok(Self(safe::Id::uninit(bytes.map(|byte| byte as c_char))))
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        self.0.internal().iter().map(|byte| *byte as u8).collect()
+    }
+}
+
+impl Nccl {
+    pub(super) const IS_BUILT_IN: bool = true;
+
+    /// Waits until all `count` ranks call it with the same id, as long as NCCL itself does.
+    pub(super) fn open(
+        id: &Id,
+        device: &Device,
+        rank: usize,
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let Device::Cuda(device) = device else {
+            return Err(LearnerError::setting(
+                "ranks.reduce",
+                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give grpc",
+            ));
+        };
+        let comm = Comm::from_rank(device.cuda_stream(), rank, count, id.0).map_err(fault)?;
+        Ok(Self { comm, timeout })
+    }
+
+    /// The sum over all ranks; one without gradients takes part with zeros.
+    pub(super) fn all_reduce(
+        &self,
+        parameters: &BTreeMap<String, Parameter>,
+        mut gradients: Gradients,
+    ) -> Result<Gradients> {
+        for (name, parameter) in parameters {
+            let gradient = match gradients.remove(name) {
+                Some(gradient) => gradient.contiguous()?,
+                None => parameter.value.zeros_like()?,
+            };
+            gradient.inplace_op1(self)?;
+            gradients.insert(name.clone(), gradient);
+        }
+        let event = self.comm.stream().record_event(None).map_err(fault)?;
+        let began = now();
+        while !event.try_is_complete().map_err(fault)? {
+            if now() - began >= self.timeout {
+                let seconds = self.timeout.as_secs();
+                return Err(fault(format!(
+                    "a rank left the others waiting for {seconds} s"
+                )));
+            }
+            sleep(LOOK);
+        }
+        Ok(gradients)
+    }
+}
+
+impl InplaceOp1 for Nccl {
+    fn name(&self) -> &'static str {
+        "all-reduce"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        candle_core::bail!("NCCL sums on CUDA devices only")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("NCCL sums contiguous tensors only")
+        };
+        let values = storage.as_cuda_slice_mut::<f32>()?;
+        let summed = self
+            .comm
+            .all_reduce_in_place(&mut values.slice_mut(start..end), &ReduceOp::Sum);
+        summed
+            .map(|_| ())
+            .map_err(|error| candle_core::Error::Msg(format!("NCCL: {error:?}")))
+    }
+}
+
+fn fault(problem: impl std::fmt::Debug) -> LearnerError {
+    LearnerError::Nccl {
+        problem: format!("{problem:?}"),
+    }
+}

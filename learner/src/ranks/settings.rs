@@ -1,0 +1,79 @@
+//! Settings of a run's ranks.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::nccl::Nccl;
+use crate::{
+    bounds::at_least_one,
+    error::{LearnerError, Result},
+};
+
+/// Settings of a run's ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RankSettings {
+    /// Ranks, the learner included. Changes the last bits of a gradient, by the micro-batches and the order of
+    /// their sums.
+    pub count: usize,
+    /// Seconds that rank 0 waits for another rank, to join or to answer, before it gives up.
+    pub timeout_seconds: u32,
+    /// How gradients are summed. NCCL's order of sums is its own.
+    pub reduce: ReduceBy,
+}
+
+impl Default for RankSettings {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            timeout_seconds: 300,
+            reduce: ReduceBy::default(),
+        }
+    }
+}
+
+/// How gradients are summed over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceBy {
+    /// Over gRPC on rank 0, through the memory of the host: works everywhere.
+    #[default]
+    Grpc,
+    /// By NCCL from GPU to GPU; all ranks compute on CUDA devices.
+    Nccl,
+}
+
+impl RankSettings {
+    /// Whether there is but one rank, which sums with nobody.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.count == 1 && self.reduce == ReduceBy::Grpc
+    }
+
+    /// How long rank 0 waits.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds.into())
+    }
+
+    /// What of it shapes the weights.
+    pub(crate) fn shaping(&self) -> Self {
+        Self {
+            timeout_seconds: Self::default().timeout_seconds,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        at_least_one("ranks.count", self.count as u64)?;
+        at_least_one("ranks.timeout_seconds", self.timeout_seconds.into())?;
+        match self.reduce == ReduceBy::Nccl && !Nccl::IS_BUILT_IN {
+            true => Err(LearnerError::setting(
+                "ranks.reduce",
+                "is nccl, which this program is built without; build it with the feature nccl, or give grpc",
+            )),
+            false => Ok(()),
+        }
+    }
+}

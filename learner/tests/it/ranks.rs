@@ -1,0 +1,287 @@
+//! Several ranks: equal to each other bit for bit, equal to one rank within rounding, and loud when one is missing.
+
+use std::{sync::Arc, time::Duration};
+
+use candle_core::{DType, Device};
+use learner::{
+    Learner, LearnerConfig, LearnerError,
+    config::RatioAgainst,
+    group::{Group, GroupRules},
+    metrics::Metrics,
+    ranks::{Member, RankSettings, Ranks, join},
+    trainer::{StepGroups, Trainer},
+};
+use policy::{Model, Weights};
+use proto::{
+    RanksClient, Transport,
+    v1::{GroupClaim, RankHello, SubmitRequest, TrainRequest, train_request::Part},
+};
+use tonic::Code;
+
+use crate::common::{actor, group, open, small_config, small_model};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Clips, has a KL term and makes two updates a step, of which the second depends on the first one's scores.
+fn config() -> LearnerConfig {
+    let mut config = LearnerConfig {
+        num_iterations: 2,
+        ratio_against: RatioAgainst::Learner,
+        ..small_config()
+    };
+    config.loss.kl_coef = 0.05;
+    config.optimizer.max_grad_norm = 0.02;
+    config.optimizer.weight_decay = 0.1;
+    config
+}
+
+fn doubles(model: &Model) -> Model {
+    let convert = |(name, x): (&str, &candle_core::Tensor)| {
+        (name.to_owned(), x.to_dtype(DType::F64).unwrap())
+    };
+    Model {
+        weights: Weights::new(model.weights.iter().map(convert).collect()),
+        ..model.clone()
+    }
+}
+
+/// A step of groups; those of one group make fewer micro-batches than there are ranks.
+fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGroups {
+    let rules = GroupRules::new(config, vocabulary);
+    let count = if step == 1 { 1 } else { 5 };
+    let one = |number: u64| {
+        let claim = GroupClaim {
+            group_index: step * 10 + number,
+            question_id: format!("question-{number}"),
+            group_size: config.group_size as u32,
+            ..GroupClaim::default()
+        };
+        let request = SubmitRequest {
+            group_index: claim.group_index,
+            trajectories: group(&claim, step),
+            ..SubmitRequest::default()
+        };
+        Arc::new(Group::new(request, &rules).unwrap())
+    };
+    StepGroups {
+        kept: (0..count).map(one).collect(),
+        left_out: vec![],
+    }
+}
+
+/// Weights and metrics of each rank after some steps.
+async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
+    let model = doubles(&small_model(1));
+    let config = config();
+    let all = Ranks::in_process(count, TIMEOUT).into_iter().map(|ranks| {
+        let (config, model) = (config.clone(), model.clone());
+        tokio::task::spawn_blocking(move || {
+            let mut trainer = Trainer::new(&config, &model).unwrap();
+            trainer.ranks = ranks;
+            let step = |step| {
+                let groups = step_groups(&config, model.config.vocab_size, step);
+                trainer.step(&groups, step).unwrap()
+            };
+            let metrics = (0..4).map(step).collect();
+            (trainer.weights(), metrics)
+        })
+    });
+    let mut out = Vec::new();
+    for rank in all.collect::<Vec<_>>() {
+        out.push(rank.await.unwrap());
+    }
+    out
+}
+
+fn largest_difference(a: &Weights, b: &Weights) -> f64 {
+    let flat = |(_, tensor): (&str, &candle_core::Tensor)| {
+        let flat = tensor.flatten_all().unwrap();
+        flat.to_vec1::<f64>().unwrap()
+    };
+    let pairs = a.iter().flat_map(flat).zip(b.iter().flat_map(flat));
+    pairs.fold(0.0, |most, (a, b)| most.max((a - b).abs()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_are_equal_and_equal_to_one_within_rounding() {
+    let alone = trained(1).await.remove(0);
+    assert!(
+        alone.1.iter().all(|step| step["grad_norm"] > 0.02),
+        "clipping has nothing to do"
+    );
+    let base = doubles(&small_model(1)).weights;
+    assert!(largest_difference(&alone.0, &base) > 1e-3);
+    for count in [2, 4] {
+        let ranks = trained(count).await;
+        let bytes = ranks[0].0.to_bytes().unwrap();
+        for (rank, (weights, _)) in ranks.iter().enumerate() {
+            assert!(
+                weights.to_bytes().unwrap() == bytes,
+                "rank {rank} of {count}"
+            );
+        }
+        let difference = largest_difference(&ranks[0].0, &alone.0);
+        assert!(difference <= 1e-12, "{count} ranks: {difference:e}");
+        for (step, (found, expected)) in ranks[0].1.iter().zip(&alone.1).enumerate() {
+            assert!(found.keys().eq(expected.keys()));
+            for (name, expected) in expected {
+                let found = found[name];
+                // Before the first update nothing differs.
+                let bound = match step == 0 && name.starts_with("sampling/") {
+                    true => 0.0,
+                    false => 1e-9 * expected.abs().max(1.0),
+                };
+                assert!(
+                    (found - expected).abs() <= bound,
+                    "{name}: {found} != {expected}"
+                );
+            }
+        }
+    }
+}
+
+/// The steps of two ranks of which the second holds the weights of `seed`, or is not there.
+async fn first_step(second: Option<u64>) -> LearnerError {
+    let config = config();
+    let mut ranks = Ranks::in_process(2, TIMEOUT);
+    let member = second.map(|seed| {
+        let mut trainer = Trainer::new(&config, &small_model(seed)).unwrap();
+        trainer.ranks = ranks.remove(1);
+        trainer
+    });
+    let mut leader = Trainer::new(&config, &small_model(1)).unwrap();
+    leader.ranks = ranks.remove(0);
+    drop(ranks);
+    let step = |mut trainer: Trainer| {
+        let groups = step_groups(&config, small_model(1).config.vocab_size, 0);
+        tokio::task::spawn_blocking(move || trainer.step(&groups, 0).map(|_| ()))
+    };
+    let member = member.map(step);
+    let fault = step(leader).await.unwrap().unwrap_err();
+    if let Some(member) = member {
+        member.await.unwrap().unwrap();
+    }
+    fault
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_differs_or_is_gone_ends_the_step() {
+    let fault = first_step(Some(2)).await;
+    assert!(
+        matches!(fault, LearnerError::RankDiffers { rank: 1, step: 1 }),
+        "{fault}"
+    );
+    let fault = first_step(None).await.to_string();
+    assert!(fault.starts_with("rank 1 of the run is gone"), "{fault}");
+}
+
+fn with_ranks(count: usize, timeout_seconds: u32) -> LearnerConfig {
+    LearnerConfig {
+        ranks: RankSettings {
+            count,
+            timeout_seconds,
+            ..RankSettings::default()
+        },
+        ..config()
+    }
+}
+
+fn client(learner: &Learner) -> RanksClient {
+    RanksClient::new(Transport::in_process(learner.rank_service()))
+}
+
+fn member(patience: Duration) -> Member {
+    Member {
+        device: Device::Cpu,
+        threads: 1,
+        patience,
+    }
+}
+
+/// Trains to the end with as many ranks as the run has, over the service.
+async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
+    let members: Vec<_> = (1..count)
+        .map(|_| tokio::spawn(join(client(learner), member(TIMEOUT))))
+        .collect();
+    let actor = tokio::spawn(actor(learner.clone(), "a".to_owned()));
+    let (sender, mut events) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
+    let trained = learner.train(sender, std::future::pending()).await;
+    actor.abort();
+    for member in members {
+        if trained.is_ok() {
+            member.await.unwrap()?;
+        } else {
+            member.abort();
+        }
+    }
+    trained?;
+    Ok(learner.snapshot().body().to_vec())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_join_a_new_run_and_a_resumed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(with_ranks(3, 60), folder.path(), false).unwrap();
+    let expected = train(&learner, 3).await.unwrap();
+    drop(learner);
+    for lost in 3..=4 {
+        let path = folder.path().join(format!("checkpoints/step_{lost}"));
+        std::fs::remove_dir_all(path).unwrap();
+    }
+    let learner = open(with_ranks(3, 60), folder.path(), true).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 2);
+    assert!(train(&learner, 3).await.unwrap() == expected);
+    drop(learner);
+    let fault = open(with_ranks(2, 60), folder.path(), true).err().unwrap();
+    assert!(fault.to_string().contains("other settings"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_does_not_begin_without_all_of_its_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(with_ranks(3, 1), folder.path(), false).unwrap();
+    let fault = train(&learner, 2).await.unwrap_err().to_string();
+    assert!(fault.starts_with("2 of 3 ranks"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_does_not_belong_is_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(with_ranks(2, 60), folder.path(), false).unwrap();
+    let hello = TrainRequest {
+        part: Some(Part::Hello(RankHello {
+            version: "0.0.0".to_owned(),
+        })),
+    };
+    let refused = client(&learner).train(tokio_stream::iter([hello])).await;
+    let status = refused.err().unwrap();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("sqlenv 0.0.0"), "{status}");
+
+    let first = tokio::spawn(join(client(&learner), member(TIMEOUT)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let one_too_many = join(client(&learner), member(Duration::ZERO)).await;
+    let fault = one_too_many.unwrap_err().to_string();
+    assert!(fault.contains("all of its 2 ranks"), "{fault}");
+    first.abort();
+
+    let folder = tempfile::tempdir().unwrap();
+    let alone = open(small_config(), folder.path(), false).unwrap();
+    let fault = join(client(&alone), member(TIMEOUT)).await.unwrap_err();
+    assert!(fault.to_string().contains("learner.ranks.count"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_learner_that_stays_away_is_given_up() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", nobody.local_addr().unwrap());
+    drop(nobody);
+    let client = RanksClient::new(Transport::dial(&address).unwrap());
+    let fault = join(client, member(Duration::from_secs(1))).await;
+    let fault = fault.unwrap_err().to_string();
+    assert!(
+        fault.starts_with("the learner does not let this rank in"),
+        "{fault}"
+    );
+}
