@@ -349,7 +349,7 @@ pub struct LearnerArgs {
 /// Arguments of `sqlenv rank`.
 #[derive(Clone, Debug, Parser)]
 pub struct RankArgs {
-    /// Settings; only `threads` counts, the rest comes from the learner.
+    /// Settings; only `threads` and `device` count, the rest comes from the learner.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// The learner (http://HOST:PORT), which is rank 0.

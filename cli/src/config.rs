@@ -48,7 +48,7 @@ pub struct RunConfig {
     pub seed: u64,
     /// Threads that compute, see [`threads`]; 0: one a core. Changes speed and memory, never results.
     pub threads: usize,
-    /// Which device samples: `auto`, `cpu`, `cuda` or `cuda:N`.
+    /// Which device samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: DeviceChoice,
     /// In which dtype: `auto`, `f32` or `bf16`.
     pub dtype: DTypeChoice,
@@ -315,6 +315,15 @@ impl RunConfig {
         actor.engine.device = self.device;
         actor.engine.dtype = self.dtype;
         actor
+    }
+
+    /// The model where the run computes, for a learner, which trains on the device and in the dtype of its weights.
+    ///
+    /// # Errors
+    /// There is no such device, or it has too little memory.
+    pub fn placed(&self, model: &policy::Model) -> policy::Result<policy::Model> {
+        let device = self.device.open()?;
+        model.to(&device, self.dtype.on(&device))
     }
 
     /// The learner's settings with the run's seed and threads.

@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use candle_core::Device;
 use env_node::{EnvConfig, EnvNode, Server};
 use learner::{Event, Learner, ranks::Member};
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
@@ -117,7 +116,7 @@ pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationTo
     ready.set(true);
     progress.say(&format!("rank of the run at {}", args.leader));
     let member = Member {
-        device: Device::Cpu,
+        device: config.device.open()?,
         threads: threads::or_cores(config.threads),
         patience: Duration::from_secs(args.patience_seconds.into()),
     };
@@ -184,7 +183,7 @@ pub async fn learner(
     );
     let learner = Learner::open(
         config.learner_of_run(),
-        base,
+        config.placed(&base)?,
         questions
             .into_iter()
             .map(|question| question.question_id)

@@ -187,8 +187,9 @@ impl School<'_> {
             threads: self.examiner.config.threads(),
             ..config.clone()
         };
+        let placed = self.examiner.config.placed(start)?;
         let outcome = tokio::task::block_in_place(|| {
-            sft::train(start, episodes, &config, &mut |state| {
+            sft::train(&placed, episodes, &config, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();
@@ -207,7 +208,7 @@ impl School<'_> {
         }
         stage.finish("");
         let model = Model {
-            weights: outcome.weights,
+            weights: outcome.weights.to(&Device::Cpu, DType::F32)?,
             ..start.clone()
         };
         let effort = Effort {

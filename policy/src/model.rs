@@ -74,6 +74,17 @@ impl Model {
         })
     }
 
+    /// The same model with its weights on a device and in a dtype; shared, not copied, where they are that already.
+    ///
+    /// # Errors
+    /// Only what the tensor library raises, such as a want of memory.
+    pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
+        Ok(Self {
+            weights: self.weights.to(device, dtype)?,
+            ..self.clone()
+        })
+    }
+
     /// Says whether [`Self::save`] may write `dir`: it is not there, it is empty, or it holds a model that is replaced.
     ///
     /// # Errors

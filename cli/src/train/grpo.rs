@@ -36,7 +36,7 @@ pub(super) async fn grpo(
     curve.point(&warm, 0).await?;
     let learner = Learner::open(
         config.learner_of_run(),
-        warm.clone(),
+        config.placed(&warm)?,
         question_ids,
         folder.path(),
         true,
