@@ -11,11 +11,16 @@ use std::{
 
 use crate::program::{Running, serve, serve_and_hear, sqlenv};
 
-const SETTINGS: [&str; 8] = [
+/// A random policy's groups have no spread: what it learns from is its entropy.
+const SETTINGS: [&str; 12] = [
     "--preset",
     "smoke",
     "--set",
     "learner.steps=6",
+    "--set",
+    "learner.refill_zero_spread=false",
+    "--set",
+    "learner.loss.entropy_coef=0.01",
     "--set",
     "learner.ranks.count=2",
     "--set",
@@ -69,6 +74,15 @@ fn steps(run_dir: &Path) -> usize {
     fs::read_to_string(run_dir.join("metrics.jsonl")).map_or(0, |text| text.lines().count())
 }
 
+/// Every step has something to sum over ranks.
+fn assert_gradients(run_dir: &Path) {
+    let text = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    for line in text.lines() {
+        let step: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(step["grad_norm"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
+
 fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("checkpoints/step_6/trainer.safetensors")).unwrap()
 }
@@ -87,6 +101,7 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
         "the rank hears of the end"
     );
     assert_eq!(steps(&whole), 6);
+    assert_gradients(&whole);
 
     let broken = dir.path().join("broken");
     let mut run = start(&env, &broken);

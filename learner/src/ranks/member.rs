@@ -94,14 +94,17 @@ async fn attempt(mut client: RanksClient, member: &Member, last_there: &mut Inst
     ended.unwrap_or(Err(LearnerError::Thread("rank")))
 }
 
-/// A rank that does not belong is told so for good; others may come later.
+/// A rank that does not belong is told so for good; one that finds nobody, or no room, may come later.
 fn refused(status: &Status) -> LearnerError {
-    let problem = format!("does not let this rank in: {}", status.message());
+    let reason = status.message();
     match status.code() {
         Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            let problem = format!("refuses this rank: {reason}");
             LearnerError::Leader { problem }
         }
-        _ => LearnerError::LeaderAway { problem },
+        _ => LearnerError::LeaderAway {
+            problem: format!("cannot be joined: {reason}"),
+        },
     }
 }
 
