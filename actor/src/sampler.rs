@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, KvCache, Model, PackedRows, PolicyError, Row, Use, Weights, sampling,
+    Coordinates, Decoder, DecoderConfig, KvCache, Model, PackedRows, PolicyError, Row, Sampled,
+    SamplingSettings, Use, Weights, sampling,
 };
 use tokio::sync::mpsc;
 
@@ -43,6 +44,14 @@ struct Running {
     logprobs: Vec<f32>,
 }
 
+impl Running {
+    /// How its next token is drawn.
+    fn draw(&self) -> (SamplingSettings, Coordinates) {
+        let position = self.logprobs.len() as u32;
+        (self.request.sampling, self.request.coordinates.at(position))
+    }
+}
+
 /// The state of the engine's thread.
 pub(crate) struct Sampler {
     config: DecoderConfig,
@@ -69,7 +78,11 @@ impl Sampler {
         let config = model.config.clone();
         let device = settings.device.open()?;
         let dtype = settings.dtype.on(&device);
-        let slots = affordable_slots(&config, context_tokens, dtype, settings);
+        let slots = affordable_slots(
+            KvCache::token_bytes(&config, &device, dtype),
+            context_tokens,
+            settings,
+        );
         let weights = model.weights.to(&device, dtype)?;
         let decoder = Decoder::new(&config, &weights, Use::Sample)?;
         Ok(Self {
@@ -278,12 +291,13 @@ impl Sampler {
         let logits = edition
             .decoder
             .logits(&hidden.index_select(&positions, 0)?)?;
-        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let samples = chunks.iter().filter(|chunk| chunk.samples);
-        for (chunk, logits) in samples.zip(&logits) {
-            self.sample(chunk.row, logits);
+        let samples = || chunks.iter().filter(|chunk| chunk.samples);
+        let draws: Vec<_> = samples().map(|chunk| self.row(chunk.row).draw()).collect();
+        let sampled = sampling::sample_rows(&logits, self.vocabulary_size, &draws)?;
+        for (chunk, sampled) in samples().zip(sampled) {
+            self.take(chunk.row, sampled);
         }
-        Ok(logits.len())
+        Ok(draws.len())
     }
 
     /// The chunks end to end, and the positions after which a token is sampled.
@@ -306,12 +320,8 @@ impl Sampler {
         (PackedRows { tokens, rows }, last_positions)
     }
 
-    fn sample(&mut self, id: RowId, logits: &[f32]) {
-        let vocabulary_size = self.vocabulary_size;
+    fn take(&mut self, id: RowId, sampled: Sampled) {
         let row = self.row(id);
-        let coordinates = row.request.coordinates.at(row.logprobs.len() as u32);
-        let sampled =
-            sampling::sample(logits, vocabulary_size, &row.request.sampling, &coordinates);
         row.tokens.push(sampled.token);
         row.logprobs.push(sampled.logprob);
         let full = row.logprobs.len() == row.request.max_tokens;
@@ -369,15 +379,7 @@ impl Sampler {
 }
 
 /// As many slots as were asked for and fit in the bytes, at least one.
-fn affordable_slots(
-    config: &DecoderConfig,
-    context_tokens: usize,
-    dtype: DType,
-    settings: &EngineSettings,
-) -> usize {
-    const KEYS_AND_VALUES: usize = 2;
-    let token_bytes =
-        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * dtype.size_in_bytes();
+fn affordable_slots(token_bytes: usize, context_tokens: usize, settings: &EngineSettings) -> usize {
     let slot_bytes = (token_bytes * context_tokens).max(1) as u64;
     let affordable = usize::try_from(settings.kv_cache_bytes / slot_bytes).unwrap_or(usize::MAX);
     if affordable < settings.slots {

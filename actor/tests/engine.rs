@@ -7,9 +7,11 @@ mod support;
 use std::collections::BTreeMap;
 
 use actor::{Completion, CompletionRequest, Engine, EngineSettings};
+use candle_core::{DType, Device};
 use futures::future::join_all;
 use policy::{
-    Coordinates, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use, Weights,
+    Coordinates, DTypeChoice, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use,
+    Weights,
 };
 use support::{engine_settings, model};
 
@@ -115,6 +117,38 @@ async fn recorded_logprobs_are_the_learners() {
         let tokens = [&request.context[..], &completion.tokens].concat();
         let temperature = request.sampling.logprob_temperature();
         let trained = training_logprobs(&model, &tokens, completion.tokens.len(), temperature);
+        assert_eq!(bits(&trained), bits(&completion.logprobs));
+    }
+}
+
+/// On the CPU in bf16, too: greedy, sampled and filtered, in any batch, and weights that come in between.
+#[tokio::test]
+async fn in_bf16_recorded_logprobs_are_the_learners() {
+    let (old, new) = (model(2), model(3));
+    let requests = requests(&old);
+    let settings = EngineSettings {
+        dtype: DTypeChoice::Bf16,
+        ..engine_settings(4, 16)
+    };
+    let engine = Engine::spawn(&old, 0, CONTEXT_TOKENS, &settings).unwrap();
+    let (completions, swapped) = tokio::join!(
+        complete_all(&engine, &requests),
+        engine.swap(1, new.weights.clone())
+    );
+    swapped.unwrap();
+    let after = complete_all(&engine, &requests).await;
+    assert!(
+        after
+            .iter()
+            .all(|completion| completion.policy_version == 1)
+    );
+    let asked = requests.iter().chain(&requests);
+    for (request, completion) in asked.zip(completions.iter().chain(&after)) {
+        let mut of_version = [&old, &new][completion.policy_version as usize].clone();
+        of_version.weights = of_version.weights.to(&Device::Cpu, DType::BF16).unwrap();
+        let tokens = [&request.context[..], &completion.tokens].concat();
+        let temperature = request.sampling.logprob_temperature();
+        let trained = training_logprobs(&of_version, &tokens, completion.tokens.len(), temperature);
         assert_eq!(bits(&trained), bits(&completion.logprobs));
     }
 }

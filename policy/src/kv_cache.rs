@@ -1,31 +1,38 @@
 //! Keys and values of the tokens that a sampler has seen, in slots.
 //!
 //! Invariant: all memory is taken at the start; a token is appended in place. A slot holds one sequence, and its length is
-//! the number of tokens fed to it. Rewinding is feeding from a shorter past. On the CPU slots that share a beginning share
-//! its pages.
+//! the number of tokens fed to it. Rewinding is feeding from a shorter past. Slots that share a beginning share its pages.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
 use crate::decoder::Row;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, KvPages};
+use crate::ops::{self, KvPages, Places, TensorPages};
 use crate::page_tables::PageTables;
 
 /// The cache of one decoder.
 pub struct KvCache {
-    layers: Vec<LayerCache>,
+    layers: Layers,
     tables: PageTables,
     lengths: Vec<usize>,
     capacity_tokens: usize,
 }
 
-/// One layer's keys and values of all slots.
-enum LayerCache {
-    /// For the kernels.
-    Pages(KvPages),
-    /// For any device: [slots, capacity, kv_heads, D] each.
-    Tensors { keys: Tensor, values: Tensor },
+/// Keys and values of all slots, layer by layer.
+enum Layers {
+    /// For the kernels; half precision is held widened.
+    Pages(Vec<KvPages>),
+    /// For any device.
+    Tensors {
+        layers: Vec<TensorPages>,
+        /// Of the rows that are being fed.
+        places: Option<Places>,
+        /// Of a key: key-value heads, and values of each.
+        key: (usize, usize),
+        device: Device,
+        dtype: DType,
+    },
 }
 
 impl KvCache {
@@ -49,23 +56,41 @@ impl KvCache {
         dtype: DType,
     ) -> Result<Self> {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
-        let layer = || -> Result<LayerCache> {
-            if device.is_cpu() && dtype == DType::F32 {
-                let pages = PageTables::pages(slots, capacity_tokens);
-                return Ok(LayerCache::Pages(KvPages::new(pages, kv_heads, head_dim)));
+        let pages = PageTables::pages(slots, capacity_tokens);
+        let numbers = 0..config.layers;
+        let layers = if ops::kernels_serve(device, dtype) {
+            Layers::Pages(
+                numbers
+                    .map(|_| KvPages::new(pages, kv_heads, head_dim))
+                    .collect(),
+            )
+        } else {
+            let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
+            Layers::Tensors {
+                layers: numbers.map(layer).collect::<Result<_, _>>()?,
+                places: None,
+                key: (kv_heads, head_dim),
+                device: device.clone(),
+                dtype,
             }
-            let shape = (slots, capacity_tokens, kv_heads, head_dim);
-            Ok(LayerCache::Tensors {
-                keys: Tensor::zeros(shape, dtype, device)?,
-                values: Tensor::zeros(shape, dtype, device)?,
-            })
         };
         Ok(Self {
-            layers: (0..config.layers).map(|_| layer()).collect::<Result<_>>()?,
+            layers,
             tables: PageTables::new(slots, capacity_tokens),
             lengths: vec![0; slots],
             capacity_tokens,
         })
+    }
+
+    /// Bytes that a token takes in such a cache.
+    pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
+        const KEYS_AND_VALUES: usize = 2;
+        let held = if ops::kernels_serve(device, dtype) {
+            DType::F32
+        } else {
+            dtype
+        };
+        KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
     }
 
     /// Slots of the cache.
@@ -106,14 +131,6 @@ impl KvCache {
                 "slot {from} of the KV cache holds {held} tokens, not {tokens}"
             )));
         }
-        for layer in &self.layers {
-            if let LayerCache::Tensors { keys, values } = layer {
-                for tensor in [keys, values] {
-                    let prefix = tensor.narrow(0, from, 1)?.narrow(1, 0, tokens)?;
-                    tensor.narrow(0, to, 1)?.slice_set(&prefix.copy()?, 1, 0)?;
-                }
-            }
-        }
         self.tables.share(from, to, tokens);
         self.lengths[to] = tokens;
         Ok(())
@@ -141,55 +158,66 @@ impl KvCache {
         for row in rows {
             self.lengths[row.slot] = row.past + row.len;
             if let Some((from, to)) = self.tables.prepare(row.slot, row.past, row.len) {
-                for layer in &mut self.layers {
-                    if let LayerCache::Pages(pages) = layer {
-                        pages.copy(from, to);
-                    }
-                }
+                self.layers.copy_page(from, to)?;
+            }
+        }
+        self.layers.place(rows, &self.tables)
+    }
+
+    pub(crate) fn layer(&mut self, layer: usize) -> CachedLayer<'_> {
+        match &mut self.layers {
+            Layers::Pages(layers) => CachedLayer::Pages(&mut layers[layer], &self.tables),
+            Layers::Tensors { layers, places, .. } => {
+                let places = places.as_ref().expect("rows are admitted: this is a bug");
+                CachedLayer::Tensors(&layers[layer], places)
+            }
+        }
+    }
+}
+
+impl Layers {
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        match self {
+            Self::Pages(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
+            Self::Tensors { layers, .. } => {
+                layers.iter().try_for_each(|pages| pages.copy(from, to))?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn layer(&mut self, layer: usize) -> CachedLayer<'_> {
-        CachedLayer {
-            layer: &mut self.layers[layer],
-            tables: &self.tables,
+    /// Works out, once for all layers, where the rows' tokens go.
+    fn place(&mut self, rows: &[Row], tables: &PageTables) -> Result<()> {
+        if let Self::Tensors {
+            places,
+            key,
+            device,
+            dtype,
+            ..
+        } = self
+        {
+            let table = |slot| tables.table(slot);
+            *places = Some(Places::new(rows, table, *key, ops::wide(*dtype), device)?);
         }
+        Ok(())
     }
 }
 
 /// One layer of a cache, for one forward pass.
-pub(crate) struct CachedLayer<'a> {
-    layer: &'a mut LayerCache,
-    tables: &'a PageTables,
+pub(crate) enum CachedLayer<'a> {
+    Pages(&'a mut KvPages, &'a PageTables),
+    Tensors(&'a TensorPages, &'a Places),
 }
 
 impl CachedLayer<'_> {
     /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
     pub(crate) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
-        match self.layer {
-            LayerCache::Pages(pages) => {
-                let table = |slot| self.tables.table(slot);
-                Ok(ops::cached_attention(q, k, v, rows, pages, table)?)
+        Ok(match self {
+            Self::Pages(pages, tables) => {
+                ops::cached_attention(q, k, v, rows, pages, |slot| tables.table(slot))?
             }
-            LayerCache::Tensors { keys, values } => {
-                let mut outputs = Vec::with_capacity(rows.len());
-                let mut first = 0;
-                for row in rows {
-                    let part = |x: &Tensor| x.narrow(0, first, row.len);
-                    let append = |cache: &Tensor, new: &Tensor| {
-                        let slot = cache.narrow(0, row.slot, 1)?;
-                        slot.slice_set(&part(new)?.unsqueeze(0)?.contiguous()?, 1, row.past)?;
-                        slot.squeeze(0)?.narrow(0, 0, row.past + row.len)
-                    };
-                    let (keys, values) = (append(keys, k)?, append(values, v)?);
-                    outputs.push(ops::attend_composed(&part(q)?, &keys, &values)?);
-                    first += row.len;
-                }
-                Ok(Tensor::cat(&outputs, 0)?)
-            }
-        }
+            Self::Tensors(pages, places) => pages.attend(q, k, v, places)?,
+        })
     }
 }
 

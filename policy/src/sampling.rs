@@ -4,10 +4,11 @@
 //! that of the temperature-scaled distribution before the filters, through [`log_softmax_at`], so it equals the learner's bit
 //! for bit. Filters follow transformers (temperature, top-k, top-p, min-p, each on the output of the one before).
 
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, Result};
-use crate::ops::{draw_token, log_softmax_at};
+use crate::ops::{self, RowDraw, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are drawn. The default draws from the policy itself: temperature 1, no filter.
@@ -116,6 +117,52 @@ pub fn sample(
     Sampled {
         token,
         logprob: log_softmax_at(logits, token as usize, settings.logprob_temperature()),
+    }
+}
+
+/// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities leave it. Off the CPU's f32 the draw is
+/// [`ops::draw_rows`], which says by how much it may differ.
+///
+/// # Errors
+/// Only what the tensor library raises.
+pub fn sample_rows(
+    logits: &Tensor,
+    vocabulary_size: usize,
+    rows: &[(SamplingSettings, Coordinates)],
+) -> Result<Vec<Sampled>> {
+    if ops::has_kernels(logits) {
+        let logits: Vec<Vec<f32>> = logits.to_vec2()?;
+        let pairs = logits.iter().zip(rows);
+        let sampled = pairs.map(|(logits, (settings, coordinates))| {
+            sample(logits, vocabulary_size, settings, coordinates)
+        });
+        return Ok(sampled.collect());
+    }
+    let draws: Vec<RowDraw> = rows.iter().map(row_draw).collect();
+    let drawn = ops::draw_rows(logits, vocabulary_size, &draws)?.into_iter();
+    Ok(drawn
+        .map(|(token, logprob)| Sampled { token, logprob })
+        .collect())
+}
+
+fn row_draw((settings, coordinates): &(SamplingSettings, Coordinates)) -> RowDraw {
+    if settings.is_greedy() {
+        // The first of the most probable tokens.
+        return RowDraw {
+            uniform: 0.0,
+            temperature: settings.logprob_temperature().into(),
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 1.0,
+        };
+    }
+    let filters = Filters::from(settings);
+    RowDraw {
+        uniform: coordinates.uniform(),
+        temperature: filters.temperature,
+        top_k: filters.top_k,
+        top_p: filters.top_p,
+        min_p: filters.min_p,
     }
 }
 

@@ -50,12 +50,10 @@ fn continued_rows() -> Vec<Row> {
     .into()
 }
 
-fn table() -> (RopeTable, Vec<u32>) {
-    let positions = ROWS.iter().flat_map(|&len| 0..len as u32).collect();
-    (
-        RopeTable::new((0..12).map(|i| 0.7_f32.powi(i)).collect()),
-        positions,
-    )
+fn turns() -> Tensor {
+    let positions: Vec<u32> = ROWS.iter().flat_map(|&len| 0..len as u32).collect();
+    let table = RopeTable::new((0..12).map(|i| 0.7_f32.powi(i)).collect());
+    table.turns(&positions, &CPU).unwrap()
 }
 
 type Op = dyn Fn(&[Tensor]) -> Result<Tensor>;
@@ -163,9 +161,9 @@ fn cases() -> Vec<Case> {
         case(
             "rope",
             &[&[TOKENS, 3, 24]],
-            |x| ops::rope(&x[0], &table().0, &table().1),
-            |x| ops::rope_composed(&x[0], &table().0, &table().1),
-            |_, dy| Ok(vec![ops::rope_backward(dy, &table().0, &table().1)?]),
+            |x| ops::rope(&x[0], &turns()),
+            |x| ops::rope_composed(&x[0], &turns()),
+            |_, dy| Ok(vec![ops::rope_backward(dy, &turns())?]),
         ),
         attention_case(
             "attention",

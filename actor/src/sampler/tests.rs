@@ -9,7 +9,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use policy::{Coordinates, SamplingSettings, random::derive_seed};
+use policy::{DTypeChoice, ops::with_compositions, random::derive_seed};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
@@ -173,6 +173,79 @@ fn new_weights_feed_a_prompt_anew() {
         sampler.pass_until_idle();
     });
     assert_eq!(fed, 2 * PROMPT_TOKENS + MEMBERS - 2);
+}
+
+/// What another device runs, in its two dtypes: conversations that share prompts, come in chunks and get new weights in their midst.
+#[test]
+fn composed_engines_record_what_a_whole_forward_pass_computes() {
+    for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
+        with_compositions(|| {
+            let settings = EngineSettings {
+                dtype,
+                slots: 5,
+                pass_tokens: 40,
+                ..EngineSettings::default()
+            };
+            let mut sampler = Sampler::new(&MODEL, 0, 256, &settings).unwrap();
+            let dtype = sampler.dtype();
+            let at_home = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
+            let contexts: Vec<Vec<u32>> = (0..9)
+                .map(|row| [tokens(row % 3, 60), tokens(10 + row, row as usize)].concat())
+                .collect();
+            let mut answers: Vec<Answer> = contexts
+                .iter()
+                .enumerate()
+                .map(|(member, context)| sampler.ask(context, member))
+                .collect();
+            (0..6).for_each(|_| sampler.pass());
+            sampler.swap(1, &at_home(1)).unwrap();
+            sampler.pass_until_idle();
+            let mut versions = [0; 2];
+            for (context, answer) in contexts.iter().zip(&mut answers) {
+                let completion = answer.try_recv().unwrap().unwrap();
+                versions[completion.policy_version as usize] += 1;
+                let weights = at_home(completion.policy_version);
+                let whole = whole_forward(&weights, context, &completion.tokens);
+                for (recorded, whole) in completion.logprobs.iter().zip(whole) {
+                    assert!(
+                        (recorded - whole).abs() < tolerance,
+                        "{recorded} for {whole} in {dtype:?}"
+                    );
+                }
+            }
+            assert!(versions[0] > 0 && versions[1] > 0, "{versions:?}");
+        });
+    }
+}
+
+/// Log-probabilities of the completion as training computes them.
+fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<f32> {
+    let decoder = Decoder::new(&MODEL.config, weights, Use::Train).unwrap();
+    let mut packed = PackedRows::default();
+    packed.push(&[context, completion].concat());
+    let hidden = decoder.forward(&packed, None).unwrap();
+    let before = hidden
+        .narrow(0, context.len() - 1, completion.len())
+        .unwrap();
+    let scored = decoder.token_logprobs(&before, completion, 1.0).unwrap();
+    scored.logprobs.to_vec1().unwrap()
+}
+
+/// The same numbers choose the same tokens, whichever device draws.
+#[test]
+fn composed_engines_sample_what_the_kernels_do() {
+    let complete = || {
+        let mut sampler = sampler(MEMBERS, 64, true);
+        let mut answers = sampler.ask_group();
+        sampler.pass_until_idle();
+        let completions = answers
+            .iter_mut()
+            .map(|answer| answer.try_recv().unwrap().unwrap());
+        completions
+            .map(|completion| completion.tokens)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(with_compositions(complete), complete());
 }
 
 /// What happens to the engine between two passes.

@@ -8,14 +8,14 @@ use super::{Gradients, Row, Source};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::kv_cache::CachedLayer;
-use crate::ops::{self, LinearWeight, RopeTable};
+use crate::ops::{self, LinearWeight};
 
 /// What all layers of one pass share.
 pub(super) struct Context<'a> {
     pub(super) config: &'a DecoderConfig,
-    pub(super) rope: &'a RopeTable,
     pub(super) rows: &'a [Row],
-    pub(super) positions: &'a [u32],
+    /// Of the tokens' positions, see [`ops::rope`].
+    pub(super) turns: Tensor,
 }
 
 pub(super) struct Layer {
@@ -164,8 +164,8 @@ impl Attention {
             bare = Some((q, k));
             (q, k) = normed;
         }
-        let q = ops::rope(&q, context.rope, context.positions)?;
-        let k = ops::rope(&k, context.rope, context.positions)?;
+        let q = ops::rope(&q, &context.turns)?;
+        let k = ops::rope(&k, &context.turns)?;
         let mixed = match cache {
             Some(cache) => cache.attend(&q, &k, &v, context.rows)?,
             None => ops::attention(&q, &k, &v, context.rows)?,
@@ -192,8 +192,8 @@ impl Attention {
         let AttentionActivations { q, k, v, mixed, .. } = activations;
         let dmixed = backward(&[(&self.o, doutput)], mixed, gradients)?;
         let [dq, dk, dv] = ops::attention_backward(q, k, v, context.rows, mixed, &dmixed)?;
-        let mut dq = ops::rope_backward(&dq, context.rope, context.positions)?;
-        let mut dk = ops::rope_backward(&dk, context.rope, context.positions)?;
+        let mut dq = ops::rope_backward(&dq, &context.turns)?;
+        let mut dk = ops::rope_backward(&dk, &context.turns)?;
         if let (Some((q_norm, k_norm)), Some((q, k))) = (&self.norms, &activations.bare) {
             let eps = context.config.rms_norm_eps;
             dq = q_norm.backward(q, eps, &dq, None, gradients)?;

@@ -167,7 +167,10 @@ impl Decoder {
                 .map(|layer| Layer::new(config, &source, layer))
                 .collect::<Result<_>>()?,
             norm: Norm::new(&source, "model.norm")?,
-            head_product: source.product(&head)?,
+            head_product: match purpose {
+                Use::Train => LinearWeight::Tensor(head.clone()),
+                Use::Sample => LinearWeight::packed_unrounded(&head)?,
+            },
             rope,
             config: config.clone(),
             embedding,
@@ -201,8 +204,7 @@ impl Decoder {
             Some(cache) => cache.admit(&batch.rows)?,
             None => batch.check_prefixes()?,
         }
-        let positions = batch.positions();
-        let context = self.context(batch, &positions);
+        let context = self.context(batch)?;
         let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let cache = cache.as_mut().map(|cache| cache.layer(i));
@@ -211,21 +213,20 @@ impl Decoder {
         self.norm.forward(&x, self.config.rms_norm_eps)
     }
 
-    fn context<'a>(&'a self, batch: &'a PackedRows, positions: &'a [u32]) -> Context<'a> {
-        Context {
+    fn context<'a>(&'a self, batch: &'a PackedRows) -> Result<Context<'a>> {
+        Ok(Context {
             config: &self.config,
-            rope: &self.rope,
             rows: &batch.rows,
-            positions,
-        }
+            turns: self.rope.turns(&batch.positions(), self.device())?,
+        })
     }
 
-    /// Logits [N, V] of hidden states [N, hidden].
+    /// Logits [N, V] of hidden states [N, hidden], at least in f32.
     ///
     /// # Errors
     /// Only what the tensor library raises.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear(hidden, &self.head_product)?)
+        Ok(ops::linear_unrounded(hidden, &self.head_product)?)
     }
 
     /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64 MiB of

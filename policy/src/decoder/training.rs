@@ -109,8 +109,7 @@ impl<'a> TrainingPass<'a> {
     ) -> Result<Self> {
         batch.check(&decoder.config)?;
         batch.check_prefixes()?;
-        let positions = batch.positions();
-        let context = decoder.context(batch, &positions);
+        let context = decoder.context(batch)?;
         let mut layers = Vec::with_capacity(decoder.layers.len());
         let mut x = ops::select_rows(&decoder.embedding, &batch.tokens)?;
         for layer in &decoder.layers {
@@ -162,8 +161,7 @@ impl<'a> TrainingPass<'a> {
             .norm
             .backward(&self.output, eps, &dnormed, None, &mut gradients)?;
         drop((dhidden, dnormed, self.output, self.hidden));
-        let positions = self.batch.positions();
-        let context = decoder.context(self.batch, &positions);
+        let context = decoder.context(self.batch)?;
         for layer in decoder.layers.iter().rev() {
             let kept = self.layers.pop().expect("one a layer: this is a bug");
             let activations = match kept {

@@ -1,19 +1,23 @@
 //! Causal attention with grouped heads over packed rows, from the rows' own keys or from a KV cache.
 //!
 //! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens alone. There is no mask
-//! tensor: a query sees the keys up to its own position.
+//! tensor for the kernels: a query sees the keys up to its own position.
 
-use candle_core::{D, Result, Shape, Tensor, bail};
+use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
 use super::kv_pages::{KvPages, PAGE, Sequence};
 use super::simd::dispatch;
-use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor, wide, widens};
 use crate::Row;
 
 /// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
 /// row of the batch ([`Row::slot`]).
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+    if widens(q) {
+        let [wide_q, wide_k, wide_v] = widened([q, k, v])?;
+        return attention(&wide_q, &wide_k, &wide_v, rows)?.to_dtype(q.dtype());
+    }
     if !has_kernels(q) {
         return attention_composed(q, k, v, rows);
     }
@@ -94,55 +98,80 @@ pub fn attention_backward(
     ])
 }
 
-/// [`attention`] from candle's operations, row by row; the softmax is at least in f32.
+/// [`attention`] from candle's operations, row by row.
 pub fn attention_composed(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+    let scores = wide(q.dtype());
+    let (kv_heads, head_dim) = (k.dim(1)?, k.dim(2)?);
     let mut outputs = Vec::with_capacity(rows.len());
     let firsts = firsts(rows);
     for (row, &first) in rows.iter().zip(&firsts) {
         let own = |x: &Tensor| x.narrow(0, first, row.len);
-        let all = |x: &Tensor| match row.past {
-            0 => own(x),
-            past => Tensor::cat(&[x.narrow(0, firsts[row.slot], past)?, own(x)?], 0),
+        let all = |x: &Tensor| {
+            let all = match row.past {
+                0 => own(x)?,
+                past => Tensor::cat(&[x.narrow(0, firsts[row.slot], past)?, own(x)?], 0)?,
+            };
+            let heads_first = all.transpose(0, 1)?.contiguous()?;
+            heads_first.reshape((kv_heads, 1, (), head_dim))
         };
-        outputs.push(attend_composed(&own(q)?, &all(k)?, &all(v)?)?);
+        let keys = row.past + row.len;
+        let hidden = hidden(row.past..keys, (1, row.len, keys), scores, q.device())?;
+        let q = Grouped::new(&own(q)?.unsqueeze(0)?, kv_heads)?;
+        outputs.push(attend(&q, &all(k)?, &all(v)?, &hidden)?.squeeze(0)?);
     }
     Tensor::cat(&outputs, 0)
 }
 
-/// One row: q [len, heads, D], k and v [keys, kv_heads, D], the queries being the last `len` of the keys' positions.
-pub(crate) fn attend_composed(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-    let (len, heads, head_dim) = q.dims3()?;
-    let (keys, kv_heads, _) = k.dims3()?;
-    let group = heads / kv_heads;
-    let q = q
-        .reshape((len, kv_heads, group, head_dim))?
-        .permute((1, 2, 0, 3))?;
-    let q = q.reshape((kv_heads, group * len, head_dim))?;
-    let scores = (q.matmul(&k.permute((1, 2, 0))?.contiguous()?)? / (head_dim as f64).sqrt())?;
-    let scores = at_least_f32(&scores)?.reshape((kv_heads, group, len, keys))?;
-    let hidden: Vec<f32> = (0..len)
-        .flat_map(|i| (0..keys).map(move |j| (i, j)))
-        .map(|(i, j)| {
-            if j > keys - len + i {
-                f32::NEG_INFINITY
-            } else {
-                0.0
-            }
-        })
-        .collect();
-    let hidden = Tensor::from_vec(hidden, (len, keys), q.device())?.to_dtype(scores.dtype())?;
-    let scores = scores.broadcast_add(&hidden)?;
+/// Queries with those of one key-value head beside each other, so that keys and values need no copy for each of them.
+pub(super) struct Grouped {
+    /// [kv_heads, R, heads / kv_heads, len, D].
+    q: Tensor,
+}
+
+impl Grouped {
+    /// Of [R, len, heads, D].
+    pub(super) fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
+        let (rows, len, heads, head_dim) = q.dims4()?;
+        let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
+        let q = q.permute((2, 0, 3, 1, 4))?.contiguous()?;
+        Ok(Self { q })
+    }
+}
+
+/// What is added to the scores of R rows of `len` queries at `positions` for `keys` keys: [R, 1, len, keys], 0 up to a query's own
+/// position and so little beyond that the weight is an exact zero. It is finite: a row of minus infinities has no gradient.
+pub(super) fn hidden(
+    positions: impl Iterator<Item = usize>,
+    (rows, len, keys): (usize, usize, usize),
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    const LOWEST: f64 = -1e30;
+    let positions: Vec<u32> = positions.map(|position| position as u32).collect();
+    let positions = Tensor::from_vec(positions, (rows, 1, len, 1), device)?;
+    let keys = Tensor::arange(0, keys as u32, device)?;
+    let beyond = positions.broadcast_lt(&keys)?;
+    beyond.to_dtype(dtype)? * LOWEST
+}
+
+/// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is widened to f32
+/// inside, so that scores, softmax and weights are never rounded to it.
+pub(super) fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor> {
+    let (kv_heads, rows, group, len, head_dim) = q.q.dims5()?;
+    let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);
+    let queries = (batched(&q.q)? / (head_dim as f64).sqrt())?;
+    let scores = queries.matmul(&batched(k)?.t()?)?;
+    let scores = scores.reshape((kv_heads, rows, group, len, ()))?;
+    let scores = scores.broadcast_add(hidden)?;
     let weights = scores
         .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
         .exp()?;
     let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
-    let weights = weights
-        .to_dtype(v.dtype())?
-        .reshape((kv_heads, group * len, keys))?;
-    let out = weights.matmul(&v.permute((1, 0, 2))?.contiguous()?)?;
-    out.reshape((kv_heads, group, len, head_dim))?
-        .permute((2, 0, 1, 3))?
-        .reshape((len, heads * head_dim))
+    let weights = weights.reshape((kv_heads * rows, group * len, ()))?;
+    let out = weights.matmul(&batched(v)?)?.to_dtype(q.q.dtype())?;
+    out.reshape((kv_heads, rows, group, len, head_dim))?
+        .permute((1, 3, 0, 2, 4))?
+        .reshape((rows, len, kv_heads * group * head_dim))
 }
 
 /// Appends the new keys and values to the cached sequences, whose pages `table` gives by slot, and attends to them.
@@ -154,6 +183,8 @@ pub(crate) fn cached_attention<'a>(
     pages: &mut KvPages,
     table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
+    let dtype = q.dtype();
+    let [q, k, v] = &widened([q, k, v])?;
     let heads = Heads::of(q, k, v)?;
     let batch = Batch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
@@ -178,7 +209,11 @@ pub(crate) fn cached_attention<'a>(
         }
         Ok(out)
     })?;
-    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
+    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))?.to_dtype(dtype)
+}
+
+fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
+    Ok([at_least_f32(q)?, at_least_f32(k)?, at_least_f32(v)?])
 }
 
 /// Where each row begins.

@@ -1,10 +1,10 @@
 //! Rows of a matrix by number, and back.
 //!
-//! Invariant: [`add_rows`] adds in the order of the numbers, on the CPU in one chain for each element.
+//! Invariant: [`add_rows`] adds in the order of the numbers, on the CPU in one chain for each element, half precision in f32.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use super::has_kernels;
+use super::{at_least_f32, has_kernels};
 
 /// The chosen rows of `x` [R, H] → [N, H].
 pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
@@ -15,7 +15,9 @@ pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 /// holders of it would see the change.
 pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
     if !has_kernels(&sum) {
-        return sum.index_add(&Tensor::new(rows, x.device())?, x, 0);
+        let rows = Tensor::new(rows, x.device())?;
+        let total = at_least_f32(&sum)?.index_add(&rows, &at_least_f32(x)?, 0)?;
+        return total.to_dtype(sum.dtype());
     }
     sum.inplace_op2(&x.contiguous()?, &AddRows { rows })?;
     Ok(sum)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, bail};
 
 use super::matmul::{Packed, Right, Store, View, multiply, product};
-use super::{has_kernels, read, tensor};
+use super::{at_least_f32, has_kernels, kernels_serve, read, tensor, widens};
 
 /// A weight of shape [out, in], as training or sampling holds it.
 #[derive(Clone)]
@@ -23,21 +23,36 @@ pub enum LinearWeight {
 pub struct PackedWeight(Packed);
 
 impl LinearWeight {
+    /// The weight for [`linear_unrounded`]: widened once, and packed where the kernels serve it.
+    pub fn packed_unrounded(weight: &Tensor) -> Result<Self> {
+        Self::packed(&at_least_f32(weight)?)
+    }
+
     /// The weight packed where the kernels serve it; the tensor elsewhere.
     pub fn packed(weight: &Tensor) -> Result<Self> {
-        if !has_kernels(weight) {
+        if !kernels_serve(weight.device(), weight.dtype()) {
             return Ok(Self::Tensor(weight.clone()));
         }
         let (n, k) = weight.dims2()?;
-        let packed = read([weight], |[w]| {
+        let packed = read([&at_least_f32(weight)?], |[w]| {
             Ok(Packed::new(View::new(w, n, k, k).transposed()))
         })?;
         Ok(Self::Packed(Arc::new(PackedWeight(packed))))
+    }
+
+    fn widened(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Tensor(weight) => Self::Tensor(at_least_f32(weight)?),
+            Self::Packed(packed) => Self::Packed(packed.clone()),
+        })
     }
 }
 
 /// x [T, in] → [T, out].
 pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+    if widens(x) {
+        return linear(&at_least_f32(x)?, &weight.widened()?)?.to_dtype(x.dtype());
+    }
     let (m, k) = x.dims2()?;
     match weight {
         LinearWeight::Tensor(weight) if has_kernels(x) => {
@@ -62,7 +77,12 @@ pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
     }
 }
 
-/// The same from candle's operations.
+/// [`linear`] without its last rounding: f32 also of half precision, as logits are.
+pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+    linear(&at_least_f32(x)?, &weight.widened()?)
+}
+
+/// [`linear`] from candle's operations.
 pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.matmul(&weight.t()?)
 }

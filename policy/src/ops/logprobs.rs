@@ -4,12 +4,13 @@
 //! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
 //! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
 
-use candle_core::{D, DType, Result, Tensor, bail};
+use candle_core::{D, Result, Tensor, bail};
 
+use super::linear::linear_composed;
 use super::math::exp;
 use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, composed_backward, has_kernels, read, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, tensor, widens};
 
 /// Logits kept for the backward pass at most (64 MiB). Only kernels spare memory; the composition holds all rows.
 const KEPT_LOGITS: usize = 1 << 24;
@@ -62,6 +63,10 @@ pub fn token_logprobs(
     if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
         bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
     }
+    if widens(hidden) {
+        let (hidden, head) = (at_least_f32(hidden)?, at_least_f32(head)?);
+        return token_logprobs(&hidden, &head, targets, temperature);
+    }
     if !has_kernels(hidden) {
         return token_logprobs_composed(hidden, head, targets, temperature);
     }
@@ -107,6 +112,21 @@ pub fn token_logprobs_backward(
             "token_logprobs: {counts:?} derivatives for {} targets",
             targets.len()
         );
+    }
+    if widens(hidden) {
+        let (wide_hidden, wide_head) = (at_least_f32(hidden)?, at_least_f32(head)?);
+        let (dhidden, dhead) = token_logprobs_backward(
+            found,
+            &wide_hidden,
+            &wide_head,
+            targets,
+            temperature,
+            gradients,
+        )?;
+        return Ok((
+            dhidden.to_dtype(hidden.dtype())?,
+            dhead.to_dtype(head.dtype())?,
+        ));
     }
     if !has_kernels(hidden) {
         return backward_composed(hidden, head, targets, temperature, gradients);
@@ -213,17 +233,21 @@ pub fn token_logprobs_composed(
     targets: &[u32],
     temperature: f32,
 ) -> Result<TokenLogprobs> {
-    let logits = at_least_f32(&hidden.matmul(&head.t()?)?)?;
-    let logits = (logits / f64::from(temperature))?;
-    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
-    let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    let logprobs = shifted.broadcast_sub(&log_sums)?;
-    let targets = Tensor::new(targets, hidden.device())?.to_dtype(DType::U32)?;
+    let logits = linear_composed(&at_least_f32(hidden)?, &at_least_f32(head)?)?;
+    let logprobs = log_softmax(&(logits / f64::from(temperature))?)?;
+    let targets = Tensor::new(targets, hidden.device())?;
     Ok(TokenLogprobs {
         logprobs: logprobs.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?,
         entropies: (logprobs.exp()? * &logprobs)?.sum(D::Minus1)?.neg()?,
         logits: None,
     })
+}
+
+/// Log-probabilities [N, V] of scaled logits [N, V], from candle's operations: what training and [`super::draw_rows`] record.
+pub(super) fn log_softmax(scaled: &Tensor) -> Result<Tensor> {
+    let shifted = scaled.broadcast_sub(&scaled.max_keepdim(D::Minus1)?.detach())?;
+    let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&log_sums)
 }
 
 /// What a row of logits says of all its tokens.

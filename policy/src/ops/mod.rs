@@ -5,10 +5,20 @@
 //! device or dtype it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
 //! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
+//!
+//! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and returns, the
+//! residual stream, queries, keys and values (so the KV cache). Computed in f32 and rounded once, at the end: products (their sums),
+//! norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as they are held), the
+//! gated activation, sums of gradients by row. Never rounded: logits, their softmax, log-probabilities and entropies, the draw.
+//!
+//! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling equals
+//! training bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over the border of a
+//! rounding is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
 
 mod attention;
 mod attention_kernel;
 mod draw;
+mod draw_composed;
 mod embedding;
 mod kv_pages;
 mod linear;
@@ -16,15 +26,18 @@ mod logprobs;
 mod math;
 mod matmul;
 mod norm;
+mod paged_attention;
 mod rope;
 mod simd;
 mod swiglu;
 
 pub use attention::{attention, attention_backward, attention_composed};
 pub use draw::draw_token;
+pub use draw_composed::{RowDraw, draw_rows, filtered_weights};
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
-    LinearWeight, linear, linear_composed, linear_input_gradient, linear_weight_gradient,
+    LinearWeight, linear, linear_composed, linear_input_gradient, linear_unrounded,
+    linear_weight_gradient,
 };
 pub use logprobs::{
     LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
@@ -35,22 +48,53 @@ pub use rope::{RopeTable, rope, rope_backward, rope_composed};
 pub use simd::{InstructionSet, with_instruction_set};
 pub use swiglu::{swiglu, swiglu_backward, swiglu_composed};
 
-pub(crate) use attention::{attend_composed, cached_attention};
+pub(crate) use attention::cached_attention;
 pub(crate) use kv_pages::{KvPages, PAGE};
+pub(crate) use paged_attention::{Places, TensorPages};
+
+use std::cell::Cell;
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, bail};
 
-/// Whether the kernels serve this tensor: f32 on the CPU.
-fn has_kernels(x: &Tensor) -> bool {
-    x.device().is_cpu() && x.dtype() == DType::F32
+thread_local! {
+    static COMPOSE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` with compositions in place of kernels on this thread, as another device would (for tests). Decoders and caches
+/// that it uses are to be made in it.
+pub fn with_compositions<T>(f: impl FnOnce() -> T) -> T {
+    let before = COMPOSE.replace(true);
+    let value = f();
+    COMPOSE.set(before);
+    value
+}
+
+/// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened to it.
+pub(crate) fn kernels_serve(device: &Device, dtype: DType) -> bool {
+    device.is_cpu() && wide(dtype) == DType::F32 && !COMPOSE.get()
+}
+
+/// Whether all kernels serve this tensor: f32 on the CPU.
+pub(crate) fn has_kernels(x: &Tensor) -> bool {
+    x.dtype() == DType::F32 && kernels_serve(x.device(), x.dtype())
+}
+
+/// Whether kernels serve this tensor once it is widened.
+fn widens(x: &Tensor) -> bool {
+    x.dtype() != DType::F32 && kernels_serve(x.device(), x.dtype())
+}
+
+/// The dtype of what is computed from half precision: f32; others are their own.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 | DType::F16 => DType::F32,
+        _ => dtype,
+    }
 }
 
 /// Half-precision tensors as f32; others as they are.
 fn at_least_f32(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::BF16 | DType::F16 => x.to_dtype(DType::F32),
-        _ => Ok(x.clone()),
-    }
+    x.to_dtype(wide(x.dtype()))
 }
 
 /// Lends the values of f32 CPU tensors to `f`, copying only those that are strided.

@@ -74,7 +74,8 @@ pub fn rms_norm_composed(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor
     let wide = at_least_f32(x)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean + eps)?.sqrt()?)?;
-    normed.to_dtype(x.dtype())?.broadcast_mul(weight)
+    let weight = weight.to_dtype(wide.dtype())?;
+    normed.broadcast_mul(&weight)?.to_dtype(x.dtype())
 }
 
 /// 1 / sqrt(mean(x²) + eps).

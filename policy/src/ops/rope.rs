@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, RwLock};
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::simd::{Kernel, Simd, dispatch};
 use super::{at_least_f32, has_kernels, read, tensor};
@@ -26,8 +26,8 @@ impl RopeTable {
         }
     }
 
-    /// The cosines and sines of `positions`, laid end to end: [T, D/2] cosines and sines interleaved per position.
-    fn gather(&self, positions: &[u32]) -> Vec<f32> {
+    /// For each of the positions `[T]` its cosines, then its sines: `[T, D]` in f32 on a device, for all calls of a pass.
+    pub fn turns(&self, positions: &[u32], device: &Device) -> Result<Tensor> {
         let width = 2 * self.inverse_frequencies.len();
         let count = positions.iter().max().map_or(0, |&last| last as usize + 1);
         let turns = self.turns_up_to(count);
@@ -35,7 +35,7 @@ impl RopeTable {
         for &position in positions {
             gathered.extend_from_slice(&turns[position as usize * width..][..width]);
         }
-        gathered
+        Tensor::from_vec(gathered, (positions.len(), width), device)
     }
 
     fn turns_up_to(&self, count: usize) -> Arc<Vec<f32>> {
@@ -60,35 +60,34 @@ impl RopeTable {
     }
 }
 
-/// Rotates x `[T, heads, D]` by the positions `[T]` of its tokens.
-pub fn rope(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
-    turn(x, table, positions, false)
+/// Rotates x `[T, heads, D]` by the turns `[T, D]` of its tokens' positions.
+pub fn rope(x: &Tensor, turns: &Tensor) -> Result<Tensor> {
+    turn(x, turns, false)
 }
 
 /// The gradient of x: the inverse rotation of dy.
-pub fn rope_backward(dy: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
-    turn(dy, table, positions, true)
+pub fn rope_backward(dy: &Tensor, turns: &Tensor) -> Result<Tensor> {
+    turn(dy, turns, true)
 }
 
 /// [`rope`] from candle's operations; half precision is widened to f32 inside.
-pub fn rope_composed(x: &Tensor, table: &RopeTable, positions: &[u32]) -> Result<Tensor> {
-    turn_composed(x, table, positions, false)
+pub fn rope_composed(x: &Tensor, turns: &Tensor) -> Result<Tensor> {
+    turn_composed(x, turns, false)
 }
 
-fn turn(x: &Tensor, table: &RopeTable, positions: &[u32], inverse: bool) -> Result<Tensor> {
+fn turn(x: &Tensor, turns: &Tensor, inverse: bool) -> Result<Tensor> {
     if !has_kernels(x) {
-        return turn_composed(x, table, positions, inverse);
+        return turn_composed(x, turns, inverse);
     }
     let (tokens, heads, width) = x.dims3()?;
-    let turns = table.gather(positions);
-    if turns.len() != tokens * width {
-        bail!("rope: {:?} against {} turns", x.shape(), turns.len());
+    if turns.dims() != [tokens, width] {
+        bail!("rope: {:?} against turns {:?}", x.shape(), turns.shape());
     }
-    let y = read([x], |[x]| {
+    let y = read([x, turns], |[x, turns]| {
         let mut y = vec![0.0; x.len()];
         dispatch(Turn {
             x,
-            turns: &turns,
+            turns,
             heads,
             half: width / 2,
             inverse,
@@ -99,21 +98,15 @@ fn turn(x: &Tensor, table: &RopeTable, positions: &[u32], inverse: bool) -> Resu
     tensor(y, x.shape())
 }
 
-fn turn_composed(
-    x: &Tensor,
-    table: &RopeTable,
-    positions: &[u32],
-    inverse: bool,
-) -> Result<Tensor> {
+fn turn_composed(x: &Tensor, turns: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
-    let (tokens, _, width) = x.dims3()?;
-    let turns = Tensor::from_vec(table.gather(positions), (tokens, 1, width), x.device())?;
-    let turns = turns.to_dtype(wide.dtype())?;
-    let cos = turns.narrow(2, 0, width / 2)?;
-    let sin = turns.narrow(2, width / 2, width / 2)?;
+    let half = x.dim(2)? / 2;
+    let turns = turns.to_dtype(wide.dtype())?.unsqueeze(1)?;
+    let cos = turns.narrow(2, 0, half)?;
+    let sin = turns.narrow(2, half, half)?;
     let sin = if inverse { sin.neg()? } else { sin };
-    let left = wide.narrow(2, 0, width / 2)?;
-    let right = wide.narrow(2, width / 2, width / 2)?;
+    let left = wide.narrow(2, 0, half)?;
+    let right = wide.narrow(2, half, half)?;
     let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
     let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
     Tensor::cat(&[turned_left, turned_right], 2)?.to_dtype(x.dtype())

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::math::{combine, sigmoid};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{composed_backward, has_kernels, read, same_shape, tensor};
+use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
 
 /// gate [T, I], up [T, I] → [T, I].
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
@@ -28,9 +28,9 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     tensor(out, gate.shape())
 }
 
-/// The same from candle's operations.
+/// The same from candle's operations; half precision is widened to f32 inside.
 pub fn swiglu_composed(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gate.silu()? * up
+    (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
 }
 
 /// The gradients of gate and up.
