@@ -11,7 +11,7 @@ root=target/cuda-image/root
 stamp=$(sha256sum <deploy/cuda/libraries.txt)
 if [ "$(cat "$libraries/stamp" 2>/dev/null)" != "$stamp" ]; then
   rm -rf "$libraries"
-  # 560 MB.
+  # 1.2 GB, unpacked.
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-user --no-deps --only-binary=:all: \
     --require-hashes --target "$libraries" --requirement deploy/cuda/libraries.txt
   echo "$stamp" >"$libraries/stamp"
@@ -20,11 +20,11 @@ fi
 rm -rf "$root"
 mkdir -p "$root"/{etc,tmp,runs,usr/lib/cuda}
 cp "$program" "$root/sqlenv"
-# The C library and its kin, where the program looks for them.
-ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+find "$libraries/nvidia" -name 'lib*.so*' ! -name 'libnvblas*' ! -name '*.alt.*' -exec cp --dereference {} "$root/usr/lib/cuda" \;
+# The C library and its kin, where the loader looks for them.
+find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr -d ' \t(' | grep -v "^$PWD" | sort -u | while read -r library; do
   mkdir -p "$root$(dirname "$library")"
   cp --dereference "$library" "$root$library"
 done
-find "$libraries/nvidia" -name 'lib*.so*' -exec cp --dereference {} "$root/usr/lib/cuda" \;
 chmod 1777 "$root/tmp" "$root/runs"
 "$engine" build --tag sqlenv-cuda --file deploy/Containerfile.cuda target/cuda-image

@@ -27,9 +27,7 @@ pub(super) fn verdict(findings: Option<&Findings>) -> Result<(), String> {
         return Err("this program is built without it; `make cuda` builds one with it".to_owned());
     };
     for found in &findings.libraries {
-        if let Err(reason) = usable(found) {
-            return Err(reason);
-        }
+        usable(found)?;
     }
     let Some(device) = findings.devices.first() else {
         return Err(findings
@@ -106,7 +104,6 @@ fn device((ordinal, device): (usize, &FoundDevice)) -> Line {
 }
 
 fn library(found: &FoundLibrary) -> Line {
-    let file = found.library.file();
     let need = if found.library.is_required() {
         "needed"
     } else {
@@ -117,7 +114,7 @@ fn library(found: &FoundLibrary) -> Line {
             [] => path.display().to_string(),
             missing => format!("{}, which lacks {}", path.display(), missing.join(", ")),
         },
-        Err(_) => format!("{file} not found ({need})"),
+        Err(reason) => format!("{reason} ({need})"),
     };
     ("library", text)
 }
@@ -223,7 +220,8 @@ mod tests {
         let mut findings = with_h200();
         lose(&mut findings, Library::Nccl);
         assert_eq!(verdict(Some(&findings)), Ok(()));
-        assert!(text(&findings).contains("libnccl.so.2 not found (not always needed)"));
+        let line = "library: libnccl.so.2: cannot open shared object file (not always needed)\n";
+        assert!(text(&findings).contains(line));
     }
 
     #[test]

@@ -105,12 +105,8 @@ pub(super) fn forward(subject: &Subject<'_>) -> Result<Vec<Figure>> {
 
 pub(super) fn gradients(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     let found = Probe::new(&subject.device, subject.exact())?.gradients()?;
-    let (name, error) = worst(&found, &Probe::reference()?.gradients()?)?;
-    Ok(vec![Figure::within(
-        EXACT,
-        format!("relative error, at its worst of {name}"),
-        error,
-    )])
+    let errors = GradientErrors::new(&found, &Probe::reference()?.gradients()?)?;
+    Ok(errors.figures(EXACT, EXACT))
 }
 
 pub(super) fn bf16(subject: &Subject<'_>) -> Result<Vec<Figure>> {
@@ -119,19 +115,14 @@ pub(super) fn bf16(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Probe::reference()?,
     );
     let ([_, found, _], [_, expected, _]) = (probe.forward()?, reference.forward()?);
-    let (name, error) = worst(&probe.gradients()?, &reference.gradients()?)?;
-    Ok(vec![
-        Figure::within(
-            BF16_LOGPROBS,
-            "mean difference of log-probabilities",
-            mean(&found, &expected),
-        ),
-        Figure::within(
-            BF16_GRADIENTS,
-            format!("relative error of gradients, at its worst of {name}"),
-            error,
-        ),
-    ])
+    let mut figures = vec![Figure::within(
+        BF16_LOGPROBS,
+        "mean difference of log-probabilities",
+        mean(&found, &expected),
+    )];
+    let errors = GradientErrors::new(&probe.gradients()?, &reference.gradients()?)?;
+    figures.extend(errors.figures(BF16_GRADIENT, BF16_WORST_GRADIENT));
+    Ok(figures)
 }
 
 /// All rows at once: a prompt each, a piece, then token after token, as far as each goes.
@@ -350,7 +341,7 @@ fn values(tensor: &Tensor) -> Result<Vec<f64>> {
 fn largest(found: &[f64], expected: &[f64]) -> f64 {
     let differences = differences(found, expected);
     differences.fold(0.0, |largest: f64, difference| {
-        if difference <= largest {
+        if difference <= largest || largest.is_nan() {
             largest
         } else {
             difference
@@ -374,23 +365,47 @@ fn differences<'a>(found: &'a [f64], expected: &'a [f64]) -> impl Iterator<Item 
         .map(|(found, expected)| (found - expected).abs())
 }
 
-/// The weight whose gradient is furthest off, and |difference| / |gradient|.
-fn worst(found: &Gradients, expected: &Gradients) -> Result<(String, f64)> {
-    let mut worst = (String::new(), 0.0);
-    for (name, expected) in expected.iter() {
-        let found = found
-            .get(name)
-            .with_context(|| format!("{name} has no gradient on the device"))?;
-        let (found, expected) = (values(found)?, values(expected)?);
-        let norm =
-            |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-        let error = norm(&mut differences(&found, &expected)) / norm(&mut expected.iter().copied());
-        // Also where the error is no number.
-        if !(error <= worst.1) {
-            worst = (name.to_owned(), error);
+/// |difference| / |gradient|.
+struct GradientErrors {
+    of_all: f64,
+    worst: f64,
+    worst_weight: String,
+}
+
+impl GradientErrors {
+    fn new(found: &Gradients, expected: &Gradients) -> Result<Self> {
+        let (mut error, mut whole) = (0.0, 0.0);
+        let (mut worst, mut worst_weight) = (0.0, String::new());
+        for (name, expected) in expected.iter() {
+            let found = found.get(name);
+            let found = found.with_context(|| format!("{name} has no gradient on the device"))?;
+            let (found, expected) = (values(found)?, values(expected)?);
+            let of_error: f64 = differences(&found, &expected).map(|x| x * x).sum();
+            let of_whole: f64 = expected.iter().map(|x| x * x).sum();
+            let relative = (of_error / of_whole).sqrt();
+            if relative.is_nan() || relative > worst {
+                (worst, worst_weight) = (relative, name.to_owned());
+            }
+            error += of_error;
+            whole += of_whole;
         }
+        Ok(Self {
+            of_all: (error / whole).sqrt(),
+            worst,
+            worst_weight,
+        })
     }
-    Ok(worst)
+
+    fn figures(self, limit: f64, worst_limit: f64) -> Vec<Figure> {
+        let worst = format!(
+            "relative error of the worst gradient, {}",
+            self.worst_weight
+        );
+        vec![
+            Figure::within(limit, "relative error of all gradients", self.of_all),
+            Figure::within(worst_limit, worst, self.worst),
+        ]
+    }
 }
 
 #[cfg(test)]
@@ -400,7 +415,7 @@ mod tests {
     #[test]
     fn no_number_is_no_agreement() {
         let (found, expected) = ([0.0, f64::NAN, 0.5], [0.0, 0.0, 0.0]);
-        assert!(!Figure::within(1.0, "", largest(&found[..2], &expected[..2])).is_fine());
+        assert!(!Figure::within(1.0, "", largest(&found, &expected)).is_fine());
         assert!(
             agreement("", &found, &expected)
                 .iter()

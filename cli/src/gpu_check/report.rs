@@ -135,7 +135,7 @@ impl Report {
             for figure in &check.figures {
                 let limit = figure
                     .limit
-                    .map_or_else(String::new, |limit| format!("{limit:.0e}"));
+                    .map_or_else(String::new, |limit| format!("{limit:e}"));
                 let (check, name) = (&check.name, cell(&figure.name));
                 let _ = writeln!(page, "| {check} | {name} | {} | {limit} |", value(figure));
             }
