@@ -1,5 +1,5 @@
 # One target per intent; each is a plain command that also works alone.
-.PHONY: train test check proto-lint python-test image
+.PHONY: train test check proto-lint python-test image cuda cuda-image
 
 train: ## the main job
 	cargo run --release -- train
@@ -25,3 +25,12 @@ image: ## env-node's container; needs `rustup target add $(STATIC)`, musl-gcc, a
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data
 	$(ENGINE) build --tag sqlenv-env-node --file deploy/Containerfile target/image
+
+cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP; needs python3 with pip and g++, neither CUDA nor a GPU
+	deploy/cuda/build.sh
+
+cuda-image: cuda ## the same in a container, with CUDA's libraries; needs podman (or ENGINE=docker)
+	deploy/cuda/image.sh $(ENGINE)
+
+# 90: H100 and H200. 80: A100. 89: L4, L40, RTX 4090.
+export CUDA_COMPUTE_CAP ?= 90

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub use crate::bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Part, Shape};
+pub use crate::{
+    bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Part, Shape},
+    gpu_check::args::{Check, GpuCheckArgs},
+};
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
@@ -51,8 +54,10 @@ pub enum Command {
     /// Measure how fast the parts are.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and gpu-check.md.
+    GpuCheck(GpuCheckArgs),
     /// Say what this machine offers and what this binary can use.
-    Doctor,
+    Doctor(DoctorArgs),
 }
 
 /// Where settings come from: a preset, then the file, then `--set`, then the named flags.
@@ -242,6 +247,14 @@ pub struct ImportGgufArgs {
     pub file: PathBuf,
     /// The model folder to write.
     pub out: PathBuf,
+}
+
+/// Arguments of `sqlenv doctor`.
+#[derive(Clone, Debug, Default, Parser)]
+pub struct DoctorArgs {
+    /// Write the findings as JSON to this file, too.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Commands on data.

@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, BenchCommand, Command, TrainArgs},
-    bench, data_command, doctor, eval_command, import_gguf, play_command,
+    bench, data_command, doctor, eval_command, gpu_check, import_gguf, play_command,
     progress::Progress,
     report, roles,
     shutdown::{self, Interrupted},
@@ -21,6 +21,10 @@ use crate::{
 pub enum Outcome {
     /// All was done.
     Done,
+    /// What was checked is not as it must be.
+    Failed,
+    /// There is no device to check.
+    NoDevice,
     /// A signal stopped it; a run can be resumed.
     Interrupted,
 }
@@ -31,6 +35,8 @@ impl Outcome {
     pub fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::SUCCESS,
+            Self::Failed => ExitCode::FAILURE,
+            Self::NoDevice => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(shutdown::EXIT_CODE),
         }
     }
@@ -83,7 +89,8 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(BenchCommand::Env(args)) => bench::env::bench_env(&args, progress).await?,
         Command::Bench(BenchCommand::Policy(args)) => bench::policy::bench_policy(&args).await?,
-        Command::Doctor => doctor::doctor()?,
+        Command::GpuCheck(args) => return gpu_check::gpu_check(&args).await,
+        Command::Doctor(args) => doctor::doctor(&args)?,
     }
     Ok(Outcome::Done)
 }

@@ -1,37 +1,71 @@
 //! `sqlenv doctor`: what this machine offers and what this binary can use.
 
-use std::thread::available_parallelism;
+mod cuda;
 
-use anyhow::Result;
+use std::{fs, thread::available_parallelism};
 
-use crate::stdout;
+use anyhow::{Context as _, Result};
+use serde::Serialize;
 
-/// Prints the findings, one a line.
+use crate::{args::DoctorArgs, stdout};
+
+/// What doctor found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// This program's version.
+    pub version: &'static str,
+    /// Cores that it may use.
+    pub cores: usize,
+    /// The instruction sets of the CPU that its kernels can use, the best first.
+    pub kernels: Vec<String>,
+    /// CUDA; absent where it is not compiled in.
+    pub cuda: Option<policy::cuda::Findings>,
+}
+
+impl Diagnosis {
+    /// Looks at this machine.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        let sets = policy::ops::InstructionSet::available();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            cores: available_parallelism().map_or(1, usize::from),
+            kernels: sets.iter().map(|set| format!("{set:?}")).collect(),
+            cuda: policy::cuda::findings(),
+        }
+    }
+
+    /// Whether a device can be computed on, and if not, why and what to do about it.
+    ///
+    /// # Errors
+    /// The reasons.
+    pub fn device(&self) -> Result<(), String> {
+        cuda::verdict(self.cuda.as_ref())
+    }
+
+    /// The findings, one a line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines = vec![
+            ("sqlenv", self.version.to_owned()),
+            ("cores", self.cores.to_string()),
+            ("kernels", self.kernels.first().cloned().unwrap_or_default()),
+        ];
+        lines.extend(cuda::lines(self.cuda.as_ref()));
+        let line = |(name, finding)| format!("{name:<9} {finding}\n");
+        lines.into_iter().map(line).collect()
+    }
+}
+
+/// Prints the findings, or writes them as JSON to the file that is asked for.
 ///
 /// # Errors
-/// Standard output cannot be written.
-pub fn doctor() -> Result<()> {
-    let cores = available_parallelism().map_or(1, usize::from).to_string();
-    let findings = [
-        ("sqlenv", env!("CARGO_PKG_VERSION").to_owned()),
-        ("cores", cores),
-        ("kernels", kernels()),
-        ("cuda", cuda()),
-    ];
-    let lines = findings.map(|(name, finding)| format!("{name:<9} {finding}\n"));
-    stdout::print(lines.concat())
-}
-
-fn kernels() -> String {
-    let sets = policy::ops::InstructionSet::available();
-    sets.first()
-        .map_or_else(String::new, |set| format!("{set:?}"))
-}
-
-fn cuda() -> String {
-    if candle_core::utils::cuda_is_available() {
-        "compiled in".to_owned()
-    } else {
-        "not compiled in; the policy runs on the CPU".to_owned()
+/// Standard output or the file cannot be written.
+pub fn doctor(args: &DoctorArgs) -> Result<()> {
+    let diagnosis = Diagnosis::of_this_machine();
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(&diagnosis)?;
+        fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
+    stdout::print(diagnosis.text())
 }

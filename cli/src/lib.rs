@@ -9,6 +9,7 @@ pub mod data_command;
 pub mod doctor;
 pub mod eval_command;
 pub mod evaluation;
+pub mod gpu_check;
 pub mod import_gguf;
 pub mod local;
 mod number;

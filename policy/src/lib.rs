@@ -5,6 +5,7 @@
 
 mod chat;
 mod config;
+pub mod cuda;
 mod decoder;
 mod device;
 mod error;

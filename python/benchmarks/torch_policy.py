@@ -1,9 +1,13 @@
-"""The peer of `sqlenv bench policy`: the same shapes, tokens and steps in transformers and torch, on the CPU in float32.
+"""The peer of `sqlenv bench policy`: the same shapes, tokens and steps in transformers and torch.
+
+On the CPU in float32; on a GPU (--device cuda) in bfloat16 over float32 master weights, with sdpa attention, the sampler by
+generate's static cache.
 
 python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]    # needs torch and transformers
 """
 
 import argparse
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -38,11 +42,12 @@ def main() -> None:
     parser.add_argument("--micro-batch-tokens", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for shape in args.shapes.split(","):
-        model = build(shape)
+        model = build(shape).to(args.device)
         size = sum(weight.numel() for weight in model.parameters())
         for cells in lines(shape, model, args):
             print(f"| {shape} | {size / 1e6:.2f} M | {' | '.join(cells)} |", flush=True)
@@ -105,12 +110,13 @@ def text(number: int, length: int, vocabulary: int) -> list[int]:
 
 
 def texts(numbers: range | list[int], length: int, model: Qwen3ForCausalLM) -> torch.Tensor:
-    return torch.tensor([text(number, length, model.config.vocab_size) for number in numbers])
+    tokens = [text(number, length, model.config.vocab_size) for number in numbers]
+    return torch.tensor(tokens, device=model.device)
 
 
 def generate(model: Qwen3ForCausalLM, prompts: torch.Tensor, new_tokens: int) -> torch.Tensor:
     model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), autocast(model):
         out = model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
@@ -119,6 +125,7 @@ def generate(model: Qwen3ForCausalLM, prompts: torch.Tensor, new_tokens: int) ->
             max_new_tokens=new_tokens,
             min_new_tokens=new_tokens,
             pad_token_id=0,
+            cache_implementation="static" if on_gpu(model) else None,
         )
     # Tensors of inference mode cannot enter a graph.
     return out.clone()
@@ -130,6 +137,9 @@ def prompts_of(repeat: int, rows: int, sharing: int, model: Qwen3ForCausalLM, ar
 
 
 def sampler(model: Qwen3ForCausalLM, rows: int, sharing: int, args: argparse.Namespace) -> float:
+    if on_gpu(model):
+        model = copy.deepcopy(model).bfloat16()
+
     def sample(repeat: int) -> int:
         generate(model, prompts_of(repeat, rows, sharing, model, args), args.new_tokens)
         return rows * args.new_tokens
@@ -142,15 +152,15 @@ def learner(
 ) -> tuple[float, float | None]:
     """Tokens per second and peak MiB of forward, backward and AdamW, the tokens behind the prompt scored."""
     step = Step(model, budget)
-    advantages = torch.ones(len(batch))
+    advantages = torch.ones(len(batch), device=model.device)
 
     def learn(_: int) -> int:
         step(batch, prompt_tokens, advantages)
         return batch.numel()
 
-    is_reset = reset_peak()
+    is_reset = reset_peak(model)
     measured = speed(learn, args.repeats)
-    return measured, peak_mib() if is_reset else None
+    return measured, peak_mib(model) if is_reset else None
 
 
 def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespace) -> tuple[float, float]:
@@ -162,7 +172,7 @@ def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespa
         start = time.perf_counter()
         batch = generate(model, prompts_of(repeat, rows, GROUP_SIZE, model, args), args.new_tokens)
         sampled = time.perf_counter() - start
-        rewards = torch.randint(2, (rows // GROUP_SIZE, GROUP_SIZE)).float()
+        rewards = torch.randint(2, (rows // GROUP_SIZE, GROUP_SIZE), device=model.device).float()
         advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
         step(batch, args.prompt_tokens, advantages.flatten())
         shares.append(sampled / (time.perf_counter() - start))
@@ -177,7 +187,7 @@ class Step:
     def __init__(self, model: Qwen3ForCausalLM, budget: int) -> None:
         self.model = model
         self.budget = budget
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=on_gpu(model))
 
     def __call__(self, batch: torch.Tensor, prompt_tokens: int, advantages: torch.Tensor) -> None:
         self.model.train()
@@ -188,11 +198,21 @@ class Step:
         for tokens, weights in zip(batch.split(size), advantages.split(size), strict=True):
             # What lies behind the last scored token's predictor is not fed, and only the scored ones get logits.
             kept = length - prompt_tokens
-            logits = self.model(input_ids=tokens[:, :-1], logits_to_keep=kept).logits
             targets = tokens[:, prompt_tokens:]
-            losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            with autocast(self.model):
+                logits = self.model(input_ids=tokens[:, :-1], logits_to_keep=kept).logits
+                losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
             (losses.view_as(targets) * weights[:, None]).sum().div(scored).backward()
         self.optimizer.step()
+
+
+def on_gpu(model: Qwen3ForCausalLM) -> bool:
+    return model.device.type == "cuda"
+
+
+def autocast(model: Qwen3ForCausalLM) -> torch.autocast:
+    """bfloat16 on a GPU; weights that are float32 stay so."""
+    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=on_gpu(model))
 
 
 def speed(work: Callable[[int], int], repeats: int) -> float:
@@ -202,12 +222,17 @@ def speed(work: Callable[[int], int], repeats: int) -> float:
     for repeat in range(1, repeats + 1):
         start = time.perf_counter()
         tokens = work(repeat)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         speeds.append(tokens / (time.perf_counter() - start))
     return statistics.median(speeds)
 
 
-def reset_peak() -> bool:
-    """Has Linux count this process's peak of memory anew."""
+def reset_peak(model: Qwen3ForCausalLM) -> bool:
+    """Has the GPU's or this process's peak of memory counted anew."""
+    if on_gpu(model):
+        torch.cuda.reset_peak_memory_stats()
+        return True
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -215,7 +240,9 @@ def reset_peak() -> bool:
     return True
 
 
-def peak_mib() -> float:
+def peak_mib(model: Qwen3ForCausalLM) -> float:
+    if on_gpu(model):
+        return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
+use policy::{DTypeChoice, DeviceChoice};
 
 use crate::args::ConfigArgs;
 
@@ -139,13 +140,23 @@ pub struct BenchPolicyArgs {
     /// Measurements of each, after one to warm up.
     #[arg(long, value_parser = at_least_one, default_value_t = 3)]
     pub repeats: usize,
+    /// Where to compute: `auto`, `cpu`, `cuda` or `cuda:N`.
+    #[arg(long, default_value_t = DeviceChoice::Cpu)]
+    pub device: DeviceChoice,
+    /// In which dtype: `auto`, f32 on the CPU and bf16 elsewhere, `f32` or `bf16`.
+    #[arg(long, value_parser = dtype, default_value = "auto")]
+    pub dtype: DTypeChoice,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if count > 0 => Ok(count),
         _ => Err("give a whole number from 1 on".to_owned()),
     }
+}
+
+fn dtype(text: &str) -> Result<DTypeChoice, String> {
+    serde_json::from_value(text.into()).map_err(|_| "give auto, f32 or bf16".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

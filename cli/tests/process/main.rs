@@ -5,6 +5,7 @@
 mod bad_input;
 mod bench;
 mod endings;
+mod gpu_check;
 mod program;
 mod ranks;
 mod reproducible;

@@ -29,7 +29,7 @@ const LEARNING_RATE: f64 = 1e-6;
 const PREFIX_NEW_TOKENS: usize = 64;
 
 /// Measures forward, backward and update, every token scored.
-pub(super) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Result<Line> {
+pub(crate) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Result<Line> {
     let work = work(shape, args);
     let row = |row| Sample {
         tokens: text(row, work.row_tokens, model.config.vocab_size),
@@ -69,7 +69,7 @@ fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (Coefficients, ()) {
 }
 
 /// Measures steps on one group whose members share a long prompt.
-pub(super) fn prefix_lines(
+pub(crate) fn prefix_lines(
     model: &Model,
     shape: Shape,
     args: &BenchPolicyArgs,

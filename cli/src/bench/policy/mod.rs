@@ -4,16 +4,16 @@
 //! conversations and workers over micro-batches. Each figure is the median of some repeats, after one to warm up.
 
 mod grpo;
-mod learner;
-mod sampler;
-mod shape;
+pub(crate) mod learner;
+pub(crate) mod sampler;
+pub(crate) mod shape;
 
 use std::time::Instant;
 
 use ::learner::{LearnerConfig, config::RolloutConfig};
 use anyhow::Result;
 
-use self::shape::random_model;
+use self::shape::random_model_on;
 use crate::{
     args::{BenchPolicyArgs, Part, Shape},
     number::short_count,
@@ -27,12 +27,14 @@ const HEADER: &str = "| shape | parameters | what | rows | tokens a row | tokens
 const GROUP_SIZE: usize = 8;
 
 /// A row of the table.
-struct Line {
-    what: &'static str,
-    rows: usize,
-    row_tokens: usize,
-    speed: f64,
-    peak_mib: Option<f64>,
+pub(crate) struct Line {
+    pub(crate) what: &'static str,
+    pub(crate) rows: usize,
+    pub(crate) row_tokens: usize,
+    /// Tokens a second.
+    pub(crate) speed: f64,
+    /// Of main memory.
+    pub(crate) peak_mib: Option<f64>,
     shares: String,
 }
 
@@ -43,7 +45,7 @@ struct Line {
 pub async fn bench_policy(args: &BenchPolicyArgs) -> Result<()> {
     stdout::print(format_args!("{HEADER}\n"))?;
     for &shape in &args.shapes {
-        let model = random_model(shape)?;
+        let model = random_model_on(shape, args)?;
         let parameters = short_count(model.config.parameters() as u64);
         let print = |line: &Line| {
             let peak = line
@@ -113,7 +115,7 @@ fn learner_config(shape: Shape, context_tokens: usize, args: &BenchPolicyArgs) -
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures time")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 

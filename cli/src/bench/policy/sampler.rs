@@ -9,7 +9,7 @@ use super::{GROUP_SIZE, Line, median, now, shape::text};
 use crate::args::BenchPolicyArgs;
 
 /// Measures completions of prompts that `sharing` rows have in common. One that happens to stop counts with what it has.
-pub(super) async fn line(
+pub(crate) async fn line(
     model: &Model,
     rows: usize,
     sharing: usize,
@@ -55,6 +55,8 @@ impl Engines {
         let texts = rows / sharing;
         let count = args.threads.min(texts);
         let settings = EngineSettings {
+            device: args.device,
+            dtype: args.dtype,
             slots: texts.div_ceil(count) * sharing,
             ..EngineSettings::default()
         };

@@ -31,7 +31,7 @@ pub(super) fn work(shape: Shape, args: &BenchPolicyArgs) -> Work {
 }
 
 /// A model of this shape with random weights. Its text side is the embedded one, widened to all columns of the logits.
-pub(super) fn random_model(shape: Shape) -> Result<Model> {
+pub(crate) fn random_model(shape: Shape) -> Result<Model> {
     let config = config_json(shape);
     let mut files = policy::tiny::files();
     for (name, bytes) in &mut files {
@@ -51,6 +51,17 @@ pub(super) fn random_model(shape: Shape) -> Result<Model> {
     }
     let weights = Weights::random(&DecoderConfig::from_json(&config.to_string())?, 0)?;
     Ok(Model::from_files(files, weights)?)
+}
+
+/// [`random_model`], its weights where and as the arguments want them.
+///
+/// # Errors
+/// There is no such device.
+pub(crate) fn random_model_on(shape: Shape, args: &BenchPolicyArgs) -> Result<Model> {
+    let device = args.device.open()?;
+    let mut model = random_model(shape)?;
+    model.weights = model.weights.to(&device, args.dtype.on(&device))?;
+    Ok(model)
 }
 
 fn config_json(shape: Shape) -> Value {
@@ -74,7 +85,7 @@ fn config_json(shape: Shape) -> Value {
 }
 
 /// Tokens of a text, other ones for each; `torch_policy.py` makes the same ones.
-pub(super) fn text(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
+pub(crate) fn text(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
     let token = |place: usize| {
         let mixed = (number * 1_000_003 + place).wrapping_mul(2_654_435_761) as u32;
         ((u64::from(mixed) * vocabulary as u64) >> 32) as u32

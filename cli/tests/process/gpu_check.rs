@@ -1,0 +1,94 @@
+//! gpu-check on the CPU, where its checks run through candle's operations; and its refusal where there is no device.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::sqlenv;
+
+#[test]
+fn the_checks_pass_on_the_cpu_and_are_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = sqlenv(&["gpu-check", "--device=cpu", "--rows=2", "--tokens=3"])
+        .args(["--learner-rows=2", "--learner-tokens=40", "--repeats=1"])
+        .arg("--out")
+        .arg(folder.path())
+        // No Python: how fast torch is here is not asked.
+        .env("PATH", "")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{errors}{printed}");
+
+    let json = fs::read(folder.path().join("gpu-check.json")).unwrap();
+    let report: Value = serde_json::from_slice(&json).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let with = |status: &str| -> Vec<&str> {
+        let checks = checks.iter().filter(|check| check["status"] == status);
+        checks
+            .map(|check| check["name"].as_str().unwrap())
+            .collect()
+    };
+    assert_eq!(with("skipped"), ["device", "sanitizer", "torch"]);
+    assert_eq!(
+        with("passed"),
+        [
+            "forward",
+            "gradients",
+            "bf16",
+            "cache",
+            "engine",
+            "update",
+            "start-up",
+            "bandwidth",
+            "sampler",
+            "learner",
+            "prefix"
+        ]
+    );
+    for check in checks.iter().filter(|check| check["status"] == "passed") {
+        let figures = check["figures"].as_array().unwrap();
+        assert!(!figures.is_empty(), "{check} measures nothing");
+    }
+    let page = fs::read_to_string(folder.path().join("gpu-check.md")).unwrap();
+    assert!(
+        page.starts_with("# gpu-check on cpu\n\n0 of 14 checks failed, 3 were skipped."),
+        "{page}"
+    );
+}
+
+#[test]
+fn without_a_device_nothing_counts_as_checked() {
+    // Built with CUDA or not: no machine has that many devices, and most that test have none.
+    let folder = tempfile::tempdir().unwrap();
+    let output = sqlenv(&["gpu-check", "--device=cuda:4000"])
+        .arg("--out")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("nothing was checked") && errors.contains("--device cpu"),
+        "{errors}"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn doctor_says_what_it_finds_in_words_and_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("doctor.json");
+    let output = sqlenv(&["doctor", "--json"]).arg(&file).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && text.contains("\ncuda      "),
+        "{text}"
+    );
+    let json: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert!(json["cores"].as_u64().unwrap() > 0);
+    let is_built_in = candle_core::utils::cuda_is_available();
+    assert_eq!(json["cuda"].is_object(), is_built_in);
+    assert_eq!(text.contains("make cuda"), !is_built_in, "{text}");
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the container sqlenv-cuda by $1 (podman, docker): target/cuda/sqlenv with the C library it was linked to and NVIDIA's
+# libraries of libraries.txt. The driver is not in it: NVIDIA's container runtime brings the host's.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+engine=$1
+program=target/cuda/sqlenv
+libraries=target/cuda-libraries
+root=target/cuda-image/root
+
+stamp=$(sha256sum <deploy/cuda/libraries.txt)
+if [ "$(cat "$libraries/stamp" 2>/dev/null)" != "$stamp" ]; then
+  rm -rf "$libraries"
+  # 1.2 GB, unpacked.
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-user --no-deps --only-binary=:all: \
+    --require-hashes --target "$libraries" --requirement deploy/cuda/libraries.txt
+  echo "$stamp" >"$libraries/stamp"
+fi
+
+rm -rf "$root"
+mkdir -p "$root"/{etc,tmp,runs,usr/lib/cuda}
+cp "$program" "$root/sqlenv"
+find "$libraries/nvidia" -name 'lib*.so*' ! -name 'libnvblas*' ! -name '*.alt.*' -exec cp --dereference {} "$root/usr/lib/cuda" \;
+# The C library and its kin, where the loader looks for them.
+find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr -d ' \t(' | grep -v "^$PWD" | sort -u | while read -r library; do
+  mkdir -p "$root$(dirname "$library")"
+  cp --dereference "$library" "$root$library"
+done
+chmod 1777 "$root/tmp" "$root/runs"
+"$engine" build --tag sqlenv-cuda --file deploy/Containerfile.cuda target/cuda-image

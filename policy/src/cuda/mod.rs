@@ -1,0 +1,65 @@
+//! What there is of CUDA: in this program, in NVIDIA's libraries, and in devices.
+//!
+//! Invariant: looking never fails and never ends the process; what is missing is a finding.
+
+#[cfg(feature = "cuda")]
+mod functions;
+#[cfg(feature = "cuda")]
+mod lazy;
+mod library;
+#[cfg(feature = "cuda")]
+mod probe;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+pub use library::Library;
+
+/// What a program that is compiled with CUDA finds on its machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// The compute capability that its kernels are compiled for, e.g. `90`; unknown in a build that did not set it.
+    pub compiled_for: Option<String>,
+    /// NVIDIA's libraries.
+    pub libraries: Vec<FoundLibrary>,
+    /// CUDA's version that the driver supports at most, as (major, minor).
+    pub driver_version: Option<(u32, u32)>,
+    /// The devices, by ordinal.
+    pub devices: Vec<FoundDevice>,
+    /// Why there are none, or why they cannot be asked.
+    pub fault: Option<String>,
+}
+
+/// One of NVIDIA's libraries, as the loader answers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FoundLibrary {
+    /// Which.
+    pub library: Library,
+    /// Where it is, or why the loader cannot open it.
+    pub path: Result<PathBuf, String>,
+    /// Functions that the program may call and that it lacks: it is too old.
+    pub missing_functions: Vec<&'static str>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FoundDevice {
+    /// As the driver calls it.
+    pub name: String,
+    /// Major and minor number.
+    pub compute_capability: (u32, u32),
+    /// In bytes.
+    pub total_memory: u64,
+    /// In bytes; unknown where no context could be made, as on a device that another process has for itself.
+    pub free_memory: Option<u64>,
+}
+
+/// Looks. `None`: this program is compiled without CUDA.
+#[must_use]
+pub fn findings() -> Option<Findings> {
+    #[cfg(feature = "cuda")]
+    return Some(probe::findings());
+    #[cfg(not(feature = "cuda"))]
+    None
+}
