@@ -50,7 +50,7 @@ pub struct RunConfig {
     pub threads: usize,
     /// Which device samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: DeviceChoice,
-    /// In which dtype: `auto`, `f32` or `bf16`.
+    /// In which dtype: `auto`, `f32` or `bf16`. What is trained has its master copies in f32.
     pub dtype: DTypeChoice,
     /// Which questions.
     pub data: DataConfig,
