@@ -28,7 +28,7 @@ pub enum ActorError {
         reason: String,
     },
     /// The model failed, or could not be opened.
-    #[error("policy: {0}")]
+    #[error(transparent)]
     Policy(#[from] policy::PolicyError),
     /// The engine's thread is gone; its log says why. Remedy: restart the actor.
     #[error("the engine stopped: {0}; restart the actor")]

@@ -240,7 +240,7 @@ async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
         .swap(1, Weights::new(BTreeMap::new()))
         .await
         .unwrap_err();
-    assert!(error.to_string().starts_with("policy: tensor"), "{error}");
+    assert!(error.to_string().starts_with("tensor"), "{error}");
     assert_eq!(engine.complete(asked).await.unwrap(), before);
 }
 
@@ -251,7 +251,7 @@ fn a_device_that_is_not_there_is_refused_with_the_remedy() {
         ..engine_settings(1, 64)
     };
     let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings).unwrap_err();
-    assert!(error.to_string().starts_with("policy: device: "), "{error}");
+    assert!(error.to_string().starts_with("device: "), "{error}");
 }
 
 #[tokio::test]

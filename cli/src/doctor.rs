@@ -35,12 +35,12 @@ impl Diagnosis {
         }
     }
 
-    /// Whether a device can be computed on, and if not, why and what to do about it.
+    /// Whether the device of this number can be computed on, and if not, why and what to do about it.
     ///
     /// # Errors
     /// The reasons.
-    pub fn device(&self) -> Result<(), String> {
-        cuda::verdict(self.cuda.as_ref())
+    pub fn device(&self, ordinal: usize) -> Result<(), String> {
+        cuda::verdict(self.cuda.as_ref(), ordinal)
     }
 
     /// The findings, one a line.
@@ -57,7 +57,7 @@ impl Diagnosis {
     }
 }
 
-/// Prints the findings, or writes them as JSON to the file that is asked for.
+/// Prints the findings, and with `--json` writes them to that file too.
 ///
 /// # Errors
 /// Standard output or the file cannot be written.

@@ -45,6 +45,7 @@ pub async fn train(
         "learner.ranks: `sqlenv train` is one process, thus one rank; leave it out, or run `sqlenv learner` with \
          `sqlenv rank` beside it"
     );
+    config.device.open()?;
     let setup = Setup::open(&config, progress)?;
     let base = setup::base_model(&config)?;
     let mut run = plan.open(progress)?;

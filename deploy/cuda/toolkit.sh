@@ -15,10 +15,8 @@ for tool in python3 gcc g++; do
   command -v "$tool" >/dev/null || fail "$tool is missing; install it (Debian: apt-get install python3-pip g++)"
 done
 python3 -m pip --version >/dev/null 2>&1 || fail "python3 has no pip; install it (Debian: apt-get install python3-pip)"
-case $(uname -sm) in
-  "Linux x86_64" | "Linux aarch64") ;;
-  *) fail "NVIDIA's wheels are for Linux on x86-64 and aarch64, and this is $(uname -sm)" ;;
-esac
+# The jumps of policy/src/cuda/lazy.rs are x86-64's.
+[ "$(uname -sm)" = "Linux x86_64" ] || fail "the program with CUDA is for Linux on x86-64, and this is $(uname -sm)"
 
 stamp=$(cat "$here/toolkit.txt" "$here/toolkit.sh" | sha256sum)
 if [ "$(cat "$folder/stamp" 2>/dev/null)" != "$stamp" ]; then

@@ -319,8 +319,8 @@ fn restore(checkpoints: &Path, fingerprint: &str, trainer: &mut Trainer) -> Resu
     };
     let state = checkpoint.state.clone();
     if state.fingerprint != fingerprint {
-        let reason = "was written under other settings, questions or another base model; \
-                      give those of the run, or start a new one in another folder";
+        let reason = "was written under other settings, questions, another base model or the device's dtype: \
+                      give those of the run (dtype=f32 or bf16), or start a new one in another folder";
         return Err(LearnerError::broken(&checkpoint.path, reason));
     }
     checkpoint.restore(&mut trainer.network)?;

@@ -112,10 +112,18 @@ pub enum LearnerError {
         /// The step, whose version is not published.
         step: u64,
     },
-    /// For a rank: the learner is away. Remedy: see its log; a rank that finds it again takes part again.
+    /// For a rank: the learner is gone or out of reach. Remedy: see its log; a rank that finds it again takes part again.
     #[error("the learner {problem}; see its log, start it again and then this rank")]
     LeaderAway {
         /// What it does, as the rest of a sentence.
+        problem: String,
+    },
+    /// For a rank: the run has all that it needs. Remedy: none; one that waits takes a place that another leaves.
+    #[error(
+        "the learner has no place for this rank: {problem}; it is not needed unless another goes"
+    )]
+    NoPlace {
+        /// What the learner answers.
         problem: String,
     },
     /// For a rank: the learner refuses it or says what it should not. Remedy: the same program and a run with room.

@@ -314,6 +314,10 @@ fn in_waves<T: Send>(
 ) -> Result<()> {
     let numbered: Vec<(usize, &MicroBatch)> = micro_batches.iter().enumerate().collect();
     for wave in numbered.chunks(threads.max(1)) {
+        if let [(number, micro)] = *wave {
+            take(work(number, micro)?)?;
+            continue;
+        }
         let results: Vec<Result<T>> = thread::scope(|scope| {
             let spawn = |&(number, micro)| {
                 scope.spawn({

@@ -29,12 +29,17 @@ impl Run {
     /// Makes all steps that are left, or those before a stop, and returns how many were made in all.
     pub(crate) fn all_steps(&mut self) -> Result<u64> {
         let steps = self.shared.config.steps;
-        if let Some(others) = self.shared.lobby.wait()? {
+        let version = self.shared.intake.version();
+        // A finished run needs nobody.
+        if version < steps
+            && let Some(others) = self.shared.lobby.wait()?
+        {
             let (config, model) = (&self.shared.config, &self.shared.model);
-            self.trainer.ranks = Ranks::lead(others, config, model, &self.trainer.network)?;
+            let network = &self.trainer.network;
+            self.trainer.ranks = Ranks::lead(others, config, model, network, version)?;
         }
         // A run is opened at a checkpoint, its base if it is new.
-        let mut saved = Some(self.shared.intake.version());
+        let mut saved = Some(version);
         while self.shared.intake.version() < steps {
             let version = match self.one_step() {
                 Ok(Some(version)) => version,
@@ -57,6 +62,7 @@ impl Run {
         }
         if step >= steps {
             self.trainer.ranks.finish();
+            self.shared.lobby.finish();
             // Not before the checkpoint: a learner that dies here needs its actors again.
             self.shared.end(Ending::Finished);
         }

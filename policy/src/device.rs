@@ -30,7 +30,10 @@ impl DeviceChoice {
     pub fn open(self) -> Result<Device> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Auto if cuda_is_available() => Ok(Device::new_cuda(0).unwrap_or(Device::Cpu)),
+            Self::Auto if cuda_is_available() => Ok(open_cuda(0).unwrap_or_else(|error| {
+                tracing::warn!(%error, "no CUDA device, so the CPU computes; `sqlenv doctor` says what is there");
+                Device::Cpu
+            })),
             Self::Auto => Ok(Device::Cpu),
             Self::Cuda(_) if !cuda_is_available() => Err(PolicyError::setting(
                 "device",
@@ -38,7 +41,7 @@ impl DeviceChoice {
                     "{self} is asked for, but this program is built without CUDA: build it by `make cuda`, or use cpu"
                 ),
             )),
-            Self::Cuda(number) => Device::new_cuda(number).map_err(|error| {
+            Self::Cuda(number) => open_cuda(number).map_err(|error| {
                 let remedy = "`sqlenv doctor` says what it finds; or use cpu";
                 PolicyError::setting(
                     "device",
@@ -47,6 +50,12 @@ impl DeviceChoice {
             }),
         }
     }
+}
+
+/// A device with one stream, which candle orders the work of all threads by. (`Device::new_cuda` gives each thread a stream
+/// of its own, and nothing orders these.)
+fn open_cuda(number: usize) -> candle_core::Result<Device> {
+    Device::new_cuda_with_stream(number)
 }
 
 impl fmt::Display for DeviceChoice {
@@ -100,7 +109,7 @@ pub enum DTypeChoice {
     Auto,
     /// f32.
     F32,
-    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, where no kernel serves it.
+    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, where the kernels widen it.
     Bf16,
 }
 

@@ -4,9 +4,9 @@ use policy::cuda::{Findings, FoundDevice, FoundLibrary, Library};
 
 type Line = (&'static str, String);
 
-/// The findings, the verdict first.
+/// The findings, the verdict on the first device before them.
 pub(super) fn lines(findings: Option<&Findings>) -> Vec<Line> {
-    let verdict = match verdict(findings) {
+    let verdict = match verdict(findings, 0) {
         Ok(()) => "ready".to_owned(),
         Err(reason) => format!("not usable, the policy runs on the CPU: {reason}"),
     };
@@ -21,19 +21,19 @@ pub(super) fn lines(findings: Option<&Findings>) -> Vec<Line> {
     lines
 }
 
-/// Whether the first device can be computed on, or why not and what to do.
-pub(super) fn verdict(findings: Option<&Findings>) -> Result<(), String> {
+/// Whether the device of this number can be computed on, or why not and what to do.
+pub(super) fn verdict(findings: Option<&Findings>, ordinal: usize) -> Result<(), String> {
     let Some(findings) = findings else {
-        return Err("this program is built without it; `make cuda` builds one with it".to_owned());
+        return Err("built without CUDA; `make cuda` builds one with it".to_owned());
     };
     for found in &findings.libraries {
         usable(found)?;
     }
-    let Some(device) = findings.devices.first() else {
+    let Some(device) = findings.devices.get(ordinal) else {
         return Err(findings
             .fault
             .clone()
-            .unwrap_or_else(|| "there is no device".to_owned()));
+            .unwrap_or_else(|| format!("the driver has no device {ordinal}")));
     };
     let (major, minor) = device.compute_capability;
     match findings.compiled_for.as_deref() {
@@ -189,26 +189,26 @@ mod tests {
     fn the_first_thing_amiss_is_named_with_its_remedy() {
         let mut findings = with_h200();
         findings.devices[0].compute_capability = (8, 0);
-        let reason = verdict(Some(&findings)).unwrap_err();
+        let reason = verdict(Some(&findings), 0).unwrap_err();
         assert!(reason.contains("make cuda CUDA_COMPUTE_CAP=80"), "{reason}");
         findings.devices.clear();
         findings.fault = Some("the driver answers CUDA_ERROR_UNKNOWN".to_owned());
-        let reason = verdict(Some(&findings)).unwrap_err();
+        let reason = verdict(Some(&findings), 0).unwrap_err();
         assert!(reason.contains("CUDA_ERROR_UNKNOWN"), "{reason}");
         findings.libraries[Library::Cublas as usize].missing_functions = vec!["cublasGemmEx"];
-        let reason = verdict(Some(&findings)).unwrap_err();
+        let reason = verdict(Some(&findings), 0).unwrap_err();
         assert!(
             reason.contains("too old: it lacks cublasGemmEx"),
             "{reason}"
         );
         lose(&mut findings, Library::Cublas);
-        let reason = verdict(Some(&findings)).unwrap_err();
+        let reason = verdict(Some(&findings), 0).unwrap_err();
         assert!(
             reason.contains("libcublas.so.13") && reason.contains("LD_LIBRARY_PATH"),
             "{reason}"
         );
         lose(&mut findings, Library::Driver);
-        let reason = verdict(Some(&findings)).unwrap_err();
+        let reason = verdict(Some(&findings), 0).unwrap_err();
         assert!(
             reason.contains("libcuda.so.1") && reason.contains("driver"),
             "{reason}"
@@ -216,10 +216,37 @@ mod tests {
     }
 
     #[test]
+    fn the_device_that_is_asked_for_is_judged() {
+        let mut findings = with_h200();
+        let mut older = findings.devices[0].clone();
+        older.compute_capability = (8, 0);
+        findings.devices.push(older);
+        assert_eq!(verdict(Some(&findings), 0), Ok(()));
+        let reason = verdict(Some(&findings), 1).unwrap_err();
+        assert!(reason.contains("compute capability 8.0"), "{reason}");
+        let reason = verdict(Some(&findings), 2).unwrap_err();
+        assert!(reason.contains("no device 2"), "{reason}");
+    }
+
+    #[test]
+    fn json_holds_a_librarys_path_or_the_reason() {
+        let mut findings = with_h200();
+        lose(&mut findings, Library::Nccl);
+        let json = serde_json::to_value(&findings.libraries).unwrap();
+        assert_eq!(json[0]["path"], "/lib/libcuda.so.1");
+        let nccl = &json[Library::Nccl as usize];
+        assert_eq!(
+            nccl["reason"],
+            "libnccl.so.2: cannot open shared object file"
+        );
+        assert!(nccl["path"].is_null() && nccl["library"] == "nccl");
+    }
+
+    #[test]
     fn collectives_are_not_needed_by_one_gpu() {
         let mut findings = with_h200();
         lose(&mut findings, Library::Nccl);
-        assert_eq!(verdict(Some(&findings)), Ok(()));
+        assert_eq!(verdict(Some(&findings), 0), Ok(()));
         let line = "library: libnccl.so.2: cannot open shared object file (not always needed)\n";
         assert!(text(&findings).contains(line));
     }

@@ -10,7 +10,7 @@ use crate::{args::Shape, bench::args::at_least_one};
 /// Arguments of `sqlenv gpu-check`.
 #[derive(Clone, Debug, Parser)]
 pub struct GpuCheckArgs {
-    /// Where to check: `cuda`, `cuda:N`, or `cpu`, where the same checks run through candle's operations.
+    /// Where to check: `cuda`, `cuda:N`, or `cpu`, where f64 runs through candle's operations and bf16 through kernels.
     #[arg(long, default_value = "cuda")]
     pub device: DeviceChoice,
     /// Only these checks; without it all.

@@ -108,10 +108,19 @@ pub async fn gpu_check(args: &GpuCheckArgs) -> Result<Outcome> {
 
 /// The device, or why there is none; never another one.
 fn open(choice: DeviceChoice, diagnosis: &Diagnosis) -> Result<Device, String> {
-    if choice != DeviceChoice::Cpu {
-        diagnosis.device()?;
+    if let Some(ordinal) = ordinal(choice) {
+        diagnosis.device(ordinal)?;
     }
     choice.open().map_err(|error| error.to_string())
+}
+
+/// The device's number; none for the CPU.
+fn ordinal(choice: DeviceChoice) -> Option<usize> {
+    match choice {
+        DeviceChoice::Cpu => None,
+        DeviceChoice::Auto => Some(0),
+        DeviceChoice::Cuda(ordinal) => Some(ordinal),
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures time")]
@@ -155,10 +164,8 @@ async fn run(check: Check, subject: &Subject<'_>) -> Result<Vec<Figure>> {
 
 /// What doctor says, as figures; that there is a device at all is asked before.
 fn device(subject: &Subject<'_>) -> Result<Vec<Figure>> {
-    let ordinal = match subject.args.device {
-        DeviceChoice::Cpu => return Err(Skipped("the checks run on the CPU".to_owned()).into()),
-        DeviceChoice::Auto => 0,
-        DeviceChoice::Cuda(ordinal) => ordinal,
+    let Some(ordinal) = ordinal(subject.args.device) else {
+        return Err(Skipped("the checks run on the CPU".to_owned()).into());
     };
     let devices = subject.diagnosis.cuda.as_ref().map(|cuda| &cuda.devices);
     let device = devices.and_then(|devices| devices.get(ordinal));

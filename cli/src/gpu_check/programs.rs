@@ -3,14 +3,15 @@
 use std::{
     env,
     io::{Read, Write as _},
-    process::{Child, Command, Stdio},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Skipped, Subject, args::Check, report::Figure, speed::FirstToken};
+use super::{Skipped, Subject, args::Check, ordinal, report::Figure, speed::FirstToken};
 use crate::bench::policy::now;
 
 /// The peer of `sqlenv bench policy`, carried so that no other file is needed.
@@ -19,8 +20,17 @@ const TORCH_LIMIT: Duration = Duration::from_secs(600);
 const SANITIZER_LIMIT: Duration = Duration::from_secs(600);
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// Checks that launch every kind of kernel, and no more work than a sanitizer can bear.
-const SANITIZED: [Check; 3] = [Check::Forward, Check::Gradients, Check::Cache];
+/// What compute-sanitizer is told to end with where it finds errors; the checks themselves never do.
+const SANITIZER_ERRORS: i32 = 99;
+
+/// Checks that launch every kind of kernel, draws and AdamW's included, and no more work than a sanitizer can bear.
+const SANITIZED: [Check; 5] = [
+    Check::Forward,
+    Check::Gradients,
+    Check::Cache,
+    Check::Engine,
+    Check::Update,
+];
 
 pub(super) fn sanitizer(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     if subject.device.is_cpu() {
@@ -35,7 +45,12 @@ pub(super) fn sanitizer(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     }
     let folder = env::temp_dir().join(format!("sqlenv-sanitizer-{}", std::process::id()));
     let mut command = Command::new("compute-sanitizer");
-    command.args(["--tool", "memcheck", "--error-exitcode", "99"]);
+    command.args([
+        "--tool",
+        "memcheck",
+        "--error-exitcode",
+        &SANITIZER_ERRORS.to_string(),
+    ]);
     command
         .arg(env::current_exe()?)
         .args(["gpu-check", "--device"]);
@@ -44,15 +59,32 @@ pub(super) fn sanitizer(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         .args(["--only", &SANITIZED.map(Check::name).join(",")])
         .arg("--out")
         .arg(&folder);
-    let said = run(command, "", SANITIZER_LIMIT)?;
+    let said = listen(command, "", SANITIZER_LIMIT)?;
     // What it leaves is a report that nobody reads.
     let _ = std::fs::remove_dir_all(&folder);
-    if said.contains("Device not supported") {
+    if said.printed.contains("Device not supported") {
         return skip("compute-sanitizer does not support this device");
     }
-    let summary = said.lines().find(|line| line.contains("ERROR SUMMARY"));
+    sanitizer_errors(&said)
+}
+
+/// How many errors compute-sanitizer counts; no count stands where the checks under it did not pass.
+fn sanitizer_errors(said: &Ended) -> Result<Vec<Figure>> {
+    let Ended {
+        status, printed, ..
+    } = said;
+    let has_failed = |line: &&str| line.contains("FAILED");
+    ensure!(
+        matches!(status.code(), Some(0 | SANITIZER_ERRORS)),
+        "compute-sanitizer ended with {status}: {}",
+        printed.lines().find(has_failed).map_or_else(
+            || end(&[printed.as_str(), &said.complained].join("\n")),
+            str::to_owned
+        )
+    );
+    let summary = printed.lines().find(|line| line.contains("ERROR SUMMARY"));
     let summary =
-        summary.with_context(|| format!("compute-sanitizer gives no summary: {}", end(&said)))?;
+        summary.with_context(|| format!("compute-sanitizer gives no summary: {}", end(printed)))?;
     let errors = summary
         .split_whitespace()
         .find_map(|word| word.parse().ok());
@@ -87,10 +119,10 @@ pub(super) fn start_up(subject: &Subject<'_>) -> Result<Vec<Figure>> {
 }
 
 pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
-    let device = if subject.device.is_cpu() {
-        "cpu"
+    let (device, memory) = if subject.device.is_cpu() {
+        ("cpu", "main memory")
     } else {
-        "cuda"
+        ("cuda", "the device's memory")
     };
     let mut probe = Command::new("python3");
     probe.args([
@@ -109,6 +141,10 @@ pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     let args = subject.args;
     let rows: Vec<String> = args.rows.iter().map(ToString::to_string).collect();
     let mut command = Command::new("python3");
+    if let Some(ordinal) = ordinal(args.device) {
+        let ours = env::var_os("CUDA_VISIBLE_DEVICES").and_then(|ours| ours.into_string().ok());
+        command.env("CUDA_VISIBLE_DEVICES", visible(ours.as_deref(), ordinal));
+    }
     command.args([
         "-",
         "--device",
@@ -127,32 +163,63 @@ pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     ] {
         command.args([flag, &value.to_string()]);
     }
-    let figures = figures(&run(command, TORCH, TORCH_LIMIT)?);
+    let figures = figures(&run(command, TORCH, TORCH_LIMIT)?, memory);
     ensure!(!figures.is_empty(), "the script printed no figure");
     Ok(figures)
 }
 
-/// The rows of the script's table: shape, parameters, what, rows, tokens a row, tokens a second, ...
-fn figures(table: &str) -> Vec<Figure> {
-    let figure = |line: &str| {
+/// `CUDA_VISIBLE_DEVICES` of a child that shall see but one device: it counts among those that this process sees.
+fn visible(ours: Option<&str>, ordinal: usize) -> String {
+    let device = ours.and_then(|ours| ours.split(',').nth(ordinal));
+    device.map_or_else(|| ordinal.to_string(), |device| device.trim().to_owned())
+}
+
+/// The rows of the script's table: shape, parameters, what, rows, tokens a row, tokens a second, peak of `memory`, ...
+fn figures(table: &str, memory: &str) -> Vec<Figure> {
+    let figures = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [_, _, _, what, rows, tokens, speed, ..] = cells[..] else {
+        let [_, _, _, what, rows, tokens, speed, peak, ..] = cells[..] else {
             return None;
         };
         let name = format!("torch: {what}, {rows} rows of {tokens} tokens");
-        Some(Figure::of(name, speed.parse().ok()?, "tokens/s"))
+        let speed = Figure::of(&name, speed.parse().ok()?, "tokens/s");
+        let peak: Option<f64> = peak.parse().ok();
+        let peak = peak.map(|peak| Figure::of(format!("{name}, peak of {memory}"), peak, "MiB"));
+        Some([Some(speed), peak])
     };
-    table.lines().filter_map(figure).collect()
+    let lines = table.lines().filter_map(figures);
+    lines.flatten().flatten().collect()
 }
 
 fn skip(reason: &str) -> Result<Vec<Figure>> {
     Err(Skipped(reason.to_owned()).into())
 }
 
-/// Runs a program to its end and answers with what it printed.
-fn run(mut command: Command, input: &str, limit: Duration) -> Result<String> {
+/// How a program ended, and what it said.
+struct Ended {
+    status: ExitStatus,
+    printed: String,
+    complained: String,
+}
+
+/// Runs a program that has to succeed and answers with what it printed.
+fn run(command: Command, input: &str, limit: Duration) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let ended = listen(command, input, limit)?;
+    ensure!(
+        ended.status.success(),
+        "{name} ended with {}: {}",
+        ended.status,
+        end(&ended.complained)
+    );
+    Ok(ended.printed)
+}
+
+/// Runs a program to its end, in a group of processes of its own.
+fn listen(mut command: Command, input: &str, limit: Duration) -> Result<Ended> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -165,7 +232,7 @@ fn run(mut command: Command, input: &str, limit: Duration) -> Result<String> {
             .with_context(|| format!("{name} does not read"))?;
     }
     let (printed, complained) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let ended = wait(&mut child, limit);
+    let ended = wait(&mut child, [&printed, &complained], limit);
     let (printed, complained) = (joined(printed), joined(complained));
     if !ended? {
         bail!(
@@ -174,16 +241,16 @@ fn run(mut command: Command, input: &str, limit: Duration) -> Result<String> {
             end(&complained)
         );
     }
-    let status = child.wait()?;
-    ensure!(
-        status.success() || printed.contains("ERROR SUMMARY"),
-        "{name} ended with {status}: {}",
-        end(&complained)
-    );
-    Ok(printed)
+    Ok(Ended {
+        status: child.wait()?,
+        printed,
+        complained,
+    })
 }
 
-fn reader(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+type Reader = thread::JoinHandle<Vec<u8>>;
+
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Reader {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
@@ -194,21 +261,31 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8
     })
 }
 
-fn joined(reader: thread::JoinHandle<Vec<u8>>) -> String {
+fn joined(reader: Reader) -> String {
     String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
 }
 
-/// Whether the child ended in time; else it is killed.
-fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
+/// Whether the child, and whoever else holds its pipes, ended in time; else they are killed.
+fn wait(child: &mut Child, readers: [&Reader; 2], limit: Duration) -> Result<bool> {
     let begun = now();
     while begun.elapsed() < limit {
-        if child.try_wait()?.is_some() {
+        if child.try_wait()?.is_some() && readers.iter().all(|reader| reader.is_finished()) {
             return Ok(true);
         }
         thread::sleep(Duration::from_millis(20));
     }
-    child.kill()?;
+    kill(child)?;
     Ok(false)
+}
+
+/// Kills the child's whole group: what it started may hold its pipes.
+fn kill(child: &mut Child) -> Result<()> {
+    let group = format!("-{}", child.id());
+    // Where there is no `kill`, the child itself at least ends.
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).output();
+    child.kill()?;
+    child.wait()?;
+    Ok(())
 }
 
 /// The last words of an output.
@@ -222,6 +299,8 @@ fn end(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -241,11 +320,51 @@ mod tests {
     }
 
     #[test]
+    fn what_a_program_started_is_stopped_with_it() {
+        for script in ["sleep 60 & wait", "sleep 60 & exit 0"] {
+            let begun = now();
+            let error = run(shell(script), "", Duration::from_millis(200)).unwrap_err();
+            assert!(error.to_string().contains("did not end"), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(30), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_sanitizers_count_stands_only_where_the_checks_passed() {
+        let ended = |code: i32, errors: i32| Ended {
+            status: ExitStatus::from_raw(code << 8),
+            printed: format!("cache      FAILED  1.0 s: why\n== ERROR SUMMARY: {errors} errors\n"),
+            complained: String::new(),
+        };
+        let figure = |errors| [Figure::within(0.0, "errors", errors)];
+        assert_eq!(sanitizer_errors(&ended(0, 0)).unwrap(), figure(0.0));
+        assert_eq!(sanitizer_errors(&ended(99, 2)).unwrap(), figure(2.0));
+        let error = sanitizer_errors(&ended(1, 0)).unwrap_err();
+        assert!(error.to_string().contains("1.0 s: why"), "{error}");
+    }
+
+    #[test]
+    fn a_child_sees_the_device_that_this_process_means() {
+        assert_eq!(visible(None, 1), "1");
+        assert_eq!(visible(Some("2, 3"), 1), "3");
+    }
+
+    #[test]
     fn the_peers_table_is_read() {
         let table = "| shape | parameters | what | rows | tokens a row | tokens/s | peak MiB | time goes to |\n\
                      |---|---|---|---|---|---|---|---|\n\
-                     | tiny | 3.53 M | sampler | 8 | 64 | 1234 | n/a |  |\n";
-        let expected = Figure::of("torch: sampler, 8 rows of 64 tokens", 1_234.0, "tokens/s");
-        assert_eq!(figures(table), [expected]);
+                     | tiny | 3.53 M | sampler | 8 | 64 | 1234 | n/a |  |\n\
+                     | tiny | 3.53 M | learner | 8 | 64 | 1234 | 56 |  |\n";
+        let speed = |name: &str| Figure::of(name, 1_234.0, "tokens/s");
+        let expected = [
+            speed("torch: sampler, 8 rows of 64 tokens"),
+            speed("torch: learner, 8 rows of 64 tokens"),
+            Figure::of(
+                "torch: learner, 8 rows of 64 tokens, peak of memory",
+                56.0,
+                "MiB",
+            ),
+        ];
+        assert_eq!(figures(table, "memory"), expected);
     }
 }

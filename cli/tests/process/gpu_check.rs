@@ -1,4 +1,5 @@
-//! gpu-check on the CPU, where its checks run through candle's operations; and its refusal where there is no device.
+//! gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels; and its refusal where there is
+//! no device.
 
 use std::fs;
 

@@ -32,6 +32,7 @@ fn assert_no_mismatch(runs_dir: &Path, name: &str) {
         for (metric, wanted) in [
             ("staleness/max", 0.0),
             ("sampling/sampling_logp_difference/max", 0.0),
+            ("sampling/kl_k3", 0.0),
             ("sampling/importance_sampling_ratio/min", 1.0),
             ("sampling/importance_sampling_ratio/max", 1.0),
         ] {

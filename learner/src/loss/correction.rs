@@ -17,7 +17,7 @@ pub(super) fn sampler_ratios(
         if sampler.is_nan() {
             return 0.0;
         }
-        stats.difference((learner - sampler).abs());
+        stats.difference(learner - sampler);
         learner - sampler
     };
     let gaps: Vec<f64> = learner.iter().zip(sampler).map(gap).collect();

@@ -165,13 +165,17 @@ pub struct SamplingStats {
     ratio_min: Option<f64>,
     #[prost(double, optional, tag = "7")]
     ratio_max: Option<f64>,
+    #[prost(double, tag = "8")]
+    k3_sum: f64,
 }
 
 impl SamplingStats {
+    /// Counts a token whose log-probability by the learner exceeds the sampler's by `value`.
     pub(super) fn difference(&mut self, value: f64) {
         self.tokens += 1.0;
-        self.difference_sum += value;
-        self.difference_max = self.difference_max.max(value);
+        self.difference_sum += value.abs();
+        self.difference_max = self.difference_max.max(value.abs());
+        self.k3_sum += value.exp_m1() - value;
     }
 
     pub(super) fn ratio(&mut self, value: f64) {
@@ -186,13 +190,15 @@ impl SamplingStats {
         self.tokens += other.tokens;
         self.difference_sum += other.difference_sum;
         self.difference_max = self.difference_max.max(other.difference_max);
+        self.k3_sum += other.k3_sum;
         self.ratios += other.ratios;
         self.ratio_sum += other.ratio_sum;
         self.ratio_min = fold(self.ratio_min, other.ratio_min, f64::min);
         self.ratio_max = fold(self.ratio_max, other.ratio_max, f64::max);
     }
 
-    /// Metrics under TRL's names; 0 where nothing was counted.
+    /// Metrics under TRL's names, and the KL of the learner's distribution from the sampler's, by Schulman's k3
+    /// (<http://joschu.net/blog/kl-approx.html>); 0 where nothing was counted.
     #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let names = [
@@ -201,6 +207,7 @@ impl SamplingStats {
                 self.difference_sum / self.tokens.max(1.0),
             ),
             ("sampling/sampling_logp_difference/max", self.difference_max),
+            ("sampling/kl_k3", self.k3_sum / self.tokens.max(1.0)),
             (
                 "sampling/importance_sampling_ratio/min",
                 self.ratio_min.unwrap_or(0.0),

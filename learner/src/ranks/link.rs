@@ -21,6 +21,9 @@ use crate::{
 /// Messages that may wait for their reader.
 pub(super) const DEPTH: usize = 4;
 
+/// How long a rank that gives up stays for its reason to arrive.
+const LINGER: Duration = Duration::from_secs(2);
+
 pub(super) type Incoming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// An end: says `Out`, hears `In`.
@@ -46,6 +49,15 @@ impl<Out, In> Link<Out, In> {
             Some(Some(Err(status))) => Err(format!("is gone: {}", status.message())),
             Some(None) => Err("is gone: its connection ended".to_owned()),
             None => Err(self.silence("is silent")),
+        }
+    }
+
+    /// Waits a moment for the other side to end the connection.
+    fn linger(&mut self) {
+        let incoming = &mut self.incoming;
+        let ended = async { while let Some(Ok(_)) = incoming.next().await {} };
+        if within(&self.runtime, Some(LINGER), ended).is_none() {
+            tracing::debug!("the other side has not ended the connection");
         }
     }
 
@@ -147,7 +159,17 @@ impl ToRank {
 
     pub(super) fn say(&mut self, part: train_response::Part) -> Result<()> {
         let said = self.link.say(TrainResponse { part: Some(part) });
-        said.map_err(|problem| self.fault(problem))
+        said.map_err(|problem| self.last_words(problem))
+    }
+
+    /// Why it went, if it said so before.
+    fn last_words(&mut self, problem: String) -> LearnerError {
+        while self.is_gone() {
+            if let Err(fault) = self.hear() {
+                return fault;
+            }
+        }
+        self.fault(problem)
     }
 
     pub(super) fn hear(&mut self) -> Result<train_request::Part> {
@@ -262,6 +284,14 @@ impl ToLeader {
 
     pub(super) fn unexpected(&self, wanted: &str) -> LearnerError {
         self.fault(format!("sent something in place of {wanted}"))
+    }
+
+    /// Tells why this rank cannot go on, if rank 0 still listens.
+    pub(super) fn give_up(&mut self, fault: &LearnerError) {
+        match self.say(train_request::Part::Fault(fault.to_string())) {
+            Ok(()) => self.0.linger(),
+            Err(fault) => tracing::debug!(%fault, "rank 0 does not listen"),
+        }
     }
 
     pub(super) fn fault(&self, problem: String) -> LearnerError {

@@ -1,7 +1,7 @@
 //! Where ranks wait until all are there, and the service that lets them in.
 //!
 //! Invariant: a rank is let in at most once, before the run trains, and only if it is of this program's version. One that
-//! goes away while it waits makes room for another.
+//! goes away while it waits makes room for another. Of a finished run it is told that it is over.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use proto::v1::{TrainRequest, TrainResponse, ranks_server, train_request};
+use proto::v1::{
+    Finished, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
+};
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -94,6 +96,19 @@ impl Lobby {
         self.changed.notify_all();
     }
 
+    /// Lets nobody in any more and tells those who wait that the run is over.
+    pub(crate) fn finish(&self) {
+        let waiting = {
+            let mut inner = self.lock();
+            inner.is_closed = true;
+            std::mem::take(&mut inner.waiting)
+        };
+        for mut other in waiting {
+            let told = other.say(train_response::Part::Finished(Finished {}));
+            told.unwrap_or_else(|fault| tracing::debug!(%fault, "before its first step"));
+        }
+    }
+
     fn admit(&self, other: ToRank) -> Result<(), Status> {
         let count = self.settings.count;
         let mut inner = self.lock();
@@ -139,10 +154,16 @@ impl ranks_server::Ranks for Learner {
             )));
         }
         let (sender, outgoing) = mpsc::channel(DEPTH);
-        let timeout = self.shared.lobby.settings.timeout();
-        let other = ToRank::new(sender, Box::pin(incoming), timeout, Handle::current());
-        self.shared.lobby.admit(other)?;
-        tracing::info!("a rank joined");
+        if self.shared.is_finished() {
+            let part = Some(train_response::Part::Finished(Finished {}));
+            // The receiver is right here.
+            let _ = sender.send(TrainResponse { part }).await;
+        } else {
+            let timeout = self.shared.lobby.settings.timeout();
+            let other = ToRank::new(sender, Box::pin(incoming), timeout, Handle::current());
+            self.shared.lobby.admit(other)?;
+            tracing::info!("a rank joined");
+        }
         let outgoing = ReceiverStream::new(outgoing).map(Ok);
         Ok(Response::new(Box::pin(outgoing)))
     }

@@ -1,7 +1,7 @@
 //! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
 //!
 //! Invariant: a rank keeps nothing. One that loses the learner joins it anew, from the state that it has then, and gives up
-//! where it stays away.
+//! where it stays away. One that fails, at whatever point, tells the learner why.
 
 use std::{
     str::FromStr as _,
@@ -13,7 +13,7 @@ use candle_core::{DType, Device};
 use policy::{Model, Weights};
 use proto::{
     RanksClient,
-    v1::{RankHello, TrainRequest, train_request, train_response},
+    v1::{RankHello, RankWelcome, TrainRequest, train_request, train_response},
 };
 use tokio::{
     runtime::Handle,
@@ -59,15 +59,20 @@ pub struct Member {
 pub async fn join(client: RanksClient, member: Member) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_SUBMIT_BYTES);
     let mut last_there = now();
+    let mut told = String::new();
     loop {
         let fault = match attempt(client.clone(), &member, &mut last_there).await {
-            Err(fault @ LearnerError::LeaderAway { .. }) => fault,
+            Err(fault @ (LearnerError::LeaderAway { .. } | LearnerError::NoPlace { .. })) => fault,
             ended => return ended,
         };
         if now() - last_there >= member.patience {
             return Err(fault);
         }
-        tracing::warn!(%fault, "looking for the learner again");
+        let text = fault.to_string();
+        if text != told {
+            tracing::warn!(%fault, "trying to join again");
+            told = text;
+        }
         sleep(PAUSE).await;
     }
 }
@@ -102,16 +107,52 @@ fn refused(status: &Status) -> LearnerError {
             let problem = format!("refuses this rank: {reason}");
             LearnerError::Leader { problem }
         }
+        Code::ResourceExhausted => LearnerError::NoPlace {
+            problem: reason.to_owned(),
+        },
         _ => LearnerError::LeaderAway {
             problem: format!("cannot be joined: {reason}"),
         },
     }
 }
 
+/// What a rank trains with, once the learner gave it all.
+struct Prepared {
+    trainer: Trainer,
+    rules: GroupRules,
+    welcome: RankWelcome,
+    timeout: Duration,
+}
+
 /// Makes all steps of the run with the learner.
 fn train(mut leader: ToLeader, member: &Member) -> Result<()> {
-    let train_response::Part::Welcome(welcome) = leader.hear()? else {
-        return Err(leader.unexpected("a welcome"));
+    let mut prepared = match prepare(&mut leader, member) {
+        Ok(Some(prepared)) => prepared,
+        Ok(None) => return Ok(()),
+        Err(fault) => {
+            leader.give_up(&fault);
+            return Err(fault);
+        }
+    };
+    let place = Place::Member {
+        rank: prepared.welcome.rank as usize,
+        count: prepared.welcome.ranks as usize,
+        leader,
+    };
+    prepared.trainer.ranks = Ranks { place, nccl: None };
+    let made = all_steps(&mut prepared, &member.device);
+    if let Err(fault) = &made {
+        prepared.trainer.ranks.give_up(fault);
+    }
+    made
+}
+
+/// Takes settings, model and state from the learner; none if its run is over.
+fn prepare(leader: &mut ToLeader, member: &Member) -> Result<Option<Prepared>> {
+    let mut welcome = match leader.hear()? {
+        train_response::Part::Welcome(welcome) => welcome,
+        train_response::Part::Finished(_) => return Ok(None),
+        _ => return Err(leader.unexpected("a welcome")),
     };
     let settings: LearnerConfig = serde_json::from_str(&welcome.settings)
         .map_err(|fault| leader.fault(format!("sent settings that cannot be read: {fault}")))?;
@@ -122,39 +163,32 @@ fn train(mut leader: ToLeader, member: &Member) -> Result<()> {
         ..settings
     };
     let weights = Weights::from_bytes(&leader.file(BASE)?, &member.device, dtype)?;
-    let files = welcome.model_files.into_iter();
+    let files = std::mem::take(&mut welcome.model_files).into_iter();
     let files = files.map(|file| (file.name, file.content)).collect();
     let model = Model::from_files(files, weights)?;
-    let rules = GroupRules::new(&config, model.config.vocab_size);
     let mut trainer = Trainer::new(&config, &model)?;
     let state = leader.file(STATE)?;
     trainer.network.restore(&state, welcome.updates)?;
-    drop((model, state));
-    let (rank, count) = (welcome.rank as usize, welcome.ranks as usize);
-    let nccl = match welcome.nccl_id.is_empty() {
-        true => None,
-        false => {
-            let id = nccl::Id::from_bytes(&welcome.nccl_id)?;
-            let timeout = config.ranks.timeout();
-            Some(Nccl::open(&id, &member.device, rank, count, timeout)?)
-        }
-    };
-    let place = Place::Member {
-        rank,
-        count,
-        leader,
-    };
-    trainer.ranks = Ranks { place, nccl };
-    tracing::info!(rank, count, "training");
-    let made = all_steps(&mut trainer, &rules);
-    if let Err(fault) = &made {
-        trainer.ranks.give_up(fault);
-    }
-    made
+    Ok(Some(Prepared {
+        trainer,
+        rules: GroupRules::new(&config, model.config.vocab_size),
+        welcome,
+        timeout: config.ranks.timeout(),
+    }))
 }
 
-fn all_steps(trainer: &mut Trainer, rules: &GroupRules) -> Result<()> {
-    while let Some((groups, version)) = trainer.ranks.next_step(rules)? {
+fn all_steps(prepared: &mut Prepared, device: &Device) -> Result<()> {
+    let trainer = &mut prepared.trainer;
+    // Rank 0 waits for it before it turns to NCCL.
+    trainer.ranks.agree(&trainer.network, 0)?;
+    let (rank, count) = (trainer.ranks.rank(), trainer.ranks.count());
+    if !prepared.welcome.nccl_id.is_empty() {
+        let id = nccl::Id::from_bytes(&prepared.welcome.nccl_id)?;
+        let opened = Nccl::open(&id, device, rank, count, prepared.timeout)?;
+        trainer.ranks.nccl = Some(opened);
+    }
+    tracing::info!(rank, count, "training");
+    while let Some((groups, version)) = trainer.ranks.next_step(&prepared.rules)? {
         trainer.step(&groups, version)?;
         tracing::info!(step = version + 1, "made");
     }

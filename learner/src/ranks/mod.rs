@@ -1,9 +1,9 @@
 //! The ranks of a run: processes that hold the same weights and share out the work of each step.
 //!
 //! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its update from the same bits;
-//! a digest after each step shows it. What a rank computes is a function of the step's groups and its number. A rank
-//! that is silent or gone ends rank 0 with an error that names it, before the step's version is published. Alone, a
-//! learner copies nothing and waits for nobody.
+//! a digest, on joining and after each step, shows it. What a rank computes is a function of the step's groups and its
+//! number. A rank that fails, is silent or gone ends rank 0 with an error that names it, before the step's version is
+//! published; only one that is lost within NCCL is not named. Alone, a learner copies nothing and waits for nobody.
 
 mod figures;
 mod link;
@@ -104,12 +104,14 @@ impl Ranks {
         }
     }
 
-    /// Gives every other rank what it needs to be one; they joined in this order. All then train from `network`'s state.
+    /// Gives every other rank what it needs to be one; they joined in this order. All then train from `network`'s state,
+    /// the one after `step`.
     pub(crate) fn lead(
         mut others: Vec<ToRank>,
         config: &LearnerConfig,
         base: &Model,
         network: &Network,
+        step: u64,
     ) -> Result<Self> {
         if config.ranks.is_alone() {
             return Ok(Self::default());
@@ -141,10 +143,11 @@ impl Ranks {
             false => Place::Leader(others),
         };
         let open = |id| Nccl::open(&id, network.device(), 0, count, config.ranks.timeout());
-        Ok(Self {
-            place,
-            nccl: id.map(open).transpose()?,
-        })
+        let mut ranks = Self { place, nccl: None };
+        // A rank that cannot take part says so here: within NCCL nobody would hear it.
+        ranks.agree(network, step)?;
+        ranks.nccl = id.map(open).transpose()?;
+        Ok(ranks)
     }
 
     /// Rank 0 hands the groups of a step to the others.
@@ -281,8 +284,7 @@ impl Ranks {
     /// Another rank tells rank 0 why it cannot go on, if it still listens.
     pub(crate) fn give_up(&mut self, fault: &LearnerError) {
         if let Place::Member { leader, .. } = &mut self.place {
-            let told = leader.say(train_request::Part::Fault(fault.to_string()));
-            told.unwrap_or_else(|fault| tracing::debug!(%fault, "rank 0 does not listen"));
+            leader.give_up(fault);
         }
     }
 }

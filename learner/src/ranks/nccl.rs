@@ -2,13 +2,17 @@
 //!
 //! Invariant: all ranks call the same collectives in the same order, on the stream that computes the gradients. NCCL adds in
 //! an order of its own, which is the same at each run on the same machines. Who waits for a rank that died in the middle of
-//! a collective gives up after the timeout; the process must then end, since the GPU still waits.
+//! a collective gives up after the timeout, with an error that cannot name it; the process must then end, since the GPU
+//! still waits. Joining, `ncclCommInitRank`, has no deadline but NCCL's own.
 
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
 
 use candle_core::{
     CpuStorage, CudaStorage, Device, InplaceOp1, Layout,
-    cuda_backend::cudarc::nccl::safe::{self, Comm, ReduceOp},
+    cuda_backend::cudarc::nccl::{
+        result::NcclError,
+        safe::{self, Comm, ReduceOp},
+    },
 };
 
 use crate::{
@@ -35,7 +39,7 @@ pub(super) struct Id(safe::Id);
 
 impl Id {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self(safe::Id::new().map_err(fault)?))
+        Ok(Self(safe::Id::new().map_err(|error| failed(&error))?))
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
@@ -67,7 +71,8 @@ impl Nccl {
                 "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give grpc",
             ));
         };
-        let comm = Comm::from_rank(device.cuda_stream(), rank, count, id.0).map_err(fault)?;
+        let comm = Comm::from_rank(device.cuda_stream(), rank, count, id.0)
+            .map_err(|error| failed(&error))?;
         Ok(Self { comm, timeout })
     }
 
@@ -119,12 +124,17 @@ impl InplaceOp1 for Nccl {
             .all_reduce_in_place(&mut values.slice_mut(start..end), &ReduceOp::Sum);
         summed
             .map(|_| ())
-            .map_err(|error| candle_core::Error::Msg(format!("NCCL: {error:?}")))
+            .map_err(|error| candle_core::Error::Msg(format!("NCCL: {:?}", error.0)))
     }
 }
 
-fn fault(problem: impl std::fmt::Debug) -> LearnerError {
+/// The error tells its code only when asked.
+fn failed(error: &NcclError) -> LearnerError {
+    fault(format!("{:?}", error.0))
+}
+
+fn fault(problem: impl std::fmt::Display) -> LearnerError {
     LearnerError::Nccl {
-        problem: format!("{problem:?}"),
+        problem: problem.to_string(),
     }
 }

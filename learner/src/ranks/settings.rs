@@ -71,7 +71,7 @@ impl RankSettings {
         match self.reduce == ReduceBy::Nccl && !Nccl::IS_BUILT_IN {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, which this program is built without; build it with the feature nccl, or give grpc",
+                "is nccl, which this program is built without; build it by `make cuda`, or give grpc",
             )),
             false => Ok(()),
         }

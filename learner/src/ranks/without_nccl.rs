@@ -54,6 +54,6 @@ impl Nccl {
 fn absent() -> LearnerError {
     LearnerError::setting(
         "ranks.reduce",
-        "is nccl, which this rank's program is built without; build it with the feature nccl, or give the learner grpc",
+        "is nccl, which this rank's program is built without; build it by `make cuda`, or give the learner grpc",
     )
 }

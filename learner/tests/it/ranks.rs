@@ -233,6 +233,10 @@ async fn ranks_join_a_new_run_and_a_resumed_one() {
     assert_eq!(learner.snapshot().policy_version, 2);
     assert!(train(&learner, 3).await.unwrap() == expected);
     drop(learner);
+    // A finished run waits for no rank, and those that come end well.
+    let learner = open(with_ranks(3, 60), folder.path(), true).unwrap();
+    assert!(train(&learner, 2).await.unwrap() == expected);
+    drop(learner);
     let fault = open(with_ranks(2, 60), folder.path(), true).err().unwrap();
     assert!(fault.to_string().contains("other settings"), "{fault}");
 }
@@ -243,6 +247,26 @@ async fn a_run_does_not_begin_without_all_of_its_ranks() {
     let learner = open(with_ranks(3, 1), folder.path(), false).unwrap();
     let fault = train(&learner, 2).await.unwrap_err().to_string();
     assert!(fault.starts_with("2 of 3 ranks"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_fails_before_the_first_step_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(with_ranks(2, 60), folder.path(), false).unwrap();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let said = [
+        Part::Hello(RankHello { version }),
+        Part::Fault("no memory".to_owned()),
+    ];
+    let said = said.map(|part| TrainRequest { part: Some(part) });
+    let heard = client(&learner).train(tokio_stream::iter(said)).await;
+    let mut heard = heard.unwrap().into_inner();
+    tokio::spawn(async move { while let Ok(Some(_)) = heard.message().await {} });
+    let fault = train(&learner, 1).await.unwrap_err().to_string();
+    assert!(
+        fault.starts_with("rank 1 of the run cannot go on: no memory"),
+        "{fault}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -264,6 +288,7 @@ async fn a_rank_that_does_not_belong_is_told_why() {
     let one_too_many = join(client(&learner), member(Duration::ZERO)).await;
     let fault = one_too_many.unwrap_err().to_string();
     assert!(fault.contains("all of its 2 ranks"), "{fault}");
+    assert!(!fault.contains("start it again"), "{fault}");
     first.abort();
 
     let folder = tempfile::tempdir().unwrap();

@@ -10,9 +10,9 @@ mod library;
 #[cfg(feature = "cuda")]
 mod probe;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use library::Library;
 
@@ -36,10 +36,28 @@ pub struct Findings {
 pub struct FoundLibrary {
     /// Which.
     pub library: Library,
-    /// Where it is, or why the loader cannot open it.
+    /// Where it is, or why the loader cannot open it; serialised as `path` or `reason`.
+    #[serde(flatten, serialize_with = "path_or_reason")]
     pub path: Result<PathBuf, String>,
     /// Functions that the program may call and that it lacks: it is too old.
     pub missing_functions: Vec<&'static str>,
+}
+
+fn path_or_reason<S: Serializer>(
+    path: &Result<PathBuf, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Opened<'a> {
+        Path(&'a Path),
+        Reason(&'a str),
+    }
+    let opened = match path {
+        Ok(path) => Opened::Path(path),
+        Err(reason) => Opened::Reason(reason),
+    };
+    opened.serialize(serializer)
 }
 
 /// A device.

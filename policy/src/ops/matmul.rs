@@ -239,7 +239,7 @@ impl Kernel for Multiply<'_, '_> {
                             (&strip[..depth * PANEL], 1)
                         }
                         Right::Packed(packed) => {
-                            let wide = strips_at_once(rows);
+                            let wide = strips_at_once::<S>(rows);
                             let fits = n0 + wide * PANEL <= n;
                             let strips = &packed.data[n0 * k + k0 * PANEL..];
                             (strips, if fits { wide } else { 1 })
@@ -301,6 +301,9 @@ mod tests {
             (1, 300, 170),
             (2, 257, 96),
             (3, 40, 64),
+            (4, 33, 64),
+            (5, 300, 96),
+            (6, 20, 130),
         ];
         for (m, k, n) in shapes {
             let (a_data, b_data) = (values(m * k, 1), values(k * n, 2));

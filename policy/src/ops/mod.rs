@@ -2,7 +2,7 @@
 //!
 //! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
 //! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
-//! device or dtype it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
+//! device, and in other dtypes but for what the rounding plan says, it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
 //! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
 //!

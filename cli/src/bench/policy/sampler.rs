@@ -58,6 +58,8 @@ impl Engines {
             device: args.device,
             dtype: args.dtype,
             slots: texts.div_ceil(count) * sharing,
+            // All rows run at once, however large the shape.
+            kv_cache_bytes: u64::MAX,
             ..EngineSettings::default()
         };
         let context_tokens = args.prompt_tokens + args.new_tokens;

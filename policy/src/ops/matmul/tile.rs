@@ -80,11 +80,13 @@ pub(crate) fn multiply_strip<S: Simd>(
     block.run::<S>(c, c_stride, PANEL);
 }
 
-/// Strips that a tile of so many rows spans where B is packed.
-pub(super) fn strips_at_once(rows: usize) -> usize {
+/// Strips that a tile spans where A has so few rows that one tile takes them all, and B is packed; as many as there are
+/// registers for.
+pub(super) fn strips_at_once<S: Simd>(rows: usize) -> usize {
     match rows {
         1 => 4,
-        2..=6 => 2,
+        2 => 2,
+        3..=6 if S::TILE_VECTORS == 2 => 2,
         _ => 1,
     }
 }
