@@ -81,6 +81,7 @@ impl Sampler {
         let slots = affordable_slots(
             KvCache::token_bytes(&config, &device, dtype),
             context_tokens,
+            cache_bytes(settings, policy::free_memory(&device)),
             settings,
         );
         let weights = model.weights.to(&device, dtype)?;
@@ -378,10 +379,24 @@ impl Sampler {
     }
 }
 
+/// Bytes for the KV cache where the settings leave it open, of those that are free on a device that is not the CPU.
+fn cache_bytes(settings: &EngineSettings, free: Option<u64>) -> u64 {
+    const ON_THE_CPU: u64 = 2 << 30;
+    match settings.kv_cache_bytes {
+        0 => free.map_or(ON_THE_CPU, |free| free / 4),
+        bytes => bytes,
+    }
+}
+
 /// As many slots as were asked for and fit in the bytes, at least one.
-fn affordable_slots(token_bytes: usize, context_tokens: usize, settings: &EngineSettings) -> usize {
+fn affordable_slots(
+    token_bytes: usize,
+    context_tokens: usize,
+    cache_bytes: u64,
+    settings: &EngineSettings,
+) -> usize {
     let slot_bytes = (token_bytes * context_tokens).max(1) as u64;
-    let affordable = usize::try_from(settings.kv_cache_bytes / slot_bytes).unwrap_or(usize::MAX);
+    let affordable = usize::try_from(cache_bytes / slot_bytes).unwrap_or(usize::MAX);
     if affordable < settings.slots {
         tracing::warn!(
             slots = settings.slots,

@@ -40,7 +40,7 @@ impl Diagnosis {
     /// # Errors
     /// The reasons.
     pub fn device(&self, ordinal: usize) -> Result<(), String> {
-        cuda::verdict(self.cuda.as_ref(), ordinal)
+        cuda::usable(self.cuda.as_ref(), ordinal)
     }
 
     /// The findings, one a line.

@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Compiles the PTX that `make cuda` built into the program as the driver does, and prints each kernel that spills registers, then
-# how many kernels there are and the most registers that one takes.
+# Compiles the PTX in the folder $1, candle's kernels, to machine code in the folder $2, and prints each kernel that spills
+# registers, then how many kernels there are and the most registers that one takes. Needs ptxas on the PATH.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-CUDA_HOME=$(deploy/cuda/toolkit.sh target/cuda-toolkit)
+ptx_folder=$1
+cubins=$2
 
-for ptx in target/cuda/build/candle-kernels-*/out/*.ptx; do
+mkdir -p "$cubins"
+for ptx in "$ptx_folder"/*.ptx; do
+  name=$(basename "$ptx" .ptx)
   architecture=$(sed -n 's/^\.target \(sm_[0-9a-z]*\).*/\1/p' "$ptx")
-  "$CUDA_HOME/bin/ptxas" --verbose --gpu-name "$architecture" --output-file /dev/null "$ptx" 2>&1 |
-    sed "s|^|$(basename "$ptx"): |"
+  # Written aside, since what is older than its PTX or half written must not be taken.
+  if [ ! "$cubins/$name.cubin" -nt "$ptx" ]; then
+    ptxas --verbose --gpu-name "$architecture" --output-file "$cubins/$name.part" "$ptx" >"$cubins/$name.log" 2>&1 ||
+      { cat "$cubins/$name.log" >&2 && exit 1; }
+    mv "$cubins/$name.part" "$cubins/$name.cubin"
+  fi
+  sed "s|^|$name: |" "$cubins/$name.log"
 done | awk '
   /Compiling entry function/ { kernel = $1 " " $7; kernels += 1 }
   /spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { $1 = ""; print kernel ":" $0; spilling += 1 }

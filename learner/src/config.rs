@@ -46,7 +46,8 @@ pub struct LearnerConfig {
     pub ratio_against: RatioAgainst,
     /// Tokens a forward pass holds at most; bounds memory. Not below `rollout.max_context_tokens`.
     pub micro_batch_tokens: usize,
-    /// Keeps of each layer only its input and computes the rest again in the backward pass: less memory, more time.
+    /// Keeps of each layer only its input and computes the rest again in the backward pass: less memory, more time. A GPU
+    /// without the memory for a micro-batch does so anyway; results do not change.
     pub gradient_checkpointing: bool,
     /// Feeds what neighbouring trajectories begin with alike, such as the prompt of a group, once. Changes the last bits
     /// of a gradient, by the order of its sums.

@@ -61,11 +61,11 @@ pub enum LearnerError {
     /// The policy could not be built or run.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The tensor library failed, most likely for want of memory. Remedy: fewer threads, which a resumed run may have, or
-    /// a lower `micro_batch_tokens`, which only a new run may have.
+    /// The tensor library failed, most likely for want of memory. Remedy: fewer threads and gradient checkpointing, which a
+    /// resumed run may have, or a lower `micro_batch_tokens`, which only a new run may have.
     #[error(
-        "tensor computation failed: {0}; if memory ran out, lower threads, or lower micro_batch_tokens in a new run, \
-         which starts from the last checkpoint's hf folder by --model"
+        "tensor computation failed: {0}; if memory ran out, resume with gradient_checkpointing or fewer threads, or lower \
+         micro_batch_tokens in a new run, which starts from the last checkpoint's hf folder by --model"
     )]
     Tensor(#[from] candle_core::Error),
     /// Training blew up. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm` in a new run; this one

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, thread};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights,
+    Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights, free_memory,
     ops::{LogprobGradients, TokenLogprobs},
 };
 use safetensors::View as _;
@@ -50,7 +50,7 @@ pub struct Pass {
     pub temperature: f32,
     /// Micro-batches computed at once on the CPU, where memory grows with it and results do not change; elsewhere one is.
     pub threads: usize,
-    /// What of each layer is kept for the backward pass; results do not change.
+    /// What of each layer is kept for the backward pass, if a device has memory for it; results do not change.
     pub keep: Keep,
 }
 
@@ -210,7 +210,7 @@ impl Network {
                 &self.decoder,
                 &micro.packed,
                 micro.scored_tokens(pass.temperature),
-                pass.keep,
+                self.kept(micro, pass),
             )?;
             let scores = Scores::read(training.scores())?;
             let (coefficients, extra) = coefficients(number, micro, &scores);
@@ -228,6 +228,14 @@ impl Network {
             add(&mut sum, gradients)
         })?;
         Ok((sum, extras))
+    }
+
+    /// What the device has memory for, at most what is asked for.
+    fn kept(&self, micro: &MicroBatch, pass: Pass) -> Keep {
+        let (device, config) = (self.device(), self.decoder.config());
+        let tokens = micro.packed.tokens.len();
+        pass.keep
+            .within(free_memory(device), config, self.dtype(), tokens)
     }
 
     /// Clips, makes one update at `learning_rate` and returns the gradient's norm before clipping.

@@ -4,9 +4,11 @@
 
 use std::{fmt, str::FromStr};
 
-use candle_core::{DType, Device, utils::cuda_is_available};
+use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "cuda")]
+use crate::cuda::pool::Pool;
 use crate::error::{PolicyError, Result};
 
 /// Which device computes: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -28,34 +30,79 @@ impl DeviceChoice {
     /// # Errors
     /// [`PolicyError::Setting`] where CUDA is asked for and is not compiled in, or there is no such device.
     pub fn open(self) -> Result<Device> {
-        match self {
+        let opened = match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Auto if cuda_is_available() => Ok(open_cuda(0).unwrap_or_else(|error| {
-                tracing::warn!(%error, "no CUDA device, so the CPU computes; `sqlenv doctor` says what is there");
-                Device::Cpu
-            })),
-            Self::Auto => Ok(Device::Cpu),
-            Self::Cuda(_) if !cuda_is_available() => Err(PolicyError::setting(
-                "device",
-                format!(
-                    "{self} is asked for, but this program is built without CUDA: build it by `make cuda`, or use cpu"
-                ),
-            )),
-            Self::Cuda(number) => open_cuda(number).map_err(|error| {
-                let remedy = "`sqlenv doctor` says what it finds; or use cpu";
-                PolicyError::setting(
-                    "device",
-                    format!("no CUDA device {number}: {error}; {remedy}"),
-                )
-            }),
-        }
+            Self::Auto => Ok(open_first()),
+            Self::Cuda(number) => open_cuda(number),
+        };
+        opened.map_err(|reason| {
+            PolicyError::setting("device", format!("{self} is asked for, but {reason}"))
+        })
     }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_first() -> Device {
+    Device::Cpu
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: usize) -> std::result::Result<Device, String> {
+    let reason = "this program is built without CUDA: build it by `make cuda`, or use cpu";
+    Err(reason.to_owned())
+}
+
+/// The first device that can be computed on, or the CPU.
+#[cfg(feature = "cuda")]
+fn open_first() -> Device {
+    let opened = crate::cuda::first_usable().and_then(open_cuda);
+    opened.unwrap_or_else(|reason| {
+        tracing::warn!(
+            reason,
+            "no CUDA device, so the CPU computes; `sqlenv doctor` says what is there"
+        );
+        Device::Cpu
+    })
 }
 
 /// A device with one stream, which candle orders the work of all threads by. (`Device::new_cuda` gives each thread a stream
 /// of its own, and nothing orders these.)
-fn open_cuda(number: usize) -> candle_core::Result<Device> {
-    Device::new_cuda_with_stream(number)
+#[cfg(feature = "cuda")]
+fn open_cuda(number: usize) -> std::result::Result<Device, String> {
+    let device = Device::new_cuda_with_stream(number).map_err(|error| {
+        format!("it does not open: {error}; `sqlenv doctor` says what it finds; or use cpu")
+    })?;
+    let pool = Pool::of(&device);
+    if pool.is_none_or(|pool| pool.keep_freed().is_err()) {
+        tracing::warn!("the device gives memory back at every wait, and is slower for it");
+    }
+    Ok(device)
+}
+
+/// Bytes that can still be allocated on a device that is not the CPU.
+#[must_use]
+pub fn free_memory(device: &Device) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    return Pool::of(device)?.free().ok();
+    #[cfg(not(feature = "cuda"))]
+    none_of(device)
+}
+
+/// Does `work`; answers with the most bytes that were allocated meanwhile on a device that is not the CPU.
+pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u64>) {
+    #[cfg(feature = "cuda")]
+    {
+        let pool = Pool::of(device).filter(|pool| pool.reset_peak().is_ok());
+        (work(), pool.and_then(|pool| pool.peak().ok()))
+    }
+    #[cfg(not(feature = "cuda"))]
+    (work(), none_of(device))
+}
+
+/// Without CUDA there is no other device than the CPU.
+#[cfg(not(feature = "cuda"))]
+fn none_of(_: &Device) -> Option<u64> {
+    None
 }
 
 impl fmt::Display for DeviceChoice {
@@ -162,15 +209,9 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_is_refused_with_the_remedy() {
         let error = DeviceChoice::Cuda(4_000).open().unwrap_err().to_string();
-        let remedy = if cuda_is_available() {
-            "sqlenv doctor"
-        } else {
-            "make cuda"
-        };
-        assert!(
-            error.contains("cuda:4000") || error.contains("device 4000"),
-            "{error}"
-        );
+        let is_built_in = candle_core::utils::cuda_is_available();
+        let remedy = ["make cuda", "sqlenv doctor"][usize::from(is_built_in)];
+        assert!(error.contains("cuda:4000"), "{error}");
         assert!(error.contains(remedy), "{error}");
     }
 }

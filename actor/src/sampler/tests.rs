@@ -118,6 +118,24 @@ fn fed_prompts(completions: usize, work: impl FnOnce()) -> usize {
 }
 
 #[test]
+fn slots_fit_the_bytes_that_they_may_take() {
+    let of = |kv_cache_bytes, slots| EngineSettings {
+        kv_cache_bytes,
+        slots,
+        ..EngineSettings::default()
+    };
+    let slots = |settings: &EngineSettings, free| {
+        affordable_slots(1 << 20, 1 << 10, cache_bytes(settings, free), settings)
+    };
+    // A slot takes 1 GiB. Left open: 2 GiB on the CPU, elsewhere a quarter of what is free.
+    assert_eq!(slots(&of(0, 64), None), 2);
+    assert_eq!(slots(&of(0, 64), Some(80 << 30)), 20);
+    assert_eq!(slots(&of(0, 8), Some(80 << 30)), 8);
+    assert_eq!(slots(&of(5 << 30, 64), Some(80 << 30)), 5);
+    assert_eq!(slots(&of(1, 64), None), 1);
+}
+
+#[test]
 fn members_of_a_group_feed_their_prompt_once() {
     for (slots, pass_tokens, sharing, wanted) in [
         (MEMBERS, 512, true, PROMPT_TOKENS + MEMBERS - 1),

@@ -1,15 +1,26 @@
-//! Memory of a process as Linux tells it; on other systems nothing is told.
+//! Memory of a process as Linux tells it (on other systems nothing is told), and of a device as its driver does.
 
 use std::fs;
+
+use candle_core::Device;
 
 /// Resident memory of a process in MiB.
 pub(super) fn resident_mib(process_id: u32) -> Option<f64> {
     status_mib(&process_id.to_string(), "VmRSS:")
 }
 
-/// Does `work`; answers with the most resident memory that this process had meanwhile, in MiB. Unknown where it never rose
-/// above what was there before: memory that earlier work left to the allocator would be taken for this work's.
-pub(super) fn peak_mib<T>(work: impl FnOnce() -> T) -> (T, Option<f64>) {
+/// Does `work` on a device; answers with the most memory that it needed there, in MiB: on the CPU what this process had
+/// resident. Unknown there where it never rose above what was there before: memory that earlier work left to the allocator
+/// would be taken for this work's.
+pub(super) fn peak_mib<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    if device.is_cpu() {
+        return resident_peak_mib(work);
+    }
+    let (done, peak) = policy::peak_memory(device, work);
+    (done, peak.map(|bytes| bytes as f64 / f64::from(1 << 20)))
+}
+
+fn resident_peak_mib<T>(work: impl FnOnce() -> T) -> (T, Option<f64>) {
     // 5 means the peak, see proc_pid_clear_refs(5).
     let is_reset = fs::write("/proc/self/clear_refs", "5").is_ok();
     let before = status_mib("self", "VmRSS:");

@@ -1,84 +1,46 @@
 //! What doctor says about CUDA. Pure: findings in, lines out.
 
-use policy::cuda::{Findings, FoundDevice, FoundLibrary, Library};
+use policy::cuda::{Findings, FoundDevice, FoundLibrary};
 
 type Line = (&'static str, String);
 
-/// The findings, the verdict on the first device before them.
+/// The findings, before them what follows from them.
 pub(super) fn lines(findings: Option<&Findings>) -> Vec<Line> {
-    let verdict = match verdict(findings, 0) {
-        Ok(()) => "ready".to_owned(),
-        Err(reason) => format!("not usable, the policy runs on the CPU: {reason}"),
-    };
-    let mut lines = vec![("cuda", verdict)];
+    let usable = first_usable(findings);
+    let mut lines = vec![("cuda", verdict(&usable))];
     if let Some(findings) = findings {
         let capability = findings.compiled_for.as_deref().unwrap_or("unknown");
         lines.push(("compiled", format!("for compute capability {capability}")));
         lines.push(("driver", driver(findings)));
-        lines.extend(findings.devices.iter().enumerate().map(device));
+        for (ordinal, device) in findings.devices.iter().enumerate() {
+            lines.push(("device", format!("{ordinal}: {}", described(device))));
+            // The first one's fault is the verdict, where none is usable.
+            if let (Ok(_), Err(reason)) = (&usable, findings.usable(ordinal)) {
+                lines.push(("", format!("not usable: {reason}")));
+            }
+        }
         lines.extend(findings.libraries.iter().map(library));
     }
     lines
 }
 
 /// Whether the device of this number can be computed on, or why not and what to do.
-pub(super) fn verdict(findings: Option<&Findings>, ordinal: usize) -> Result<(), String> {
-    let Some(findings) = findings else {
-        return Err("built without CUDA; `make cuda` builds one with it".to_owned());
-    };
-    for found in &findings.libraries {
-        usable(found)?;
-    }
-    let Some(device) = findings.devices.get(ordinal) else {
-        return Err(findings
-            .fault
-            .clone()
-            .unwrap_or_else(|| format!("the driver has no device {ordinal}")));
-    };
-    let (major, minor) = device.compute_capability;
-    match findings.compiled_for.as_deref() {
-        Some(compiled_for) if !runs_on(compiled_for, device.compute_capability) => Err(format!(
-            "{} has compute capability {major}.{minor}, and the kernels are compiled for {compiled_for}; \
-             build by `make cuda CUDA_COMPUTE_CAP={major}{minor}`",
-            device.name
-        )),
-        _ => Ok(()),
-    }
+pub(super) fn usable(findings: Option<&Findings>, ordinal: usize) -> Result<(), String> {
+    compiled_in(findings)?.usable(ordinal)
 }
 
-fn usable(found: &FoundLibrary) -> Result<(), String> {
-    if !found.library.is_required() {
-        return Ok(());
-    }
-    let remedy = match found.library {
-        Library::Driver => "install NVIDIA's driver, or start the container with its runtime",
-        _ => "install CUDA 13's libraries, or add the folder that holds them to LD_LIBRARY_PATH",
-    };
-    match &found.path {
-        Err(reason) => Err(format!("{reason}; {remedy}")),
-        Ok(path) => match found.missing_functions.as_slice() {
-            [] => Ok(()),
-            missing => Err(format!(
-                "{} is too old: it lacks {}; {remedy}",
-                path.display(),
-                missing.join(", ")
-            )),
-        },
-    }
+fn first_usable(findings: Option<&Findings>) -> Result<usize, String> {
+    compiled_in(findings)?.first_usable()
 }
 
-/// Whether kernels for a capability as cudaforge reads it (`80`, `90`, `90a`) run on a device. From 9.0 on they are compiled
-/// with the family's own instructions and run on that capability alone; older ones are PTX that newer devices compile.
-fn runs_on(compiled_for: &str, (major, minor): (u32, u32)) -> bool {
-    let digits = compiled_for.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let Ok(compiled_for) = digits.parse::<u32>() else {
-        return false;
-    };
-    let device = 10 * major + minor;
-    if compiled_for >= 90 {
-        compiled_for == device
-    } else {
-        compiled_for <= device
+fn compiled_in(findings: Option<&Findings>) -> Result<&Findings, String> {
+    findings.ok_or_else(|| "built without CUDA; `make cuda` builds one with it".to_owned())
+}
+
+fn verdict(usable: &Result<usize, String>) -> String {
+    match usable {
+        Ok(ordinal) => format!("ready: device=auto is cuda:{ordinal}"),
+        Err(reason) => format!("not usable, the policy runs on the CPU: {reason}"),
     }
 }
 
@@ -89,7 +51,7 @@ fn driver(findings: &Findings) -> String {
     }
 }
 
-fn device((ordinal, device): (usize, &FoundDevice)) -> Line {
+fn described(device: &FoundDevice) -> String {
     let (major, minor) = device.compute_capability;
     let total = gib(device.total_memory);
     let free = match device.free_memory {
@@ -97,10 +59,7 @@ fn device((ordinal, device): (usize, &FoundDevice)) -> Line {
         None => "in another process's hands".to_owned(),
     };
     let name = &device.name;
-    (
-        "device",
-        format!("{ordinal}: {name}, compute capability {major}.{minor}, {total}, {free}"),
-    )
+    format!("{name}, compute capability {major}.{minor}, {total}, {free}")
 }
 
 fn library(found: &FoundLibrary) -> Line {
@@ -125,6 +84,8 @@ fn gib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use policy::cuda::Library;
+
     use super::*;
 
     fn found(library: Library) -> FoundLibrary {
@@ -175,7 +136,7 @@ mod tests {
     fn a_gpu_is_described() {
         let text = text(&with_h200());
         for line in [
-            "cuda: ready\n",
+            "cuda: ready: device=auto is cuda:0\n",
             "compiled: for compute capability 90\n",
             "driver: for CUDA 13.0 and older\n",
             "device: 0: NVIDIA H200, compute capability 9.0, 139.0 GiB, 138.0 GiB free\n",
@@ -183,49 +144,24 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("not usable"), "{text}");
     }
 
     #[test]
-    fn the_first_thing_amiss_is_named_with_its_remedy() {
-        let mut findings = with_h200();
-        findings.devices[0].compute_capability = (8, 0);
-        let reason = verdict(Some(&findings), 0).unwrap_err();
-        assert!(reason.contains("make cuda CUDA_COMPUTE_CAP=80"), "{reason}");
-        findings.devices.clear();
-        findings.fault = Some("the driver answers CUDA_ERROR_UNKNOWN".to_owned());
-        let reason = verdict(Some(&findings), 0).unwrap_err();
-        assert!(reason.contains("CUDA_ERROR_UNKNOWN"), "{reason}");
-        findings.libraries[Library::Cublas as usize].missing_functions = vec!["cublasGemmEx"];
-        let reason = verdict(Some(&findings), 0).unwrap_err();
-        assert!(
-            reason.contains("too old: it lacks cublasGemmEx"),
-            "{reason}"
-        );
-        lose(&mut findings, Library::Cublas);
-        let reason = verdict(Some(&findings), 0).unwrap_err();
-        assert!(
-            reason.contains("libcublas.so.13") && reason.contains("LD_LIBRARY_PATH"),
-            "{reason}"
-        );
-        lose(&mut findings, Library::Driver);
-        let reason = verdict(Some(&findings), 0).unwrap_err();
-        assert!(
-            reason.contains("libcuda.so.1") && reason.contains("driver"),
-            "{reason}"
-        );
-    }
-
-    #[test]
-    fn the_device_that_is_asked_for_is_judged() {
+    fn a_device_that_cannot_be_used_is_told_apart_from_one_that_can() {
         let mut findings = with_h200();
         let mut older = findings.devices[0].clone();
         older.compute_capability = (8, 0);
-        findings.devices.push(older);
-        assert_eq!(verdict(Some(&findings), 0), Ok(()));
-        let reason = verdict(Some(&findings), 1).unwrap_err();
+        findings.devices.insert(0, older);
+        let text = text(&findings);
+        assert!(
+            text.contains("cuda: ready: device=auto is cuda:1\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("not usable: ").count(), 1, "{text}");
+        assert_eq!(usable(Some(&findings), 1), Ok(()));
+        let reason = usable(Some(&findings), 0).unwrap_err();
         assert!(reason.contains("compute capability 8.0"), "{reason}");
-        let reason = verdict(Some(&findings), 2).unwrap_err();
-        assert!(reason.contains("no device 2"), "{reason}");
     }
 
     #[test]
@@ -243,32 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn collectives_are_not_needed_by_one_gpu() {
+    fn a_library_that_is_missing_is_named_with_its_need() {
         let mut findings = with_h200();
         lose(&mut findings, Library::Nccl);
-        assert_eq!(verdict(Some(&findings), 0), Ok(()));
         let line = "library: libnccl.so.2: cannot open shared object file (not always needed)\n";
         assert!(text(&findings).contains(line));
-    }
-
-    #[test]
-    fn kernels_run_where_their_instructions_are() {
-        let cases = [
-            ("90", (9, 0), true),
-            ("90a", (9, 0), true),
-            ("90", (10, 0), false),
-            ("90", (8, 9), false),
-            ("80", (9, 0), true),
-            ("80", (7, 5), false),
-            ("120", (12, 0), true),
-            ("nonsense", (9, 0), false),
-        ];
-        for (compiled_for, device, runs) in cases {
-            assert_eq!(
-                runs_on(compiled_for, device),
-                runs,
-                "{compiled_for} on {device:?}"
-            );
-        }
     }
 }

@@ -40,6 +40,15 @@ impl Subject<'_> {
             DType::F32
         }
     }
+
+    /// The memory that a measurement's peak is of.
+    fn memory(&self) -> &'static str {
+        if self.device.is_cpu() {
+            "main memory"
+        } else {
+            "the device's memory"
+        }
+    }
 }
 
 /// Why a check could not run; as an error it makes the finding [`Status::Skipped`].

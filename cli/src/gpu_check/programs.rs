@@ -115,14 +115,20 @@ pub(super) fn start_up(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Figure::of("process start to first token", all - first.weights, "s"),
         Figure::of("of these, device and weights", first.engine, "s"),
         Figure::of("of these, the first token", first.token, "s"),
+        // Machine code for this device is in the program, or doctor would have told.
+        Figure::within(
+            0.0,
+            "modules of kernels that the driver compiles",
+            first.compiled_modules.into(),
+        ),
     ])
 }
 
 pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
-    let (device, memory) = if subject.device.is_cpu() {
-        ("cpu", "main memory")
+    let device = if subject.device.is_cpu() {
+        "cpu"
     } else {
-        ("cuda", "the device's memory")
+        "cuda"
     };
     let mut probe = Command::new("python3");
     probe.args([
@@ -163,7 +169,7 @@ pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     ] {
         command.args([flag, &value.to_string()]);
     }
-    let figures = figures(&run(command, TORCH, TORCH_LIMIT)?, memory);
+    let figures = figures(&run(command, TORCH, TORCH_LIMIT)?, subject.memory());
     ensure!(!figures.is_empty(), "the script printed no figure");
     Ok(figures)
 }

@@ -24,6 +24,8 @@ pub(super) struct FirstToken {
     pub(super) engine: f64,
     /// The first token of a completion.
     pub(super) token: f64,
+    /// Modules of kernels that the driver had to compile meanwhile.
+    pub(super) compiled_modules: u32,
 }
 
 pub(super) async fn first_token(subject: &Subject<'_>) -> Result<String> {
@@ -48,6 +50,7 @@ pub(super) async fn first_token(subject: &Subject<'_>) -> Result<String> {
         weights,
         engine: ready - weights,
         token: begun.elapsed().as_secs_f64() - ready,
+        compiled_modules: policy::cuda::modules().1,
     };
     Ok(serde_json::to_string(&first)? + "\n")
 }
@@ -112,20 +115,18 @@ fn step_bytes(config: &DecoderConfig, rows: usize, subject: &Subject<'_>) -> f64
 pub(super) fn learner(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     let args = bench_args(subject);
     let model = shape::random_model_on(subject.shape, &args)?;
-    Ok(figures([learner::line(&model, subject.shape, &args)?]))
+    let line = learner::line(&model, subject.shape, &args)?;
+    Ok(figures([line], subject.memory()))
 }
 
 pub(super) fn prefix(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     let args = bench_args(subject);
     let model = shape::random_model_on(subject.shape, &args)?;
-    Ok(figures(learner::prefix_lines(
-        &model,
-        subject.shape,
-        &args,
-    )?))
+    let lines = learner::prefix_lines(&model, subject.shape, &args)?;
+    Ok(figures(lines, subject.memory()))
 }
 
-fn figures(lines: impl IntoIterator<Item = Line>) -> Vec<Figure> {
+fn figures(lines: impl IntoIterator<Item = Line>, memory: &str) -> Vec<Figure> {
     let figures = |line: Line| {
         let what = format!(
             "{}, {} rows of {} tokens",
@@ -135,7 +136,7 @@ fn figures(lines: impl IntoIterator<Item = Line>) -> Vec<Figure> {
         let peak = line.peak_mib;
         [
             Some(speed),
-            peak.map(|peak| Figure::of(what + ", peak of main memory", peak, "MiB")),
+            peak.map(|peak| Figure::of(format!("{what}, peak of {memory}"), peak, "MiB")),
         ]
     };
     lines.into_iter().flat_map(figures).flatten().collect()

@@ -3,7 +3,7 @@
 //! Invariant: every CUDA function that cudarc, candle or candle's kernels refer to is in this list; the linker names one that is
 //! missing. Add it here, at its library. One too many costs 40 bytes.
 
-/// Hands the list to a macro.
+/// Hands the list to a macro. `cuModuleLoadData` has a file of its own, `cubins.rs`.
 macro_rules! cuda_functions {
     ($consumer:ident) => {
         $consumer! {
@@ -20,7 +20,7 @@ macro_rules! cuda_functions {
             cuMemFreeHost cuMemFree_v2 cuMemGetInfo_v2 cuMemHostAlloc cuMemPoolCreate cuMemPoolDestroy
             cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync_v2 cuMemcpyDtoDAsync_v2
             cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 cuMemcpyPeerAsync
-            cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoad cuModuleLoadData
+            cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoad
             cuModuleUnload cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
             cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
             cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize

@@ -23,14 +23,19 @@ use super::library::Library;
 unsafe extern "C" fn cuda_lazy_bind(entry: *const AtomicPtr<c_void>) -> *const c_void {
     // SAFETY: by the layout, which never moves.
     let (slot, name) = unsafe { (&*entry, CStr::from_ptr(entry.add(1).cast())) };
-    let library = Library::of(&name.to_string_lossy());
-    let function = match find(library, name) {
-        Some(function) => function.as_ptr(),
-        None => refusal(library) as *mut c_void,
-    };
+    let function = function(name);
     // Threads that meet here find the same.
     slot.store(function, Ordering::Release);
     function
+}
+
+/// The function of this name in its library, or one that refuses.
+pub(super) fn function(name: &CStr) -> *mut c_void {
+    let library = Library::of(&name.to_string_lossy());
+    match find(library, name) {
+        Some(function) => function.as_ptr(),
+        None => refusal(library) as *mut c_void,
+    }
 }
 
 /// A function that refuses in the words of this library's error codes; any other number would be no value of cudarc's enums.
@@ -206,7 +211,7 @@ compile_error!(
 macro_rules! lazy_functions {
     ($($name:ident)*) => {
         $(lazy_function!($name);)*
-        const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
+        const FUNCTIONS: &[&str] = &[$(stringify!($name),)* "cuModuleLoadData"];
     };
 }
 

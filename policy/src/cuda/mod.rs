@@ -3,12 +3,17 @@
 //! Invariant: looking never fails and never ends the process; what is missing is a finding.
 
 #[cfg(feature = "cuda")]
+mod cubins;
+#[cfg(feature = "cuda")]
 mod functions;
 #[cfg(feature = "cuda")]
 mod lazy;
 mod library;
 #[cfg(feature = "cuda")]
+pub(crate) mod pool;
+#[cfg(feature = "cuda")]
 mod probe;
+mod verdict;
 
 use std::path::{Path, PathBuf};
 
@@ -69,7 +74,8 @@ pub struct FoundDevice {
     pub compute_capability: (u32, u32),
     /// In bytes.
     pub total_memory: u64,
-    /// In bytes; unknown where no context could be made, as on a device that another process has for itself.
+    /// In bytes; unknown where it was not asked, or no context could be made, as on a device that another process has for
+    /// itself.
     pub free_memory: Option<u64>,
 }
 
@@ -77,7 +83,26 @@ pub struct FoundDevice {
 #[must_use]
 pub fn findings() -> Option<Findings> {
     #[cfg(feature = "cuda")]
-    return Some(probe::findings());
+    return Some(probe::findings(probe::Memory::Ask));
     #[cfg(not(feature = "cuda"))]
     None
+}
+
+/// The first device that this program can compute on.
+///
+/// # Errors
+/// Why there is none, and the remedy.
+#[cfg(feature = "cuda")]
+pub(crate) fn first_usable() -> Result<usize, String> {
+    probe::findings(probe::Memory::Skip).first_usable()
+}
+
+/// How many modules of GPU kernels this process has loaded: as machine code that the program carries, and as text that the driver
+/// had to compile first.
+#[must_use]
+pub fn modules() -> (u32, u32) {
+    #[cfg(feature = "cuda")]
+    return cubins::loaded();
+    #[cfg(not(feature = "cuda"))]
+    (0, 0)
 }

@@ -8,7 +8,14 @@ use candle_core::cuda_backend::cudarc::driver::{
 
 use super::{Findings, FoundDevice, FoundLibrary, Library, lazy};
 
-pub(super) fn findings() -> Findings {
+/// Whether to ask devices for their free memory, for which each gets a context, and with it some of that memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    Ask,
+    Skip,
+}
+
+pub(super) fn findings(memory: Memory) -> Findings {
     let libraries = Library::ALL.map(|library| {
         let path = lazy::path(library);
         FoundLibrary {
@@ -20,7 +27,7 @@ pub(super) fn findings() -> Findings {
             path,
         }
     });
-    let (devices, fault) = match devices() {
+    let (devices, fault) = match devices(memory) {
         Ok(devices) if devices.is_empty() => (devices, Some("the driver has no device".to_owned())),
         Ok(devices) => (devices, None),
         Err(error) => (
@@ -47,20 +54,24 @@ fn driver_version() -> Option<(u32, u32)> {
     Some((version / 1000, version % 1000 / 10))
 }
 
-fn devices() -> Result<Vec<FoundDevice>, DriverError> {
+fn devices(memory: Memory) -> Result<Vec<FoundDevice>, DriverError> {
     result::init()?;
-    (0..device::get_count()?).map(found_device).collect()
+    let found = |ordinal| found_device(ordinal, memory);
+    (0..device::get_count()?).map(found).collect()
 }
 
-fn found_device(ordinal: i32) -> Result<FoundDevice, DriverError> {
+fn found_device(ordinal: i32, memory: Memory) -> Result<FoundDevice, DriverError> {
     let device = device::get(ordinal)?;
     let attribute = |attribute| {
         // SAFETY: the device is the driver's answer.
         let value = unsafe { device::get_attribute(device, attribute) };
         value.map(|value| value.unsigned_abs())
     };
-    let context = CudaContext::new(ordinal.unsigned_abs() as usize);
-    let memory = context.and_then(|context| context.mem_get_info());
+    let free_memory = || {
+        let context = CudaContext::new(ordinal.unsigned_abs() as usize).ok()?;
+        let (free, _) = context.mem_get_info().ok()?;
+        Some(free as u64)
+    };
     Ok(FoundDevice {
         name: device::get_name(device)?,
         compute_capability: (
@@ -69,6 +80,6 @@ fn found_device(ordinal: i32) -> Result<FoundDevice, DriverError> {
         ),
         // SAFETY: as above.
         total_memory: unsafe { device::total_mem(device) }? as u64,
-        free_memory: memory.ok().map(|(free, _)| free as u64),
+        free_memory: (memory == Memory::Ask).then(free_memory).flatten(),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: forward returns every tensor that backward reads, so a caller keeps them, drops them, or runs forward again.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::{Gradients, Row, Source};
 use crate::config::{DecoderConfig, Family};
@@ -37,6 +37,23 @@ pub(super) struct Activations {
     gate: Tensor,
     up: Tensor,
     inner: Tensor,
+}
+
+impl Activations {
+    /// Bytes that one token takes.
+    pub(super) fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
+        let (heads, kv_heads) = (
+            config.heads * config.head_dim,
+            config.kv_heads * config.head_dim,
+        );
+        let bare = match config.family {
+            Family::Qwen3 => heads + kv_heads,
+            Family::Qwen2 | Family::Llama => 0,
+        };
+        let attention = bare + 2 * heads + 2 * kv_heads;
+        let around = 4 * config.hidden_size + 3 * config.intermediate_size;
+        (attention + around) * dtype.size_in_bytes()
+    }
 }
 
 impl Layer {
@@ -292,4 +309,56 @@ fn backward(
         products.push((*dy, weight));
     }
     Ok(ops::linear_input_gradient(&products)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::{Decoder, PackedRows, Use, Weights};
+
+    impl Activations {
+        fn tensors(&self) -> Vec<&Tensor> {
+            let AttentionActivations {
+                bare,
+                q,
+                k,
+                v,
+                mixed,
+            } = &self.attention;
+            let mut all = vec![&self.input, &self.normed, &self.middle, &self.inner_normed];
+            all.extend([&self.gate, &self.up, &self.inner, q, k, v, mixed]);
+            all.extend(bare.iter().flat_map(|(q, k)| [q, k]));
+            all
+        }
+    }
+
+    #[test]
+    fn a_tokens_bytes_are_those_that_a_pass_keeps() {
+        for family in ["qwen3", "qwen2", "llama"] {
+            let text = format!(
+                r#"{{"model_type": "{family}", "hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6,
+                    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 101, "num_hidden_layers": 1}}"#
+            );
+            let config = DecoderConfig::from_json(&text).unwrap();
+            for dtype in [DType::F32, DType::BF16] {
+                let weights = Weights::random(&config, 1).unwrap();
+                let weights = weights.to(&Device::Cpu, dtype).unwrap();
+                let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+                let mut batch = PackedRows::default();
+                batch.push(&[1, 2, 3, 4, 5]);
+                let context = decoder.context(&batch).unwrap();
+                let x = ops::select_rows(&decoder.embedding, &batch.tokens).unwrap();
+                let (_, kept) = decoder.layers[0].forward(x, &context, None).unwrap();
+                let bytes = |x: &Tensor| x.elem_count() * x.dtype().size_in_bytes();
+                let bytes: usize = kept.tensors().into_iter().map(bytes).sum();
+                assert_eq!(
+                    bytes,
+                    5 * Activations::token_bytes(&config, dtype),
+                    "{family}"
+                );
+            }
+        }
+    }
 }

@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, btree_map};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::layer::Activations;
 use super::{Decoder, EMBEDDING, HEAD, PackedRows};
+use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, LogprobGradients, TokenLogprobs};
 
@@ -21,6 +22,25 @@ pub enum Keep {
     Activations,
     /// Its input; the rest is computed again. Less memory for one more forward pass.
     Inputs,
+}
+
+impl Keep {
+    /// What can be kept of `tokens` where so many bytes are free; nothing changes where that is not known.
+    #[must_use]
+    pub fn within(
+        self,
+        free: Option<u64>,
+        config: &DecoderConfig,
+        dtype: DType,
+        tokens: usize,
+    ) -> Self {
+        let bytes = Activations::token_bytes(config, dtype) * config.layers * tokens;
+        // The other half is for what a pass computes on the way.
+        match free {
+            Some(free) if bytes as u64 > free / 2 => Self::Inputs,
+            _ => self,
+        }
+    }
 }
 
 /// Tokens that are scored.
@@ -179,5 +199,28 @@ impl<'a> TrainingPass<'a> {
         let dembedding = ops::add_rows(dembedding, &self.batch.tokens, &dx)?;
         gradients.set(EMBEDDING, dembedding);
         Ok(gradients)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_computed_again() {
+        let config = crate::tiny::model(0).unwrap().config;
+        let layer = Activations::token_bytes(&config, DType::F32);
+        let needed = (layer * config.layers * 100) as u64;
+        let within = |keep: Keep, free| keep.within(free, &config, DType::F32, 100);
+        assert_eq!(within(Keep::Activations, None), Keep::Activations);
+        assert_eq!(
+            within(Keep::Activations, Some(2 * needed)),
+            Keep::Activations
+        );
+        assert_eq!(
+            within(Keep::Activations, Some(2 * needed - 2)),
+            Keep::Inputs
+        );
+        assert_eq!(within(Keep::Inputs, Some(u64::MAX)), Keep::Inputs);
     }
 }

@@ -10,7 +10,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::at_least_f32;
-use super::logprobs::log_softmax;
+use super::logprobs_composed::log_softmax;
 
 /// How one row is drawn; what the filters mean, [`crate::SamplingSettings`] says.
 #[derive(Clone, Copy, Debug)]

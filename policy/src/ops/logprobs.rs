@@ -4,15 +4,15 @@
 //! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
 //! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
 
-use candle_core::{D, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
-use super::linear::linear_composed;
+use super::logprobs_composed::Head;
 use super::math::exp;
 use super::matmul::{Right, Store, View, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, composed_backward, has_kernels, read, tensor, widens};
+use super::{at_least_f32, has_kernels, read, tensor, widens};
 
-/// Logits kept for the backward pass at most (64 MiB). Only kernels spare memory; the composition holds all rows.
+/// Logits kept for the backward pass at most (64 MiB).
 const KEPT_LOGITS: usize = 1 << 24;
 /// Logits computed at a time where they are not kept (16 MiB), but at least [`LEAST_ROWS`] rows.
 const MOST_LOGITS: usize = 1 << 22;
@@ -27,8 +27,17 @@ pub struct TokenLogprobs {
     pub logprobs: Tensor,
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
-    /// [N, V] where there was room for them.
-    logits: Option<Vec<f32>>,
+    kept: Kept,
+}
+
+/// What spares the backward pass a product, where there was room for it.
+#[derive(Clone, Debug)]
+enum Kept {
+    Nothing,
+    /// [N, V].
+    Logits(Vec<f32>),
+    /// Of all tokens, [N, V].
+    Logprobs(Tensor),
 }
 
 /// d loss / d score, one a token.
@@ -68,7 +77,12 @@ pub fn token_logprobs(
         return token_logprobs(&hidden, &head, targets, temperature);
     }
     if !has_kernels(hidden) {
-        return token_logprobs_composed(hidden, head, targets, temperature);
+        let found = Head::new(hidden, head, targets, temperature)?.forward()?;
+        return Ok(TokenLogprobs {
+            logprobs: found.logprobs,
+            entropies: found.entropies,
+            kept: found.all.map_or(Kept::Nothing, Kept::Logprobs),
+        });
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
@@ -79,18 +93,18 @@ pub fn token_logprobs(
             entropies.push(row.entropy());
         }
     };
-    let logits = if rows * vocabulary <= KEPT_LOGITS {
+    let kept = if rows * vocabulary <= KEPT_LOGITS {
         let logits = all_logits(hidden, head)?;
         score(0, &logits);
-        Some(logits)
+        Kept::Logits(logits)
     } else {
         for_chunks(hidden, head, |first, logits, _, _| score(first, logits))?;
-        None
+        Kept::Nothing
     };
     Ok(TokenLogprobs {
         logprobs: tensor(logprobs, rows)?,
         entropies: tensor(entropies, rows)?,
-        logits,
+        kept,
     })
 }
 
@@ -129,7 +143,12 @@ pub fn token_logprobs_backward(
         ));
     }
     if !has_kernels(hidden) {
-        return backward_composed(hidden, head, targets, temperature, gradients);
+        let logprobs = match found.kept {
+            Kept::Logprobs(logprobs) => Some(logprobs),
+            _ => None,
+        };
+        let head = Head::new(hidden, head, targets, temperature)?;
+        return head.backward(logprobs, gradients);
     }
     let (vocabulary, width) = head.dims2()?;
     let mut dhidden = vec![0.0; hidden.elem_count()];
@@ -157,37 +176,18 @@ pub fn token_logprobs_backward(
             Store::Accumulate,
         );
     };
-    match found.logits {
-        Some(mut logits) => read([hidden, head], |[hidden, head]| {
+    match found.kept {
+        Kept::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
             let head = View::new(head, vocabulary, width, width);
             add(0, &mut logits, hidden, head);
             Ok(())
         })?,
-        None => for_chunks(hidden, head, add)?,
+        _ => for_chunks(hidden, head, add)?,
     }
     Ok((
         tensor(dhidden, hidden.shape())?,
         tensor(dhead, head.shape())?,
     ))
-}
-
-fn backward_composed(
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &[u32],
-    temperature: f32,
-    gradients: LogprobGradients<'_>,
-) -> Result<(Tensor, Tensor)> {
-    let rows = targets.len();
-    let none = vec![0.0; rows];
-    let both = [gradients.logprobs, gradients.entropies.unwrap_or(&none)].concat();
-    let wide = at_least_f32(&hidden.zeros_like()?)?.dtype();
-    let dboth = Tensor::from_vec(both, (2, rows), hidden.device())?.to_dtype(wide)?;
-    let [dhidden, dhead] = composed_backward([hidden, head], &dboth, |[hidden, head]| {
-        let found = token_logprobs_composed(hidden, head, targets, temperature)?;
-        Tensor::stack(&[found.logprobs, found.entropies], 0)
-    })?;
-    Ok((dhidden, dhead))
 }
 
 /// Logits [N, V] of all rows.
@@ -224,30 +224,6 @@ fn for_chunks(
         }
         Ok(())
     })
-}
-
-/// The same from candle's operations, over all rows at once.
-pub fn token_logprobs_composed(
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &[u32],
-    temperature: f32,
-) -> Result<TokenLogprobs> {
-    let logits = linear_composed(&at_least_f32(hidden)?, &at_least_f32(head)?)?;
-    let logprobs = log_softmax(&(logits / f64::from(temperature))?)?;
-    let targets = Tensor::new(targets, hidden.device())?;
-    Ok(TokenLogprobs {
-        logprobs: logprobs.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?,
-        entropies: (logprobs.exp()? * &logprobs)?.sum(D::Minus1)?.neg()?,
-        logits: None,
-    })
-}
-
-/// Log-probabilities [N, V] of scaled logits [N, V], from candle's operations: what training and [`super::draw_rows`] record.
-pub(super) fn log_softmax(scaled: &Tensor) -> Result<Tensor> {
-    let shifted = scaled.broadcast_sub(&scaled.max_keepdim(D::Minus1)?.detach())?;
-    let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    shifted.broadcast_sub(&log_sums)
 }
 
 /// What a row of logits says of all its tokens.

@@ -2,8 +2,9 @@
 //!
 //! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
 //! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
-//! device, and in other dtypes but for what the rounding plan says, it is a composition of candle's differentiable operations (`*_composed`), which is also its oracle in
-//! the tests; its backward pass is then candle's. Candle's fused norms, softmax and rotary embeddings are left out: they
+//! device, and in other dtypes but for what the rounding plan says, it is a composition of candle's differentiable
+//! operations (`*_composed`), which is also its oracle in the tests; its backward pass is then candle's (for log-probabilities
+//! a composition, too). Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
 //!
 //! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and
@@ -24,6 +25,7 @@ mod embedding;
 mod kv_pages;
 mod linear;
 mod logprobs;
+mod logprobs_composed;
 mod math;
 mod matmul;
 mod norm;
@@ -42,8 +44,8 @@ pub use linear::{
 };
 pub use logprobs::{
     LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
-    token_logprobs_composed,
 };
+pub use logprobs_composed::token_logprobs_composed;
 pub use norm::{rms_norm, rms_norm_backward, rms_norm_composed};
 pub use rope::{RopeTable, rope, rope_backward, rope_composed};
 pub use simd::{InstructionSet, with_instruction_set};

@@ -11,6 +11,7 @@ use ::learner::{
 };
 use actor::{Completion, Stop};
 use anyhow::Result;
+use candle_core::Device;
 use policy::{Keep, Model};
 
 use super::{
@@ -44,7 +45,7 @@ pub(crate) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Resul
     };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
     let tokens = work.rows * work.row_tokens;
-    let (speed, peak_mib) = speed_and_peak(tokens, args.repeats, || {
+    let (speed, peak_mib) = speed_and_peak(model, tokens, args.repeats, || {
         let (gradients, _) = network.gradients(&micro_batches, pass, mean_loss)?;
         network.update(gradients, LEARNING_RATE)?;
         Ok(())
@@ -97,7 +98,7 @@ pub(crate) fn prefix_lines(
     let measure = |(what, config)| {
         let mut trainer = Trainer::new(&config, model)?;
         let tokens = GROUP_SIZE * row_tokens;
-        let (speed, peak_mib) = speed_and_peak(tokens, args.repeats, || {
+        let (speed, peak_mib) = speed_and_peak(model, tokens, args.repeats, || {
             trainer.step(&groups, 0)?;
             Ok(())
         })?;
@@ -133,14 +134,17 @@ fn prefix_group(
     group(0, &members, config, vocabulary)
 }
 
-/// Median tokens per second of `step`, and the most memory that it needed.
+/// Median tokens per second of `step`, and the most memory that it needed where the model is.
 fn speed_and_peak(
+    model: &Model,
     tokens: usize,
     repeats: usize,
     mut step: impl FnMut() -> Result<()>,
 ) -> Result<(f64, Option<f64>)> {
     let mut speeds = Vec::new();
-    let (done, peak) = peak_mib(|| {
+    let weights = model.weights.iter().next();
+    let device = weights.map_or(&Device::Cpu, |(_, weight)| weight.device());
+    let (done, peak) = peak_mib(device, || {
         for _ in 0..=repeats {
             let start = now();
             step()?;

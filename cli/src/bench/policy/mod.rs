@@ -33,7 +33,7 @@ pub(crate) struct Line {
     pub(crate) row_tokens: usize,
     /// Tokens a second.
     pub(crate) speed: f64,
-    /// Of main memory.
+    /// Of main memory, or of the device's.
     pub(crate) peak_mib: Option<f64>,
     shares: String,
 }

@@ -1,0 +1,67 @@
+//! The driver's pool of a device's memory, which candle allocates from.
+
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, DriverError,
+    result::{device, mem_pool},
+    sys::{CUmemPool_attribute as Attribute, CUmemoryPool},
+};
+
+/// Of one device.
+pub(crate) struct Pool {
+    ordinal: usize,
+    pool: CUmemoryPool,
+}
+
+impl Pool {
+    /// None for the CPU, and where the driver has no pools.
+    pub(crate) fn of(device: &Device) -> Option<Self> {
+        let Device::Cuda(device) = device else {
+            return None;
+        };
+        Self::new(device.cuda_stream().context().ordinal()).ok()
+    }
+
+    fn new(ordinal: usize) -> Result<Self, DriverError> {
+        let device = device::get(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
+        // SAFETY: the device is the driver's answer.
+        let pool = unsafe { device::get_mem_pool(device) }?;
+        Ok(Self { ordinal, pool })
+    }
+
+    /// Keeps what is freed: by default a pool gives it back to the driver whenever the host waits for the device, and asks for
+    /// it again.
+    pub(crate) fn keep_freed(&self) -> Result<(), DriverError> {
+        self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
+    }
+
+    /// Bytes that can still be allocated: the driver's, and those that the pool keeps without use.
+    pub(crate) fn free(&self) -> Result<u64, DriverError> {
+        let (free, _) = CudaContext::new(self.ordinal)?.mem_get_info()?;
+        let kept = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let used = self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        Ok(free as u64 + kept.saturating_sub(used))
+    }
+
+    /// Starts [`Self::peak`] anew.
+    pub(crate) fn reset_peak(&self) -> Result<(), DriverError> {
+        self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+    }
+
+    /// The most bytes that were allocated at once since [`Self::reset_peak`].
+    pub(crate) fn peak(&self) -> Result<u64, DriverError> {
+        self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+    }
+
+    fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
+        let mut value = 0_u64;
+        // SAFETY: the pool is the device's, and the attributes asked for here are numbers of 64 bits.
+        unsafe { mem_pool::get_attribute(self.pool, attribute, (&raw mut value).cast()) }?;
+        Ok(value)
+    }
+
+    fn set(&self, attribute: Attribute, mut value: u64) -> Result<(), DriverError> {
+        // SAFETY: as in `get`.
+        unsafe { mem_pool::set_attribute(self.pool, attribute, (&raw mut value).cast()) }
+    }
+}
