@@ -1,7 +1,7 @@
 """The peer of `sqlenv bench policy`: the same shapes, tokens and steps in transformers and torch.
 
 On the CPU in float32; on a GPU (--device cuda) in bfloat16 over float32 master weights, with sdpa attention, the sampler by
-generate's static cache.
+generate's static cache and (--parts continuous) by its continuous batching.
 
 python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]    # needs torch and transformers
 """
@@ -9,12 +9,13 @@ python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]  
 import argparse
 import copy
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 # Hidden, layers, heads, key-value heads, head, feed-forward, vocabulary.
 SHAPES = {
@@ -22,7 +23,7 @@ SHAPES = {
     "small": (512, 8, 8, 4, 64, 1536, 8192),
     "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
 }
-PARTS = ["sampler", "groups", "learner", "prefix", "grpo"]
+PARTS = ["sampler", "groups", "learner", "prefix", "grpo", "continuous"]
 COLUMNS = ["shape", "parameters", "what", "rows", "tokens a row", "tokens/s", "peak MiB", "time goes to"]
 
 GROUP_SIZE = 8
@@ -58,7 +59,7 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
     whole_groups = [rows for rows in all_rows if rows % GROUP_SIZE == 0]
     row_tokens = args.prompt_tokens + args.new_tokens
     budget = args.micro_batch_tokens or (640 if shape == "qwen3-0.6b" else 2048)
-    for part in args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS:
+    for part in args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS[:5]:
         if part == "sampler":
             for rows in all_rows:
                 yield cells("sampler", rows, row_tokens, sampler(model, rows, 1, args))
@@ -81,6 +82,12 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
                 speed, share = grpo(model, rows, budget, args)
                 where = f"sampling {100 * share:.0f} %, learning {100 - 100 * share:.0f} %"
                 yield cells("grpo", rows, row_tokens, speed, None, where)
+        elif part == "continuous":
+            for rows in all_rows:
+                try:
+                    yield cells("sampler, continuous batching", rows, row_tokens, continuous(model, rows, args))
+                except Exception as error:  # It changes between releases; the other parts stand.
+                    print(f"no continuous batching of {rows} rows: {error!r}", file=sys.stderr)
 
 
 def cells(what: str, rows: int, tokens: int, speed: float, peak: float | None = None, where: str = "") -> list[str]:
@@ -145,6 +152,25 @@ def sampler(model: Qwen3ForCausalLM, rows: int, sharing: int, args: argparse.Nam
         return rows * args.new_tokens
 
     return speed(sample, args.repeats)
+
+
+def continuous(model: Qwen3ForCausalLM, rows: int, args: argparse.Namespace) -> float:
+    model = copy.deepcopy(model).eval()
+    if on_gpu(model):
+        model = model.bfloat16()
+    config = GenerationConfig(
+        do_sample=True, top_k=0, max_new_tokens=args.new_tokens, min_new_tokens=args.new_tokens, pad_token_id=0
+    )
+
+    def sample(repeat: int) -> int:
+        prompts = prompts_of(repeat, rows, 1, model, args).tolist()
+        # Persistent: what it captures on a GPU serves all repeats.
+        done = model.generate_batch(prompts, generation_config=config, progress_bar=False, persistent_manager=True)
+        return sum(len(row.generated_tokens) for row in done.values())
+
+    measured = speed(sample, args.repeats)
+    model.destroy_cached_continuous_batching_manager()
+    return measured
 
 
 def learner(

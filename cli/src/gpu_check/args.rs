@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use policy::DeviceChoice;
 
-use crate::{args::Shape, bench::args::at_least_one};
+use crate::{
+    args::{Preset, Shape},
+    bench::args::at_least_one,
+};
 
 /// Arguments of `sqlenv gpu-check`.
 #[derive(Clone, Debug, Parser)]
@@ -40,6 +43,9 @@ pub struct GpuCheckArgs {
     /// Measurements of each speed, after one to warm up.
     #[arg(long, value_parser = at_least_one, default_value_t = 3)]
     pub repeats: usize,
+    /// The preset of the whole run; `tiny` is what `sqlenv train` does.
+    #[arg(long, value_enum, default_value = "smoke")]
+    pub preset: Preset,
     /// Only make the model, sample one token and print how long the parts took, as JSON: what `start-up` starts.
     #[arg(long, hide = true)]
     pub first_token: bool,
@@ -76,6 +82,8 @@ pub enum Check {
     Prefix,
     /// The same in torch and transformers, if they are there.
     Torch,
+    /// A whole GRPO run in bf16 on the project's own data.
+    Train,
 }
 
 impl Check {

@@ -8,6 +8,7 @@ mod parity;
 mod programs;
 pub mod report;
 mod speed;
+mod train;
 
 use std::{fmt, fs, panic::AssertUnwindSafe, path::Path, time::Instant};
 
@@ -168,6 +169,7 @@ async fn run(check: Check, subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Check::Learner => speed::learner(subject),
         Check::Prefix => speed::prefix(subject),
         Check::Torch => programs::torch(subject),
+        Check::Train => train::train(subject),
     }
 }
 

@@ -25,8 +25,8 @@ const EXACT: f64 = 1e-4;
 /// How far the sampler's log-probabilities may lie from the learner's on average, and their KL by the k3 estimator.
 /// Compositions in bf16, token by token, lie beyond: 2.7e-3 and 1.3e-5 on the CPU (docs/benchmarks.md). Where bf16 fails on
 /// a GPU, batch-invariant kernels are missing.
-const MEAN_DIFFERENCE: f64 = 1e-3;
-const KL: f64 = 1e-5;
+pub(super) const MEAN_DIFFERENCE: f64 = 1e-3;
+pub(super) const KL: f64 = 1e-5;
 /// How far bf16, which keeps 8 bits, may lie from f32: log-probabilities on average, the gradient of all weights, and that of
 /// the weight which fares worst.
 const BF16_LOGPROBS: f64 = 0.03;

@@ -158,7 +158,12 @@ pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         "--shapes",
         &subject.shape.to_string(),
     ]);
-    command.args(["--parts", "sampler,learner", "--rows", &rows.join(",")]);
+    command.args([
+        "--parts",
+        "sampler,learner,continuous",
+        "--rows",
+        &rows.join(","),
+    ]);
     for (flag, value) in [
         ("--prompt-tokens", args.tokens),
         ("--new-tokens", args.tokens),
@@ -209,7 +214,7 @@ struct Ended {
 }
 
 /// Runs a program that has to succeed and answers with what it printed.
-fn run(command: Command, input: &str, limit: Duration) -> Result<String> {
+pub(super) fn run(command: Command, input: &str, limit: Duration) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let ended = listen(command, input, limit)?;
     ensure!(

@@ -111,8 +111,7 @@ impl Report {
         let skipped = |check: &&Finding| matches!(check.status, Status::Skipped(_));
         let skipped = self.checks.iter().filter(skipped).count();
         let mut page = format!(
-            "# gpu-check on {}\n\n{} of {count} checks failed, {skipped} were skipped. Speeds are in the shape {}. \
-             Peaks of sqlenv are of main memory; a GPU's own is not measured.\n\n\
+            "# gpu-check on {}\n\n{} of {count} checks failed, {skipped} were skipped. Speeds are in the shape {}.\n\n\
              | check | status | seconds | reason |\n|---|---|---|---|\n",
             self.device,
             self.failures(),

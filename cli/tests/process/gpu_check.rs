@@ -45,7 +45,8 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
             "bandwidth",
             "sampler",
             "learner",
-            "prefix"
+            "prefix",
+            "train"
         ]
     );
     for check in checks.iter().filter(|check| check["status"] == "passed") {
@@ -54,7 +55,7 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
     }
     let page = fs::read_to_string(folder.path().join("gpu-check.md")).unwrap();
     assert!(
-        page.starts_with("# gpu-check on cpu\n\n0 of 14 checks failed, 3 were skipped."),
+        page.starts_with("# gpu-check on cpu\n\n0 of 15 checks failed, 3 were skipped."),
         "{page}"
     );
 }

@@ -1,7 +1,8 @@
 //! The functions of NVIDIA's libraries that the program may call.
 //!
 //! Invariant: every CUDA function that cudarc, candle or candle's kernels refer to is in this list; the linker names one that is
-//! missing. Add it here, at its library. One too many costs 40 bytes.
+//! missing. Add it here, at its library. One too many costs 40 bytes. Those of the runtime are candle's kernels for quantised
+//! weights: link-time optimisation drops them, a test has them.
 
 /// Hands the list to a macro. `cuModuleLoadData` has a file of its own, `cubins.rs`.
 macro_rules! cuda_functions {
@@ -35,6 +36,9 @@ macro_rules! cuda_functions {
             cublasLtMatmulDescSetAttribute cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceDestroy
             cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutCreate cublasLtMatrixLayoutDestroy
             cublasLtMatrixLayoutSetAttribute
+            __cudaGetKernel __cudaLaunchKernel_ptsz __cudaPopCallConfiguration __cudaPushCallConfiguration
+            __cudaRegisterFatBinary __cudaRegisterFatBinaryEnd __cudaRegisterFunction __cudaRegisterVar
+            __cudaUnregisterFatBinary cudaFuncSetAttribute cudaGetDevice
             curandCreateGenerator curandDestroyGenerator curandGenerate curandGenerateLogNormal
             curandGenerateLogNormalDouble curandGenerateLongLong curandGenerateNormal curandGenerateNormalDouble
             curandGeneratePoisson curandGenerateUniform curandGenerateUniformDouble curandSetGeneratorOffset

@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn every_library_but_the_runtime_has_functions_in_the_list() {
+    fn every_library_has_functions_in_the_list() {
         for library in Library::ALL {
             let has_any = FUNCTIONS.iter().any(|name| Library::of(name) == library);
-            assert_eq!(has_any, library != Library::Runtime, "{library:?}");
+            assert!(has_any, "{library:?}");
         }
     }
 }

@@ -143,7 +143,7 @@ pub fn token_logprobs_backward(
         ));
     }
     if !has_kernels(hidden) {
-        let logprobs = match found.kept {
+        let logprobs = match &found.kept {
             Kept::Logprobs(logprobs) => Some(logprobs),
             _ => None,
         };

@@ -67,13 +67,13 @@ impl<'a> Head<'a> {
     /// The gradients of hidden states and weight, from what [`Self::forward`] found.
     pub(super) fn backward(
         &self,
-        all: Option<Tensor>,
+        all: Option<&Tensor>,
         gradients: LogprobGradients<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let weight = at_least_f32(self.weight)?;
         let (mut dhidden, mut dweight) = (Vec::new(), None);
         for rows in self.chunks() {
-            let logprobs = match &all {
+            let logprobs = match all {
                 Some(all) => all.clone(),
                 None => self.all_logprobs(&rows, &weight)?,
             };
@@ -199,7 +199,7 @@ mod tests {
             entropies: Some(&derivatives[ROWS..]),
         };
         let is_kept = found.all.is_some();
-        let (dhidden, dweight) = head.backward(found.all, gradients).unwrap();
+        let (dhidden, dweight) = head.backward(found.all.as_ref(), gradients).unwrap();
         let flat = |x: Tensor| {
             assert!(matches!(x.dtype(), DType::F32) || x.dtype() == dtype);
             let x = x.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
