@@ -1,5 +1,5 @@
 # One target per intent; each is a plain command that also works alone.
-.PHONY: train test check proto-lint python-test image cuda cuda-image
+.PHONY: train test check proto-lint python-test image cuda cuda-test cuda-image
 
 train: ## the main job
 	cargo run --release -- train
@@ -28,6 +28,9 @@ image: ## env-node's container; needs `rustup target add $(STATIC)`, musl-gcc, a
 
 cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP; needs python3 with pip and g++, neither CUDA nor a GPU
 	deploy/cuda/build.sh
+
+cuda-test: ## every test with CUDA built in; needs what `cuda` needs
+	deploy/cuda/test.sh
 
 cuda-image: cuda ## the same in a container, with CUDA's libraries; needs podman (or ENGINE=docker)
 	deploy/cuda/image.sh $(ENGINE)

@@ -5,23 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit_mib=60
 
-CUDA_HOME=$(deploy/cuda/toolkit.sh target/cuda-toolkit)
-export CUDA_HOME CUDA_PATH=$CUDA_HOME PATH=$CUDA_HOME/bin:$PATH CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90}
-export CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
-
-# candle's build script leaves its kernels as PTX, which a driver would compile at every first use; the program carries machine code.
-messages=target/cuda-toolkit/messages.json
-cargo check --locked --profile cuda --features nccl --message-format json-render-diagnostics "$@" >"$messages"
-ptx=$(python3 - "$messages" <<'PYTHON'
-import json, sys
-
-messages = [json.loads(line) for line in open(sys.argv[1])]
-scripts = [message for message in messages if message["reason"] == "build-script-executed"]
-print(next(script["out_dir"] for script in scripts if "candle-kernels" in script["package_id"]))
-PYTHON
-)
-export SQLENV_CUBINS=$ptx/cubins
-deploy/cuda/kernels.sh "$ptx" "$SQLENV_CUBINS"
+. deploy/cuda/setup.sh cuda
 
 log=target/cuda-toolkit/build.log
 if ! cargo build --locked --profile cuda --features nccl,cubins "$@" 2>&1 | tee "$log"; then

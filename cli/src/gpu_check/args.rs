@@ -68,7 +68,9 @@ pub enum Check {
     Engine,
     /// An update of the learner against the CPU's.
     Update,
-    /// The checks above under NVIDIA's compute-sanitizer, if it is there.
+    /// A sum by NCCL over this process alone.
+    Nccl,
+    /// The checks above but this under NVIDIA's compute-sanitizer, if it is there.
     Sanitizer,
     /// Seconds from the start of a process to its first token.
     StartUp,

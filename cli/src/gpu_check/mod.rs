@@ -4,6 +4,7 @@
 //! counts as checked.
 
 pub(crate) mod args;
+mod collectives;
 mod parity;
 mod programs;
 pub mod report;
@@ -162,6 +163,7 @@ async fn run(check: Check, subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Check::Cache => parity::cache(subject),
         Check::Engine => parity::engine(subject).await,
         Check::Update => parity::update(subject),
+        Check::Nccl => collectives::nccl(subject),
         Check::Sanitizer => programs::sanitizer(subject),
         Check::StartUp => programs::start_up(subject),
         Check::Bandwidth => speed::bandwidth(subject),

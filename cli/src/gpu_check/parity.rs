@@ -334,7 +334,7 @@ fn agreement(what: &str, sampled: &[f64], learned: &[f64]) -> [Figure; 2] {
     ]
 }
 
-fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+pub(super) fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     let on_cpu = tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
     Ok(on_cpu.flatten_all()?.to_vec1()?)
 }

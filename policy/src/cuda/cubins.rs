@@ -123,6 +123,7 @@ fn cubins() -> [(&'static str, &'static [u8]); 11] {
 mod tests {
     use std::ffi::CString;
 
+    use candle_core::cuda_backend::cudarc::driver::{result, sys};
     use candle_core::cuda_backend::kernels;
 
     use super::*;
@@ -148,6 +149,22 @@ mod tests {
         ] {
             assert_eq!(carried_for(other), None);
         }
+    }
+
+    /// cudarc's call is linked to this file's function; without a driver, or without a context, it is refused.
+    #[test]
+    fn a_call_of_cudarcs_is_answered_here() {
+        let image = CString::new(kernels::FILL.ptx()).unwrap();
+        // SAFETY: it ends in 0.
+        let answer = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        let refused = [
+            CUresult::CUDA_ERROR_NO_DEVICE,
+            CUresult::CUDA_ERROR_INVALID_CONTEXT,
+        ];
+        assert!(answer.is_err_and(|error| refused.contains(&error.0)));
+        let ours: Load = cuModuleLoadData;
+        let theirs: Load = sys::cuModuleLoadData;
+        assert!(std::ptr::fn_addr_eq(ours, theirs));
     }
 
     #[test]

@@ -1,0 +1,20 @@
+# Sourced: all that cargo needs to build with CUDA in the profile $1, for compute capability $CUDA_COMPUTE_CAP. Prints what the
+# kernels take. NVIDIA's compiler comes from PyPI; neither a GPU nor CUDA need be there.
+profile=$1
+CUDA_HOME=$(deploy/cuda/toolkit.sh target/cuda-toolkit)
+export CUDA_HOME CUDA_PATH=$CUDA_HOME PATH=$CUDA_HOME/bin:$PATH CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90}
+export CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
+
+# candle's build script leaves its kernels as PTX, which a driver would compile at every first use; the program carries machine code.
+messages=target/cuda-toolkit/messages.json
+cargo check --locked --profile "$profile" --features nccl --message-format json-render-diagnostics >"$messages"
+ptx=$(python3 - "$messages" <<'PYTHON'
+import json, sys
+
+messages = [json.loads(line) for line in open(sys.argv[1])]
+scripts = [message for message in messages if message["reason"] == "build-script-executed"]
+print(next(script["out_dir"] for script in scripts if "candle-kernels" in script["package_id"]))
+PYTHON
+)
+export SQLENV_CUBINS=$ptx/cubins
+deploy/cuda/kernels.sh "$ptx" "$SQLENV_CUBINS"
