@@ -47,7 +47,11 @@ fn figures(run: &Path, seconds: f64) -> Result<Vec<Figure>> {
     let sum = |name: &str| -> f64 { steps.iter().map(|step| number(step, name)).sum() };
     let most = |name: &str| {
         let values = steps.iter().map(|step| number(step, name));
-        values.fold(f64::NEG_INFINITY, f64::max)
+        // f64::max would lose what is no number.
+        values.fold(
+            f64::NEG_INFINITY,
+            |a: f64, b| if a.is_nan() || a > b { a } else { b },
+        )
     };
     let share = |name: &str| 100.0 * sum(name) / sum("step_time");
     let mut figures = vec![

@@ -7,6 +7,7 @@ use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
 use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
 use super::kv_pages::{KvPages, PAGE, Sequence};
+use super::paged_attention::attention_in_pages;
 use super::simd::dispatch;
 use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor, wide, widens};
 use crate::Row;
@@ -19,7 +20,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Ten
         return attention(&wide_q, &wide_k, &wide_v, rows)?.to_dtype(q.dtype());
     }
     if !has_kernels(q) {
-        return attention_composed(q, k, v, rows);
+        return attention_in_pages(q, k, v, rows);
     }
     let heads = Heads::of(q, k, v)?;
     let batch = Batch::new(rows, heads, q.dim(0)?)?;
@@ -98,7 +99,7 @@ pub fn attention_backward(
     ])
 }
 
-/// [`attention`] from candle's operations, row by row.
+/// [`attention`] from candle's operations, row by row, so that candle can differentiate it.
 pub fn attention_composed(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
     let scores = wide(q.dtype());
     let (kv_heads, head_dim) = (k.dim(1)?, k.dim(2)?);
@@ -123,14 +124,14 @@ pub fn attention_composed(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> R
 }
 
 /// Queries with those of one key-value head beside each other, so that keys and values need no copy for each of them.
-pub(super) struct Grouped {
+struct Grouped {
     /// [kv_heads, R, heads / kv_heads, len, D].
     q: Tensor,
 }
 
 impl Grouped {
     /// Of [R, len, heads, D].
-    pub(super) fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
+    fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
         let (rows, len, heads, head_dim) = q.dims4()?;
         let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
         let q = q.permute((2, 0, 3, 1, 4))?.contiguous()?;
@@ -157,7 +158,7 @@ pub(super) fn hidden(
 
 /// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is
 /// widened to f32 inside, so that scores, softmax and weights are never rounded to it.
-pub(super) fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor> {
+fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor> {
     let (kv_heads, rows, group, len, head_dim) = q.q.dims5()?;
     let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);
     let queries = (batched(&q.q)? / (head_dim as f64).sqrt())?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 
+use super::fixed_shape::product_of_rows;
 use super::matmul::{Packed, Right, Store, View, multiply, product};
 use super::{at_least_f32, has_kernels, kernels_serve, read, tensor, widens};
 
@@ -84,7 +85,7 @@ pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
 
 /// [`linear`] from candle's operations.
 pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    x.matmul(&weight.t()?)
+    product_of_rows(x, &weight.t()?)
 }
 
 /// The gradient [T, in] of an x that went through several weights: the sum of dy [T, out] times W [out, in], in order.

@@ -22,6 +22,7 @@ mod attention_kernel;
 mod draw;
 mod draw_composed;
 mod embedding;
+mod fixed_shape;
 mod kv_pages;
 mod linear;
 mod logprobs;

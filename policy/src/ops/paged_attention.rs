@@ -1,17 +1,25 @@
-//! Attention of a ragged batch over keys and values in pages of tensors, from candle's operations: for any device and dtype.
+//! Attention over keys and values in pages of tensors, from candle's operations: for any device and dtype.
 //!
-//! Invariant: the number of operations depends on how many lengths the rows have, never on how many rows: tokens are written
-//! by one scatter, and rows of one length are attended to together, padded to the pages of the longest past. What pads never
-//! weighs. As with the kernels, which pages are whose is the caller's. A fused kernel may stand in for
-//! [`TensorPages::attend`]: it would read pages through the table rather than gather them.
+//! Queries come in blocks of [`QUERIES`] tokens of one row and see [`KEYS`] keys at a time, in order of position, as in
+//! FlashAttention (Dao et al., 2022): the largest score, the sum of weights and the weighted sum go from block to block.
+//!
+//! Invariant: every product has one shape, and every sum one order by position, so that a query's bits depend on its row
+//! alone: whether its keys come from a cache or from the batch, in one piece, in chunks or one by one. What pads weighs
+//! exactly nothing. The number of operations depends on the longest row and the number of query blocks that share a piece,
+//! never on single rows. A fused kernel may stand in for [`TensorPages::read`]; it would read pages through the table.
 
-use std::collections::BTreeMap;
+use candle_core::{D, DType, Device, Result, Tensor};
 
-use candle_core::{DType, Device, Result, Tensor};
-
-use super::attention::{Grouped, attend, hidden};
+use super::at_least_f32;
+use super::attention::hidden;
+use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
 use crate::Row;
+
+/// Queries of a block, padded where a row has fewer.
+const QUERIES: usize = 16;
+/// Keys of a block, whole pages.
+const KEYS: usize = 4 * PAGE;
 
 /// The pages of one layer.
 pub(crate) struct TensorPages {
@@ -24,21 +32,78 @@ pub(crate) struct TensorPages {
 pub(crate) struct Places {
     /// [kv_heads, T, D]: for each number, the token's place in its layer.
     written: Tensor,
-    buckets: Vec<Bucket>,
-    /// Token numbers of the buckets' outputs laid end to end, in the batch's order; none where they are in order.
-    order: Option<Tensor>,
+    reads: Reads,
 }
 
-/// Rows of one length.
-struct Bucket {
-    rows: usize,
-    len: usize,
-    /// Numbers of their tokens in the batch, [rows * len].
+/// What the query blocks of a batch read.
+struct Reads {
+    /// Query blocks.
+    count: usize,
+    /// Numbers of their tokens in the batch, [count * QUERIES]; a row's first pads.
     tokens: Tensor,
-    /// Their pages, [rows * pages of the longest]; a shorter row's first page pads.
+    /// Of each token of the batch, where it lies in them, [T].
+    order: Tensor,
+    /// The blocks of keys, in order of position.
+    blocks: Vec<KeyBlock>,
+}
+
+struct KeyBlock {
+    /// The query blocks' pages, [count * pages of a block]; a row's first page pads.
     pages: Tensor,
-    /// [rows, 1, len, keys], see [`hidden`].
+    /// [count, 1, QUERIES, KEYS], see [`hidden`].
     hidden: Tensor,
+}
+
+/// Attention of rows of the batch over their own keys and those of the rows that they continue ([`Row::slot`]): q [T, heads, D],
+/// k and v [T, kv_heads, D] → [T, heads * D].
+pub(super) fn attention_in_pages(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    rows: &[Row],
+) -> Result<Tensor> {
+    let laid = Laid::new(rows);
+    let tokens = Tensor::new(laid.tokens, q.device())?;
+    let lay = |x: &Tensor| x.index_select(&tokens, 0)?.transpose(0, 1)?.contiguous();
+    let pages = TensorPages {
+        keys: lay(k)?,
+        values: lay(v)?,
+    };
+    let table = |row: usize| laid.tables[row].as_slice();
+    let reads = Reads::new(rows, table, super::wide(q.dtype()), q.device())?;
+    pages.read(q, &reads)
+}
+
+/// The rows of a batch without a cache, in pages.
+struct Laid {
+    /// For each place of the pages, a token of the batch; its first pads.
+    tokens: Vec<u32>,
+    /// Each row's pages.
+    tables: Vec<Vec<u32>>,
+}
+
+impl Laid {
+    fn new(rows: &[Row]) -> Self {
+        let firsts: Vec<u32> = rows
+            .iter()
+            .scan(0, |next, row| {
+                let first = *next;
+                *next += row.len as u32;
+                Some(first)
+            })
+            .collect();
+        let (mut tokens, mut tables) = (Vec::new(), Vec::new());
+        for (row, &first) in rows.iter().zip(&firsts) {
+            let begun = tokens.len();
+            if row.past > 0 {
+                tokens.extend(firsts[row.slot]..firsts[row.slot] + row.past as u32);
+            }
+            tokens.extend(first..first + row.len as u32);
+            tokens.resize(tokens.len().next_multiple_of(PAGE), 0);
+            tables.push(((begun / PAGE) as u32..(tokens.len() / PAGE) as u32).collect());
+        }
+        Self { tokens, tables }
+    }
 }
 
 impl TensorPages {
@@ -78,23 +143,70 @@ impl TensorPages {
             let new = new.transpose(0, 1)?.contiguous()?;
             all.scatter_set(&places.written, &new, 1)?;
         }
-        let outputs = places.buckets.iter().map(|bucket| {
-            let q = q.index_select(&bucket.tokens, 0)?;
-            let q = q.reshape((bucket.rows, bucket.len, (), q.dim(2)?))?;
-            let (keys, values) = (bucket.gather(&self.keys)?, bucket.gather(&self.values)?);
-            attend(
-                &Grouped::new(&q, keys.dim(0)?)?,
-                &keys,
-                &values,
-                &bucket.hidden,
-            )?
-            .flatten_to(1)
-        });
-        let outputs = Tensor::cat(&outputs.collect::<Result<Vec<_>>>()?, 0)?;
-        match &places.order {
-            Some(order) => outputs.index_select(order, 0),
-            None => Ok(outputs),
+        self.read(q, &places.reads)
+    }
+
+    /// Attends with q [T, heads, D] → [T, heads * D]. Half precision is widened to f32 inside, so that scores, softmax and
+    /// weights are never rounded to it.
+    fn read(&self, q: &Tensor, reads: &Reads) -> Result<Tensor> {
+        let (kv_heads, _, head_dim) = self.keys.dims3()?;
+        let group = q.dim(1)? / kv_heads;
+        let queries = reads.queries(q, kv_heads)?;
+        let mut seen: Option<Seen> = None;
+        for block in &reads.blocks {
+            let keys = block.gather(&self.keys)?.transpose(1, 2)?.contiguous()?;
+            let scores = product_of_matrices(&queries, &keys)?;
+            let scores = scores.reshape((kv_heads, reads.count, group, QUERIES, KEYS))?;
+            let scores = scores.broadcast_add(&block.hidden)?;
+            let scores = scores.reshape((kv_heads * reads.count, group * QUERIES, KEYS))?;
+            seen = Some(Seen::more(seen, &scores, &block.gather(&self.values)?)?);
         }
+        let out = seen.expect("a block of keys: this is a bug").mean()?;
+        let out = out.reshape((kv_heads, reads.count, group, QUERIES, head_dim))?;
+        out.permute((1, 3, 0, 2, 4))?
+            .reshape((reads.count * QUERIES, kv_heads * group * head_dim))?
+            .to_dtype(q.dtype())?
+            .index_select(&reads.order, 0)
+    }
+}
+
+/// What queries have seen of their keys so far; P matrices of M queries.
+struct Seen {
+    /// The largest score, [P, M, 1].
+    most: Tensor,
+    /// The sum of e^(score - most), [P, M, 1], and the values weighted by it, [P, M, D].
+    sum: Tensor,
+    weighted: Tensor,
+}
+
+impl Seen {
+    /// And so many keys more, by scores [P, M, KEYS] and values [P, KEYS, D].
+    fn more(before: Option<Self>, scores: &Tensor, values: &Tensor) -> Result<Self> {
+        let most = scores.max_keepdim(D::Minus1)?;
+        let most = match &before {
+            Some(before) => before.most.maximum(&most)?,
+            None => most,
+        };
+        let weights = scores.broadcast_sub(&most)?.exp()?;
+        let sum = weights.sum_keepdim(D::Minus1)?;
+        let weighted = product_of_matrices(&weights, values)?;
+        let Some(before) = before else {
+            return Ok(Self {
+                most,
+                sum,
+                weighted,
+            });
+        };
+        let faded = (before.most - &most)?.exp()?;
+        Ok(Self {
+            most,
+            sum: ((before.sum * &faded)? + sum)?,
+            weighted: (before.weighted.broadcast_mul(&faded)? + weighted)?,
+        })
+    }
+
+    fn mean(&self) -> Result<Tensor> {
+        self.weighted.broadcast_div(&self.sum)
     }
 }
 
@@ -109,80 +221,92 @@ impl Places {
         device: &Device,
     ) -> Result<Self> {
         let mut written = Vec::new();
-        let mut by_len: BTreeMap<usize, Vec<(u32, Row)>> = BTreeMap::new();
         for row in rows {
-            by_len
-                .entry(row.len)
-                .or_default()
-                .push((written.len() as u32, *row));
             let pages = table(row.slot);
             let place = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
             written.extend((row.past..row.past + row.len).map(place));
         }
         let tokens = written.len();
         let written = Tensor::from_vec(written, (1, tokens, 1), device)?;
-        let buckets: Vec<Vec<(u32, Row)>> = by_len.into_values().collect();
         Ok(Self {
             written: written
                 .broadcast_as((kv_heads, tokens, head_dim))?
                 .contiguous()?,
-            order: (buckets.len() > 1)
-                .then(|| order(&buckets, device))
-                .transpose()?,
-            buckets: buckets
-                .iter()
-                .map(|rows| Bucket::new(rows, &table, scores, device))
-                .collect::<Result<_>>()?,
+            reads: Reads::new(rows, |row| table(rows[row].slot), scores, device)?,
         })
     }
 }
 
-/// Numbers of the tokens of a row that begins at `first`.
-fn numbers(&(first, row): &(u32, Row)) -> std::ops::Range<u32> {
-    first..first + row.len as u32
-}
-
-/// For each token of the batch, where it lies when the buckets lie end to end.
-fn order(buckets: &[Vec<(u32, Row)>], device: &Device) -> Result<Tensor> {
-    let laid: Vec<u32> = buckets.iter().flatten().flat_map(numbers).collect();
-    let mut order = vec![0_u32; laid.len()];
-    for (at, token) in (0..).zip(laid) {
-        order[token as usize] = at;
-    }
-    Tensor::new(order, device)
-}
-
-impl Bucket {
+impl Reads {
+    /// Of rows whose pages `table` gives by their number.
     fn new<'a>(
-        rows: &[(u32, Row)],
+        rows: &[Row],
         table: impl Fn(usize) -> &'a [u32],
         scores: DType,
         device: &Device,
     ) -> Result<Self> {
-        let len = rows[0].1.len;
-        let tables = || rows.iter().map(|(_, row)| table(row.slot));
-        let most = tables().map(<[u32]>::len).max().unwrap_or(0);
-        let padded =
-            |pages: &'a [u32]| (0..most).map(|at| pages.get(at).copied().unwrap_or(pages[0]));
-        let pages: Vec<u32> = tables().flat_map(padded).collect();
-        let positions = rows
-            .iter()
-            .flat_map(|(_, row)| row.past..row.past + row.len);
+        let (mut tokens, mut positions, mut order) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut first, mut row_of_block) = (0, Vec::new());
+        for (number, row) in rows.iter().enumerate() {
+            let begun = tokens.len() as u32;
+            let padded = row.len.next_multiple_of(QUERIES);
+            let padding = padded - row.len;
+            order.extend(begun..begun + row.len as u32);
+            tokens.extend(first..first + row.len as u32);
+            tokens.extend(std::iter::repeat_n(first, padding));
+            positions.extend(row.past..row.past + row.len);
+            positions.extend(std::iter::repeat_n(row.past, padding));
+            row_of_block.extend(std::iter::repeat_n(number, padded / QUERIES));
+            first += row.len as u32;
+        }
+        let count = row_of_block.len();
+        let longest = rows.iter().map(|row| row.past + row.len).max().unwrap_or(1);
+        let blocks = longest.div_ceil(KEYS);
+        let hidden = hidden(
+            positions.into_iter(),
+            (count, QUERIES, blocks * KEYS),
+            scores,
+            device,
+        )?;
+        let block = |block: usize| {
+            let numbers = block * (KEYS / PAGE)..(block + 1) * (KEYS / PAGE);
+            let of_row = |&row: &usize| {
+                let pages = table(row);
+                numbers
+                    .clone()
+                    .map(|at| pages.get(at).copied().unwrap_or(pages[0]))
+            };
+            let pages: Vec<u32> = row_of_block.iter().flat_map(of_row).collect();
+            Ok(KeyBlock {
+                pages: Tensor::new(pages, device)?,
+                hidden: hidden.narrow(3, block * KEYS, KEYS)?,
+            })
+        };
         Ok(Self {
-            rows: rows.len(),
-            len,
-            tokens: Tensor::new(rows.iter().flat_map(numbers).collect::<Vec<_>>(), device)?,
-            pages: Tensor::new(pages, device)?,
-            hidden: hidden(positions, (rows.len(), len, most * PAGE), scores, device)?,
+            count,
+            tokens: Tensor::new(tokens, device)?,
+            order: Tensor::new(order, device)?,
+            blocks: (0..blocks).map(block).collect::<Result<_>>()?,
         })
     }
 
-    /// The rows' pages of [kv_heads, pages * PAGE, D] as [kv_heads, rows, keys, D].
+    /// The blocks of q [T, heads, D], widened and scaled: [kv_heads * count, heads / kv_heads * QUERIES, D].
+    fn queries(&self, q: &Tensor, kv_heads: usize) -> Result<Tensor> {
+        let (_, heads, head_dim) = q.dims3()?;
+        let q = at_least_f32(&q.index_select(&self.tokens, 0)?)?;
+        let q = q.reshape((self.count, QUERIES, kv_heads, heads / kv_heads, head_dim))?;
+        let q = q.permute((2, 0, 3, 1, 4))?.contiguous()?;
+        q.reshape((kv_heads * self.count, (), head_dim))? / (head_dim as f64).sqrt()
+    }
+}
+
+impl KeyBlock {
+    /// The query blocks' pages of [kv_heads, pages * PAGE, D], widened: [kv_heads * count, KEYS, D].
     fn gather(&self, all: &Tensor) -> Result<Tensor> {
         let (kv_heads, _, head_dim) = all.dims3()?;
         let pages = all.reshape((kv_heads, (), PAGE * head_dim))?;
         let gathered = pages.index_select(&self.pages, 1)?;
-        gathered.reshape((kv_heads, self.rows, (), head_dim))
+        at_least_f32(&gathered.reshape(((), KEYS, head_dim))?)
     }
 }
 
@@ -190,52 +314,40 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// The places of rows of these lengths, each in a slot with four pages of its own.
-    fn places(lens: &[usize]) -> Places {
+    /// What rows of these lengths after 7 tokens read, each in a slot with four pages of its own.
+    fn reads(lens: &[usize]) -> Reads {
         let tables: Vec<[u32; 4]> = (0..lens.len() as u32)
             .map(|slot| [0, 1, 2, 3].map(|page| 4 * slot + page))
             .collect();
         let row = |(slot, &len)| Row { len, past: 7, slot };
         let rows: Vec<Row> = lens.iter().enumerate().map(row).collect();
-        let table = |slot: usize| tables[slot].as_slice();
-        Places::new(&rows, table, (2, 8), DType::F32, &Device::Cpu).unwrap()
+        let table = |row: usize| tables[row].as_slice();
+        Reads::new(&rows, table, DType::F32, &Device::Cpu).unwrap()
     }
 
     #[test]
-    fn a_batch_of_single_tokens_is_one_bucket_however_many_there_are() {
-        for rows in [1, 40] {
-            let places = places(&vec![1; rows]);
-            assert_eq!((places.buckets.len(), places.buckets[0].rows), (1, rows));
-            assert!(places.order.is_none());
+    fn a_row_has_as_many_query_blocks_as_it_fills() {
+        for (lens, count) in [(vec![1; 40], 40), (vec![QUERIES, QUERIES + 1], 3)] {
+            assert_eq!(reads(&lens).count, count);
         }
     }
 
     #[test]
-    fn outputs_of_buckets_go_back_to_their_rows() {
-        let places = places(&[3, 1, 3, 1, 2]);
-        let lens: Vec<usize> = places.buckets.iter().map(|bucket| bucket.len).collect();
-        assert_eq!(lens, [1, 2, 3]);
-        let laid: Vec<Tensor> = places
-            .buckets
-            .iter()
-            .map(|bucket| bucket.tokens.clone())
-            .collect();
-        let laid = Tensor::cat(&laid, 0).unwrap();
-        let restored = laid
-            .index_select(places.order.as_ref().unwrap(), 0)
-            .unwrap();
+    fn outputs_of_blocks_go_back_to_their_tokens() {
+        let reads = reads(&[3, 1, 20, 1, 2]);
+        let restored = reads.tokens.index_select(&reads.order, 0).unwrap();
         assert_eq!(
             restored.to_vec1::<u32>().unwrap(),
-            (0..10).collect::<Vec<u32>>()
+            (0..27).collect::<Vec<u32>>()
         );
     }
 
     #[test]
     fn a_query_sees_keys_up_to_its_own_position() {
-        let hidden = &places(&[2]).buckets[0].hidden;
-        assert_eq!(hidden.dims(), [1, 1, 2, 4 * PAGE]);
+        let hidden = &reads(&[2]).blocks[0].hidden;
+        assert_eq!(hidden.dims(), [1, 1, QUERIES, KEYS]);
         let rows = hidden.flatten_to(2).unwrap().to_vec2::<f32>().unwrap();
-        for (row, position) in rows.iter().zip([7, 8]) {
+        for (row, position) in rows.iter().zip([7, 8, 7]) {
             let seen = row.iter().take_while(|score| **score == 0.0).count();
             assert_eq!(seen, position + 1);
             assert!(
