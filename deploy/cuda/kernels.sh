@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the PTX in the folder $1, candle's kernels, to machine code in the folder $2, and prints each kernel that spills
-# registers, then how many kernels there are and the most registers that one takes. Needs ptxas on the PATH.
+# Compiles the PTX in the folder $1, candle's kernels, to machine code in the folder $2, beside it the key by which the program
+# knows the PTX (length and CRC-32), and prints each kernel that spills registers, then how many kernels there are and the most
+# registers that one takes. Needs ptxas on the PATH.
 set -euo pipefail
 ptx_folder=$1
 cubins=$2
@@ -8,12 +9,14 @@ cubins=$2
 mkdir -p "$cubins"
 for ptx in "$ptx_folder"/*.ptx; do
   name=$(basename "$ptx" .ptx)
-  architecture=$(sed -n 's/^\.target \(sm_[0-9a-z]*\).*/\1/p' "$ptx")
-  # Written aside, since what is older than its PTX or half written must not be taken.
-  if [ ! "$cubins/$name.cubin" -nt "$ptx" ]; then
-    ptxas --verbose --gpu-name "$architecture" --output-file "$cubins/$name.part" "$ptx" >"$cubins/$name.log" 2>&1 ||
+  key=$(python3 -c 'import sys, zlib; text = open(sys.argv[1], "rb").read(); print(len(text), zlib.crc32(text))' "$ptx")
+  if [ "$(cat "$cubins/$name.key" 2>/dev/null)" != "$key" ]; then
+    rm -f "$cubins/$name.key"
+    architecture=$(sed -n 's/^\.target \(sm_[0-9a-z]*\).*/\1/p' "$ptx")
+    ptxas --verbose --gpu-name "$architecture" --output-file "$cubins/$name.cubin" "$ptx" >"$cubins/$name.log" 2>&1 ||
       { cat "$cubins/$name.log" >&2 && exit 1; }
-    mv "$cubins/$name.part" "$cubins/$name.cubin"
+    # Last: it says that the others are whole.
+    echo "$key" >"$cubins/$name.key"
   fi
   sed "s|^|$name: |" "$cubins/$name.log"
 done | awk '

@@ -6,15 +6,10 @@ export CUDA_HOME CUDA_PATH=$CUDA_HOME PATH=$CUDA_HOME/bin:$PATH CUDA_COMPUTE_CAP
 export CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
 
 # candle's build script leaves its kernels as PTX, which a driver would compile at every first use; the program carries machine code.
-messages=target/cuda-toolkit/messages.json
-cargo check --locked --profile "$profile" --features nccl --message-format json-render-diagnostics >"$messages"
-ptx=$(python3 - "$messages" <<'PYTHON'
+ptx=$(cargo check --locked --profile "$profile" --features nccl --message-format json-render-diagnostics | python3 -c '
 import json, sys
-
-messages = [json.loads(line) for line in open(sys.argv[1])]
+messages = [json.loads(line) for line in sys.stdin]
 scripts = [message for message in messages if message["reason"] == "build-script-executed"]
-print(next(script["out_dir"] for script in scripts if "candle-kernels" in script["package_id"]))
-PYTHON
-)
+print(next(script["out_dir"] for script in scripts if "candle-kernels" in script["package_id"]))')
 export SQLENV_CUBINS=$ptx/cubins
 deploy/cuda/kernels.sh "$ptx" "$SQLENV_CUBINS"

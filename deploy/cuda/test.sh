@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test with CUDA built in, on a machine that need not have it: the program must then behave as one without. Further
-# arguments go to cargo.
+# Runs every test, or those that the arguments name to `cargo test`, with CUDA built in, on a machine without a GPU: the program
+# must then behave as one without CUDA.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/cuda/setup.sh release
-cargo test --release --locked --workspace --features cli/nccl,cli/cubins "$@"
+cargo test --release --locked --features cli/nccl,cli/cubins "${@:---workspace}"

@@ -15,7 +15,7 @@ use crate::error::{PolicyError, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The first CUDA device, where the program has CUDA compiled in and finds one; else the CPU.
+    /// The first CUDA device that can be used, where the program has CUDA compiled in; else the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -55,26 +55,31 @@ fn open_cuda(_: usize) -> std::result::Result<Device, String> {
 /// The first device that can be computed on, or the CPU.
 #[cfg(feature = "cuda")]
 fn open_first() -> Device {
-    let opened = crate::cuda::first_usable().and_then(open_cuda);
+    let opened = crate::cuda::first_usable().and_then(open_judged);
     opened.unwrap_or_else(|reason| {
         tracing::warn!(
             reason,
-            "no CUDA device, so the CPU computes; `sqlenv doctor` says what is there"
+            "no CUDA device can be used, so the CPU computes; `sqlenv doctor` says what is there"
         );
         Device::Cpu
     })
 }
 
+#[cfg(feature = "cuda")]
+fn open_cuda(number: usize) -> std::result::Result<Device, String> {
+    crate::cuda::usable(number)
+        .and_then(|()| open_judged(number))
+        .map_err(|reason| format!("{reason}; `sqlenv doctor` says what it finds; or use cpu"))
+}
+
 /// A device with one stream, which candle orders the work of all threads by. (`Device::new_cuda` gives each thread a stream
 /// of its own, and nothing orders these.)
 #[cfg(feature = "cuda")]
-fn open_cuda(number: usize) -> std::result::Result<Device, String> {
-    let device = Device::new_cuda_with_stream(number).map_err(|error| {
-        format!("it does not open: {error}; `sqlenv doctor` says what it finds; or use cpu")
-    })?;
-    let pool = Pool::of(&device);
-    if pool.is_none_or(|pool| pool.keep_freed().is_err()) {
-        tracing::warn!("the device gives memory back at every wait, and is slower for it");
+fn open_judged(number: usize) -> std::result::Result<Device, String> {
+    let device = Device::new_cuda_with_stream(number)
+        .map_err(|error| format!("device {number} does not open: {error}"))?;
+    if let Some(Err(error)) = Pool::of(&device).map(|pool| pool.keep_freed()) {
+        tracing::warn!(%error, "the device gives memory back at every wait, and is slower for it");
     }
     Ok(device)
 }
@@ -97,6 +102,16 @@ pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u
     }
     #[cfg(not(feature = "cuda"))]
     (work(), none_of(device))
+}
+
+/// Gives back what a device that is not the CPU keeps for later, for instance to other processes.
+pub fn release_memory(device: &Device) {
+    #[cfg(feature = "cuda")]
+    if let Some(Err(error)) = Pool::of(device).map(|pool| pool.release()) {
+        tracing::warn!(%error, "the device keeps memory that nothing uses");
+    }
+    #[cfg(not(feature = "cuda"))]
+    none_of(device);
 }
 
 /// Without CUDA there is no other device than the CPU.

@@ -26,7 +26,7 @@ mod weights;
 pub use chat::{Chat, Message, Role, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
 pub use decoder::{Decoder, Gradients, Keep, PackedRows, Row, Scored, TrainingPass, Use};
-pub use device::{DTypeChoice, DeviceChoice, free_memory, peak_memory};
+pub use device::{DTypeChoice, DeviceChoice, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;

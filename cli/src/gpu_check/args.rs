@@ -68,7 +68,7 @@ pub enum Check {
     Engine,
     /// An update of the learner against the CPU's.
     Update,
-    /// A sum by NCCL over this process alone.
+    /// NCCL in a world of this process alone.
     Nccl,
     /// The checks above but this under NVIDIA's compute-sanitizer, if it is there.
     Sanitizer,
@@ -84,6 +84,8 @@ pub enum Check {
     Prefix,
     /// The same in torch and transformers, if they are there.
     Torch,
+    /// The sampler's part of it by transformers' continuous batching.
+    ContinuousBatching,
     /// A whole GRPO run in bf16 on the project's own data.
     Train,
 }

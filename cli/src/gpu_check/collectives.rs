@@ -11,7 +11,7 @@ use policy::cuda::Library;
 
 use super::{Skipped, Subject, parity::values, report::Figure};
 
-/// A world of one: NCCL is opened, makes an id and sums on the device's stream, and the sum is what went in.
+/// A world of one: NCCL loads, makes an id and joins it, and its sum is what went in (for one rank it has nothing to add).
 pub(super) fn nccl(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     if let Some(reason) = absent(subject) {
         return Err(Skipped(reason).into());

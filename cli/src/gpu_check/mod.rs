@@ -71,6 +71,10 @@ impl std::error::Error for Skipped {}
 /// The findings cannot be written.
 pub async fn gpu_check(args: &GpuCheckArgs) -> Result<Outcome> {
     let diagnosis = Diagnosis::of_this_machine();
+    let args = &GpuCheckArgs {
+        device: named(args.device, &diagnosis),
+        ..args.clone()
+    };
     let device = match open(args.device, &diagnosis) {
         Ok(device) => device,
         Err(reason) => {
@@ -99,6 +103,8 @@ pub async fn gpu_check(args: &GpuCheckArgs) -> Result<Outcome> {
         if args.only.is_empty() || args.only.contains(&check) {
             stdout::print(format_args!("{:<10} ", check.name()))?;
             let finding = finding(check, &subject).await;
+            // For programs that the next check may start.
+            policy::release_memory(&subject.device);
             stdout::print(format_args!("{}\n", told(&finding)))?;
             checks.push(finding);
         }
@@ -117,6 +123,15 @@ pub async fn gpu_check(args: &GpuCheckArgs) -> Result<Outcome> {
     })
 }
 
+/// `auto` by its name.
+fn named(choice: DeviceChoice, diagnosis: &Diagnosis) -> DeviceChoice {
+    let first = || diagnosis.cuda.as_ref()?.first_usable().ok();
+    match choice {
+        DeviceChoice::Auto => DeviceChoice::Cuda(first().unwrap_or(0)),
+        choice => choice,
+    }
+}
+
 /// The device, or why there is none; never another one.
 fn open(choice: DeviceChoice, diagnosis: &Diagnosis) -> Result<Device, String> {
     if let Some(ordinal) = ordinal(choice) {
@@ -125,11 +140,10 @@ fn open(choice: DeviceChoice, diagnosis: &Diagnosis) -> Result<Device, String> {
     choice.open().map_err(|error| error.to_string())
 }
 
-/// The device's number; none for the CPU.
+/// The device's number; none for the CPU, and for one that has no name yet.
 fn ordinal(choice: DeviceChoice) -> Option<usize> {
     match choice {
-        DeviceChoice::Cpu => None,
-        DeviceChoice::Auto => Some(0),
+        DeviceChoice::Cpu | DeviceChoice::Auto => None,
         DeviceChoice::Cuda(ordinal) => Some(ordinal),
     }
 }
@@ -170,7 +184,8 @@ async fn run(check: Check, subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Check::Sampler => speed::sampler(subject).await,
         Check::Learner => speed::learner(subject),
         Check::Prefix => speed::prefix(subject),
-        Check::Torch => programs::torch(subject),
+        Check::Torch => programs::torch(subject, "sampler,learner"),
+        Check::ContinuousBatching => programs::torch(subject, "continuous"),
         Check::Train => train::train(subject),
     }
 }

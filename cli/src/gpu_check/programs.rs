@@ -115,16 +115,21 @@ pub(super) fn start_up(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         Figure::of("process start to first token", all - first.weights, "s"),
         Figure::of("of these, device and weights", first.engine, "s"),
         Figure::of("of these, the first token", first.token, "s"),
-        // Machine code for this device is in the program, or doctor would have told.
-        Figure::within(
-            0.0,
-            "modules of kernels that the driver compiles",
+        Figure::of(
+            "modules of kernels loaded as machine code",
+            first.carried_modules.into(),
+            "",
+        ),
+        Figure::of(
+            "modules of kernels that the driver compiled",
             first.compiled_modules.into(),
+            "",
         ),
     ])
 }
 
-pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
+/// The parts that torch and transformers are measured in.
+pub(super) fn torch(subject: &Subject<'_>, parts: &str) -> Result<Vec<Figure>> {
     let device = if subject.device.is_cpu() {
         "cpu"
     } else {
@@ -158,12 +163,7 @@ pub(super) fn torch(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         "--shapes",
         &subject.shape.to_string(),
     ]);
-    command.args([
-        "--parts",
-        "sampler,learner,continuous",
-        "--rows",
-        &rows.join(","),
-    ]);
+    command.args(["--parts", parts, "--rows", &rows.join(",")]);
     for (flag, value) in [
         ("--prompt-tokens", args.tokens),
         ("--new-tokens", args.tokens),

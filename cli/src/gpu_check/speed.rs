@@ -24,7 +24,8 @@ pub(super) struct FirstToken {
     pub(super) engine: f64,
     /// The first token of a completion.
     pub(super) token: f64,
-    /// Modules of kernels that the driver had to compile meanwhile.
+    /// Modules of kernels that were loaded meanwhile as machine code, and those that the driver had to compile.
+    pub(super) carried_modules: u32,
     pub(super) compiled_modules: u32,
 }
 
@@ -46,11 +47,13 @@ pub(super) async fn first_token(subject: &Subject<'_>) -> Result<String> {
         coordinates: Coordinates::default(),
     };
     engine.complete(request).await?;
+    let (carried_modules, compiled_modules) = policy::cuda::modules();
     let first = FirstToken {
         weights,
         engine: ready - weights,
         token: begun.elapsed().as_secs_f64() - ready,
-        compiled_modules: policy::cuda::modules().1,
+        carried_modules,
+        compiled_modules,
     };
     Ok(serde_json::to_string(&first)? + "\n")
 }

@@ -16,9 +16,13 @@ use crate::bench::policy::now;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// Trains in bf16 and answers with what the run says of itself.
+/// Trains in bf16 and answers with what the run says of itself. A run that is amiss stays beside the report.
 pub(super) fn train(subject: &Subject<'_>) -> Result<Vec<Figure>> {
-    let runs = env::temp_dir().join(format!("sqlenv-gpu-check-{}", std::process::id()));
+    let runs = subject.args.out.join("gpu-check-train");
+    // Of an earlier check.
+    if runs.exists() {
+        fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
+    }
     let mut command = Command::new(env::current_exe()?);
     command.args(["train", "--seed", "0", "--set", "dtype=bf16", "--set"]);
     command.arg(format!("device={}", subject.args.device));
@@ -30,10 +34,15 @@ pub(super) fn train(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     let begun = now();
     let trained = programs::run(command, "", LIMIT);
     let seconds = begun.elapsed().as_secs_f64();
-    let figures = trained.and_then(|_| figures(&runs.join("run-001"), seconds));
-    // What it leaves are weights that nobody reads.
-    let _ = fs::remove_dir_all(&runs);
-    figures
+    let run = runs.join("run-001");
+    let figures = trained
+        .and_then(|_| figures(&run, seconds))
+        .with_context(|| format!("what there is of the run lies in {}", run.display()))?;
+    if figures.iter().all(Figure::is_fine) {
+        // Weights that nobody reads.
+        fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
+    }
+    Ok(figures)
 }
 
 fn figures(run: &Path, seconds: f64) -> Result<Vec<Figure>> {

@@ -46,7 +46,7 @@ const BASE: &str = "base";
 const STATE: &str = "state";
 
 /// Sums over a world of this process alone by NCCL, whose id goes through the bytes that other ranks would get: what a
-/// single GPU can show of it.
+/// single GPU can show of it: that it loads, joins and answers.
 ///
 /// # Errors
 /// The program is built without NCCL, its library is missing, the device is the CPU, or NCCL fails.

@@ -4,9 +4,9 @@
 //! the program carries the machine code of that very text, the driver gets it; the text follows only where the driver refuses
 //! (a GPU of another family, an older driver).
 //!
-//! Invariant: what the driver loads is the module that candle asked for.
+//! Invariant: what the driver loads is made of the text that candle gave: length and CRC-32 name it.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use candle_core::cuda_backend::cudarc::driver::sys::{CUmodule, CUresult};
@@ -57,8 +57,14 @@ fn load_first(
     carried: Option<&[u8]>,
     mut load: impl FnMut(Option<&[u8]>) -> CUresult,
 ) -> (How, CUresult) {
-    if carried.is_some() && load(carried) == CUresult::CUDA_SUCCESS {
-        return (How::Carried, CUresult::CUDA_SUCCESS);
+    if carried.is_some() {
+        match load(carried) {
+            CUresult::CUDA_SUCCESS => return (How::Carried, CUresult::CUDA_SUCCESS),
+            answer => tracing::warn!(
+                ?answer,
+                "the driver refuses the carried kernels, and compiles them"
+            ),
+        }
     }
     (How::Compiled, load(None))
 }
@@ -66,17 +72,23 @@ fn load_first(
 /// The machine code of this image, where it is one of candle's modules.
 ///
 /// # Safety
-/// `image` is text that ends in 0, or anything that is no beginning of candle's modules.
+/// `image` has two bytes or more; if they begin a comment it is text that ends in 0.
 unsafe fn carried(image: *const c_char) -> Option<&'static [u8]> {
-    let is_image = |(ptx, _): &(&str, &[u8])| {
-        let mut bytes = ptx.bytes().chain([0]).enumerate();
-        // SAFETY: the first byte that differs ends it, and a shorter text differs where it ends.
-        bytes.all(|(at, byte)| unsafe { image.add(at).read() }.cast_unsigned() == byte)
-    };
-    cubins()
-        .iter()
-        .find(|cubin| is_image(cubin))
-        .map(|&(_, cubin)| cubin)
+    // SAFETY: the caller's.
+    let is_text = unsafe { image.cast::<[u8; 2]>().read() } == *b"//";
+    if !is_text {
+        return None;
+    }
+    // SAFETY: as above.
+    let key = key(unsafe { CStr::from_ptr(image) }.to_bytes());
+    let cubins = cubins();
+    let found = cubins.iter().find(|(of, _)| of.trim() == key);
+    found.map(|&(_, cubin)| cubin)
+}
+
+/// As deploy/cuda/kernels.sh writes it.
+fn key(text: &[u8]) -> String {
+    format!("{} {}", text.len(), crc32fast::hash(text))
 }
 
 #[cfg(not(feature = "cubins"))]
@@ -84,38 +96,37 @@ fn cubins() -> [(&'static str, &'static [u8]); 0] {
     []
 }
 
-/// PTX of candle's modules, and what ptxas makes of it (deploy/cuda/kernels.sh).
+/// The key of each of candle's modules, and what ptxas makes of it.
 #[cfg(feature = "cubins")]
 fn cubins() -> [(&'static str, &'static [u8]); 11] {
-    use candle_core::cuda_backend::kernels;
-
     /// Aligned as sections of an ELF file want it.
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
 
     macro_rules! cubin {
-        ($module:ident, $file:literal) => {{
+        ($name:literal) => {{
             static CUBIN: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
                 env!("SQLENV_CUBINS"),
                 "/",
-                $file,
+                $name,
                 ".cubin"
             )));
-            (kernels::$module.ptx(), &CUBIN.0)
+            let key = include_str!(concat!(env!("SQLENV_CUBINS"), "/", $name, ".key"));
+            (key, &CUBIN.0)
         }};
     }
     [
-        cubin!(AFFINE, "affine"),
-        cubin!(BINARY, "binary"),
-        cubin!(CAST, "cast"),
-        cubin!(CONV, "conv"),
-        cubin!(FILL, "fill"),
-        cubin!(INDEXING, "indexing"),
-        cubin!(QUANTIZED, "quantized"),
-        cubin!(REDUCE, "reduce"),
-        cubin!(SORT, "sort"),
-        cubin!(TERNARY, "ternary"),
-        cubin!(UNARY, "unary"),
+        cubin!("affine"),
+        cubin!("binary"),
+        cubin!("cast"),
+        cubin!("conv"),
+        cubin!("fill"),
+        cubin!("indexing"),
+        cubin!("quantized"),
+        cubin!("reduce"),
+        cubin!("sort"),
+        cubin!("ternary"),
+        cubin!("unary"),
     ]
 }
 
@@ -134,24 +145,52 @@ mod tests {
         unsafe { carried(image.as_ptr()) }
     }
 
+    const MODULES: [kernels::Module; 11] = [
+        kernels::AFFINE,
+        kernels::BINARY,
+        kernels::CAST,
+        kernels::CONV,
+        kernels::FILL,
+        kernels::INDEXING,
+        kernels::QUANTIZED,
+        kernels::REDUCE,
+        kernels::SORT,
+        kernels::TERNARY,
+        kernels::UNARY,
+    ];
+
+    /// Each kernel of the text is in the machine code that is carried for it.
     #[test]
-    fn only_candles_own_text_has_machine_code() {
-        let ptx = kernels::UNARY.ptx();
-        let elf = carried_for(ptx).map(|cubin| &cubin[..4]);
-        let expected = cfg!(feature = "cubins").then_some(&b"\x7fELF"[..]);
-        assert_eq!(elf, expected);
-        for other in [
-            &ptx[..ptx.len() - 1],
-            &format!("{ptx} "),
-            &ptx[1..],
-            "\u{7f}ELF",
-            "",
-        ] {
-            assert_eq!(carried_for(other), None);
+    fn machine_code_is_that_of_the_text() {
+        assert_eq!(MODULES.len(), kernels::ALL_IDS.len());
+        for module in MODULES {
+            let cubin = carried_for(module.ptx());
+            assert_eq!(cubin.is_some(), cfg!(feature = "cubins"));
+            let Some(cubin) = cubin else { continue };
+            assert_eq!(&cubin[..4], b"\x7fELF");
+            let names = String::from_utf8_lossy(cubin);
+            let entries = module
+                .ptx()
+                .lines()
+                .filter_map(|line| line.split(".entry ").nth(1));
+            let mut count = 0;
+            for entry in entries {
+                let name = entry.trim_end_matches(['(', ' ']);
+                assert!(names.contains(&format!(".text.{name}\0")), "{name}");
+                count += 1;
+            }
+            assert!(count > 0);
         }
     }
 
-    /// Here without a driver, there without a context.
+    #[test]
+    fn other_images_are_left_alone() {
+        let ptx = kernels::UNARY.ptx();
+        let others = [&ptx[..ptx.len() - 1], &format!("{ptx} "), "\u{7f}ELF", "//"];
+        assert!(others.into_iter().all(|other| carried_for(other).is_none()));
+    }
+
+    /// Without a driver, without a device, before it is initialised or without a context.
     #[test]
     fn a_call_of_cudarcs_is_refused_by_an_error_of_the_drivers() {
         let image = CString::new(kernels::FILL.ptx()).unwrap();
@@ -159,16 +198,10 @@ mod tests {
         let answer = unsafe { result::module::load_data(image.as_ptr().cast()) };
         let refused = [
             CUresult::CUDA_ERROR_NO_DEVICE,
+            CUresult::CUDA_ERROR_NOT_INITIALIZED,
             CUresult::CUDA_ERROR_INVALID_CONTEXT,
         ];
         assert!(answer.is_err_and(|error| refused.contains(&error.0)));
-    }
-
-    #[test]
-    fn every_module_of_candle_is_carried() {
-        if cfg!(feature = "cubins") {
-            assert_eq!(cubins().len(), kernels::ALL_IDS.len());
-        }
     }
 
     /// The driver is given machine code before text, and text where it refuses.

@@ -1,8 +1,8 @@
 //! The functions of NVIDIA's libraries that the program may call.
 //!
 //! Invariant: every CUDA function that cudarc, candle or candle's kernels refer to is in this list; the linker names one that is
-//! missing. Add it here, at its library. One too many costs 40 bytes. Those of the runtime are candle's kernels for quantised
-//! weights: link-time optimisation drops them, a test has them.
+//! missing. Add it here, at its library. One too many costs 40 bytes. The runtime's are called by candle's kernels for quantised
+//! weights, which link-time optimisation drops from the program but not from tests.
 
 /// Hands the list to a macro. `cuModuleLoadData` has a file of its own, `cubins.rs`.
 macro_rules! cuda_functions {

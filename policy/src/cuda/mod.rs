@@ -88,6 +88,15 @@ pub fn findings() -> Option<Findings> {
     None
 }
 
+/// Whether this program can compute on the device of this number.
+///
+/// # Errors
+/// Why not, and the remedy.
+#[cfg(feature = "cuda")]
+pub(crate) fn usable(ordinal: usize) -> Result<(), String> {
+    probe::findings(probe::Memory::Skip).usable(ordinal)
+}
+
 /// The first device that this program can compute on.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! The driver's pool of a device's memory, which candle allocates from.
 
+use std::sync::Arc;
+
 use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, DriverError,
@@ -9,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 
 /// Of one device.
 pub(crate) struct Pool {
-    ordinal: usize,
+    context: Arc<CudaContext>,
     pool: CUmemoryPool,
 }
 
@@ -19,14 +21,10 @@ impl Pool {
         let Device::Cuda(device) = device else {
             return None;
         };
-        Self::new(device.cuda_stream().context().ordinal()).ok()
-    }
-
-    fn new(ordinal: usize) -> Result<Self, DriverError> {
-        let device = device::get(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
-        // SAFETY: the device is the driver's answer.
-        let pool = unsafe { device::get_mem_pool(device) }?;
-        Ok(Self { ordinal, pool })
+        let context = device.cuda_stream().context().clone();
+        // SAFETY: the device is one that is open.
+        let pool = unsafe { device::get_mem_pool(context.cu_device()) }.ok()?;
+        Some(Self { context, pool })
     }
 
     /// Keeps what is freed: by default a pool gives it back to the driver whenever the host waits for the device, and asks for
@@ -35,9 +33,16 @@ impl Pool {
         self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
     }
 
+    /// Gives back what is kept without use.
+    pub(crate) fn release(&self) -> Result<(), DriverError> {
+        self.context.synchronize()?;
+        // SAFETY: the pool is the device's.
+        unsafe { mem_pool::trim_to(self.pool, 0) }
+    }
+
     /// Bytes that can still be allocated: the driver's, and those that the pool keeps without use.
     pub(crate) fn free(&self) -> Result<u64, DriverError> {
-        let (free, _) = CudaContext::new(self.ordinal)?.mem_get_info()?;
+        let (free, _) = self.context.mem_get_info()?;
         let kept = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let used = self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
         Ok(free as u64 + kept.saturating_sub(used))

@@ -4,6 +4,9 @@
 
 use super::{Findings, FoundDevice, FoundLibrary, Library};
 
+/// CUDA's version that a driver must support.
+const OLDEST: (u32, u32) = (13, 0);
+
 impl Findings {
     /// Whether this program can compute on the device of this number.
     ///
@@ -12,6 +15,11 @@ impl Findings {
     pub fn usable(&self, ordinal: usize) -> Result<(), String> {
         for found in &self.libraries {
             found.usable()?;
+        }
+        if let Some((major, minor)) = self.driver_version.filter(|version| *version < OLDEST) {
+            return Err(format!(
+                "the driver is for CUDA {major}.{minor}, and the kernels are of 13.0; install driver 580 or newer"
+            ));
         }
         match self.devices.get(ordinal) {
             Some(device) => device.usable(self.compiled_for.as_deref()),
@@ -121,7 +129,7 @@ mod tests {
     #[test]
     fn the_first_thing_amiss_is_named_with_its_remedy() {
         type Harm = fn(&mut Findings);
-        let cases: [(Harm, &[&str]); 5] = [
+        let cases: [(Harm, &[&str]); 6] = [
             (
                 |findings| findings.devices[0].compute_capability = (8, 0),
                 &["compute capability 8.0", "make cuda CUDA_COMPUTE_CAP=80"],
@@ -132,6 +140,10 @@ mod tests {
                     findings.fault = Some("the driver answers CUDA_ERROR_UNKNOWN".to_owned());
                 },
                 &["CUDA_ERROR_UNKNOWN"],
+            ),
+            (
+                |findings| findings.driver_version = Some((12, 9)),
+                &["CUDA 12.9", "driver 580"],
             ),
             (
                 |findings| {

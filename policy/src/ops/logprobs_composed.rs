@@ -11,8 +11,8 @@ use super::at_least_f32;
 use super::linear::linear_composed;
 use super::logprobs::LogprobGradients;
 
-/// Values of a tensor over rows and vocabulary (1 GiB in f32).
-const CHUNK: usize = 1 << 28;
+/// Values of a tensor over rows and vocabulary (256 MiB in f32); the backward pass holds five such tensors.
+const CHUNK: usize = 1 << 26;
 
 /// Of the chosen tokens: log-probabilities and entropies, both [N], and the log-probabilities of all tokens [N, V] where one
 /// chunk holds them.
