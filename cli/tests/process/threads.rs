@@ -1,25 +1,51 @@
 //! A run computes on as many threads as its setting says: no library brings a pool of its own.
 
-use std::{collections::BTreeMap, fs, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, thread,
+    time::Duration,
+};
 
 use crate::program::{Running, sqlenv};
 
-/// Threads of a process by name, as the system lists them. A thread without a name has that of the thread that started it.
-fn threads_by_name(process: u32) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
+/// Names of a process's threads by number, as the system lists them. A thread without a name has that of the thread that
+/// started it, and so has a young one.
+fn threads(process: u32) -> BTreeMap<u32, String> {
+    let mut names = BTreeMap::new();
     let path = format!("/proc/{process}/comm");
     // Between fork and exec the process is this test.
     if fs::read_to_string(path).is_ok_and(|name| name.trim() != "sqlenv") {
-        return counts;
+        return names;
     }
     // Threads end while they are looked at.
     let tasks = fs::read_dir(format!("/proc/{process}/task"));
     for task in tasks.into_iter().flatten().flatten() {
-        if let Ok(name) = fs::read_to_string(task.path().join("comm")) {
-            *counts.entry(name.trim().to_owned()).or_default() += 1;
+        let number = task.file_name().to_string_lossy().parse();
+        let name = fs::read_to_string(task.path().join("comm"));
+        if let (Ok(number), Ok(name)) = (number, name) {
+            names.insert(number, name.trim().to_owned());
         }
     }
-    counts
+    names
+}
+
+/// The most threads of a name at once, each by the last name that it had.
+fn most_at_once(
+    looks: &BTreeSet<Vec<u32>>,
+    names: &BTreeMap<u32, String>,
+) -> BTreeMap<String, usize> {
+    let mut most: BTreeMap<String, usize> = BTreeMap::new();
+    for look in looks {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for number in look {
+            *counts.entry(&names[number]).or_default() += 1;
+        }
+        for (name, count) in counts {
+            let most = most.entry(name.to_owned()).or_default();
+            *most = count.max(*most);
+        }
+    }
+    most
 }
 
 #[test]
@@ -42,17 +68,17 @@ fn a_run_computes_on_no_more_threads_than_set() {
         .spawn()
         .unwrap();
     let mut run = Running(child);
-    let mut most: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut looks, mut names) = (BTreeSet::new(), BTreeMap::new());
     let status = loop {
-        for (name, count) in threads_by_name(run.0.id()) {
-            let most = most.entry(name).or_default();
-            *most = count.max(*most);
-        }
+        let seen = threads(run.0.id());
+        looks.insert(seen.keys().copied().collect());
+        names.extend(seen);
         if let Some(status) = run.0.try_wait().unwrap() {
             break status;
         }
         thread::sleep(Duration::from_millis(2));
     };
+    let most = most_at_once(&looks, &names);
     assert!(status.success());
     let count = |name: &str| most.get(name).copied().unwrap_or_default();
     // One that samples the episodes; at a checkpoint another that plays the evaluation's.
