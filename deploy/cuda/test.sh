@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test, or those that the arguments name to `cargo test`, with CUDA built in, on a machine without a GPU: the program
-# must then behave as one without CUDA.
+# Runs every test with CUDA built in, on a machine without a GPU: the program must then behave as one without CUDA. Further
+# arguments, such as --lib, go to cargo.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/cuda/setup.sh release
-cargo test --release --locked --features cli/nccl,cli/cubins "${@:---workspace}"
+cargo test --release --locked --workspace --features cli/nccl,cli/cubins "$@"

@@ -14,8 +14,9 @@
 //! softmax, log-probabilities and entropies, the draw.
 //!
 //! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling
-//! equals training bit for bit. Elsewhere a library's sums have another order in another shape, and what that moves over
-//! the border of a rounding is rounded apart from there on; `tests/decoder_composed.rs` holds the bound.
+//! equals training bit for bit. Elsewhere products have one shape, whatever the batch (`fixed_shape`), and attention goes over
+//! blocks of keys in order (`paged_attention`): a library that sums the rows of one shape in one order keeps them equal, too, as
+//! the CPU's does in `tests/decoder_composed.rs`.
 
 mod attention;
 mod attention_kernel;
