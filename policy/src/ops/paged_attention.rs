@@ -1,6 +1,6 @@
 //! Attention over keys and values in pages of tensors, from candle's operations: for any device and dtype.
 //!
-//! Queries come in blocks of [`QUERIES`] tokens of one row and see [`KEYS`] keys at a time, in order of position, as in
+//! Queries come in blocks of [`QUERIES`] tokens of one row and see [`keys_of_a_block`] keys at a time, in order of position, as in
 //! FlashAttention (Dao et al., 2022): the largest score, the sum of weights and the weighted sum go from block to block.
 //!
 //! Invariant: every product has one shape, and every sum one order by position, so that a query's bits depend on its row
@@ -18,8 +18,11 @@ use crate::Row;
 
 /// Queries of a block, padded where a row has fewer.
 const QUERIES: usize = 16;
-/// Keys of a block, whole pages.
-const KEYS: usize = 4 * PAGE;
+
+/// Whole pages. On a GPU each block costs launches, on the CPU what pads costs time.
+fn keys_of_a_block(device: &Device) -> usize {
+    PAGE * if device.is_cpu() { 4 } else { 16 }
+}
 
 /// The pages of one layer.
 pub(crate) struct TensorPages {
@@ -50,7 +53,7 @@ struct Reads {
 struct KeyBlock {
     /// The query blocks' pages, [count * pages of a block]; a row's first page pads.
     pages: Tensor,
-    /// [count, 1, QUERIES, KEYS], see [`hidden`].
+    /// [count, 1, QUERIES, keys of a block], see [`hidden`].
     hidden: Tensor,
 }
 
@@ -156,9 +159,9 @@ impl TensorPages {
         for block in &reads.blocks {
             let keys = block.gather(&self.keys)?.transpose(1, 2)?.contiguous()?;
             let scores = product_of_matrices(&queries, &keys)?;
-            let scores = scores.reshape((kv_heads, reads.count, group, QUERIES, KEYS))?;
+            let scores = scores.reshape((kv_heads, reads.count, group, QUERIES, ()))?;
             let scores = scores.broadcast_add(&block.hidden)?;
-            let scores = scores.reshape((kv_heads * reads.count, group * QUERIES, KEYS))?;
+            let scores = scores.reshape((kv_heads * reads.count, group * QUERIES, ()))?;
             seen = Some(Seen::more(seen, &scores, &block.gather(&self.values)?)?);
         }
         let out = seen.expect("a block of keys: this is a bug").mean()?;
@@ -180,7 +183,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// And so many keys more, by scores [P, M, KEYS] and values [P, KEYS, D].
+    /// And so many keys more, by scores [P, M, keys] and values [P, keys, D].
     fn more(before: Option<Self>, scores: &Tensor, values: &Tensor) -> Result<Self> {
         let most = scores.max_keepdim(D::Minus1)?;
         let most = match &before {
@@ -261,15 +264,16 @@ impl Reads {
         }
         let count = row_of_block.len();
         let longest = rows.iter().map(|row| row.past + row.len).max().unwrap_or(1);
-        let blocks = longest.div_ceil(KEYS);
+        let keys = keys_of_a_block(device);
+        let blocks = longest.div_ceil(keys);
         let hidden = hidden(
             positions.into_iter(),
-            (count, QUERIES, blocks * KEYS),
+            (count, QUERIES, blocks * keys),
             scores,
             device,
         )?;
         let block = |block: usize| {
-            let numbers = block * (KEYS / PAGE)..(block + 1) * (KEYS / PAGE);
+            let numbers = block * (keys / PAGE)..(block + 1) * (keys / PAGE);
             let of_row = |&row: &usize| {
                 let pages = table(row);
                 numbers
@@ -279,7 +283,7 @@ impl Reads {
             let pages: Vec<u32> = row_of_block.iter().flat_map(of_row).collect();
             Ok(KeyBlock {
                 pages: Tensor::new(pages, device)?,
-                hidden: hidden.narrow(3, block * KEYS, KEYS)?,
+                hidden: hidden.narrow(3, block * keys, keys)?,
             })
         };
         Ok(Self {
@@ -301,12 +305,12 @@ impl Reads {
 }
 
 impl KeyBlock {
-    /// The query blocks' pages of [kv_heads, pages * PAGE, D], widened: [kv_heads * count, KEYS, D].
+    /// The query blocks' pages of [kv_heads, pages * PAGE, D], widened: [kv_heads * count, keys, D].
     fn gather(&self, all: &Tensor) -> Result<Tensor> {
         let (kv_heads, _, head_dim) = all.dims3()?;
         let pages = all.reshape((kv_heads, (), PAGE * head_dim))?;
         let gathered = pages.index_select(&self.pages, 1)?;
-        at_least_f32(&gathered.reshape(((), KEYS, head_dim))?)
+        at_least_f32(&gathered.reshape(((), self.hidden.dim(3)?, head_dim))?)
     }
 }
 
@@ -345,7 +349,8 @@ mod tests {
     #[test]
     fn a_query_sees_keys_up_to_its_own_position() {
         let hidden = &reads(&[2]).blocks[0].hidden;
-        assert_eq!(hidden.dims(), [1, 1, QUERIES, KEYS]);
+        let keys = keys_of_a_block(&Device::Cpu);
+        assert_eq!(hidden.dims(), [1, 1, QUERIES, keys]);
         let rows = hidden.flatten_to(2).unwrap().to_vec2::<f32>().unwrap();
         for (row, position) in rows.iter().zip([7, 8, 7]) {
             let seen = row.iter().take_while(|score| **score == 0.0).count();
