@@ -166,7 +166,7 @@ pub async fn learner(
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
+    let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {

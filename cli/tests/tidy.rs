@@ -11,10 +11,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("env-node", &["data", "proto"]),
     ("actor", &["policy", "proto"]),
+    ("baselines", &["actor", "data"]),
     ("learner", &["policy", "proto"]),
     (
         "cli",
-        &["actor", "data", "env-node", "learner", "policy", "proto"],
+        &[
+            "actor",
+            "baselines",
+            "data",
+            "env-node",
+            "learner",
+            "policy",
+            "proto",
+        ],
     ),
 ];
 
