@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use candle_core::{DType, Device, Tensor};
 use policy::{
     Coordinates, Decoder, DecoderConfig, DecoderMode, KvCache, Model, PackedRow, PackedRows,
-    PolicyError, Sampled, SamplingSettings, Weights, sampling,
+    Placement, PolicyError, Sampled, SamplingSettings, Weights, sampling,
 };
 use tokio::sync::mpsc;
 
@@ -74,10 +74,10 @@ impl Sampler {
         policy_version: u64,
         context_tokens: usize,
         settings: &EngineSettings,
+        placement: Placement,
     ) -> Result<Self, ActorError> {
         let config = model.config.clone();
-        let device = settings.device.open()?;
-        let dtype = settings.dtype.on(&device);
+        let (device, dtype) = placement.open()?;
         let slots = affordable_slots(
             KvCache::token_bytes(&config, &device, dtype),
             context_tokens,

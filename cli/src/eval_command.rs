@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{EvalArgs, PolicyName},
-    config::RunConfig,
+    config::{RoleSettings as _, RunConfig},
     evaluation::{Candidate, Examiner, shuffled},
     progress::Progress,
     run::{self, Mode},
@@ -44,7 +44,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         shutdown: &CancellationToken::new(),
     };
     let questions = questions(args, &setup)?;
-    let model = setup::base_model(&config)?;
+    let model = setup::base_model(&config.model, config.seed)?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         Mode::Greedy

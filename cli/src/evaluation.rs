@@ -151,7 +151,7 @@ impl Examiner<'_> {
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
-            ..self.config.actor_of_run().engine
+            ..self.config.actor.engine.clone()
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
         Ok(Engine::spawn(
@@ -159,6 +159,7 @@ impl Examiner<'_> {
             policy_version,
             context_tokens,
             &settings,
+            self.config.placement(),
         )?)
     }
 

@@ -47,7 +47,7 @@ pub async fn train(
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let mut run = plan.open(progress)?;
     run.describe(&setup, &base)?;
     let examiner = Examiner {
@@ -145,7 +145,7 @@ pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToke
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let made = warm_start(&examiner, &base, None).await?;
     made.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));

@@ -50,7 +50,7 @@ pub async fn warm_start(
         &config.oracle,
         Some(Effort::default()),
     )?;
-    if config.habits.budget_tokens == 0 {
+    if config.demonstrators.budget_tokens == 0 {
         return Ok(WarmStart {
             warm: first,
             oracle_only: None,
@@ -66,7 +66,7 @@ pub async fn warm_start(
         "imitating mixed habits",
         &first,
         &habits,
-        &config.habits,
+        &config.demonstrators,
         Some(effort),
     )?;
     let mut oracle_only = None;
@@ -75,7 +75,7 @@ pub async fn warm_start(
             "oracle alone, to compare",
             &first,
             &oracle,
-            &config.habits,
+            &config.demonstrators,
             None,
         )?;
         oracle_only = Some(model);
@@ -182,14 +182,11 @@ impl School<'_> {
             .progress
             .stage(title, config.budget_tokens, "tokens");
         let mut failure = None;
-        let config = SftConfig {
-            seed: derive_seed(self.examiner.config.seed, title),
-            threads: self.examiner.config.threads(),
-            ..config.clone()
-        };
-        let placed = self.examiner.config.placed(start)?;
+        let run = self.examiner.config;
+        let arguments = run.arguments(derive_seed(run.seed, title));
+        let placed = run.placement().place(start)?;
         let outcome = tokio::task::block_in_place(|| {
-            sft::train(&placed, episodes, &config, &mut |state| {
+            sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();

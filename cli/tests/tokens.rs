@@ -150,7 +150,7 @@ fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
         kept: vec![group],
         left_out: Vec::new(),
     };
-    let mut trainer = Trainer::new(&config, &model).unwrap();
+    let mut trainer = Trainer::new(&config, 1, &model).unwrap();
     let metrics = trainer.step(&groups, 0).unwrap();
     assert_eq!(metrics["sampling/sampling_logp_difference/max"], 0.0);
     assert!(metrics["grad_norm"] > 0.0);

@@ -7,12 +7,12 @@ use candle_core::{DType, Device, Tensor};
 use futures::future::try_join_all;
 use learner::{
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Coefficients, Network, Pass, Scores, scores},
+    network::{LossDerivatives, Network, PassSettings, Scores, scores},
     optimizer::OptimizerSettings,
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, KvCache,
-    Model, PackedRows, SamplingSettings, TrainingPass, ops::LogprobGradients,
+    Model, PackedRows, Placement, SamplingSettings, TrainingPass, ops::LogprobGradients,
 };
 
 use super::{Subject, report::Figure};
@@ -233,12 +233,14 @@ async fn completions(
     const GROUPS: usize = 3;
     const MEMBERS: usize = 4;
     let settings = EngineSettings {
-        device: subject.args.device,
-        dtype,
         slots: GROUPS * MEMBERS,
         ..EngineSettings::default()
     };
-    let engine = &Engine::spawn(model, 0, 160, &settings)?;
+    let placement = Placement {
+        device: subject.args.device,
+        dtype,
+    };
+    let engine = &Engine::spawn(model, 0, 160, &settings, placement)?;
     let complete = |row: usize| async move {
         let prompt = text(
             row / MEMBERS,
@@ -274,7 +276,7 @@ pub(super) fn update(subject: &Subject<'_>) -> Result<Vec<Figure>> {
         let (gradients, _) =
             network.gradients(&[probe.batch], pass(), |_, _, scores: &Scores| {
                 let count = scores.logprobs.len();
-                let coefficients = Coefficients {
+                let coefficients = LossDerivatives {
                     d_logprobs: vec![-1.0 / count as f64; count],
                     d_entropies: None,
                 };
@@ -304,11 +306,11 @@ pub(super) fn update(subject: &Subject<'_>) -> Result<Vec<Figure>> {
     )])
 }
 
-fn pass() -> Pass {
-    Pass {
+fn pass() -> PassSettings {
+    PassSettings {
         temperature: 1.0,
         threads: 1,
-        keep: GradientCheckpointing::Off,
+        checkpointing: GradientCheckpointing::Off,
     }
 }
 

@@ -3,7 +3,7 @@
 use actor::{CompletionRequest, Engine, EngineSettings};
 use anyhow::Result;
 use candle_core::Tensor;
-use policy::{Coordinates, DTypeChoice, DecoderConfig, SamplingSettings};
+use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
 use serde::{Deserialize, Serialize};
 
 use super::{Subject, report::Figure};
@@ -34,11 +34,14 @@ pub(super) async fn first_token(subject: &Subject<'_>) -> Result<String> {
     let model = shape::random_model(subject.shape)?;
     let weights = begun.elapsed().as_secs_f64();
     let settings = EngineSettings {
-        device: subject.args.device,
         slots: 1,
         ..EngineSettings::default()
     };
-    let engine = Engine::spawn(&model, 0, subject.args.tokens + 1, &settings)?;
+    let placement = Placement {
+        device: subject.args.device,
+        dtype: DTypeChoice::Auto,
+    };
+    let engine = Engine::spawn(&model, 0, subject.args.tokens + 1, &settings, placement)?;
     let ready = begun.elapsed().as_secs_f64();
     let request = CompletionRequest {
         context: shape::text(0, subject.args.tokens, model.config.vocab_size),

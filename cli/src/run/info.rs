@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, thread::available_parallelism};
 use policy::Model;
 
 use super::records::{RunInfo, RunStatus};
-use crate::config::RunConfig;
+use crate::config::ModelConfig;
 
 /// The questions of a run in numbers.
 pub struct Asked {
@@ -22,8 +22,8 @@ pub struct Asked {
 impl RunInfo {
     /// A run that begins now, on this machine, by this command line.
     #[must_use]
-    pub fn begun(name: &str, config: &RunConfig, base: &Model, asked: Asked) -> Self {
-        let model = match &config.model.dir {
+    pub fn begun(name: &str, seed: u64, config: &ModelConfig, base: &Model, asked: Asked) -> Self {
+        let model = match &config.dir {
             Some(dir) => dir.display().to_string(),
             None => "the embedded policy".to_owned(),
         };
@@ -40,7 +40,7 @@ impl RunInfo {
             databases: asked.databases,
             questions: asked.questions,
             eval_queries_in_train: asked.eval_queries_in_train,
-            run_seed: config.seed,
+            run_seed: seed,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: format!(
                 "{} cores, CPU",

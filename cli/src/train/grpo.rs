@@ -35,8 +35,9 @@ pub(super) async fn grpo(
         .collect();
     curve.point(&warm, 0).await?;
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&warm)?,
+        config.learner.clone(),
+        config.arguments(config.seed),
+        config.placement().place(&warm)?,
         question_ids,
         folder.path(),
         true,
@@ -49,7 +50,7 @@ pub(super) async fn grpo(
         learner,
         &examiner.setup.env(),
         threads::engines(config)?,
-        &config.actor_of_run(),
+        (&config.actor, config.placement()),
         examiner.shutdown,
     );
     let mut newest = None;

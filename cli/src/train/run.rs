@@ -133,7 +133,13 @@ impl Run {
             questions,
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
         };
-        let mut info = RunInfo::begun(&self.name, &self.config, base, asked);
+        let mut info = RunInfo::begun(
+            &self.name,
+            self.config.seed,
+            &self.config.model,
+            base,
+            asked,
+        );
         if let Some(begun) = self.info.take() {
             // A resumed run is still the one that this command began.
             info.command = begun.command;

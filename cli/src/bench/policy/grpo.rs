@@ -50,7 +50,7 @@ pub(super) async fn line(
     let engines = Engines::spawn(model, rows, GROUP_SIZE, args)?;
     let row_tokens = args.prompt_tokens + args.new_tokens;
     let config = learner_config(shape, row_tokens, args);
-    let mut trainer = Trainer::new(&config, model)?;
+    let mut trainer = Trainer::new(&config, super::shape::work(shape, args).workers, model)?;
     let mut weights = model.weights.iter();
     let is_exact =
         weights.all(|(_, tensor)| tensor.device().is_cpu() && tensor.dtype() == DType::F32);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::learner::{
     LearnerConfig,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Coefficients, Network, Pass, Scores},
+    network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     trainer::{StepGroups, Trainer},
 };
@@ -38,10 +38,10 @@ pub(crate) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Resul
     };
     let samples: Vec<Sample> = (0..work.rows).map(row).collect();
     let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);
-    let pass = Pass {
+    let pass = PassSettings {
         temperature: 1.0,
         threads: work.workers,
-        keep: GradientCheckpointing::Off,
+        checkpointing: GradientCheckpointing::Off,
     };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
     let tokens = work.rows * work.row_tokens;
@@ -60,9 +60,9 @@ pub(crate) fn line(model: &Model, shape: Shape, args: &BenchPolicyArgs) -> Resul
     })
 }
 
-fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (Coefficients, ()) {
+fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LossDerivatives, ()) {
     let count = scores.logprobs.len();
-    let coefficients = Coefficients {
+    let coefficients = LossDerivatives {
         d_logprobs: vec![-1.0 / count as f64; count],
         d_entropies: None,
     };
@@ -96,7 +96,7 @@ pub(crate) fn prefix_lines(
         ("learner, prompt repeated", repeated),
     ];
     let measure = |(what, config)| {
-        let mut trainer = Trainer::new(&config, model)?;
+        let mut trainer = Trainer::new(&config, work(shape, args).workers, model)?;
         let tokens = GROUP_SIZE * row_tokens;
         let (speed, peak_mib) = speed_and_peak(model, tokens, args.repeats, || {
             trainer.step(&groups, 0)?;

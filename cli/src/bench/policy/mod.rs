@@ -105,7 +105,6 @@ fn learner_config(shape: Shape, context_tokens: usize, args: &BenchPolicyArgs) -
     LearnerConfig {
         group_size: GROUP_SIZE,
         micro_batch_tokens: work.micro_batch_tokens.max(context_tokens),
-        threads: work.workers,
         rollout: RolloutConfig {
             max_context_tokens: context_tokens as u32,
             ..RolloutConfig::default()

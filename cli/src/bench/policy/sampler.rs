@@ -3,7 +3,7 @@
 use actor::{Completion, CompletionRequest, Engine, EngineSettings};
 use anyhow::Result;
 use futures::future::try_join_all;
-use policy::{Coordinates, Model, SamplingSettings};
+use policy::{Coordinates, Model, Placement, SamplingSettings};
 
 use super::{GROUP_SIZE, Line, median, now, shape::text};
 use crate::args::BenchPolicyArgs;
@@ -55,15 +55,17 @@ impl Engines {
         let texts = rows / sharing;
         let count = args.threads.min(texts);
         let settings = EngineSettings {
-            device: args.device,
-            dtype: args.dtype,
             slots: texts.div_ceil(count) * sharing,
             // All rows run at once, however large the shape.
             kv_cache_bytes: u64::MAX,
             ..EngineSettings::default()
         };
+        let placement = Placement {
+            device: args.device,
+            dtype: args.dtype,
+        };
         let context_tokens = args.prompt_tokens + args.new_tokens;
-        let spawn = |_| Engine::spawn(model, 0, context_tokens, &settings);
+        let spawn = |_| Engine::spawn(model, 0, context_tokens, &settings, placement);
         Ok(Self {
             engines: (0..count).map(spawn).collect::<Result<_, _>>()?,
             rows,

@@ -11,7 +11,7 @@ use crate::error::Result;
 const BLOCK: usize = 1024;
 
 /// The constants of one pass over one tensor.
-pub(super) struct Pass {
+pub(super) struct AdamWUpdate {
     factor: f64,
     keep: f64,
     first_rate: f64,
@@ -21,7 +21,7 @@ pub(super) struct Pass {
     epsilon: f64,
 }
 
-impl Pass {
+impl AdamWUpdate {
     pub(super) fn new(
         settings: &OptimizerSettings,
         updates: u64,
@@ -184,9 +184,11 @@ mod tests {
             );
             for update in 1..8 {
                 let gradient = tensor(dtype, update);
-                let pass = Pass::new(&settings, update as u64, 1e-2, true, 0.3);
-                composed = pass.composed(&composed.0, &gradient, &composed.1).unwrap();
-                fused = pass.run(&fused.0, &narrow(&gradient), &fused.1).unwrap();
+                let update = AdamWUpdate::new(&settings, update as u64, 1e-2, true, 0.3);
+                composed = update
+                    .composed(&composed.0, &gradient, &composed.1)
+                    .unwrap();
+                fused = update.run(&fused.0, &narrow(&gradient), &fused.1).unwrap();
             }
             let all = |(value, moments): (Tensor, Moments)| {
                 [&value, &moments.first, &moments.second]
