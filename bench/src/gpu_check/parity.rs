@@ -11,8 +11,8 @@ use learner::{
     optimizer::OptimizerSettings,
 };
 use policy::{
-    Coordinates, DTypeChoice, Decoder, Gradients, Keep, KvCache, Model, PackedRows,
-    SamplingSettings, TrainingPass, Use, ops::LogprobGradients,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, KvCache,
+    Model, PackedRows, SamplingSettings, TrainingPass, ops::LogprobGradients,
 };
 
 use super::{CheckTarget, report::Measurement};
@@ -50,7 +50,7 @@ impl DecoderUnderTest {
         let mut batches = micro_batches(&samples, usize::MAX, Prefixes::Repeated);
         let weights = model.weights.to(device, dtype)?;
         Ok(Self {
-            decoder: Decoder::new(&model.config, &weights, Use::Train)?,
+            decoder: Decoder::new(&model.config, &weights, DecoderMode::Train)?,
             batch: batches
                 .pop()
                 .context("texts make no batch: this is a bug")?,
@@ -74,8 +74,12 @@ impl DecoderUnderTest {
     /// The gradient of the mean log-probability, with entropies at a tenth of its weight.
     fn gradients(&self) -> Result<Gradients> {
         let scored = self.batch.scored_tokens(1.0);
-        let pass =
-            TrainingPass::forward(&self.decoder, &self.batch.packed, scored, Keep::Activations)?;
+        let pass = TrainingPass::forward(
+            &self.decoder,
+            &self.batch.packed,
+            scored,
+            GradientCheckpointing::Off,
+        )?;
         let weight = 1.0 / self.batch.targets.len() as f64;
         let count = self.batch.targets.len();
         let derivatives = LogprobGradients {
@@ -199,7 +203,7 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
         let weights = model
             .weights
             .to(&target.device, choice.on(&target.device))?;
-        let decoder = Decoder::new(&model.config, &weights, Use::Train)?;
+        let decoder = Decoder::new(&model.config, &weights, DecoderMode::Train)?;
         let found = scores(&decoder, &batches, pass())?;
         let learned: Vec<f64> = found
             .into_iter()
@@ -304,7 +308,7 @@ fn pass() -> Pass {
     Pass {
         temperature: 1.0,
         threads: 1,
-        keep: Keep::Activations,
+        keep: GradientCheckpointing::Off,
     }
 }
 

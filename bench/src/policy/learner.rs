@@ -12,7 +12,7 @@ use ::learner::{
 use actor::{Completion, Stop};
 use anyhow::Result;
 use candle_core::Device;
-use policy::{Keep, Model};
+use policy::{GradientCheckpointing, Model};
 
 use super::{
     GROUP_SIZE, Throughput,
@@ -42,7 +42,7 @@ pub(crate) fn measure(
     let pass = Pass {
         temperature: 1.0,
         threads: work.workers,
-        keep: Keep::Activations,
+        keep: GradientCheckpointing::Off,
     };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
     let tokens = work.rows * work.row_tokens;

@@ -5,7 +5,7 @@
 use super::{Findings, FoundDevice, FoundLibrary, Library};
 
 /// CUDA's version that a driver must support.
-const OLDEST: (u32, u32) = (13, 0);
+const MIN_DRIVER_CUDA: (u32, u32) = (13, 0);
 
 impl Findings {
     /// Whether this program can compute on the device of this number.
@@ -16,7 +16,10 @@ impl Findings {
         for found in &self.libraries {
             found.usable()?;
         }
-        if let Some((major, minor)) = self.driver_version.filter(|version| *version < OLDEST) {
+        if let Some((major, minor)) = self
+            .driver_version
+            .filter(|version| *version < MIN_DRIVER_CUDA)
+        {
             return Err(format!(
                 "the driver is for CUDA {major}.{minor}, and the kernels are of 13.0; install driver 580 or newer"
             ));

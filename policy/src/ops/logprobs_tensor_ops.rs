@@ -1,6 +1,6 @@
 //! [`super::token_logprobs`] from candle's operations, some rows at a time.
 //!
-//! Invariant: a tensor over rows and vocabulary has at most [`CHUNK`] values, however many rows there are. Where one holds
+//! Invariant: a tensor over rows and vocabulary has at most [`MAX_CHUNK_VALUES`] values, however many rows there are. Where one holds
 //! all rows it is kept for the backward pass; else it is computed again there.
 
 use std::ops::Range;
@@ -8,22 +8,22 @@ use std::ops::Range;
 use candle_core::{D, Result, Tensor};
 
 use super::at_least_f32;
-use super::linear::linear_composed;
+use super::linear::linear_tensor_ops;
 use super::logprobs::LogprobGradients;
 
 /// Values of a tensor over rows and vocabulary (256 MiB in f32); the backward pass holds five such tensors.
-const CHUNK: usize = 1 << 26;
+const MAX_CHUNK_VALUES: usize = 1 << 26;
 
 /// Of the chosen tokens: log-probabilities and entropies, both [N], and the log-probabilities of all tokens [N, V] where one
 /// chunk holds them.
-pub(super) struct Found {
+pub(super) struct ChunkedLogprobs {
     pub(super) logprobs: Tensor,
     pub(super) entropies: Tensor,
     pub(super) all: Option<Tensor>,
 }
 
 /// What [`super::token_logprobs`] takes, with the number of rows that are computed at a time.
-pub(super) struct Head<'a> {
+pub(super) struct LmHead<'a> {
     pub(super) hidden: &'a Tensor,
     pub(super) weight: &'a Tensor,
     pub(super) targets: &'a [u32],
@@ -31,7 +31,7 @@ pub(super) struct Head<'a> {
     pub(super) rows_at_once: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> LmHead<'a> {
     pub(super) fn new(
         hidden: &'a Tensor,
         weight: &'a Tensor,
@@ -43,11 +43,11 @@ impl<'a> Head<'a> {
             weight,
             targets,
             temperature: f64::from(temperature),
-            rows_at_once: (CHUNK / weight.dim(0)?.max(1)).max(1),
+            rows_at_once: (MAX_CHUNK_VALUES / weight.dim(0)?.max(1)).max(1),
         })
     }
 
-    pub(super) fn forward(&self) -> Result<Found> {
+    pub(super) fn forward(&self) -> Result<ChunkedLogprobs> {
         let weight = at_least_f32(self.weight)?;
         let (mut logprobs, mut entropies, mut all) = (Vec::new(), Vec::new(), None);
         for rows in self.chunks() {
@@ -57,7 +57,7 @@ impl<'a> Head<'a> {
             entropies.push(entropies_of(&of_rows)?.squeeze(1)?);
             all = (rows.len() == self.targets.len()).then_some(of_rows);
         }
-        Ok(Found {
+        Ok(ChunkedLogprobs {
             logprobs: Tensor::cat(&logprobs, 0)?,
             entropies: Tensor::cat(&entropies, 0)?,
             all,
@@ -125,7 +125,7 @@ impl<'a> Head<'a> {
 
     /// Log-probabilities [rows, V] of all tokens.
     fn all_logprobs(&self, rows: &Range<usize>, weight: &Tensor) -> Result<Tensor> {
-        let logits = linear_composed(&self.hidden_of(rows)?, weight)?;
+        let logits = linear_tensor_ops(&self.hidden_of(rows)?, weight)?;
         log_softmax(&(logits / self.temperature)?)
     }
 
@@ -147,13 +147,13 @@ impl<'a> Head<'a> {
 }
 
 /// [`super::token_logprobs`] by candle's operations alone, so that candle can differentiate it.
-pub fn token_logprobs_composed(
+pub fn token_logprobs_tensor_ops(
     hidden: &Tensor,
     head: &Tensor,
     targets: &[u32],
     temperature: f32,
 ) -> Result<[Tensor; 2]> {
-    let found = Head::new(hidden, head, targets, temperature)?.forward()?;
+    let found = LmHead::new(hidden, head, targets, temperature)?.forward()?;
     Ok([found.logprobs, found.entropies])
 }
 
@@ -188,9 +188,9 @@ mod tests {
     fn run(dtype: DType, rows_at_once: usize) -> (Vec<Vec<f64>>, bool) {
         let tensors = [values(ROWS, 1), values(11, 2)].map(|x| x.to_dtype(dtype).unwrap());
         let [hidden, weight] = &tensors;
-        let head = Head {
+        let head = LmHead {
             rows_at_once,
-            ..Head::new(hidden, weight, &TARGETS, 0.7).unwrap()
+            ..LmHead::new(hidden, weight, &TARGETS, 0.7).unwrap()
         };
         let found = head.forward().unwrap();
         let derivatives: Vec<f64> = (0..2 * ROWS).map(|at| (at as f64).cos()).collect();

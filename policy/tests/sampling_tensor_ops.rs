@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::{RowDraw, draw_rows, filtered_weights, with_compositions};
+use policy::ops::{RowSampling, draw_rows, filtered_weights, with_tensor_ops};
 use policy::random::derive_seed;
 use policy::sampling::{Filters, sample, sample_rows};
 use policy::{Coordinates, Sampled, SamplingSettings};
@@ -14,8 +14,8 @@ const CPU: Device = Device::Cpu;
 /// Shares so small that no f32 holds them are left out.
 const DRAWABLE: f64 = 1e-50;
 
-fn row_draw(filters: &Filters, uniform: f64) -> RowDraw {
-    RowDraw {
+fn row_draw(filters: &Filters, uniform: f64) -> RowSampling {
+    RowSampling {
         uniform,
         temperature: filters.temperature,
         top_k: filters.top_k,
@@ -36,7 +36,7 @@ fn kept(rows: &[Vec<f64>], filters: &[Filters]) -> Vec<Vec<(u32, f64)>> {
         &CPU,
     )
     .unwrap();
-    let draws: Vec<RowDraw> = filters
+    let draws: Vec<RowSampling> = filters
         .iter()
         .map(|filters| row_draw(filters, 0.0))
         .collect();
@@ -147,7 +147,7 @@ fn each_column_takes_its_share() {
             .unwrap();
         for settings in settings() {
             let filters = Filters::from(&settings);
-            let draws: Vec<RowDraw> = (0..GRID)
+            let draws: Vec<RowSampling> = (0..GRID)
                 .map(|i| row_draw(&filters, (i as f64 + 0.5) / GRID as f64))
                 .collect();
             let mut counts = vec![0_i64; columns];
@@ -216,7 +216,7 @@ fn the_same_numbers_draw_the_same_tokens() {
             .collect();
         let all = Tensor::new(values.clone(), &CPU).unwrap();
         let rows = rows(seed, count);
-        let found = with_compositions(|| sample_rows(&all, vocabulary, &rows).unwrap());
+        let found = with_tensor_ops(|| sample_rows(&all, vocabulary, &rows).unwrap());
         let expected = sample_rows(&all, vocabulary, &rows).unwrap();
         for (((values, (settings, place)), found), expected) in
             values.iter().zip(&rows).zip(found).zip(expected)
@@ -256,7 +256,7 @@ fn greedy_takes_the_first_of_the_largest() {
     ];
     let logits = Tensor::new(&logits, &CPU).unwrap();
     let rows = [(SamplingSettings::greedy(), Coordinates::default()); 3];
-    let sampled = with_compositions(|| sample_rows(&logits, 3, &rows).unwrap());
+    let sampled = with_tensor_ops(|| sample_rows(&logits, 3, &rows).unwrap());
     assert!(
         sampled.iter().all(|sampled| sampled.token == 1),
         "{sampled:?}"
@@ -278,7 +278,7 @@ fn logits_that_are_no_numbers_show_in_the_logprob() {
         let logits = Tensor::new(&broken, &CPU).unwrap().to_dtype(dtype).unwrap();
         for settings in settings().into_iter().chain([SamplingSettings::greedy()]) {
             let rows = [(settings, Coordinates::default()); 5];
-            let sampled = with_compositions(|| sample_rows(&logits, 3, &rows).unwrap());
+            let sampled = with_tensor_ops(|| sample_rows(&logits, 3, &rows).unwrap());
             for sampled in sampled {
                 assert!(
                     sampled.token < 3 && sampled.logprob.is_nan(),

@@ -1,12 +1,13 @@
-//! The decoder as other devices run it: compositions, on the CPU. In f32 they are held to the kernels, in f64 the cache
+//! The decoder as other devices run it: tensor operations, on the CPU. In f32 they are held to the kernels, in f64 the cache
 //! to the whole forward pass, in f32 and bf16 sampling to training bit for bit.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::with_compositions;
+use policy::ops::with_tensor_ops;
 use policy::{
-    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Scored, TrainingPass, Use, Weights, tiny,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, ScoredTokens,
+    TrainingPass, Weights, tiny,
 };
 use proptest::prelude::*;
 
@@ -27,7 +28,7 @@ fn config(shape: usize) -> DecoderConfig {
     DecoderConfig::from_json(&text).unwrap()
 }
 
-fn decoder(config: &DecoderConfig, dtype: DType, purpose: Use) -> Decoder {
+fn decoder(config: &DecoderConfig, dtype: DType, purpose: DecoderMode) -> Decoder {
     let weights = Weights::random(config, 11).unwrap();
     let weights = weights.to(&CPU, dtype).unwrap();
     Decoder::new(config, &weights, purpose).unwrap()
@@ -97,7 +98,7 @@ proptest! {
         chunks in prop::collection::vec(prop_oneof![Just(1_usize), 1_usize..40], 1..8),
     ) {
         let config = config(shape);
-        let decoder = decoder(&config, DType::F64, Use::Sample);
+        let decoder = decoder(&config, DType::F64, DecoderMode::Sample);
         let rows: Vec<Vec<u32>> = lengths
             .iter()
             .enumerate()
@@ -116,7 +117,7 @@ proptest! {
 #[test]
 fn slots_that_share_a_beginning_go_their_own_ways() {
     let config = config(0);
-    let decoder = decoder(&config, DType::F64, Use::Sample);
+    let decoder = decoder(&config, DType::F64, DecoderMode::Sample);
     let prompt = tokens(5, 45, config.vocab_size);
     let members: Vec<Vec<u32>> = (0..4)
         .map(|i| [&prompt[..], &tokens(20 + i, 30, config.vocab_size)].concat())
@@ -136,21 +137,21 @@ fn slots_that_share_a_beginning_go_their_own_ways() {
     }
 }
 
-/// In f32 compositions are the kernels but for the order of sums: whole rows, rows that continue others, and the cache.
+/// In f32 tensor operations are the kernels but for the order of sums: whole rows, rows that continue others, and the cache.
 #[test]
-fn compositions_agree_with_the_kernels() {
+fn tensor_ops_agree_with_the_kernels() {
     for shape in 0..SHAPES.len() {
         let config = config(shape);
         let rows = [37, 1, 20].map(|len| tokens(len, len, config.vocab_size));
         let mut batch = packed(&rows);
         batch.push_after(&tokens(9, 7, config.vocab_size), 20, 0);
-        let kernels = decoder(&config, DType::F32, Use::Sample);
+        let kernels = decoder(&config, DType::F32, DecoderMode::Sample);
         let expected = run(&kernels, &batch, None);
-        with_compositions(|| {
-            let composed = decoder(&config, DType::F32, Use::Sample);
-            assert!(gap(&run(&composed, &batch, None), &expected) < 1e-5);
+        with_tensor_ops(|| {
+            let tensor_ops = decoder(&config, DType::F32, DecoderMode::Sample);
+            assert!(gap(&run(&tensor_ops, &batch, None), &expected) < 1e-5);
             let mut cache = KvCache::new(&config, 3, 40).unwrap();
-            let found = feed(&composed, &mut cache, &rows, &[5, 1, 9]).concat();
+            let found = feed(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
             assert!(gap(&found, &expected[..58]) < 1e-5);
         });
     }
@@ -165,13 +166,13 @@ fn trained(decoder: &Decoder, rows: &[Vec<u32>], temperature: f64) -> Vec<f64> {
         targets.extend_from_slice(&row[1..]);
         first += row.len() as u32;
     }
-    let scored = Scored {
+    let scored = ScoredTokens {
         predictors: &predictors,
         targets: &targets,
         temperature: temperature as f32,
     };
-    let pass = TrainingPass::forward(decoder, &batch, scored, Keep::Inputs).unwrap();
-    let logprobs: &Tensor = &pass.scores().logprobs;
+    let pass = TrainingPass::forward(decoder, &batch, scored, GradientCheckpointing::On).unwrap();
+    let logprobs: &Tensor = &pass.token_logprobs().logprobs;
     logprobs.to_dtype(DType::F64).unwrap().to_vec1().unwrap()
 }
 
@@ -198,7 +199,8 @@ fn tiny_rows(config: &DecoderConfig) -> Vec<Vec<u32>> {
 fn sampling_is_training(dtype: DType) {
     let config = tiny::model(0).unwrap().config;
     let rows = tiny_rows(&config);
-    let [sampler, learner] = [Use::Sample, Use::Train].map(|use_| decoder(&config, dtype, use_));
+    let [sampler, learner] =
+        [DecoderMode::Sample, DecoderMode::Train].map(|use_| decoder(&config, dtype, use_));
     let whole = run(&learner, &packed(&rows), None);
     for chunks in CHUNKS {
         let mut cache = KvCache::on(&config, rows.len(), 128, &CPU, dtype).unwrap();
@@ -219,10 +221,10 @@ fn sampling_is_training_bit_for_bit() {
     sampling_is_training(DType::BF16);
 }
 
-/// And so it is by compositions: their products have one shape, whatever the batch.
+/// And so it is by tensor operations: their products have one shape, whatever the batch.
 #[test]
-fn composed_sampling_is_training_bit_for_bit() {
-    with_compositions(|| {
+fn tensor_op_sampling_is_training_bit_for_bit() {
+    with_tensor_ops(|| {
         sampling_is_training(DType::F32);
         sampling_is_training(DType::BF16);
     });
@@ -234,13 +236,13 @@ fn bf16_is_near_f32() {
     let config = tiny::model(0).unwrap().config;
     let rows = tiny_rows(&config);
     let trained = |dtype| {
-        let decoder = decoder(&config, dtype, Use::Train);
+        let decoder = decoder(&config, dtype, DecoderMode::Train);
         [1.0, 0.7].map(|temperature| trained(&decoder, &rows, temperature))
     };
     let exact = trained(DType::F32);
     let rounded = [
         trained(DType::BF16),
-        with_compositions(|| trained(DType::BF16)),
+        with_tensor_ops(|| trained(DType::BF16)),
     ];
     for (rounded, exact) in rounded
         .iter()
@@ -262,10 +264,10 @@ fn gradients_in_bf16_point_where_those_of_f32_do() {
             tokens(2, 12, config.vocab_size),
         ];
         let gradients = [DType::BF16, DType::F32].map(|dtype| {
-            let decoder = decoder(&config, dtype, Use::Train);
+            let decoder = decoder(&config, dtype, DecoderMode::Train);
             let batch = packed(&rows);
             let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-            let scored = Scored {
+            let scored = ScoredTokens {
                 predictors: &predictors,
                 targets: &batch.tokens,
                 temperature: 1.0,
@@ -275,7 +277,8 @@ fn gradients_in_bf16_point_where_those_of_f32_do() {
                 logprobs: &ones,
                 entropies: None,
             };
-            let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Inputs).unwrap();
+            let pass =
+                TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::On).unwrap();
             pass.backward(derivatives).unwrap()
         });
         let flat = |x: &Tensor| -> Vec<f64> {

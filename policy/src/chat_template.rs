@@ -15,11 +15,11 @@ const NAME: &str = "chat_template";
 
 /// A compiled chat template.
 #[derive(Debug, Clone)]
-pub struct Template {
+pub struct ChatTemplate {
     environment: Environment<'static>,
 }
 
-impl Template {
+impl ChatTemplate {
     /// Compiles `source`; the error tells the line.
     pub fn new(source: &str) -> Result<Self> {
         let mut environment = Environment::new();
@@ -140,7 +140,7 @@ mod tests {
     use serde_json::json;
 
     fn render(source: &str, context: &serde_json::Value) -> Result<String> {
-        Template::new(source)?.render(context)
+        ChatTemplate::new(source)?.render(context)
     }
 
     /// What transformers' sandbox prints for the same templates.
