@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use candle_core::{DType, Device};
 use futures::stream::{FuturesUnordered, StreamExt};
-use policy::{Coordinates, Message, Model, Role, SamplingSettings, Weights};
+use policy::{ChatRole, Coordinates, Message, Model, SamplingSettings, Weights};
 use proto::{
     EnvClient, LearnerClient,
     v1::{
@@ -122,7 +122,7 @@ impl Actor {
         // A template that cannot carry tool results shows here, not in every episode.
         model
             .chat
-            .tool_suffix_ids(&[Message::new(Role::Tool, "1. 1")])?;
+            .tool_suffix_ids(&[Message::new(ChatRole::Tool, "1. 1")])?;
         let engine = Engine::spawn(
             &model,
             first.policy_version,

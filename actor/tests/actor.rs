@@ -9,7 +9,7 @@ use actor::{
     ActorConfig, Demonstrations, Demonstrator, Engine, Habits, ModelPolicy, OraclePolicy,
     RandomPolicy, ScriptedPolicy, Seat, Solution, Solutions, demonstrate, evaluate,
 };
-use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use policy::{Coordinates, Decoder, DecoderMode, Model, PackedRows, SamplingSettings, Weights};
 use proto::v1::Trajectory;
 use support::{
     FakeEnv, FakeLearner, STEP_BUDGET, engine_settings, limits, model, questions, table,
@@ -121,7 +121,7 @@ async fn an_actor_in_mid_group_hears_that_the_run_is_over() {
 
 /// Masks, turns and segments agree; each log-probability is the learner's for its segment, bit for bit.
 fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
-    let decoder = Decoder::new(&model.config, weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, weights, DecoderMode::Train).unwrap();
     let mut masked: Vec<Vec<u8>> = trajectory
         .segments
         .iter()

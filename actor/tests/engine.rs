@@ -10,8 +10,8 @@ use actor::{Completion, CompletionRequest, Engine, EngineSettings};
 use candle_core::{DType, Device};
 use futures::future::join_all;
 use policy::{
-    Coordinates, DTypeChoice, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use,
-    Weights,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, DeviceChoice, Model, PackedRows,
+    SamplingSettings, Weights,
 };
 use support::{engine_settings, model};
 
@@ -76,7 +76,7 @@ fn training_logprobs(
     completion: usize,
     temperature: f32,
 ) -> Vec<f32> {
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Train).unwrap();
     let mut packed = PackedRows::default();
     packed.push(tokens);
     let hidden = decoder.forward(&packed, None).unwrap();

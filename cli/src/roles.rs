@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use env_node::{EnvConfig, EnvNode, Server};
 use learner::{Event, Learner, ranks::Member};
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
+use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,7 @@ use crate::{
     config::RunConfig,
     openenv_variables::Variables,
     progress::Progress,
-    run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
+    run_info::{DatasetSummary, run_info},
     setup,
     shutdown::unless_interrupted,
     threads,
@@ -175,7 +176,7 @@ pub async fn learner(
     let base = setup::base_model(&config)?;
     let folder = RunFolder::create(&args.run_dir)?;
     let name = folder.path().file_name().unwrap_or_default();
-    let mut info = RunInfo::begun(
+    let mut info = run_info(
         &name.to_string_lossy(),
         &config,
         &base,
@@ -225,12 +226,12 @@ pub async fn learner(
 }
 
 /// The questions of an env-node, as the run's folder describes them.
-fn asked(env: &str, questions: &[Question]) -> Asked {
+fn asked(env: &str, questions: &[Question]) -> DatasetSummary {
     let databases: BTreeSet<&str> = questions
         .iter()
         .map(|question| question.database_name.as_str())
         .collect();
-    Asked {
+    DatasetSummary {
         dataset: format!("the questions of {env}"),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
@@ -292,9 +293,9 @@ impl Grpo<'_> {
                 continue;
             };
             stage.set(step);
-            let written = self.folder.append_step(&StepRecord {
+            let written = self.folder.append_step(&LearnerStepRecord {
                 step,
-                stage: Stage::Grpo,
+                stage: TrainingStage::Grpo,
                 policy_version: step,
                 metrics,
             });

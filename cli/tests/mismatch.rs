@@ -12,8 +12,8 @@ use learner::{
     network::{Pass, scores},
 };
 use policy::{
-    Coordinates, Decoder, DecoderConfig, Keep, Model, SamplingSettings, Use, Weights,
-    random::derive_seed,
+    Coordinates, Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Model,
+    SamplingSettings, Weights, random::derive_seed,
 };
 
 const GROUPS: u64 = 12;
@@ -176,7 +176,7 @@ async fn sample(model: &Model, setting: &Setting, run: u64) -> Vec<Episode> {
 
 /// Scores the turns of one version as the learner does; answers with their number of tokens.
 fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], version: u64) -> usize {
-    let decoder = Decoder::new(config, &weights(config, version), Use::Train).unwrap();
+    let decoder = Decoder::new(config, &weights(config, version), DecoderMode::Train).unwrap();
     let (mut samples, mut recorded) = (Vec::new(), Vec::new());
     for episode in episodes {
         let turns = episode.turns.iter();
@@ -199,7 +199,7 @@ fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], vers
         let pass = Pass {
             temperature: setting.temperature,
             threads: 2,
-            keep: Keep::Activations,
+            keep: GradientCheckpointing::Off,
         };
         let learned = scores(&decoder, &micro_batches, pass).unwrap();
         for (micro, scores) in micro_batches.iter().zip(learned) {

@@ -12,9 +12,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("env-node", &["data", "proto"]),
     ("actor", &["policy", "proto"]),
     ("learner", &["policy", "proto"]),
+    ("report", &["actor"]),
+    (
+        "bench",
+        &[
+            "actor", "data", "env-node", "learner", "policy", "proto", "report",
+        ],
+    ),
     (
         "cli",
-        &["actor", "data", "env-node", "learner", "policy", "proto"],
+        &[
+            "actor", "bench", "data", "env-node", "learner", "policy", "proto", "report",
+        ],
     ),
 ];
 

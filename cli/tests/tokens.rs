@@ -10,7 +10,7 @@ use learner::{
     group::{Group, GroupRules},
     trainer::{StepGroups, Trainer},
 };
-use policy::{Chat, Coordinates, Decoder, Model, PackedRows, ToolCall, Use, tiny};
+use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, tiny};
 use proto::v1::{Observation, StepResponse, SubmitRequest, Trajectory};
 
 const LIMITS: RolloutLimits = RolloutLimits {
@@ -109,7 +109,7 @@ fn reply(done: bool, correct: bool) -> StepResponse {
 #[test]
 fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
     let model = tiny::model(5).unwrap();
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Sample).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Sample).unwrap();
     let config = LearnerConfig {
         group_size: 2,
         micro_batch_tokens: 1024,

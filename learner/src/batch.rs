@@ -11,7 +11,7 @@ use std::ops::Range;
 
 pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
-use policy::{PackedRows, Scored};
+use policy::{PackedRows, ScoredTokens};
 
 /// Shorter common beginnings are not worth a row of their own.
 const LEAST_PREFIX: usize = 16;
@@ -113,8 +113,8 @@ impl MicroBatch {
 
     /// What a pass over [`Self::packed`] scores.
     #[must_use]
-    pub fn scored_tokens(&self, temperature: f32) -> Scored<'_> {
-        Scored {
+    pub fn scored_tokens(&self, temperature: f32) -> ScoredTokens<'_> {
+        ScoredTokens {
             predictors: &self.predictors,
             targets: &self.targets,
             temperature,

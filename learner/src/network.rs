@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, thread};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights, free_memory,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, TrainingPass, Weights, free_memory,
     ops::{LogprobGradients, TokenLogprobs},
 };
 use safetensors::View as _;
@@ -51,17 +51,17 @@ pub struct Pass {
     /// Micro-batches computed at once on the CPU, where memory grows with it and results do not change; elsewhere one is.
     pub threads: usize,
     /// What of each layer is kept for the backward pass, if a device has memory for it; results do not change.
-    pub keep: Keep,
+    pub keep: GradientCheckpointing,
 }
 
 impl Pass {
     /// What `gradient_checkpointing` of the settings means.
     #[must_use]
-    pub fn keep(gradient_checkpointing: bool) -> Keep {
+    pub fn keep(gradient_checkpointing: bool) -> GradientCheckpointing {
         if gradient_checkpointing {
-            Keep::Inputs
+            GradientCheckpointing::On
         } else {
-            Keep::Activations
+            GradientCheckpointing::Off
         }
     }
 }
@@ -90,7 +90,7 @@ impl Network {
         for (name, tensor) in weights.iter() {
             parameters.insert(name.to_owned(), Parameter::new(tensor)?);
         }
-        let decoder = Decoder::new(config, weights, Use::Train)?;
+        let decoder = Decoder::new(config, weights, DecoderMode::Train)?;
         Ok(Self {
             decoder,
             weights: weights.clone(),
@@ -212,7 +212,7 @@ impl Network {
                 micro.scored_tokens(pass.temperature),
                 self.kept(micro, pass),
             )?;
-            let scores = Scores::read(training.scores())?;
+            let scores = Scores::read(training.token_logprobs())?;
             let (coefficients, extra) = coefficients(number, micro, &scores);
             let derivatives = LogprobGradients {
                 logprobs: &coefficients.d_logprobs,
@@ -231,7 +231,7 @@ impl Network {
     }
 
     /// What the device has memory for, at most what is asked for.
-    fn kept(&self, micro: &MicroBatch, pass: Pass) -> Keep {
+    fn kept(&self, micro: &MicroBatch, pass: Pass) -> GradientCheckpointing {
         let (device, config) = (self.device(), self.decoder.config());
         let tokens = micro.packed.tokens.len();
         pass.keep
@@ -269,7 +269,7 @@ impl Network {
             tensors.insert(name.clone(), tensor);
         }
         let weights = Weights::new(tensors);
-        self.decoder = self.decoder.with_weights(&weights, Use::Train)?;
+        self.decoder = self.decoder.with_weights(&weights, DecoderMode::Train)?;
         self.weights = weights;
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use policy::{Decoder, Model, Use, Weights};
+use policy::{Decoder, DecoderMode, Model, Weights};
 
 use crate::{
     advantage::{Advantages, advantages},
@@ -68,7 +68,7 @@ impl Trainer {
     /// The model's weights do not fit its configuration.
     pub fn new(config: &LearnerConfig, model: &Model) -> Result<Self> {
         let reference = (config.loss.kl_coef > 0.0)
-            .then(|| Decoder::new(&model.config, &model.weights, Use::Sample))
+            .then(|| Decoder::new(&model.config, &model.weights, DecoderMode::Sample))
             .transpose()?;
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
         let mut config = config.clone();

@@ -19,7 +19,7 @@ use learner::{
     optimizer::Parameter,
     trainer::{StepGroups, Trainer},
 };
-use policy::{DecoderConfig, Keep, Model, Weights};
+use policy::{DecoderConfig, GradientCheckpointing, Model, Weights};
 use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -236,7 +236,7 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
         let pass = Pass {
             temperature: temperature(run),
             threads: 1,
-            keep: Keep::Activations,
+            keep: GradientCheckpointing::Off,
         };
         let packed = micro_batches(&samples, 1 << 12, Prefixes::Repeated);
         let scores = network.scores(&packed, pass).unwrap();

@@ -12,7 +12,7 @@ use learner::{
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, train},
 };
-use policy::{Keep, Model};
+use policy::{GradientCheckpointing, Model};
 use proto::v1::Segment;
 
 /// Episodes in which each assistant token repeats the token three places before it.
@@ -69,7 +69,7 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
     let pass = Pass {
         temperature: 1.0,
         threads: 1,
-        keep: Keep::Activations,
+        keep: GradientCheckpointing::Off,
     };
     let scores = network
         .scores(&micro_batches(&samples, 64, Prefixes::Shared), pass)
@@ -176,7 +176,7 @@ fn gradients_equal_finite_differences() {
     let pass = Pass {
         temperature: 0.8,
         threads: 2,
-        keep: Keep::Activations,
+        keep: GradientCheckpointing::Off,
     };
     let weight = |at: usize| 0.3 - 0.1 * (at % 7) as f64;
     let mut network =
