@@ -181,7 +181,7 @@ fn report_left_out(dataset: &Dataset, progress: &Progress) {
     progress.say(&format!(
         "{} questions left out, the first {}: {}",
         dataset.left_out.len(),
-        first.place,
+        first.record,
         first.reason
     ));
 }

@@ -1,33 +1,38 @@
-//! Which queries become questions. Everything is decided by running SQL, nothing by looking at the template.
+//! Decides which queries become questions. The decision depends only on the results of running SQL.
 
-use rusqlite::types::Value as Cell;
+use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 
-use super::render::Sql;
+use super::render::RenderedSql;
 use crate::sql::GoldDatabase;
 use crate::{AnswerType, answer_from_rows, real_text};
 
 const MAX_ANSWER_ROWS: usize = 5;
 const MAX_TEXT_CHARS: usize = 60;
 
-/// A query that is worth asking, with its answer.
-pub(crate) struct Kept {
+/// The result of an accepted query.
+pub(crate) struct AcceptedQuery {
     pub(crate) answer_type: AnswerType,
     pub(crate) answer: Value,
     pub(crate) tables: Vec<String>,
 }
 
-/// Runs a query on a database and on its twin with other rows.
+/// Runs a query on a database and on its twin, which has other rows, and returns the result if the
+/// query makes a good question.
 ///
-/// Kept if it runs in budget, its answer is neither empty nor NULL nor zero, has at most five rows that an agent can
-/// write down without ambiguity, does not stand in the SQL itself, does not hang on a tie at the LIMIT, and is another
-/// one on the twin.
-pub(crate) fn keep(
-    sql: &Sql,
+/// A query is accepted if
+/// - it runs within its budget,
+/// - its answer is neither empty, NULL nor zero, and has at most five rows that can be written
+///   without ambiguity,
+/// - the answer is not a literal of the SQL itself,
+/// - the answer does not depend on the order of a tie at the LIMIT, and
+/// - the answer on the twin is different.
+pub(crate) fn accept(
+    sql: &RenderedSql,
     limit: Option<usize>,
     database: &GoldDatabase,
     twin: &GoldDatabase,
-) -> Option<Kept> {
+) -> Option<AcceptedQuery> {
     let gold = database.run(&sql.text).ok()?;
     if gold.rows.len() > MAX_ANSWER_ROWS {
         return None;
@@ -35,24 +40,24 @@ pub(crate) fn keep(
     let (answer_type, answer) = answer_from_rows(&gold.rows).ok()?;
     let is_fair = gold.rows.iter().flatten().all(is_clear)
         && !is_zero(&answer)
-        && !is_echo(&answer, &sql.text)
-        && (matches!(answer, Value::Array(_)) <= is_writable(&gold.rows));
+        && !is_literal_of(&answer, &sql.text)
+        && (!answer.is_array() || is_writable(&gold.rows));
     if !is_fair || has_tie(sql, limit, database) {
         return None;
     }
     let other = twin.run(&sql.text).ok()?;
-    (gold.rows != other.rows).then_some(Kept {
+    (gold.rows != other.rows).then_some(AcceptedQuery {
         answer_type,
         answer,
         tables: gold.tables,
     })
 }
 
-fn is_clear(cell: &Cell) -> bool {
-    match cell {
-        Cell::Null | Cell::Blob(_) => false,
-        Cell::Text(text) => !text.trim().is_empty() && text.chars().count() <= MAX_TEXT_CHARS,
-        Cell::Integer(_) | Cell::Real(_) => true,
+fn is_clear(value: &SqlValue) -> bool {
+    match value {
+        SqlValue::Null | SqlValue::Blob(_) => false,
+        SqlValue::Text(text) => !text.trim().is_empty() && text.chars().count() <= MAX_TEXT_CHARS,
+        SqlValue::Integer(_) | SqlValue::Real(_) => true,
     }
 }
 
@@ -60,28 +65,28 @@ fn is_zero(answer: &Value) -> bool {
     answer.as_f64() == Some(0.0)
 }
 
-fn is_echo(answer: &Value, sql: &str) -> bool {
+fn is_literal_of(answer: &Value, sql: &str) -> bool {
     answer
         .as_str()
         .is_some_and(|text| sql.contains(&format!("'{text}'")))
 }
 
-/// In a list or a table: no separator inside a cell, no long fraction.
-fn is_writable(rows: &[Vec<Cell>]) -> bool {
-    rows.iter().flatten().all(|cell| match cell {
-        Cell::Text(text) => !text.contains([',', '|', '\n', '"', '\'', '[']),
-        Cell::Real(number) => real_text(*number)
+/// Whether the rows can be written as a list or a table: no separator in a value, no long fraction.
+fn is_writable(rows: &[Vec<SqlValue>]) -> bool {
+    rows.iter().flatten().all(|value| match value {
+        SqlValue::Text(text) => !text.contains([',', '|', '\n', '"', '\'', '[']),
+        SqlValue::Real(number) => real_text(*number)
             .split_once('.')
             .is_some_and(|(_, decimals)| decimals.len() <= 2),
         _ => true,
     })
 }
 
-fn has_tie(sql: &Sql, limit: Option<usize>, database: &GoldDatabase) -> bool {
+fn has_tie(sql: &RenderedSql, limit: Option<usize>, database: &GoldDatabase) -> bool {
     let (Some(keys), Some(limit)) = (&sql.sort_keys, limit) else {
         return false;
     };
-    // Inside the limit, too: the order of a longer list would hang on it.
+    // A tie inside the limit counts, too: it leaves the order of the answer open.
     let Ok(gold) = database.run(keys) else {
         return true;
     };
@@ -104,12 +109,12 @@ mod tests {
         GoldDatabase::guard(connection).unwrap()
     }
 
-    fn is_kept(sql: &str, order: Option<&str>, limit: Option<usize>, rows: &str) -> bool {
-        let sql = Sql {
+    fn is_accepted(sql: &str, order: Option<&str>, limit: Option<usize>, rows: &str) -> bool {
+        let sql = RenderedSql {
             text: sql.to_owned(),
             sort_keys: order.map(|key| format!("SELECT {key} FROM t ORDER BY {key} DESC")),
         };
-        keep(
+        accept(
             &sql,
             limit,
             &database(rows),
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_kept_only_for_a_clear_answer() {
+    fn a_query_is_accepted_only_for_a_clear_answer() {
         let rows = "('a', 1, 0.5), ('b', 2, 0.1), ('c', 2, NULL), (NULL, 5, 0.25), ('p|q', 6, 0.125), ('f', 7, 1)";
         let cases = [
             ("SELECT count(*) FROM t", true, "a count"),
@@ -154,7 +159,7 @@ mod tests {
             ),
         ];
         for (sql, expected, why) in cases {
-            assert_eq!(is_kept(sql, None, None, rows), expected, "{why}: {sql}");
+            assert_eq!(is_accepted(sql, None, None, rows), expected, "{why}: {sql}");
         }
     }
 
@@ -164,7 +169,7 @@ mod tests {
         for (limit, expected) in [(1, true), (2, false), (3, false)] {
             let sql = format!("SELECT name FROM t ORDER BY n DESC LIMIT {limit}");
             assert_eq!(
-                is_kept(&sql, Some("n"), Some(limit), rows),
+                is_accepted(&sql, Some("n"), Some(limit), rows),
                 expected,
                 "LIMIT {limit}"
             );
