@@ -1,7 +1,6 @@
 //! Settings of an actor: how much it does at once and how long it retries. What to sample is set by
 //! the learner.
 
-use policy::{DTypeChoice, DeviceChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::ActorError, retry::Retry};
@@ -54,14 +53,10 @@ impl ActorConfig {
     }
 }
 
-/// Settings of the sampling engine. Only the device and the dtype change what is sampled, by rounding.
+/// Settings of the sampling engine. None of them changes what is sampled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
-    /// The device of the decoder and the KV cache.
-    pub device: DeviceChoice,
-    /// The dtype of the weights and the KV cache.
-    pub dtype: DTypeChoice,
     /// Conversations in the KV cache, which is also the largest number of rows in a batch.
     pub slots: usize,
     /// Tokens that one forward pass computes at most.
@@ -77,8 +72,6 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
-            device: DeviceChoice::default(),
-            dtype: DTypeChoice::default(),
             slots: 64,
             pass_tokens: 512,
             kv_cache_bytes: 0,

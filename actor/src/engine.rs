@@ -7,7 +7,7 @@
 use std::{sync::Arc, thread};
 
 use candle_core::{DType, Device};
-use policy::{Model, SamplingSettings, Weights};
+use policy::{Model, Placement, SamplingSettings, Weights};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     task::spawn_blocking,
@@ -43,7 +43,7 @@ pub struct EpisodePermit {
 
 impl Engine {
     /// Starts an engine on a model whose weights are `policy_version`. A context and its completion
-    /// together have at most `context_tokens`.
+    /// together have at most `context_tokens`. `placement` names the device and the dtype.
     ///
     /// # Errors
     /// The device does not exist, the weights do not fit the config, or the thread cannot start.
@@ -52,8 +52,9 @@ impl Engine {
         policy_version: u64,
         context_tokens: usize,
         settings: &EngineSettings,
+        placement: Placement,
     ) -> Result<Self, ActorError> {
-        let sampler = Sampler::new(model, policy_version, context_tokens, settings)?;
+        let sampler = Sampler::new(model, policy_version, context_tokens, settings, placement)?;
         let permits = Arc::new(Semaphore::new(sampler.slots()));
         let (device, dtype) = (sampler.device().clone(), sampler.dtype());
         let slots = sampler.slots();

@@ -3,7 +3,7 @@
 //! Invariant: a message is a pure function of the observation. A tool message is cut to
 //! [`MAX_RESULT_CHARS`]. The chat template and the tokenizer are in `policy`.
 
-use policy::{Message, Role};
+use policy::{ChatRole, Message};
 use proto::v1::Observation;
 
 use crate::tool_call;
@@ -24,12 +24,12 @@ value, as a comma-separated list, as rows written col1 | col2, or as [] when the
 /// the question with its tables.
 #[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
-    let mut messages = vec![Message::new(Role::System, SYSTEM_PROMPT)];
+    let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];
     for example in EXAMPLES.iter().take(shots) {
         messages.extend(example.messages());
     }
     messages.push(Message::new(
-        Role::User,
+        ChatRole::User,
         question(&observation.question, &observation.schema_info),
     ));
     messages
@@ -38,7 +38,7 @@ pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
 /// Returns an observation as a tool message.
 #[must_use]
 pub fn tool_message(observation: &Observation) -> Message {
-    Message::new(Role::Tool, tool_text(observation))
+    Message::new(ChatRole::Tool, tool_text(observation))
 }
 
 /// Returns an observation's text as the policy sees it: the result, or the error after `Error: `.
@@ -75,13 +75,13 @@ struct Example {
 impl Example {
     fn messages(&self) -> Vec<Message> {
         let mut messages = vec![Message::new(
-            Role::User,
+            ChatRole::User,
             question(self.question, self.schema),
         )];
         for (kind, argument, result) in self.steps {
             let action = tool_call::action(kind, *argument);
             messages.push(Message::call(tool_call::from_action(&action)));
-            messages.push(Message::new(Role::Tool, *result));
+            messages.push(Message::new(ChatRole::Tool, *result));
         }
         messages
     }
@@ -199,11 +199,11 @@ mod tests {
         for (shots, messages) in [(0, 2), (1, 2 + 7), (3, 2 + 7 + 9 + 9)] {
             let opening = opening(&observation, shots);
             assert_eq!(opening.len(), messages);
-            assert_eq!(opening[0].role, Role::System);
+            assert_eq!(opening[0].role, ChatRole::System);
             let last = opening.last().unwrap();
             assert_eq!(
                 (last.role, last.content.as_str()),
-                (Role::User, "How many?\nAvailable tables:\n- t")
+                (ChatRole::User, "How many?\nAvailable tables:\n- t")
             );
         }
     }

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use policy::{Chat, Coordinates, Message, PolicyError, Role};
+use policy::{Chat, ChatRole, Coordinates, Message, PolicyError};
 use proto::v1::{Action, Observation, StepResponse, Trajectory, Turn};
 
 use crate::{
@@ -73,7 +73,7 @@ impl Rollout {
         let opening = prompt::opening(observation, limits.shots);
         let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
         let elision_note =
-            chat.tool_suffix_ids(&[Message::new(Role::Tool, prompt::ELIDED_RESULT)])?;
+            chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {
             context: Context::new(prompt, elision_note, limits.max_context_tokens),
             chat,

@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Coordinates, Decoder, DecoderConfig, KvCache, Model, PackedRows, PolicyError, Row, Sampled,
-    SamplingSettings, Use, Weights, sampling,
+    Coordinates, Decoder, DecoderConfig, DecoderMode, KvCache, Model, PackedRow, PackedRows,
+    Placement, PolicyError, Sampled, SamplingSettings, Weights, sampling,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -97,10 +97,10 @@ impl Sampler {
         policy_version: u64,
         context_tokens: usize,
         settings: &EngineSettings,
+        placement: Placement,
     ) -> Result<Self, ActorError> {
         let config = model.config.clone();
-        let device = settings.device.open()?;
-        let dtype = settings.dtype.on(&device);
+        let (device, dtype) = placement.open()?;
         let slots = affordable_slots(
             KvCache::token_bytes(&config, &device, dtype),
             context_tokens,
@@ -108,7 +108,7 @@ impl Sampler {
             settings,
         );
         let weights = model.weights.to(&device, dtype)?;
-        let decoder = Decoder::new(&config, &weights, Use::Sample)?;
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Sample)?;
         Ok(Self {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
@@ -177,7 +177,7 @@ impl Sampler {
     /// Makes a weights version visible: rows admitted from now on sample with it. Rows that are
     /// active keep their own version alive by its `Arc`.
     fn update_weights(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
-        let decoder = Decoder::new(&self.config, weights, Use::Sample)?;
+        let decoder = Decoder::new(&self.config, weights, DecoderMode::Sample)?;
         self.weights = Arc::new(WeightsVersion {
             number: self.weights.number + 1,
             policy_version,
@@ -344,7 +344,7 @@ impl Sampler {
             let row = self.row(run.row);
             let past = row.cached_tokens;
             tokens.extend_from_slice(&row.tokens[past..past + run.tokens]);
-            rows.push(Row {
+            rows.push(PackedRow {
                 len: run.tokens,
                 past,
                 slot: row.slot,

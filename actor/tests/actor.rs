@@ -6,7 +6,9 @@ mod support;
 use std::collections::BTreeMap;
 
 use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, run_episodes};
-use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use policy::{
+    Coordinates, Decoder, DecoderMode, Model, PackedRows, Placement, SamplingSettings, Weights,
+};
 use proto::v1::Trajectory;
 use support::{
     FakeLearner, engine_settings,
@@ -41,6 +43,7 @@ async fn run_actors(
                 learner,
                 &format!("actor-{index}"),
                 config,
+                Placement::default(),
                 std::future::pending(),
             )
             .await
@@ -106,7 +109,14 @@ async fn trajectories_do_not_depend_on_the_actor() {
 async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);
     let (env, client) = (FakeEnv::hanging().client(), learner.client());
-    let playing = actor::run(env, client, "a", config(2, 1), std::future::pending());
+    let playing = actor::run(
+        env,
+        client,
+        "a",
+        config(2, 1),
+        Placement::default(),
+        std::future::pending(),
+    );
     let finishing = async {
         while learner.claimed() == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -121,7 +131,7 @@ async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
 /// Checks that masks, turns and segments agree, and that each log-probability is the learner's for its
 /// segment, bit for bit.
 fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
-    let decoder = Decoder::new(&model.config, weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, weights, DecoderMode::Train).unwrap();
     let mut masked: Vec<Vec<u8>> = trajectory
         .segments
         .iter()
@@ -161,7 +171,8 @@ fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
 #[tokio::test]
 async fn a_short_context_starts_new_segments() {
     let base = model(3);
-    let engine = Engine::spawn(&base, 0, 80, &engine_settings(4, 64)).unwrap();
+    let engine =
+        Engine::spawn(&base, 0, 80, &engine_settings(4, 64), Placement::default()).unwrap();
     let policy = ModelPolicy::new(engine, SamplingSettings::default());
     let spec = |member| EpisodeSpec {
         question_id: "q-max".to_owned(),
@@ -192,15 +203,30 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
     let base = model(1);
     let learner = FakeLearner::new(&base, &base.weights, GROUPS, GROUP_SIZE);
     let env = FakeEnv::default().client();
-    let over = actor::run(env.clone(), learner.client(), "a", config(1, 1), async {}).await;
+    let over = actor::run(
+        env.clone(),
+        learner.client(),
+        "a",
+        config(1, 1),
+        Placement::default(),
+        async {},
+    )
+    .await;
     over.unwrap();
     let mut impatient = config(1, 1);
     impatient.learner_retry.attempts = 0;
     let unreachable =
         proto::LearnerClient::new(proto::Transport::dial("http://127.0.0.1:1").unwrap());
-    let error = actor::run(env, unreachable, "a", impatient, std::future::pending())
-        .await
-        .unwrap_err();
+    let error = actor::run(
+        env,
+        unreachable,
+        "a",
+        impatient,
+        Placement::default(),
+        std::future::pending(),
+    )
+    .await
+    .unwrap_err();
     assert!(
         error.to_string().starts_with("Learner.Join failed"),
         "{error}"

@@ -6,12 +6,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use actor::{Completion, CompletionRequest, Engine, EngineSettings};
+use actor::{Completion, CompletionRequest, Engine};
 use candle_core::{DType, Device};
 use futures::future::join_all;
 use policy::{
-    Coordinates, DTypeChoice, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use,
-    Weights,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, DeviceChoice, Model, PackedRows, Placement,
+    SamplingSettings, Weights,
 };
 use support::{engine_settings, model};
 
@@ -67,6 +67,7 @@ fn spawn(model: &Model, slots: usize, pass_tokens: usize) -> Engine {
         0,
         CONTEXT_TOKENS,
         &engine_settings(slots, pass_tokens),
+        Placement::default(),
     )
     .unwrap()
 }
@@ -78,7 +79,7 @@ fn training_logprobs(
     completion: usize,
     temperature: f32,
 ) -> Vec<f32> {
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Train).unwrap();
     let mut packed = PackedRows::default();
     packed.push(tokens);
     let hidden = decoder.forward(&packed, None).unwrap();
@@ -129,11 +130,12 @@ async fn recorded_logprobs_are_those_of_training() {
 async fn in_bf16_recorded_logprobs_are_those_of_training() {
     let (old, new) = (model(2), model(3));
     let requests = requests(&old);
-    let settings = EngineSettings {
+    let placement = Placement {
         dtype: DTypeChoice::Bf16,
-        ..engine_settings(4, 16)
+        ..Placement::default()
     };
-    let engine = Engine::spawn(&old, 0, CONTEXT_TOKENS, &settings).unwrap();
+    let engine =
+        Engine::spawn(&old, 0, CONTEXT_TOKENS, &engine_settings(4, 16), placement).unwrap();
     let (completions, updated) = tokio::join!(
         complete_all(&engine, &requests),
         engine.update_weights(1, new.weights.clone())
@@ -257,11 +259,12 @@ async fn weights_that_do_not_fit_are_rejected_and_the_old_ones_stay() {
 
 #[test]
 fn a_missing_device_is_rejected_with_the_remedy() {
-    let settings = EngineSettings {
+    let placement = Placement {
         device: DeviceChoice::Cuda(4_000),
-        ..engine_settings(1, 64)
+        ..Placement::default()
     };
-    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings).unwrap_err();
+    let settings = engine_settings(1, 64);
+    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings, placement).unwrap_err();
     assert!(error.to_string().starts_with("device: "), "{error}");
 }
 

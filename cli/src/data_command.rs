@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::DataCommand,
     config::{DataConfig, RunConfig},
-    evaluation::Examiner,
+    evaluation::Evaluator,
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -58,7 +58,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         databases: None,
     };
     let setup = Setup::open(&config, progress)?;
-    let examiner = Examiner {
+    let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
@@ -82,7 +82,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     };
     let episodes = demonstrate(
         &demonstrator,
-        &examiner.episode_settings(&chat),
+        &evaluator.episode_settings(&chat),
         &wanted,
         |done| {
             stage.set(done as u64);

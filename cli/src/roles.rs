@@ -8,8 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use env_node::{EnvConfig, EnvNode, Server};
-use learner::{Event, Learner, ranks::Member};
+use learner::{Event, Learner, RunArguments, ranks::Member};
+use policy::Placement;
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
+use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -17,10 +19,10 @@ use crate::{
     admin::{self, Ready},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     commands::Outcome,
-    config::RunConfig,
+    config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
-    run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
+    run_info::{DatasetSummary, run_info},
     setup,
     shutdown::unless_interrupted,
     threads,
@@ -41,7 +43,7 @@ pub async fn env_node(
     let variables = Variables::of_process();
     let mut settings = args.config.clone();
     settings.set.splice(0..0, variables.settings()?);
-    let mut config = RunConfig::resolve(&settings)?;
+    let mut config: EnvNodeRole = config::resolve(&settings)?;
     config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
@@ -83,7 +85,11 @@ pub async fn actor(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let ActorRole {
+        device,
+        dtype,
+        actor: settings,
+    } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
     let ready = serve_admin(args.admin).await?;
@@ -97,7 +103,8 @@ pub async fn actor(
         env,
         learner,
         &id,
-        config.actor_of_run(),
+        settings,
+        Placement { device, dtype },
         stop(shutdown, ready),
     )
     .await?;
@@ -110,7 +117,7 @@ pub async fn actor(
 /// The address is no address, the learner refuses this rank or stays away, the rank cannot compute, or a signal came
 /// ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
     let ready = serve_admin(args.admin).await?;
     ready.set(true);
@@ -162,7 +169,7 @@ pub async fn learner(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<Outcome> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
@@ -172,18 +179,26 @@ pub async fn learner(
     if config.model.dir.is_none() {
         progress.say("without --model: starts from the embedded policy with random weights");
     }
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let folder = RunFolder::create(&args.run_dir)?;
     let name = folder.path().file_name().unwrap_or_default();
-    let mut info = RunInfo::begun(
+    let mut info = run_info(
         &name.to_string_lossy(),
-        &config,
+        (config.seed, &config.model),
         &base,
         asked(&args.env, &questions),
     );
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&base)?,
+        config.learner.clone(),
+        RunArguments {
+            seed: config.seed,
+            threads: threads::or_cores(config.threads),
+        },
+        Placement {
+            device: config.device,
+            dtype: config.dtype,
+        }
+        .place(&base)?,
         questions
             .into_iter()
             .map(|question| question.question_id)
@@ -192,7 +207,7 @@ pub async fn learner(
         true,
     )?;
     // Only now is it known that the folder's run has these settings.
-    folder.write_config(&config.to_toml()?)?;
+    folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     let ranks = config.learner.ranks.count;
@@ -225,12 +240,12 @@ pub async fn learner(
 }
 
 /// The questions of an env-node, as the run's folder describes them.
-fn asked(env: &str, questions: &[Question]) -> Asked {
+fn asked(env: &str, questions: &[Question]) -> DatasetSummary {
     let databases: BTreeSet<&str> = questions
         .iter()
         .map(|question| question.database_name.as_str())
         .collect();
-    Asked {
+    DatasetSummary {
         dataset: format!("the questions of {env}"),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
@@ -292,9 +307,9 @@ impl Grpo<'_> {
                 continue;
             };
             stage.set(step);
-            let written = self.folder.append_step(&StepRecord {
+            let written = self.folder.append_step(&LearnerStepRecord {
                 step,
-                stage: Stage::Grpo,
+                stage: TrainingStage::Grpo,
                 policy_version: step,
                 metrics,
             });

@@ -13,10 +13,10 @@ use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
 use proto::v1::Segment;
+use report::{LearnerStepRecord, RunFolder, TrainingStage};
 
 use crate::{
-    evaluation::{Examiner, shuffled},
-    run::{RunFolder, Stage, StepRecord},
+    evaluation::{Evaluator, shuffled},
     shutdown::{Interrupted, unless_interrupted},
 };
 
@@ -33,12 +33,12 @@ pub struct WarmStart {
 /// # Errors
 /// There is nothing to imitate, training diverged, or a signal broke it off ([`Interrupted`]).
 pub async fn warm_start(
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     base: &Model,
     folder: Option<&RunFolder>,
 ) -> Result<WarmStart> {
-    let config = &examiner.config.warm_start;
-    let school = School { examiner, folder };
+    let config = &evaluator.config.warm_start;
+    let school = School { evaluator, folder };
     let careful = DemonstratorMix {
         error_share: config.recovery_share,
         ..DemonstratorMix::default()
@@ -51,7 +51,7 @@ pub async fn warm_start(
         &config.oracle,
         Some(Effort::default()),
     )?;
-    if config.habits.budget_tokens == 0 {
+    if config.demonstrators.budget_tokens == 0 {
         return Ok(WarmStart {
             warm: first,
             oracle_only: None,
@@ -67,7 +67,7 @@ pub async fn warm_start(
         "imitating mixed habits",
         &first,
         &habits,
-        &config.habits,
+        &config.demonstrators,
         Some(effort),
     )?;
     let mut oracle_only = None;
@@ -76,7 +76,7 @@ pub async fn warm_start(
             "oracle alone, to compare",
             &first,
             &oracle,
-            &config.habits,
+            &config.demonstrators,
             None,
         )?;
         oracle_only = Some(model);
@@ -93,7 +93,7 @@ struct Effort {
 
 /// What the stages of a warm start share.
 struct School<'a> {
-    examiner: &'a Examiner<'a>,
+    evaluator: &'a Evaluator<'a>,
     folder: Option<&'a RunFolder>,
 }
 
@@ -105,8 +105,8 @@ impl School<'_> {
         model: &Model,
         mix: DemonstratorMix,
     ) -> Result<Vec<Segment>> {
-        let setup = self.examiner.setup;
-        let config = &self.examiner.config.warm_start;
+        let setup = self.evaluator.setup;
+        let config = &self.evaluator.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
         let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
@@ -123,17 +123,17 @@ impl School<'_> {
         );
         let title = format!("demonstrations, {name}");
         let stage = self
-            .examiner
+            .evaluator
             .progress
             .stage(&title, question_ids.len() as u64, "episodes");
         let wanted = Demonstrations {
             question_ids: &question_ids,
-            seed: derive_seed(self.examiner.config.seed, name),
-            concurrency: self.examiner.config.evaluation.concurrency,
+            seed: derive_seed(self.evaluator.config.seed, name),
+            concurrency: self.evaluator.config.evaluation.concurrency,
         };
-        let settings = self.examiner.episode_settings(&chat);
+        let settings = self.evaluator.episode_settings(&chat);
         let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
-        let episodes = unless_interrupted(self.examiner.shutdown, play).await?;
+        let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
         if episodes.is_empty() {
             return Err(self
                 .why_unusable(&policy, &settings, &question_ids[0])
@@ -158,7 +158,7 @@ impl School<'_> {
             coordinates: Coordinates::default(),
         };
         let episode = run_episode(policy, settings, &spec);
-        let outcome = unless_interrupted(self.examiner.shutdown, episode).await?;
+        let outcome = unless_interrupted(self.evaluator.shutdown, episode).await?;
         Ok(if outcome.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
@@ -182,22 +182,19 @@ impl School<'_> {
         before: Option<Effort>,
     ) -> Result<(Model, Effort)> {
         let stage = self
-            .examiner
+            .evaluator
             .progress
             .stage(title, config.budget_tokens, "tokens");
         let mut failure = None;
-        let config = SftConfig {
-            seed: derive_seed(self.examiner.config.seed, title),
-            threads: self.examiner.config.threads(),
-            ..config.clone()
-        };
-        let placed = self.examiner.config.placed(start)?;
+        let run = self.evaluator.config;
+        let arguments = run.arguments(derive_seed(run.seed, title));
+        let placed = run.placement().place(start)?;
         let outcome = tokio::task::block_in_place(|| {
-            sft::train(&placed, episodes, &config, &mut |state| {
+            sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();
-                if failure.is_some() || self.examiner.shutdown.is_cancelled() {
+                if failure.is_some() || self.evaluator.shutdown.is_cancelled() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -226,9 +223,9 @@ impl School<'_> {
         let (Some(before), Some(folder)) = (before, self.folder) else {
             return Ok(());
         };
-        folder.append_step(&StepRecord {
+        folder.append_step(&LearnerStepRecord {
             step: before.steps + state.step,
-            stage: Stage::Sft,
+            stage: TrainingStage::Sft,
             policy_version: 0,
             metrics: [
                 ("loss", state.loss),
@@ -238,7 +235,8 @@ impl School<'_> {
             ]
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
-        })
+        })?;
+        Ok(())
     }
 }
 

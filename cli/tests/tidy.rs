@@ -13,16 +13,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("actor", &["policy", "proto"]),
     ("baselines", &["actor", "data"]),
     ("learner", &["policy", "proto"]),
+    ("report", &["actor"]),
+    (
+        "bench",
+        &[
+            "actor", "data", "env-node", "learner", "policy", "proto", "report",
+        ],
+    ),
     (
         "cli",
         &[
             "actor",
             "baselines",
+            "bench",
             "data",
             "env-node",
             "learner",
             "policy",
             "proto",
+            "report",
         ],
     ),
 ];
