@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use env_node::reward::RewardProfile;
+use env::RewardProfile;
 use policy::{DTypeChoice, DeviceChoice};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -37,6 +37,14 @@ const OF_THE_RUN: [(&str, &str); 9] = [
     ("actor.engine.dtype", "dtype"),
 ];
 
+/// Settings that have moved: their earlier path and their path. Every table that is read may use
+/// either.
+const MOVED: [(&str, &str); 3] = [
+    ("env.server", "env_node.server"),
+    ("env.openenv", "env_node.openenv"),
+    ("env.web", "env_node.web"),
+];
+
 /// Settings that run folders may still hold and that never had an effect on results.
 const RETIRED: [&str; 2] = ["evaluation.transcripts", "actors"];
 
@@ -57,7 +65,9 @@ pub struct RunConfig {
     /// Which policy.
     pub model: ModelConfig,
     /// The environment.
-    pub env: env_node::EnvConfig,
+    pub env: env::EnvSettings,
+    /// What serves the environment.
+    pub env_node: env_node::EnvNodeSettings,
     /// The supervised warm start.
     pub warm_start: WarmStartConfig,
     /// GRPO.
@@ -349,8 +359,20 @@ fn preset_table(preset: Preset) -> Table {
 fn read_table(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read the settings file {}", path.display()))?;
-    text.parse()
-        .with_context(|| format!("{} is not valid TOML", path.display()))
+    let mut table = text
+        .parse()
+        .with_context(|| format!("{} is not valid TOML", path.display()))?;
+    rename_moved(&mut table);
+    Ok(table)
+}
+
+/// Moves settings with an earlier path to where they are now.
+fn rename_moved(table: &mut Table) {
+    for (earlier, now) in MOVED {
+        if let Some(value) = remove(table, earlier) {
+            merge(table, nested(now, value));
+        }
+    }
 }
 
 /// `a.b=1` as a table; a value that is no TOML literal is taken as a string.
@@ -363,13 +385,20 @@ fn parse_assignment(assignment: &str) -> Result<Table> {
         .ok()
         .and_then(|mut table| table.remove("value"))
         .unwrap_or_else(|| Value::String(value.to_owned()));
-    let mut parts = key.trim().rsplit('.');
+    let mut table = nested(key.trim(), value);
+    rename_moved(&mut table);
+    Ok(table)
+}
+
+/// A table that holds nothing but `value` at `a.b`.
+fn nested(key: &str, value: Value) -> Table {
+    let mut parts = key.rsplit('.');
     let last = parts.next().unwrap_or_default();
     let mut table = Table::from_iter([(last.to_owned(), value)]);
     for part in parts {
         table = Table::from_iter([(part.to_owned(), Value::Table(table))]);
     }
-    Ok(table)
+    table
 }
 
 /// Lays `upper` over `lower`, table by table.
@@ -475,6 +504,26 @@ mod tests {
         }
         fs::write(&path, table.to_string()).unwrap();
         assert_eq!(RunConfig::read(&path).unwrap().to_toml().unwrap(), text);
+    }
+
+    #[test]
+    fn moved_settings_are_read_by_either_path() {
+        for set in [
+            "env.openenv.max_sessions=7",
+            "env_node.openenv.max_sessions=7",
+        ] {
+            let config = resolve(&[set]).unwrap();
+            assert_eq!(config.env_node.openenv.max_sessions, 7, "{set}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::write(
+            &path,
+            "[env.web]\nenabled = false\n[env]\nstep_budget = 9\n",
+        )
+        .unwrap();
+        let config = RunConfig::read(&path).unwrap();
+        assert!(!config.env_node.web.enabled && config.env.step_budget == 9);
     }
 
     #[test]
