@@ -1,6 +1,5 @@
 //! The actor's own settings: how much it does at once and how patient it is. What to sample comes from the learner.
 
-use policy::{DTypeChoice, DeviceChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::ActorError, retry::Retry};
@@ -53,14 +52,10 @@ impl ActorConfig {
     }
 }
 
-/// Settings of the sampling engine. None but device and dtype changes what is sampled, and those by rounding only.
+/// Settings of the sampling engine. None changes what is sampled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
-    /// Where the engine computes.
-    pub device: DeviceChoice,
-    /// In which dtype.
-    pub dtype: DTypeChoice,
     /// Conversations held in the KV cache, and rows of a batch.
     pub slots: usize,
     /// Tokens fed in one forward pass.
@@ -75,8 +70,6 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
-            device: DeviceChoice::default(),
-            dtype: DTypeChoice::default(),
             slots: 64,
             pass_tokens: 512,
             kv_cache_bytes: 0,

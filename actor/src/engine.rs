@@ -6,7 +6,7 @@
 use std::{sync::Arc, thread};
 
 use candle_core::{DType, Device};
-use policy::{Coordinates, Model, SamplingSettings, Weights};
+use policy::{Coordinates, Model, Placement, SamplingSettings, Weights};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     task::spawn_blocking,
@@ -66,8 +66,9 @@ impl Engine {
         policy_version: u64,
         context_tokens: usize,
         settings: &EngineSettings,
+        placement: Placement,
     ) -> Result<Self, ActorError> {
-        let sampler = Sampler::new(model, policy_version, context_tokens, settings)?;
+        let sampler = Sampler::new(model, policy_version, context_tokens, settings, placement)?;
         let places = Arc::new(Semaphore::new(sampler.slots()));
         let (device, dtype) = (sampler.device().clone(), sampler.dtype());
         tracing::info!(device = ?device.location(), ?dtype, slots = sampler.slots(), "an engine starts");

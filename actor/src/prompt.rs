@@ -2,7 +2,7 @@
 //!
 //! Invariant: pure text from the observation alone, cut to [`MAX_RESULT_CHARS`]. Leaves out templates and tokens.
 
-use policy::{Message, Role};
+use policy::{ChatRole, Message};
 use proto::v1::{Action, Observation};
 
 use crate::tool_call;
@@ -22,12 +22,12 @@ or as [] when there is nothing.";
 /// The messages before the first completion: system prompt, `shots` solved examples, the question with its tables.
 #[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
-    let mut messages = vec![Message::new(Role::System, SYSTEM_PROMPT)];
+    let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];
     for example in EXAMPLES.iter().take(shots) {
         messages.extend(example.messages());
     }
     messages.push(Message::new(
-        Role::User,
+        ChatRole::User,
         question(&observation.question, &observation.schema_info),
     ));
     messages
@@ -36,7 +36,7 @@ pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
 /// An observation as the tool's message.
 #[must_use]
 pub fn tool_message(observation: &Observation) -> Message {
-    Message::new(Role::Tool, tool_text(observation))
+    Message::new(ChatRole::Tool, tool_text(observation))
 }
 
 /// An observation's text as the model sees it: the result, or the error after `Error: `.
@@ -73,7 +73,7 @@ struct Example {
 impl Example {
     fn messages(&self) -> Vec<Message> {
         let mut messages = vec![Message::new(
-            Role::User,
+            ChatRole::User,
             question(self.question, self.schema),
         )];
         for (kind, argument, result) in self.steps {
@@ -82,7 +82,7 @@ impl Example {
                 argument: (*argument).to_owned(),
             };
             messages.push(Message::call(tool_call::of(&action)));
-            messages.push(Message::new(Role::Tool, *result));
+            messages.push(Message::new(ChatRole::Tool, *result));
         }
         messages
     }
@@ -200,11 +200,11 @@ mod tests {
         for (shots, messages) in [(0, 2), (1, 2 + 7), (3, 2 + 7 + 9 + 9)] {
             let opening = opening(&observation, shots);
             assert_eq!(opening.len(), messages);
-            assert_eq!(opening[0].role, Role::System);
+            assert_eq!(opening[0].role, ChatRole::System);
             let last = opening.last().unwrap();
             assert_eq!(
                 (last.role, last.content.as_str()),
-                (Role::User, "How many?\nAvailable tables:\n- t")
+                (ChatRole::User, "How many?\nAvailable tables:\n- t")
             );
         }
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use policy::{Chat, Coordinates, Message, PolicyError, Role};
+use policy::{Chat, ChatRole, Coordinates, Message, PolicyError};
 use proto::v1::{Action, Observation, StepResponse, Trajectory, Turn};
 
 use crate::{
@@ -92,7 +92,7 @@ impl Rollout {
     ) -> Result<(Self, Wish), PolicyError> {
         let opening = prompt::opening(observation, limits.shots);
         let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
-        let note = chat.tool_suffix_ids(&[Message::new(Role::Tool, prompt::ELIDED_RESULT)])?;
+        let note = chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {
             context: Context::new(prompt, note, limits.max_context_tokens),
             chat,

@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Coordinates, Decoder, DecoderConfig, KvCache, Model, PackedRows, PolicyError, Row, Sampled,
-    SamplingSettings, Use, Weights, sampling,
+    Coordinates, Decoder, DecoderConfig, DecoderMode, KvCache, Model, PackedRow, PackedRows,
+    Placement, PolicyError, Sampled, SamplingSettings, Weights, sampling,
 };
 use tokio::sync::mpsc;
 
@@ -74,10 +74,10 @@ impl Sampler {
         policy_version: u64,
         context_tokens: usize,
         settings: &EngineSettings,
+        placement: Placement,
     ) -> Result<Self, ActorError> {
         let config = model.config.clone();
-        let device = settings.device.open()?;
-        let dtype = settings.dtype.on(&device);
+        let (device, dtype) = placement.open()?;
         let slots = affordable_slots(
             KvCache::token_bytes(&config, &device, dtype),
             context_tokens,
@@ -85,7 +85,7 @@ impl Sampler {
             settings,
         );
         let weights = model.weights.to(&device, dtype)?;
-        let decoder = Decoder::new(&config, &weights, Use::Sample)?;
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Sample)?;
         Ok(Self {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
@@ -149,7 +149,7 @@ impl Sampler {
 
     /// Takes weights that are on the device and in the dtype.
     fn swap(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
-        let decoder = Decoder::new(&self.config, weights, Use::Sample)?;
+        let decoder = Decoder::new(&self.config, weights, DecoderMode::Sample)?;
         self.edition = Arc::new(Edition {
             number: self.edition.number + 1,
             policy_version,
@@ -309,7 +309,7 @@ impl Sampler {
         for chunk in chunks {
             let row = self.row(chunk.row);
             tokens.extend_from_slice(&row.tokens[row.fed_tokens..row.fed_tokens + chunk.tokens]);
-            rows.push(Row {
+            rows.push(PackedRow {
                 len: chunk.tokens,
                 past: row.fed_tokens,
                 slot: row.slot,

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use candle_core::{DType, Device};
 use futures::stream::{FuturesUnordered, StreamExt};
-use policy::{Coordinates, Message, Model, Role, SamplingSettings, Weights};
+use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
     EnvClient, LearnerClient,
     v1::{
@@ -43,6 +43,7 @@ pub async fn run(
     learner: LearnerClient,
     actor_id: &str,
     config: ActorConfig,
+    placement: Placement,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ActorError> {
     config.validate()?;
@@ -51,7 +52,7 @@ pub async fn run(
         .max_decoding_message_size(MESSAGE_BYTES)
         .max_encoding_message_size(MESSAGE_BYTES);
     tokio::select! {
-        over = work(env, learner, actor_id, &config) => over,
+        over = work(env, learner, actor_id, (&config, placement)) => over,
         () = shutdown => Ok(()),
     }
 }
@@ -60,14 +61,15 @@ async fn work(
     env: EnvClient,
     learner: LearnerClient,
     actor_id: &str,
-    config: &ActorConfig,
+    (config, placement): (&ActorConfig, Placement),
 ) -> Result<(), ActorError> {
     let terms = join(&learner, actor_id, config).await?;
     let mut snapshots = Snapshots::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
-    let (actor, published) = Actor::new(env, learner, actor_id, config, terms, &first)?;
+    let (actor, published) =
+        Actor::new(env, learner, actor_id, (config, placement), terms, &first)?;
     tokio::select! {
         over = actor.play_groups(config.concurrent_groups) => over,
         over = actor.follow(snapshots, published) => over,
@@ -108,7 +110,7 @@ impl Actor {
         env: EnvClient,
         learner: LearnerClient,
         actor_id: &str,
-        config: &ActorConfig,
+        (config, placement): (&ActorConfig, Placement),
         terms: JoinResponse,
         first: &Snapshot,
     ) -> Result<(Self, watch::Sender<u64>), ActorError> {
@@ -122,12 +124,13 @@ impl Actor {
         // A template that cannot carry tool results shows here, not in every episode.
         model
             .chat
-            .tool_suffix_ids(&[Message::new(Role::Tool, "1. 1")])?;
+            .tool_suffix_ids(&[Message::new(ChatRole::Tool, "1. 1")])?;
         let engine = Engine::spawn(
             &model,
             first.policy_version,
             limits.max_context_tokens,
             &config.engine,
+            placement,
         )?;
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);

@@ -9,7 +9,9 @@ use actor::{
     ActorConfig, Demonstrations, Demonstrator, Engine, Habits, ModelPolicy, OraclePolicy,
     RandomPolicy, ScriptedPolicy, Seat, Solution, Solutions, demonstrate, evaluate,
 };
-use policy::{Coordinates, Decoder, Model, PackedRows, SamplingSettings, Use, Weights};
+use policy::{
+    Coordinates, Decoder, DecoderMode, Model, PackedRows, Placement, SamplingSettings, Weights,
+};
 use proto::v1::Trajectory;
 use support::{
     FakeEnv, FakeLearner, STEP_BUDGET, engine_settings, limits, model, questions, table,
@@ -42,6 +44,7 @@ async fn run_actors(
                 learner,
                 &format!("actor-{index}"),
                 config,
+                Placement::default(),
                 std::future::pending(),
             )
             .await
@@ -107,7 +110,14 @@ async fn trajectories_do_not_depend_on_who_plays() {
 async fn an_actor_in_mid_group_hears_that_the_run_is_over() {
     let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);
     let (env, client) = (FakeEnv::hanging().client(), learner.client());
-    let playing = actor::run(env, client, "a", config(2, 1), std::future::pending());
+    let playing = actor::run(
+        env,
+        client,
+        "a",
+        config(2, 1),
+        Placement::default(),
+        std::future::pending(),
+    );
     let finishing = async {
         while learner.claimed() == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -121,7 +131,7 @@ async fn an_actor_in_mid_group_hears_that_the_run_is_over() {
 
 /// Masks, turns and segments agree; each log-probability is the learner's for its segment, bit for bit.
 fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
-    let decoder = Decoder::new(&model.config, weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, weights, DecoderMode::Train).unwrap();
     let mut masked: Vec<Vec<u8>> = trajectory
         .segments
         .iter()
@@ -161,7 +171,8 @@ fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
 #[tokio::test]
 async fn a_tight_context_begins_new_segments() {
     let base = model(3);
-    let engine = Engine::spawn(&base, 0, 80, &engine_settings(4, 64)).unwrap();
+    let engine =
+        Engine::spawn(&base, 0, 80, &engine_settings(4, 64), Placement::default()).unwrap();
     let policy = ModelPolicy::new(engine, SamplingSettings::default());
     let seat = |member| Seat {
         question_id: "q-max".to_owned(),
@@ -192,14 +203,29 @@ async fn a_shutdown_ends_an_actor_and_an_away_learner_is_an_error() {
     let base = model(1);
     let learner = FakeLearner::new(&base, &base.weights, GROUPS, GROUP_SIZE);
     let env = FakeEnv::default().client();
-    let over = actor::run(env.clone(), learner.client(), "a", config(1, 1), async {}).await;
+    let over = actor::run(
+        env.clone(),
+        learner.client(),
+        "a",
+        config(1, 1),
+        Placement::default(),
+        async {},
+    )
+    .await;
     over.unwrap();
     let mut impatient = config(1, 1);
     impatient.learner_retry.attempts = 0;
     let away = proto::LearnerClient::new(proto::Transport::dial("http://127.0.0.1:1").unwrap());
-    let error = actor::run(env, away, "a", impatient, std::future::pending())
-        .await
-        .unwrap_err();
+    let error = actor::run(
+        env,
+        away,
+        "a",
+        impatient,
+        Placement::default(),
+        std::future::pending(),
+    )
+    .await
+    .unwrap_err();
     assert!(
         error.to_string().starts_with("Learner.Join failed"),
         "{error}"

@@ -6,12 +6,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use actor::{Completion, CompletionRequest, Engine, EngineSettings};
+use actor::{Completion, CompletionRequest, Engine};
 use candle_core::{DType, Device};
 use futures::future::join_all;
 use policy::{
-    Coordinates, DTypeChoice, Decoder, DeviceChoice, Model, PackedRows, SamplingSettings, Use,
-    Weights,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, DeviceChoice, Model, PackedRows, Placement,
+    SamplingSettings, Weights,
 };
 use support::{engine_settings, model};
 
@@ -65,6 +65,7 @@ fn spawn(model: &Model, slots: usize, pass_tokens: usize) -> Engine {
         0,
         CONTEXT_TOKENS,
         &engine_settings(slots, pass_tokens),
+        Placement::default(),
     )
     .unwrap()
 }
@@ -76,7 +77,7 @@ fn training_logprobs(
     completion: usize,
     temperature: f32,
 ) -> Vec<f32> {
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Train).unwrap();
     let mut packed = PackedRows::default();
     packed.push(tokens);
     let hidden = decoder.forward(&packed, None).unwrap();
@@ -126,11 +127,12 @@ async fn recorded_logprobs_are_the_learners() {
 async fn in_bf16_recorded_logprobs_are_the_learners() {
     let (old, new) = (model(2), model(3));
     let requests = requests(&old);
-    let settings = EngineSettings {
+    let placement = Placement {
         dtype: DTypeChoice::Bf16,
-        ..engine_settings(4, 16)
+        ..Placement::default()
     };
-    let engine = Engine::spawn(&old, 0, CONTEXT_TOKENS, &settings).unwrap();
+    let engine =
+        Engine::spawn(&old, 0, CONTEXT_TOKENS, &engine_settings(4, 16), placement).unwrap();
     let (completions, swapped) = tokio::join!(
         complete_all(&engine, &requests),
         engine.swap(1, new.weights.clone())
@@ -246,11 +248,12 @@ async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
 
 #[test]
 fn a_device_that_is_not_there_is_refused_with_the_remedy() {
-    let settings = EngineSettings {
+    let placement = Placement {
         device: DeviceChoice::Cuda(4_000),
-        ..engine_settings(1, 64)
+        ..Placement::default()
     };
-    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings).unwrap_err();
+    let settings = engine_settings(1, 64);
+    let error = Engine::spawn(&model(6), 0, CONTEXT_TOKENS, &settings, placement).unwrap_err();
     assert!(error.to_string().starts_with("device: "), "{error}");
 }
 

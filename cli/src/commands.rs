@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    args::{Args, BenchCommand, Command, TrainArgs},
-    bench, data_command, doctor, eval_command, gpu_check, import_gguf, play_command,
+    args::{Args, Command, TrainArgs},
+    bench_command, data_command, doctor, eval_command, import_gguf, play_command,
     progress::Progress,
-    report, roles,
+    roles,
     shutdown::{self, Interrupted},
     stdout, train, trajectories,
 };
@@ -87,9 +87,8 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
         Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
-        Command::Bench(BenchCommand::Env(args)) => bench::env::bench_env(&args, progress).await?,
-        Command::Bench(BenchCommand::Policy(args)) => bench::policy::bench_policy(&args).await?,
-        Command::GpuCheck(args) => return gpu_check::gpu_check(&args).await,
+        Command::Bench(command) => bench_command::bench(&command, progress).await?,
+        Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
         Command::Doctor(args) => doctor::doctor(&args)?,
     }
     Ok(Outcome::Done)

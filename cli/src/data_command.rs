@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::DataCommand,
     config::{DataConfig, RunConfig},
-    evaluation::Examiner,
+    evaluation::Evaluator,
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -58,7 +58,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         databases: None,
     };
     let setup = Setup::open(&config, progress)?;
-    let examiner = Examiner {
+    let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
@@ -80,9 +80,14 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
         seed: 0,
         concurrency: config.evaluation.concurrency,
     };
-    let episodes = demonstrate(&demonstrator, &examiner.table(&chat), &wanted, |done, _| {
-        stage.set(done as u64);
-    })
+    let episodes = demonstrate(
+        &demonstrator,
+        &evaluator.table(&chat),
+        &wanted,
+        |done, _| {
+            stage.set(done as u64);
+        },
+    )
     .await;
     stage.finish("");
     let texts: Vec<String> = episodes

@@ -10,14 +10,14 @@ use std::{
 use actor::{EpisodeRecord, Policy};
 use anyhow::{Context as _, Result, ensure};
 use proto::v1::Question;
+use report::{DecodingMode, Evaluation, PolicyName};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{EvalArgs, PolicyName},
-    config::RunConfig,
-    evaluation::{Candidate, Examiner, shuffled},
+    args::{EvalArgs, PolicyChoice},
+    config::{RoleSettings as _, RunConfig},
+    evaluation::{EvaluatedPolicy, Evaluator, shuffled},
     progress::Progress,
-    run::{self, Mode},
     setup::{self, Setup},
     stdout,
 };
@@ -29,7 +29,7 @@ use crate::{
 pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
-        args.policy != PolicyName::Model || config.model.dir.is_some(),
+        args.policy != PolicyChoice::Model || config.model.dir.is_some(),
         "--policy model needs --model DIR: a run's runs/NAME/model or any Hugging Face folder; without a model there are \
          --policy random and --policy oracle"
     );
@@ -37,45 +37,42 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
     }
-    let examiner = Examiner {
+    let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
         shutdown: &CancellationToken::new(),
     };
     let questions = questions(args, &setup)?;
-    let model = setup::base_model(&config)?;
+    let model = setup::base_model(&config.model, config.seed)?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
-        Mode::Greedy
+        DecodingMode::Greedy
     } else {
-        Mode::Sampled
+        DecodingMode::Sampled
     };
-    let (name, policy): (run::PolicyName, Box<dyn Policy>) = match args.policy {
-        PolicyName::Random => (
-            run::PolicyName::Random,
-            examiner.scripted(run::PolicyName::Random, &chat),
+    let (name, policy): (PolicyName, Box<dyn Policy>) = match args.policy {
+        PolicyChoice::Random => (
+            PolicyName::Random,
+            evaluator.scripted(PolicyName::Random, &chat),
         ),
-        PolicyName::Oracle => (
-            run::PolicyName::Oracle,
-            examiner.scripted(run::PolicyName::Oracle, &chat),
+        PolicyChoice::Oracle => (
+            PolicyName::Oracle,
+            evaluator.scripted(PolicyName::Oracle, &chat),
         ),
-        PolicyName::Model => {
-            let engine = examiner.engine(&model, 0)?;
-            (
-                run::PolicyName::Model,
-                Box::new(examiner.model(&engine, mode)),
-            )
+        PolicyChoice::Model => {
+            let engine = evaluator.engine(&model, 0)?;
+            (PolicyName::Model, Box::new(evaluator.model(&engine, mode)))
         }
     };
-    let candidate = Candidate {
+    let evaluated = EvaluatedPolicy {
         policy: name,
         policy_version: 0,
         step: 0,
         mode,
     };
-    let (evaluation, episodes) = examiner
-        .examine(candidate, &*policy, &chat, &args.split, &questions)
+    let (evaluation, episodes) = evaluator
+        .examine(evaluated, &*policy, &chat, &args.split, &questions)
         .await?;
     // The files come first: a reader of standard output that leaves ends the program.
     if let Some(path) = &args.json {
@@ -83,7 +80,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &args.transcripts {
-        write_transcripts(path, &examiner, name, &episodes)?;
+        write_transcripts(path, &evaluator, name, &episodes)?;
     }
     stdout::print(in_words(&evaluation))?;
     if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
@@ -155,7 +152,7 @@ fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
 }
 
 /// The evaluation as lines for a person.
-fn in_words(evaluation: &run::Evaluation) -> String {
+fn in_words(evaluation: &Evaluation) -> String {
     let percent = |rate: f64| 100.0 * rate;
     let mut text = format!(
         "{} of {} correct: {:.1} % (95 % interval {:.1} to {:.1})\n",
@@ -191,13 +188,13 @@ fn in_words(evaluation: &run::Evaluation) -> String {
 
 fn write_transcripts(
     path: &Path,
-    examiner: &Examiner<'_>,
-    name: run::PolicyName,
+    evaluator: &Evaluator<'_>,
+    name: PolicyName,
     episodes: &[EpisodeRecord],
 ) -> Result<()> {
     let context = || format!("cannot write {}", path.display());
     let mut file = File::create(path).with_context(context)?;
-    for transcript in examiner.transcripts(name, episodes) {
+    for transcript in evaluator.transcripts(name, episodes) {
         writeln!(file, "{}", serde_json::to_string(&transcript)?).with_context(context)?;
     }
     Ok(())

@@ -13,27 +13,23 @@ use anyhow::Result;
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::v1;
+use report::{
+    DecodingMode, Evaluation, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally,
+    Transcript,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    config::RunConfig,
-    progress::Progress,
-    run::{
-        Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally, Transcript,
-    },
-    setup::Setup,
-    shutdown::unless_interrupted,
-};
+use crate::{config::RunConfig, progress::Progress, setup::Setup, shutdown::unless_interrupted};
 
 /// The held-out questions of a run.
-pub struct HeldOut {
+pub struct EvaluationQuestions {
     /// Split name and questions of each block of the comparison table; `eval` first.
     pub table: Vec<(String, Vec<v1::Question>)>,
     /// Questions of the learning curve.
     pub curve: Vec<v1::Question>,
 }
 
-impl HeldOut {
+impl EvaluationQuestions {
     /// Chooses the questions.
     #[must_use]
     pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
@@ -83,7 +79,7 @@ fn wire(question: &Question) -> v1::Question {
 }
 
 /// Plays evaluations and turns them into records.
-pub struct Examiner<'a> {
+pub struct Evaluator<'a> {
     /// Settings of the run.
     pub config: &'a RunConfig,
     /// Questions and environment.
@@ -96,7 +92,7 @@ pub struct Examiner<'a> {
 
 /// Who sits the examination, and when.
 #[derive(Clone, Copy)]
-pub struct Candidate {
+pub struct EvaluatedPolicy {
     /// Whose play.
     pub policy: PolicyName,
     /// Version that plays.
@@ -104,10 +100,10 @@ pub struct Candidate {
     /// Learner steps done.
     pub step: u64,
     /// How tokens are chosen.
-    pub mode: Mode,
+    pub mode: DecodingMode,
 }
 
-impl Candidate {
+impl EvaluatedPolicy {
     /// Whether the run came as far before.
     ///
     /// # Errors
@@ -131,7 +127,7 @@ impl Candidate {
     }
 }
 
-impl Examiner<'_> {
+impl Evaluator<'_> {
     /// A random or oracle policy.
     #[must_use]
     pub fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
@@ -151,7 +147,7 @@ impl Examiner<'_> {
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
-            ..self.config.actor_of_run().engine
+            ..self.config.actor.engine.clone()
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
         Ok(Engine::spawn(
@@ -159,15 +155,16 @@ impl Examiner<'_> {
             policy_version,
             context_tokens,
             &settings,
+            self.config.placement(),
         )?)
     }
 
     /// A policy on an engine.
     #[must_use]
-    pub fn model(&self, engine: &Engine, mode: Mode) -> ModelPolicy {
+    pub fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
         let sampling = match mode {
-            Mode::Greedy => SamplingSettings::greedy(),
-            Mode::Sampled => self.config.learner.rollout.sampling,
+            DecodingMode::Greedy => SamplingSettings::greedy(),
+            DecodingMode::Sampled => self.config.learner.rollout.sampling,
         };
         ModelPolicy::new(engine.clone(), sampling)
     }
@@ -178,13 +175,13 @@ impl Examiner<'_> {
     /// [`Interrupted`](crate::shutdown::Interrupted) where a signal comes first.
     pub async fn examine(
         &self,
-        candidate: Candidate,
+        evaluated: EvaluatedPolicy,
         policy: &dyn Policy,
         chat: &Arc<Chat>,
         split: &str,
         questions: &[v1::Question],
     ) -> Result<(Evaluation, Vec<EpisodeRecord>)> {
-        let title = candidate.sits(split);
+        let title = evaluated.sits(split);
         let stage = self
             .progress
             .stage(&title, questions.len() as u64, "episodes");
@@ -210,7 +207,7 @@ impl Examiner<'_> {
             result += &format!(", {} broke off and count as wrong", outcome.failed);
         }
         stage.finish(&result);
-        Ok((record(candidate, split, &outcome), outcome.episodes))
+        Ok((record(evaluated, split, &outcome), outcome.episodes))
     }
 
     /// The terms of every episode here.
@@ -251,7 +248,7 @@ impl Examiner<'_> {
     }
 }
 
-fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Evaluation {
+fn record(evaluated: EvaluatedPolicy, split: &str, outcome: &actor::Evaluation) -> Evaluation {
     let tallies = |scores: &BTreeMap<String, actor::Score>| {
         let tally = |score: &actor::Score| Tally {
             questions: score.questions as u64,
@@ -263,11 +260,11 @@ fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Eva
             .collect()
     };
     Evaluation {
-        policy: candidate.policy,
-        policy_version: candidate.policy_version,
-        step: candidate.step,
+        policy: evaluated.policy,
+        policy_version: evaluated.policy_version,
+        step: evaluated.step,
         split: split.to_owned(),
-        mode: candidate.mode,
+        mode: evaluated.mode,
         questions: outcome.score.questions as u64,
         correct: outcome.score.correct as u64,
         success_rate: outcome.score.success_rate,

@@ -9,8 +9,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
-use learner::{Event, Learner, ranks::Member};
+use learner::{Event, Learner, RunArguments, ranks::Member};
+use policy::Placement;
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
+use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -18,10 +20,10 @@ use crate::{
     admin::{self, Ready},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     commands::Outcome,
-    config::RunConfig,
+    config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
-    run::{Asked, RunFolder, RunInfo, RunStatus, Stage, StepRecord},
+    run_info::{DatasetSummary, run_info},
     setup,
     shutdown::unless_interrupted,
     threads,
@@ -42,7 +44,7 @@ pub async fn env_node(
     let variables = Variables::of_process();
     let mut settings = args.config.clone();
     settings.set.splice(0..0, variables.settings()?);
-    let mut config = RunConfig::resolve(&settings)?;
+    let mut config: EnvNodeRole = config::resolve(&settings)?;
     let mode = &mut config.env_node.openenv.mode;
     *mode = args.mode.unwrap_or(*mode);
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
@@ -65,7 +67,7 @@ pub async fn env_node(
 }
 
 /// Raises the soft limit of open files, which is meant for programs that need few, as far as it goes, and fits the node in.
-fn fit_open_files(config: &mut RunConfig, databases: usize, progress: &Progress) {
+fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progress) {
     let told = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
         Ok(limit) => {
             let server = &mut config.env_node.server;
@@ -89,7 +91,11 @@ pub async fn actor(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let ActorRole {
+        device,
+        dtype,
+        actor: settings,
+    } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
     let ready = serve_admin(args.admin).await?;
@@ -103,7 +109,8 @@ pub async fn actor(
         env,
         learner,
         &id,
-        config.actor_of_run(),
+        settings,
+        Placement { device, dtype },
         stop(shutdown, ready),
     )
     .await?;
@@ -116,7 +123,7 @@ pub async fn actor(
 /// The address is no address, the learner refuses this rank or stays away, the rank cannot compute, or a signal came
 /// ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
     let ready = serve_admin(args.admin).await?;
     ready.set(true);
@@ -168,7 +175,7 @@ pub async fn learner(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<Outcome> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
@@ -178,18 +185,26 @@ pub async fn learner(
     if config.model.dir.is_none() {
         progress.say("without --model: starts from the embedded policy with random weights");
     }
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let folder = RunFolder::create(&args.run_dir)?;
     let name = folder.path().file_name().unwrap_or_default();
-    let mut info = RunInfo::begun(
+    let mut info = run_info(
         &name.to_string_lossy(),
-        &config,
+        (config.seed, &config.model),
         &base,
         asked(&args.env, &questions),
     );
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&base)?,
+        config.learner.clone(),
+        RunArguments {
+            seed: config.seed,
+            threads: threads::or_cores(config.threads),
+        },
+        Placement {
+            device: config.device,
+            dtype: config.dtype,
+        }
+        .place(&base)?,
         questions
             .into_iter()
             .map(|question| question.question_id)
@@ -198,7 +213,7 @@ pub async fn learner(
         true,
     )?;
     // Only now is it known that the folder's run has these settings.
-    folder.write_config(&config.to_toml()?)?;
+    folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     let ranks = config.learner.ranks.count;
@@ -231,12 +246,12 @@ pub async fn learner(
 }
 
 /// The questions of an env-node, as the run's folder describes them.
-fn asked(env: &str, questions: &[Question]) -> Asked {
+fn asked(env: &str, questions: &[Question]) -> DatasetSummary {
     let databases: BTreeSet<&str> = questions
         .iter()
         .map(|question| question.database_name.as_str())
         .collect();
-    Asked {
+    DatasetSummary {
         dataset: format!("the questions of {env}"),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
@@ -298,9 +313,9 @@ impl Grpo<'_> {
                 continue;
             };
             stage.set(step);
-            let written = self.folder.append_step(&StepRecord {
+            let written = self.folder.append_step(&LearnerStepRecord {
                 step,
-                stage: Stage::Grpo,
+                stage: TrainingStage::Grpo,
                 policy_version: step,
                 metrics,
             });

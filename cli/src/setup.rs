@@ -14,7 +14,7 @@ use tonic::Code;
 
 use crate::{
     args::EnvCredentials,
-    config::{DataConfig, OWN_DATA_DIR, RunConfig},
+    config::{DataConfig, ModelConfig, OWN_DATA_DIR, RunConfig},
     progress::Progress,
 };
 
@@ -152,10 +152,10 @@ pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
 ///
 /// # Errors
 /// The folder is no model folder.
-pub fn base_model(config: &RunConfig) -> Result<Model> {
-    let model = match &config.model.dir {
+pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
+    let model = match &config.dir {
         Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
-        None => policy::tiny::model(derive_seed(config.seed, "weights"))?,
+        None => policy::tiny::model(derive_seed(seed, "weights"))?,
     };
     Ok(model)
 }
@@ -184,7 +184,7 @@ fn report_left_out(dataset: &Dataset, progress: &Progress) {
     progress.say(&format!(
         "{} questions left out, the first {}: {}",
         dataset.left_out.len(),
-        first.place,
+        first.record,
         first.reason
     ));
 }

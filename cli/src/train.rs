@@ -7,16 +7,15 @@ mod table;
 
 use anyhow::{Context as _, Result, ensure};
 use policy::Model;
+use report::{PolicyName, RunFolder, RunStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SftArgs, TrainArgs},
     commands::Outcome,
     config::RunConfig,
-    evaluation::Examiner,
+    evaluation::Evaluator,
     progress::Progress,
-    report,
-    run::{PolicyName, RunFolder, RunStatus},
     setup::{self, Setup},
     shutdown::Interrupted,
     stdout,
@@ -47,16 +46,16 @@ pub async fn train(
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let mut run = plan.open(progress)?;
     run.describe(&setup, &base)?;
-    let examiner = Examiner {
+    let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
         shutdown: &shutdown,
     };
-    let ended = stages(&mut run, &examiner, &base).await;
+    let ended = stages(&mut run, &evaluator, &base).await;
     let status = match &ended {
         Ok(()) => RunStatus::Finished,
         Err(_) => RunStatus::Interrupted,
@@ -77,12 +76,12 @@ pub async fn train(
 }
 
 /// The stages, until the last one or a signal ([`Interrupted`]).
-async fn stages(run: &mut Run, examiner: &Examiner<'_>, base: &Model) -> Result<()> {
+async fn stages(run: &mut Run, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
     let folder = run.folder.clone();
-    run.timed("baselines", table::baselines(&folder, examiner, base))
+    run.timed("baselines", table::baselines(&folder, evaluator, base))
         .await?;
     let WarmStart { warm, oracle_only } = run
-        .timed("warm start", warm_models(&folder, examiner, base))
+        .timed("warm start", warm_models(&folder, evaluator, base))
         .await?;
     let models = [
         (PolicyName::OracleImitation, oracle_only.as_ref()),
@@ -92,17 +91,17 @@ async fn stages(run: &mut Run, examiner: &Examiner<'_>, base: &Model) -> Result<
         if let Some(model) = model {
             run.timed(
                 "evaluations",
-                table::model(&folder, examiner, name, model, 0),
+                table::model(&folder, evaluator, name, model, 0),
             )
             .await?;
         }
     }
     let (trained, step) = run
-        .timed("GRPO", grpo::grpo(&folder, examiner, warm))
+        .timed("GRPO", grpo::grpo(&folder, evaluator, warm))
         .await?;
     run.timed(
         "evaluations",
-        table::model(&folder, examiner, PolicyName::Grpo, &trained, step),
+        table::model(&folder, evaluator, PolicyName::Grpo, &trained, step),
     )
     .await?;
     trained.save(&folder.path().join("model"))?;
@@ -112,10 +111,10 @@ async fn stages(run: &mut Run, examiner: &Examiner<'_>, base: &Model) -> Result<
 /// The warm start's models: those in the run's folder, or new ones.
 async fn warm_models(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<WarmStart> {
-    if !examiner.config.warm_start.enabled {
+    if !evaluator.config.warm_start.enabled {
         return Ok(WarmStart {
             warm: base.clone(),
             oracle_only: None,
@@ -124,7 +123,7 @@ async fn warm_models(
     if let Some(found) = WarmStart::open(folder.path())? {
         return Ok(found);
     }
-    let made = warm_start(examiner, base, Some(folder)).await?;
+    let made = warm_start(evaluator, base, Some(folder)).await?;
     made.save(folder.path())?;
     Ok(made)
 }
@@ -139,14 +138,14 @@ pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToke
     // Before the training, so that none is lost.
     Model::check_target(&args.out).context("--out")?;
     let setup = Setup::open(&config, progress)?;
-    let examiner = Examiner {
+    let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config)?;
-    let made = warm_start(&examiner, &base, None).await?;
+    let base = setup::base_model(&config.model, config.seed)?;
+    let made = warm_start(&evaluator, &base, None).await?;
     made.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));
     Ok(())

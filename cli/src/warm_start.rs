@@ -12,10 +12,10 @@ use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
 use proto::v1::Segment;
+use report::{LearnerStepRecord, RunFolder, TrainingStage};
 
 use crate::{
-    evaluation::{Examiner, shuffled},
-    run::{RunFolder, Stage, StepRecord},
+    evaluation::{Evaluator, shuffled},
     shutdown::{Interrupted, unless_interrupted},
 };
 
@@ -32,12 +32,12 @@ pub struct WarmStart {
 /// # Errors
 /// There is nothing to imitate, training diverged, or a signal broke it off ([`Interrupted`]).
 pub async fn warm_start(
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     base: &Model,
     folder: Option<&RunFolder>,
 ) -> Result<WarmStart> {
-    let config = &examiner.config.warm_start;
-    let school = School { examiner, folder };
+    let config = &evaluator.config.warm_start;
+    let school = School { evaluator, folder };
     let careful = Habits {
         error_share: config.recovery_share,
         ..Habits::default()
@@ -50,7 +50,7 @@ pub async fn warm_start(
         &config.oracle,
         Some(Effort::default()),
     )?;
-    if config.habits.budget_tokens == 0 {
+    if config.demonstrators.budget_tokens == 0 {
         return Ok(WarmStart {
             warm: first,
             oracle_only: None,
@@ -66,7 +66,7 @@ pub async fn warm_start(
         "imitating mixed habits",
         &first,
         &habits,
-        &config.habits,
+        &config.demonstrators,
         Some(effort),
     )?;
     let mut oracle_only = None;
@@ -75,7 +75,7 @@ pub async fn warm_start(
             "oracle alone, to compare",
             &first,
             &oracle,
-            &config.habits,
+            &config.demonstrators,
             None,
         )?;
         oracle_only = Some(model);
@@ -92,7 +92,7 @@ struct Effort {
 
 /// What the stages of a warm start share.
 struct School<'a> {
-    examiner: &'a Examiner<'a>,
+    evaluator: &'a Evaluator<'a>,
     folder: Option<&'a RunFolder>,
 }
 
@@ -104,8 +104,8 @@ impl School<'_> {
         model: &Model,
         habits: Habits,
     ) -> Result<Vec<Segment>> {
-        let setup = self.examiner.setup;
-        let config = &self.examiner.config.warm_start;
+        let setup = self.evaluator.setup;
+        let config = &self.evaluator.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
         let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
@@ -122,17 +122,17 @@ impl School<'_> {
         );
         let title = format!("demonstrations, {name}");
         let stage = self
-            .examiner
+            .evaluator
             .progress
             .stage(&title, question_ids.len() as u64, "episodes");
         let wanted = Demonstrations {
             question_ids: &question_ids,
-            seed: derive_seed(self.examiner.config.seed, name),
-            concurrency: self.examiner.config.evaluation.concurrency,
+            seed: derive_seed(self.evaluator.config.seed, name),
+            concurrency: self.evaluator.config.evaluation.concurrency,
         };
-        let table = self.examiner.table(&chat);
+        let table = self.evaluator.table(&chat);
         let play = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64));
-        let episodes = unless_interrupted(self.examiner.shutdown, play).await?;
+        let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
         if episodes.is_empty() {
             return Err(self.why_unusable(&policy, &table, &question_ids[0]).await?);
         }
@@ -154,7 +154,7 @@ impl School<'_> {
             question_id: question_id.to_owned(),
             coordinates: Coordinates::default(),
         };
-        let played = unless_interrupted(self.examiner.shutdown, table.play(policy, &seat)).await?;
+        let played = unless_interrupted(self.evaluator.shutdown, table.play(policy, &seat)).await?;
         Ok(if played.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
@@ -178,22 +178,19 @@ impl School<'_> {
         before: Option<Effort>,
     ) -> Result<(Model, Effort)> {
         let stage = self
-            .examiner
+            .evaluator
             .progress
             .stage(title, config.budget_tokens, "tokens");
         let mut failure = None;
-        let config = SftConfig {
-            seed: derive_seed(self.examiner.config.seed, title),
-            threads: self.examiner.config.threads(),
-            ..config.clone()
-        };
-        let placed = self.examiner.config.placed(start)?;
+        let run = self.evaluator.config;
+        let arguments = run.arguments(derive_seed(run.seed, title));
+        let placed = run.placement().place(start)?;
         let outcome = tokio::task::block_in_place(|| {
-            sft::train(&placed, episodes, &config, &mut |state| {
+            sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();
-                if failure.is_some() || self.examiner.shutdown.is_cancelled() {
+                if failure.is_some() || self.evaluator.shutdown.is_cancelled() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -222,9 +219,9 @@ impl School<'_> {
         let (Some(before), Some(folder)) = (before, self.folder) else {
             return Ok(());
         };
-        folder.append_step(&StepRecord {
+        folder.append_step(&LearnerStepRecord {
             step: before.steps + state.step,
-            stage: Stage::Sft,
+            stage: TrainingStage::Sft,
             policy_version: 0,
             metrics: [
                 ("loss", state.loss),
@@ -234,7 +231,8 @@ impl School<'_> {
             ]
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
-        })
+        })?;
+        Ok(())
     }
 }
 

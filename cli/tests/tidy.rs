@@ -13,10 +13,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("env-node", &["data", "env", "proto"]),
     ("actor", &["policy", "proto"]),
     ("learner", &["policy", "proto"]),
+    ("report", &["actor"]),
+    (
+        "bench",
+        &[
+            "actor", "data", "env", "env-node", "learner", "policy", "proto", "report",
+        ],
+    ),
     (
         "cli",
         &[
-            "actor", "data", "env", "env-node", "learner", "policy", "proto",
+            "actor", "bench", "data", "env", "env-node", "learner", "policy", "proto", "report",
         ],
     ),
 ];

@@ -10,7 +10,7 @@ use learner::{
     group::{Group, GroupRules},
     trainer::{StepGroups, Trainer},
 };
-use policy::{Chat, Coordinates, Decoder, Model, PackedRows, ToolCall, Use, tiny};
+use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, tiny};
 use proto::v1::{Observation, StepResponse, SubmitRequest, Trajectory};
 
 const LIMITS: RolloutLimits = RolloutLimits {
@@ -109,7 +109,7 @@ fn reply(done: bool, correct: bool) -> StepResponse {
 #[test]
 fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
     let model = tiny::model(5).unwrap();
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Sample).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Sample).unwrap();
     let config = LearnerConfig {
         group_size: 2,
         micro_batch_tokens: 1024,
@@ -150,7 +150,7 @@ fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
         kept: vec![group],
         left_out: Vec::new(),
     };
-    let mut trainer = Trainer::new(&config, &model).unwrap();
+    let mut trainer = Trainer::new(&config, 1, &model).unwrap();
     let metrics = trainer.step(&groups, 0).unwrap();
     assert_eq!(metrics["sampling/sampling_logp_difference/max"], 0.0);
     assert!(metrics["grad_norm"] > 0.0);

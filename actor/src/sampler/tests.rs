@@ -9,7 +9,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use policy::{DTypeChoice, ops::with_compositions, random::derive_seed};
+use policy::{DTypeChoice, Placement, ops::with_tensor_ops, random::derive_seed};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
@@ -46,7 +46,7 @@ fn sampler(slots: usize, pass_tokens: usize, prefix_sharing: bool) -> Sampler {
         prefix_sharing,
         ..EngineSettings::default()
     };
-    Sampler::new(&MODEL, 0, 256, &settings).unwrap()
+    Sampler::new(&MODEL, 0, 256, &settings, Placement::default()).unwrap()
 }
 
 /// The first `length` tokens of a text of its own for each `text`.
@@ -198,14 +198,17 @@ fn new_weights_feed_a_prompt_anew() {
 #[test]
 fn composed_engines_record_what_a_whole_forward_pass_computes() {
     for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
-        with_compositions(|| {
+        with_tensor_ops(|| {
             let settings = EngineSettings {
-                dtype,
                 slots: 5,
                 pass_tokens: 40,
                 ..EngineSettings::default()
             };
-            let mut sampler = Sampler::new(&MODEL, 0, 256, &settings).unwrap();
+            let placement = Placement {
+                dtype,
+                ..Placement::default()
+            };
+            let mut sampler = Sampler::new(&MODEL, 0, 256, &settings, placement).unwrap();
             let dtype = sampler.dtype();
             let at_home = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
             let contexts: Vec<Vec<u32>> = (0..9)
@@ -239,7 +242,7 @@ fn composed_engines_record_what_a_whole_forward_pass_computes() {
 
 /// Log-probabilities of the completion as training computes them.
 fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<f32> {
-    let decoder = Decoder::new(&MODEL.config, weights, Use::Train).unwrap();
+    let decoder = Decoder::new(&MODEL.config, weights, DecoderMode::Train).unwrap();
     let mut packed = PackedRows::default();
     packed.push(&[context, completion].concat());
     let hidden = decoder.forward(&packed, None).unwrap();
@@ -264,7 +267,7 @@ fn composed_engines_sample_what_the_kernels_do() {
             .map(|completion| completion.tokens)
             .collect::<Vec<_>>()
     };
-    assert_eq!(with_compositions(complete), complete());
+    assert_eq!(with_tensor_ops(complete), complete());
 }
 
 /// What happens to the engine between two passes.

@@ -11,12 +11,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use policy::Model;
+use report::{RunFolder, RunInfo, RunStatus, StageTime};
 
 use crate::{
     args::{ConfigArgs, TrainArgs},
     config::RunConfig,
     progress::Progress,
-    run::{Asked, RunFolder, RunInfo, RunStatus, StageTime},
+    run_info::{DatasetSummary, run_info},
     setup::Setup,
 };
 
@@ -127,13 +128,18 @@ impl Run {
         for question in &setup.dataset.questions {
             *questions.entry(question.split.clone()).or_insert(0) += 1;
         }
-        let asked = Asked {
+        let summary = DatasetSummary {
             dataset: setup.dataset.name.clone(),
             databases: setup.dataset.databases.len() as u64,
             questions,
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
         };
-        let mut info = RunInfo::begun(&self.name, &self.config, base, asked);
+        let mut info = run_info(
+            &self.name,
+            (self.config.seed, &self.config.model),
+            base,
+            summary,
+        );
         if let Some(begun) = self.info.take() {
             // A resumed run is still the one that this command began.
             info.command = begun.command;

@@ -6,32 +6,36 @@ use actor::Policy;
 use anyhow::Result;
 use policy::{Chat, Model};
 
-use crate::{
-    evaluation::{Candidate, Examiner, HeldOut},
-    run::{Mode, PolicyName, RunFolder},
-};
+use report::{DecodingMode, PolicyName, RunFolder};
+
+use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
 /// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for a
 /// quarter of the main block.
 pub(super) async fn baselines(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
     for name in [PolicyName::Random, PolicyName::Oracle] {
-        let policy = examiner.scripted(name, &chat);
-        Sitting::new(folder, examiner, &chat, candidate(name, 0, Mode::Greedy))
-            .sit(&*policy)
-            .await?;
+        let policy = evaluator.scripted(name, &chat);
+        Sitting::new(
+            folder,
+            evaluator,
+            &chat,
+            evaluated(name, 0, DecodingMode::Greedy),
+        )
+        .sit(&*policy)
+        .await?;
     }
-    let engine = examiner.engine(base, 0)?;
-    let policy = examiner.model(&engine, Mode::Greedy);
+    let engine = evaluator.engine(base, 0)?;
+    let policy = evaluator.model(&engine, DecodingMode::Greedy);
     Sitting::new(
         folder,
-        examiner,
+        evaluator,
         &chat,
-        candidate(PolicyName::Base, 0, Mode::Greedy),
+        evaluated(PolicyName::Base, 0, DecodingMode::Greedy),
     )
     .sit(&policy)
     .await
@@ -40,24 +44,24 @@ pub(super) async fn baselines(
 /// A model, greedy on all blocks and sampled on `eval`.
 pub(super) async fn model(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     name: PolicyName,
     model: &Model,
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
-    let engine = examiner.engine(model, step)?;
-    for mode in [Mode::Greedy, Mode::Sampled] {
-        let policy = examiner.model(&engine, mode);
-        Sitting::new(folder, examiner, &chat, candidate(name, step, mode))
+    let engine = evaluator.engine(model, step)?;
+    for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
+        let policy = evaluator.model(&engine, mode);
+        Sitting::new(folder, evaluator, &chat, evaluated(name, step, mode))
             .sit(&policy)
             .await?;
     }
     Ok(())
 }
 
-fn candidate(policy: PolicyName, step: u64, mode: Mode) -> Candidate {
-    Candidate {
+fn evaluated(policy: PolicyName, step: u64, mode: DecodingMode) -> EvaluatedPolicy {
+    EvaluatedPolicy {
         policy,
         policy_version: step,
         step,
@@ -65,47 +69,48 @@ fn candidate(policy: PolicyName, step: u64, mode: Mode) -> Candidate {
     }
 }
 
-/// One candidate before the questions of the table.
+/// One evaluated before the questions of the table.
 struct Sitting<'a> {
     folder: &'a RunFolder,
-    examiner: &'a Examiner<'a>,
+    evaluator: &'a Evaluator<'a>,
     chat: &'a Arc<Chat>,
-    candidate: Candidate,
+    evaluated: EvaluatedPolicy,
 }
 
 impl<'a> Sitting<'a> {
     fn new(
         folder: &'a RunFolder,
-        examiner: &'a Examiner<'a>,
+        evaluator: &'a Evaluator<'a>,
         chat: &'a Arc<Chat>,
-        candidate: Candidate,
+        evaluated: EvaluatedPolicy,
     ) -> Self {
         Self {
             folder,
-            examiner,
+            evaluator,
             chat,
-            candidate,
+            evaluated,
         }
     }
 
     async fn sit(&self, policy: &dyn Policy) -> Result<()> {
-        for (split, mut questions) in HeldOut::draw(self.examiner.config, self.examiner.setup).table
+        for (split, mut questions) in
+            EvaluationQuestions::draw(self.evaluator.config, self.evaluator.setup).table
         {
             let is_main = split == "eval";
-            let is_base = self.candidate.policy == PolicyName::Base;
-            let main_only = self.candidate.mode == Mode::Sampled || is_base;
-            if (main_only && !is_main) || self.candidate.is_recorded(self.folder, &split)? {
+            let is_base = self.evaluated.policy == PolicyName::Base;
+            let main_only = self.evaluated.mode == DecodingMode::Sampled || is_base;
+            if (main_only && !is_main) || self.evaluated.is_recorded(self.folder, &split)? {
                 continue;
             }
             if is_base {
                 questions.truncate(questions.len().div_ceil(4));
             }
             let (evaluation, episodes) = self
-                .examiner
-                .examine(self.candidate, policy, self.chat, &split, &questions)
+                .evaluator
+                .examine(self.evaluated, policy, self.chat, &split, &questions)
                 .await?;
-            if is_main && self.candidate.mode == Mode::Greedy {
-                for transcript in self.examiner.transcripts(self.candidate.policy, &episodes) {
+            if is_main && self.evaluated.mode == DecodingMode::Greedy {
+                for transcript in self.evaluator.transcripts(self.evaluated.policy, &episodes) {
                     self.folder.append_transcript(&transcript)?;
                 }
             }
