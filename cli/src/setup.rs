@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use baselines::Solutions;
 use candle_core::{DType, Device};
 use data::Dataset;
+use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, random::derive_seed};
 use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
@@ -38,7 +39,9 @@ impl Setup {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
         let solutions = Arc::new(dataset.questions.iter().collect());
-        let node = EnvNode::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let environment =
+            Environment::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
         Ok(Self {
             dataset: Arc::new(dataset),
             node,

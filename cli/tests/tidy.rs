@@ -9,7 +9,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("data", &[]),
     ("policy", &[]),
-    ("env-node", &["data", "proto"]),
+    ("env", &["data"]),
+    ("env-node", &["data", "env", "proto"]),
     ("actor", &["policy", "proto"]),
     ("baselines", &["actor", "data"]),
     ("learner", &["policy", "proto"]),
@@ -17,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "bench",
         &[
-            "actor", "data", "env-node", "learner", "policy", "proto", "report",
+            "actor", "data", "env", "env-node", "learner", "policy", "proto", "report",
         ],
     ),
     (
@@ -27,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baselines",
             "bench",
             "data",
+            "env",
             "env-node",
             "learner",
             "policy",
@@ -38,9 +40,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Files that must not touch clocks, threads, sockets or the async runtime.
 const PURE: &[&str] = &[
-    "env-node/src/episode.rs",
-    "env-node/src/reward.rs",
-    "env-node/src/verifier.rs",
+    "env/src/episode.rs",
+    "env/src/progress.rs",
+    "env/src/reward.rs",
+    "env/src/verifier.rs",
     "actor/src/rollout.rs",
     "actor/src/tool_call.rs",
     "actor/src/batcher.rs",
