@@ -47,6 +47,8 @@ const PURE: &[&str] = &[
     "actor/src/rollout.rs",
     "actor/src/tool_call.rs",
     "actor/src/batcher.rs",
+    "actor/src/context.rs",
+    "actor/src/slots.rs",
     "learner/src/scheduler.rs",
     "learner/src/advantage.rs",
     "learner/src/batch.rs",
