@@ -6,7 +6,7 @@ use actor::ActorConfig;
 use anyhow::{Context as _, Result};
 use candle_core::{DType, Device};
 use learner::{Event, Learner};
-use policy::Model;
+use policy::{Model, Placement};
 use proto::{EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ impl LocalRun {
         learner: Learner,
         env: &EnvClient,
         actors: usize,
-        config: &ActorConfig,
+        (config, placement): (&ActorConfig, Placement),
         shutdown: &CancellationToken,
     ) -> Self {
         let transport = Transport::in_process(learner.service());
@@ -50,6 +50,7 @@ impl LocalRun {
                     client,
                     &format!("actor-{number}"),
                     config,
+                    placement,
                     stop,
                 ))
             });

@@ -7,8 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use env_node::{EnvConfig, EnvNode, Server};
-use learner::{Event, Learner, ranks::Member};
+use env::Environment;
+use env_node::{EnvNode, Server};
+use learner::{Event, Learner, RunArguments, ranks::Member};
+use policy::Placement;
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
 use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -18,7 +20,7 @@ use crate::{
     admin::{self, Ready},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     commands::Outcome,
-    config::RunConfig,
+    config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
     run_info::{DatasetSummary, run_info},
@@ -42,20 +44,22 @@ pub async fn env_node(
     let variables = Variables::of_process();
     let mut settings = args.config.clone();
     settings.set.splice(0..0, variables.settings()?);
-    let mut config = RunConfig::resolve(&settings)?;
-    config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
+    let mut config: EnvNodeRole = config::resolve(&settings)?;
+    let mode = &mut config.env_node.openenv.mode;
+    *mode = args.mode.unwrap_or(*mode);
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
-    fit_open_files(&mut config.env, dataset.databases.len(), progress);
-    let node = EnvNode::open(dataset, config.env).context("in [env]")?;
-    if !node.has_shared_key() {
+    fit_open_files(&mut config, dataset.databases.len(), progress);
+    let environment = Environment::open(dataset, config.env).context("in [env]")?;
+    if !environment.has_shared_key() {
         progress.say(
             "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
         );
     }
-    let server = Server::open(&node).context("in [env]")?;
+    let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
+    let server = Server::open(&node).context("in [env_node]")?;
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
     server.serve(listener, stop(shutdown, ready)).await;
@@ -63,9 +67,12 @@ pub async fn env_node(
 }
 
 /// Raises the soft limit of open files, which is meant for programs that need few, as far as it goes, and fits the node in.
-fn fit_open_files(env: &mut EnvConfig, databases: usize, progress: &Progress) {
+fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progress) {
     let told = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
-        Ok(limit) => env.fit_open_files(limit, databases),
+        Ok(limit) => {
+            let server = &mut config.env_node.server;
+            env_node::fit_open_files(&mut config.env, server, limit, databases)
+        }
         Err(error) => Some(format!(
             "cannot raise the limit of open files: {error}; give the process enough by itself (ulimit -n)"
         )),
@@ -84,7 +91,11 @@ pub async fn actor(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let ActorRole {
+        device,
+        dtype,
+        actor: settings,
+    } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
     let ready = serve_admin(args.admin).await?;
@@ -98,7 +109,8 @@ pub async fn actor(
         env,
         learner,
         &id,
-        config.actor_of_run(),
+        settings,
+        Placement { device, dtype },
         stop(shutdown, ready),
     )
     .await?;
@@ -111,7 +123,7 @@ pub async fn actor(
 /// The address is no address, the learner refuses this rank or stays away, the rank cannot compute, or a signal came
 /// ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
     let ready = serve_admin(args.admin).await?;
     ready.set(true);
@@ -163,28 +175,36 @@ pub async fn learner(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<Outcome> {
-    let config = RunConfig::resolve(&args.config)?;
+    let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
+    let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {
         progress.say("without --model: starts from the embedded policy with random weights");
     }
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let folder = RunFolder::create(&args.run_dir)?;
     let name = folder.path().file_name().unwrap_or_default();
     let mut info = run_info(
         &name.to_string_lossy(),
-        &config,
+        (config.seed, &config.model),
         &base,
         asked(&args.env, &questions),
     );
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&base)?,
+        config.learner.clone(),
+        RunArguments {
+            seed: config.seed,
+            threads: threads::or_cores(config.threads),
+        },
+        Placement {
+            device: config.device,
+            dtype: config.dtype,
+        }
+        .place(&base)?,
         questions
             .into_iter()
             .map(|question| question.question_id)
@@ -193,7 +213,7 @@ pub async fn learner(
         true,
     )?;
     // Only now is it known that the folder's run has these settings.
-    folder.write_config(&config.to_toml()?)?;
+    folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     let ranks = config.learner.ranks.count;

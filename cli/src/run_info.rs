@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, thread::available_parallelism};
 use policy::Model;
 use report::{RunInfo, RunStatus};
 
-use crate::config::RunConfig;
+use crate::config::ModelConfig;
 
 /// The questions of a run in numbers.
 pub struct DatasetSummary {
@@ -21,8 +21,13 @@ pub struct DatasetSummary {
 
 /// Describes a run that starts now, on this machine, with this command line.
 #[must_use]
-pub fn run_info(name: &str, config: &RunConfig, base: &Model, summary: DatasetSummary) -> RunInfo {
-    let model = match &config.model.dir {
+pub fn run_info(
+    name: &str,
+    (seed, model): (u64, &ModelConfig),
+    base: &Model,
+    summary: DatasetSummary,
+) -> RunInfo {
+    let model = match &model.dir {
         Some(dir) => dir.display().to_string(),
         None => "the embedded policy".to_owned(),
     };
@@ -37,7 +42,7 @@ pub fn run_info(name: &str, config: &RunConfig, base: &Model, summary: DatasetSu
         databases: summary.databases,
         questions: summary.questions,
         eval_queries_in_train: summary.eval_queries_in_train,
-        run_seed: config.seed,
+        run_seed: seed,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: format!("{cores} cores, CPU"),
         command: std::env::args().collect::<Vec<_>>().join(" "),

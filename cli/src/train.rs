@@ -46,7 +46,7 @@ pub async fn train(
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let mut run = plan.open(progress)?;
     run.describe(&setup, &base)?;
     let evaluator = Evaluator {
@@ -144,7 +144,7 @@ pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToke
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config)?;
+    let base = setup::base_model(&config.model, config.seed)?;
     let made = warm_start(&evaluator, &base, None).await?;
     made.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));

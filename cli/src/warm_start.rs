@@ -6,8 +6,9 @@
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, Seat, Table, demonstrate};
+use actor::{EpisodeSettings, EpisodeSpec, run_episode};
 use anyhow::{Result, anyhow, bail, ensure};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
@@ -38,9 +39,9 @@ pub async fn warm_start(
 ) -> Result<WarmStart> {
     let config = &evaluator.config.warm_start;
     let school = School { evaluator, folder };
-    let careful = Habits {
+    let careful = DemonstratorMix {
         error_share: config.recovery_share,
-        ..Habits::default()
+        ..DemonstratorMix::default()
     };
     let oracle = school.demonstrations("oracle", base, careful).await?;
     let (first, effort) = school.imitate(
@@ -50,13 +51,13 @@ pub async fn warm_start(
         &config.oracle,
         Some(Effort::default()),
     )?;
-    if config.habits.budget_tokens == 0 {
+    if config.demonstrators.budget_tokens == 0 {
         return Ok(WarmStart {
             warm: first,
             oracle_only: None,
         });
     }
-    let mixed = Habits {
+    let mixed = DemonstratorMix {
         hasty_share: config.hasty_share,
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
@@ -66,7 +67,7 @@ pub async fn warm_start(
         "imitating mixed habits",
         &first,
         &habits,
-        &config.habits,
+        &config.demonstrators,
         Some(effort),
     )?;
     let mut oracle_only = None;
@@ -75,7 +76,7 @@ pub async fn warm_start(
             "oracle alone, to compare",
             &first,
             &oracle,
-            &config.habits,
+            &config.demonstrators,
             None,
         )?;
         oracle_only = Some(model);
@@ -102,12 +103,12 @@ impl School<'_> {
         &self,
         name: &str,
         model: &Model,
-        habits: Habits,
+        mix: DemonstratorMix,
     ) -> Result<Vec<Segment>> {
         let setup = self.evaluator.setup;
         let config = &self.evaluator.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
-        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
+        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
         let mut question_ids: Vec<String> = shuffled(setup, "train")
             .into_iter()
@@ -130,11 +131,13 @@ impl School<'_> {
             seed: derive_seed(self.evaluator.config.seed, name),
             concurrency: self.evaluator.config.evaluation.concurrency,
         };
-        let table = self.evaluator.table(&chat);
-        let play = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64));
+        let settings = self.evaluator.episode_settings(&chat);
+        let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
         let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
         if episodes.is_empty() {
-            return Err(self.why_unusable(&policy, &table, &question_ids[0]).await?);
+            return Err(self
+                .why_unusable(&policy, &settings, &question_ids[0])
+                .await?);
         }
         stage.finish(&format!("{} usable", episodes.len()));
         Ok(episodes
@@ -147,22 +150,23 @@ impl School<'_> {
     async fn why_unusable(
         &self,
         policy: &ScriptedPolicy<Demonstrator>,
-        table: &Table,
+        settings: &EpisodeSettings,
         question_id: &str,
     ) -> Result<anyhow::Error> {
-        let seat = Seat {
+        let spec = EpisodeSpec {
             question_id: question_id.to_owned(),
             coordinates: Coordinates::default(),
         };
-        let played = unless_interrupted(self.evaluator.shutdown, table.play(policy, &seat)).await?;
-        Ok(if played.trajectory.failure.is_empty() {
+        let episode = run_episode(policy, settings, &spec);
+        let outcome = unless_interrupted(self.evaluator.shutdown, episode).await?;
+        Ok(if outcome.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
             )
         } else {
             anyhow!(
                 "every demonstration broke off; {question_id}: {}",
-                played.trajectory.failure
+                outcome.trajectory.failure
             )
         })
     }
@@ -182,14 +186,11 @@ impl School<'_> {
             .progress
             .stage(title, config.budget_tokens, "tokens");
         let mut failure = None;
-        let config = SftConfig {
-            seed: derive_seed(self.evaluator.config.seed, title),
-            threads: self.evaluator.config.threads(),
-            ..config.clone()
-        };
-        let placed = self.evaluator.config.placed(start)?;
+        let run = self.evaluator.config;
+        let arguments = run.arguments(derive_seed(run.seed, title));
+        let placed = run.placement().place(start)?;
         let outcome = tokio::task::block_in_place(|| {
-            sft::train(&placed, episodes, &config, &mut |state| {
+            sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();

@@ -7,12 +7,12 @@ use candle_core::{DType, Device, Tensor};
 use futures::future::try_join_all;
 use learner::{
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Coefficients, Network, Pass, Scores, scores},
+    network::{LossDerivatives, Network, PassSettings, Scores, scores},
     optimizer::OptimizerSettings,
 };
 use policy::{
     Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, KvCache,
-    Model, PackedRows, SamplingSettings, TrainingPass, ops::LogprobGradients,
+    Model, PackedRows, Placement, SamplingSettings, TrainingPass, ops::LogprobGradients,
 };
 
 use super::{CheckTarget, report::Measurement};
@@ -233,12 +233,14 @@ async fn completions(
     const GROUPS: usize = 3;
     const MEMBERS: usize = 4;
     let settings = EngineSettings {
-        device: target.args.device,
-        dtype,
         slots: GROUPS * MEMBERS,
         ..EngineSettings::default()
     };
-    let engine = &Engine::spawn(model, 0, 160, &settings)?;
+    let placement = Placement {
+        device: target.args.device,
+        dtype,
+    };
+    let engine = &Engine::spawn(model, 0, 160, &settings, placement)?;
     let complete = |row: usize| async move {
         let prompt = text(
             row / MEMBERS,
@@ -248,13 +250,17 @@ async fn completions(
         let request = CompletionRequest {
             context: prompt.clone(),
             max_tokens: 48,
-            sampling: SamplingSettings::default(),
             coordinates: Coordinates {
                 group: row as u64,
                 ..Coordinates::default()
             },
         };
-        anyhow::Ok((prompt, engine.complete(request).await?))
+        anyhow::Ok((
+            prompt,
+            engine
+                .complete(request, SamplingSettings::default())
+                .await?,
+        ))
     };
     try_join_all((0..GROUPS * MEMBERS).map(complete)).await
 }
@@ -274,7 +280,7 @@ pub(super) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         let (gradients, _) =
             network.gradients(&[probe.batch], pass(), |_, _, scores: &Scores| {
                 let count = scores.logprobs.len();
-                let coefficients = Coefficients {
+                let coefficients = LossDerivatives {
                     d_logprobs: vec![-1.0 / count as f64; count],
                     d_entropies: None,
                 };
@@ -304,11 +310,11 @@ pub(super) fn update(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     )])
 }
 
-fn pass() -> Pass {
-    Pass {
+fn pass() -> PassSettings {
+    PassSettings {
         temperature: 1.0,
         threads: 1,
-        keep: GradientCheckpointing::Off,
+        checkpointing: GradientCheckpointing::Off,
     }
 }
 

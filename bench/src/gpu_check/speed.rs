@@ -3,7 +3,7 @@
 use actor::{CompletionRequest, Engine, EngineSettings};
 use anyhow::Result;
 use candle_core::Tensor;
-use policy::{Coordinates, DTypeChoice, DecoderConfig, SamplingSettings};
+use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
 use serde::{Deserialize, Serialize};
 
 use super::{CheckTarget, report::Measurement};
@@ -36,19 +36,24 @@ pub(super) async fn first_token(target: &CheckTarget<'_>) -> Result<String> {
     let model = shape::random_model(target.shape)?;
     let weights = start.elapsed().as_secs_f64();
     let settings = EngineSettings {
-        device: target.args.device,
         slots: 1,
         ..EngineSettings::default()
     };
-    let engine = Engine::spawn(&model, 0, target.args.tokens + 1, &settings)?;
+    let placement = Placement {
+        device: target.args.device,
+        dtype: DTypeChoice::Auto,
+    };
+    let context_tokens = target.args.tokens + 1;
+    let engine = Engine::spawn(&model, 0, context_tokens, &settings, placement)?;
     let ready = start.elapsed().as_secs_f64();
     let request = CompletionRequest {
         context: shape::text(0, target.args.tokens, model.config.vocab_size),
         max_tokens: 1,
-        sampling: SamplingSettings::default(),
         coordinates: Coordinates::default(),
     };
-    engine.complete(request).await?;
+    engine
+        .complete(request, SamplingSettings::default())
+        .await?;
     let (carried_modules, compiled_modules) = policy::cuda::modules();
     let first = FirstToken {
         weights,

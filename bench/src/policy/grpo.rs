@@ -50,7 +50,7 @@ pub(super) async fn measure(
     let engines = Engines::spawn(model, rows, GROUP_SIZE, args)?;
     let row_tokens = args.prompt_tokens + args.new_tokens;
     let config = learner_config(shape, row_tokens, args);
-    let mut trainer = Trainer::new(&config, model)?;
+    let mut trainer = Trainer::new(&config, super::shape::workload(shape, args).workers, model)?;
     let mut weights = model.weights.iter();
     let is_exact =
         weights.all(|(_, tensor)| tensor.device().is_cpu() && tensor.dtype() == DType::F32);
@@ -66,7 +66,9 @@ pub(super) async fn measure(
         let trained = seconds();
         let weights = trainer.weights();
         for engine in &engines.engines {
-            engine.swap(number as u64 + 1, weights.clone()).await?;
+            engine
+                .update_weights(number as u64 + 1, weights.clone())
+                .await?;
         }
         ensure!(
             !is_exact || metrics.get("sampling/sampling_logp_difference/max") == Some(&0.0),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ::learner::{
     LearnerConfig,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{Coefficients, Network, Pass, Scores},
+    network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     trainer::{StepGroups, Trainer},
 };
-use actor::{Completion, Stop};
+use actor::{Completion, FinishReason};
 use anyhow::Result;
 use candle_core::Device;
 use policy::{GradientCheckpointing, Model};
@@ -39,10 +39,10 @@ pub(crate) fn measure(
     };
     let samples: Vec<Sample> = (0..work.rows).map(row).collect();
     let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);
-    let pass = Pass {
+    let pass = PassSettings {
         temperature: 1.0,
         threads: work.workers,
-        keep: GradientCheckpointing::Off,
+        checkpointing: GradientCheckpointing::Off,
     };
     let mut network = Network::new(&model.config, &model.weights, OptimizerSettings::default())?;
     let tokens = work.rows * work.row_tokens;
@@ -61,9 +61,9 @@ pub(crate) fn measure(
     })
 }
 
-fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (Coefficients, ()) {
+fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LossDerivatives, ()) {
     let count = scores.logprobs.len();
-    let coefficients = Coefficients {
+    let coefficients = LossDerivatives {
         d_logprobs: vec![-1.0 / count as f64; count],
         d_entropies: None,
     };
@@ -98,7 +98,7 @@ pub(crate) fn measure_prefixes(
         ("learner, prompt repeated", repeated),
     ];
     let measure = |(what, config)| {
-        let mut trainer = Trainer::new(&config, model)?;
+        let mut trainer = Trainer::new(&config, workload(shape, args).workers, model)?;
         let tokens = GROUP_SIZE * row_tokens;
         let (tokens_per_second, peak_mib) = speed_and_peak(model, tokens, args.repeats, || {
             trainer.step(&groups, 0)?;
@@ -128,7 +128,7 @@ fn prefix_group(
             tokens: text(1 + member, PREFIX_NEW_TOKENS, vocabulary),
             logprobs: vec![-(vocabulary as f32).ln(); PREFIX_NEW_TOKENS],
             policy_version: 0,
-            stop: Stop::Length,
+            finish_reason: FinishReason::Length,
         };
         (prompt.clone(), completion)
     };

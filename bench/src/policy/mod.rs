@@ -112,7 +112,6 @@ fn learner_config(
     LearnerConfig {
         group_size: GROUP_SIZE,
         micro_batch_tokens: workload.micro_batch_tokens.max(context_tokens),
-        threads: workload.workers,
         rollout: RolloutConfig {
             max_context_tokens: context_tokens as u32,
             ..RolloutConfig::default()

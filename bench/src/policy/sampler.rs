@@ -3,7 +3,7 @@
 use actor::{Completion, CompletionRequest, Engine, EngineSettings};
 use anyhow::Result;
 use futures::future::try_join_all;
-use policy::{Coordinates, Model, SamplingSettings};
+use policy::{Coordinates, Model, Placement, SamplingSettings};
 
 use super::{GROUP_SIZE, Throughput, median, now, shape::text};
 use crate::BenchPolicyArgs;
@@ -57,15 +57,17 @@ impl Engines {
         let texts = rows / sharing;
         let count = args.threads.min(texts);
         let settings = EngineSettings {
-            device: args.device,
-            dtype: args.dtype,
             slots: texts.div_ceil(count) * sharing,
             // The default would make rows of a large shape wait for pages.
             kv_cache_bytes: u64::MAX,
             ..EngineSettings::default()
         };
+        let placement = Placement {
+            device: args.device,
+            dtype: args.dtype,
+        };
         let context_tokens = args.prompt_tokens + args.new_tokens;
-        let spawn = |_| Engine::spawn(model, 0, context_tokens, &settings);
+        let spawn = |_| Engine::spawn(model, 0, context_tokens, &settings, placement);
         Ok(Self {
             engines: (0..count).map(spawn).collect::<Result<_, _>>()?,
             rows,
@@ -87,7 +89,6 @@ impl Engines {
             let request = CompletionRequest {
                 context: prompt.clone(),
                 max_tokens: args.new_tokens,
-                sampling: SamplingSettings::default(),
                 coordinates: Coordinates {
                     run_seed: repeat as u64,
                     group: row as u64,
@@ -95,7 +96,8 @@ impl Engines {
                 },
             };
             let engine = &self.engines[number % self.engines.len()];
-            anyhow::Ok((prompt, engine.complete(request).await?))
+            let sampling = SamplingSettings::default();
+            anyhow::Ok((prompt, engine.complete(request, sampling).await?))
         };
         try_join_all((0..self.rows).map(complete)).await
     }

@@ -35,8 +35,9 @@ pub(super) async fn grpo(
         .collect();
     curve.point(&warm, 0).await?;
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&warm)?,
+        config.learner.clone(),
+        config.arguments(config.seed),
+        config.placement().place(&warm)?,
         question_ids,
         folder.path(),
         true,
@@ -49,7 +50,7 @@ pub(super) async fn grpo(
         learner,
         &evaluator.setup.env(),
         threads::engines(config)?,
-        &config.actor_of_run(),
+        (&config.actor, config.placement()),
         evaluator.shutdown,
     );
     let mut newest = None;
@@ -143,19 +144,14 @@ impl Curve<'_> {
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-            let evaluated = EvaluatedPolicy {
-                policy,
-                policy_version: step,
-                step,
-                mode,
-            };
+            let evaluated = EvaluatedPolicy::at_step(policy, step, mode);
             if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }
             let policy = self.evaluator.model(&engine, mode);
             let (evaluation, _) = self
                 .evaluator
-                .examine(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             self.folder.append_evaluation(&evaluation)?;
         }

@@ -134,7 +134,12 @@ impl Run {
             questions,
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
         };
-        let mut info = run_info(&self.name, &self.config, base, summary);
+        let mut info = run_info(
+            &self.name,
+            (self.config.seed, &self.config.model),
+            base,
+            summary,
+        );
         if let Some(begun) = self.info.take() {
             // A resumed run is still the one that this command began.
             info.command = begun.command;

@@ -94,7 +94,11 @@ impl LineChart {
     }
 
     fn plot_area(&self, width: f64, height: f64) -> PlotArea {
-        let longest = self.end_labels().iter().map(|l| l.text.chars().count()).max();
+        let longest = self
+            .end_labels()
+            .iter()
+            .map(|l| l.text.chars().count())
+            .max();
         let margin = longest.map_or(12.0, |n| 22.0 + CHARACTER_WIDTH * n as f64);
         let (left, right) = (40.0, width - margin);
         let (top, bottom) = (10.0, height - 36.0);
@@ -186,7 +190,10 @@ impl LineChart {
             class: level.class,
             y: level.y,
         });
-        let all: Vec<_> = series.chain(references).filter(|l| !l.text.is_empty()).collect();
+        let all: Vec<_> = series
+            .chain(references)
+            .filter(|l| !l.text.is_empty())
+            .collect();
         if all.len() > 1 || !self.references.is_empty() {
             all
         } else {
@@ -196,8 +203,14 @@ impl LineChart {
 
     fn line(&self, series: &Series, area: &PlotArea) -> Markup {
         let points = series.shortened();
-        let runs = points.split(|p| !p.is_finite()).filter(|run| !run.is_empty());
-        let dots = if points.len() > MAX_DOTS { &[] } else { &points[..] };
+        let runs = points
+            .split(|p| !p.is_finite())
+            .filter(|run| !run.is_empty());
+        let dots = if points.len() > MAX_DOTS {
+            &[]
+        } else {
+            &points[..]
+        };
         html! {
             g class=(series.class) {
                 @for run in runs {
@@ -274,7 +287,10 @@ fn whole(ticks: Vec<f64>) -> Vec<f64> {
 }
 
 fn distance(ticks: &[f64]) -> f64 {
-    ticks.windows(2).next().map_or(1.0, |pair| pair[1] - pair[0])
+    ticks
+        .windows(2)
+        .next()
+        .map_or(1.0, |pair| pair[1] - pair[0])
 }
 
 #[cfg(test)]

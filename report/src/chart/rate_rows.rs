@@ -5,7 +5,6 @@
 use maud::{Markup, html};
 
 use super::{label, path, scale::Scale, svg, unit};
-use crate::number::shorten;
 
 /// A rate with its interval.
 pub(crate) struct RatePoint {
@@ -83,4 +82,12 @@ pub(crate) fn interval_strip(class: &str, rate: f64, (low, high): (f64, f64)) ->
             (path("rate", format!("M{at:.1} 0.5V8.5")))
         }
     }
+}
+
+/// Returns the first characters of a text, with an ellipsis if it is longer.
+fn shorten(text: &str, characters: usize) -> String {
+    if text.chars().count() <= characters {
+        return text.to_owned();
+    }
+    text.chars().take(characters - 1).chain(['…']).collect()
 }

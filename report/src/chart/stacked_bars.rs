@@ -30,7 +30,11 @@ const BAR_HEIGHT: f64 = 23.0;
 impl BarSegment {
     /// Returns the size to draw: 0 for sizes that are negative or not finite.
     fn drawn(&self) -> f64 {
-        if self.size.is_finite() { self.size.max(0.0) } else { 0.0 }
+        if self.size.is_finite() {
+            self.size.max(0.0)
+        } else {
+            0.0
+        }
     }
 }
 
@@ -64,7 +68,9 @@ fn draw(bar: &StackedBar, axis: &Scale, palette: &str, left: f64, top: f64) -> M
         end += segment.drawn();
         (segment, axis.at(start), axis.at(end))
     });
-    let spans: Vec<_> = spans.filter(|(segment, ..)| segment.drawn() > 0.0).collect();
+    let spans: Vec<_> = spans
+        .filter(|(segment, ..)| segment.drawn() > 0.0)
+        .collect();
     html! {
         g {
             (label("name", (left - 8.0, base), "end", &bar.label))

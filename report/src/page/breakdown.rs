@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 
 use super::{
-    episode_result::{EpisodeResult, count_actions, ACTIONS},
+    episode_result::{ACTIONS, EpisodeResult, count_actions},
     evaluations::Evaluations,
     figure, policy_class, rate_in_words,
 };
@@ -28,7 +28,9 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
         before_and_after(evaluations, "By level", "level", |e| &e.metrics.by_level),
         results(&records.transcripts),
         actions(&records.transcripts),
-        before_and_after(evaluations, "By database", "database", |e| &e.metrics.by_database),
+        before_and_after(evaluations, "By database", "database", |e| {
+            &e.metrics.by_database
+        }),
         time(&records.timing),
     ]
     .into_iter()
@@ -51,8 +53,9 @@ fn before_and_after(
     counts: fn(&Evaluation) -> &BTreeMap<String, CorrectCount>,
 ) -> Option<Markup> {
     let policies = [PolicyName::WarmStart, PolicyName::Grpo].into_iter();
-    let evaluated: Vec<&Evaluation> =
-        policies.filter_map(|policy| evaluations.greedy(policy)).collect();
+    let evaluated: Vec<&Evaluation> = policies
+        .filter_map(|policy| evaluations.greedy(policy))
+        .collect();
     let newest = counts(evaluated.last()?);
     if newest.is_empty() {
         return None;
@@ -121,7 +124,14 @@ fn results(transcripts: &[Transcript]) -> Option<Markup> {
     let caption = "From the recorded transcripts. A wrong episode counts once: malformed call, else \
         budget spent, no query, SQL error in the last query, else wrong SQL or answer.";
     let names = EpisodeResult::ALL.map(EpisodeResult::name);
-    by_policy("How episodes end", "ending", caption, &names, transcripts, bar)
+    by_policy(
+        "How episodes end",
+        "ending",
+        caption,
+        &names,
+        transcripts,
+        bar,
+    )
 }
 
 fn actions(transcripts: &[Transcript]) -> Option<Markup> {
@@ -140,7 +150,14 @@ fn actions(transcripts: &[Transcript]) -> Option<Markup> {
         }
     };
     let caption = "Mean number of actions of each kind, from the recorded transcripts.";
-    by_policy("Actions per episode", "action", caption, &ACTIONS, transcripts, bar)
+    by_policy(
+        "Actions per episode",
+        "action",
+        caption,
+        &ACTIONS,
+        transcripts,
+        bar,
+    )
 }
 
 /// Draws a bar for each policy that has transcripts. `names` are the kinds of segments.
@@ -160,7 +177,10 @@ fn by_policy(
             (!of_policy.is_empty()).then(|| bar(policy, &of_policy))
         })
         .collect();
-    let segments = bars.iter().flat_map(|bar| &bar.segments).filter(|s| s.size > 0.0);
+    let segments = bars
+        .iter()
+        .flat_map(|bar| &bar.segments)
+        .filter(|s| s.size > 0.0);
     let seen: BTreeSet<usize> = segments.map(|segment| segment.kind).collect();
     let names = seen.into_iter().map(|kind| (kind, names[kind].to_owned()));
     let drawing = html! {
@@ -187,7 +207,10 @@ fn time(timing: &[StageTime]) -> Option<Markup> {
         segments: timing.iter().enumerate().map(segment).collect(),
         total: String::new(),
     };
-    let names = timing.iter().enumerate().map(|(i, s)| (i % TIME_COLOURS, in_words(s)));
+    let names = timing
+        .iter()
+        .enumerate()
+        .map(|(i, s)| (i % TIME_COLOURS, in_words(s)));
     let drawing = html! {
         (stacked_bars("Time by stage", "time", &[bar], WIDTH))
         (legend("time", names))

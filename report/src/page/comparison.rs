@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::{evaluations::{EVAL, Evaluations}, policy_class, success_in_words};
+use super::{
+    evaluations::{EVAL, Evaluations},
+    policy_class, success_in_words,
+};
 use crate::{
     chart::interval_strip,
     folder::RunRecords,
@@ -19,7 +22,11 @@ const COLUMNS: [AccuracyColumn; 5] = [
     ("new queries, sampled", EVAL, DecodingMode::Sampled),
     // The databases of Spider have no domains, so this split is not divided.
     ("new databases", "eval-unseen", DecodingMode::Greedy),
-    ("new databases", "eval-unseen/database", DecodingMode::Greedy),
+    (
+        "new databases",
+        "eval-unseen/database",
+        DecodingMode::Greedy,
+    ),
     ("new domains", "eval-unseen/domain", DecodingMode::Greedy),
 ];
 
@@ -57,9 +64,8 @@ impl<'a> ComparisonTable<'a> {
     /// Returns the number of questions of a column. Some policies are asked fewer.
     fn questions(&self, column: usize) -> u64 {
         let policies = self.policies.iter();
-        let questions = policies.filter_map(|policy| {
-            Some(self.row(*policy).nth(column)??.metrics.success.questions)
-        });
+        let questions = policies
+            .filter_map(|policy| Some(self.row(*policy).nth(column)??.metrics.success.questions));
         questions.max().unwrap_or(0)
     }
 }
@@ -101,7 +107,9 @@ pub(super) fn text(records: &RunRecords) -> String {
     for &policy in &table.policies {
         text += &format!("{:>18}", policy.to_string());
         for evaluation in table.row(policy) {
-            let success = evaluation.map(|e| e.metrics.success).filter(|s| s.questions > 0);
+            let success = evaluation
+                .map(|e| e.metrics.success)
+                .filter(|s| s.questions > 0);
             let rate = success.map_or("·".to_owned(), |s| number::percent(s.success_rate));
             text += &format!("  {rate:>21}");
         }
@@ -112,12 +120,19 @@ pub(super) fn text(records: &RunRecords) -> String {
 
 /// Tells which rates are lower because episodes failed.
 fn failures(table: &ComparisonTable<'_>) -> Option<String> {
-    let shown = table.policies.iter().flat_map(|policy| table.row(*policy)).flatten();
+    let shown = table
+        .policies
+        .iter()
+        .flat_map(|policy| table.row(*policy))
+        .flatten();
     let failed: Vec<String> = shown
         .filter(|e| e.metrics.failed > 0)
         .map(|e| {
             let (failed, questions) = (e.metrics.failed, e.metrics.success.questions);
-            format!("{failed} of {questions} ({} on {}, {})", e.policy, e.split, e.mode)
+            format!(
+                "{failed} of {questions} ({} on {}, {})",
+                e.policy, e.split, e.mode
+            )
         })
         .collect();
     (!failed.is_empty()).then(|| {
@@ -129,10 +144,16 @@ fn failures(table: &ComparisonTable<'_>) -> Option<String> {
 }
 
 fn heading(table: &ComparisonTable<'_>) -> Markup {
-    let accuracies = table.columns.iter().enumerate().map(|(i, (name, ..))| {
-        (*name, format!("n = {}", number::count(table.questions(i))))
-    });
-    let means = [("reward", "mean"), ("steps", "mean"), ("malformed", "% of turns")];
+    let accuracies = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(i, (name, ..))| (*name, format!("n = {}", number::count(table.questions(i)))));
+    let means = [
+        ("reward", "mean"),
+        ("steps", "mean"),
+        ("malformed", "% of turns"),
+    ];
     let means = means.map(|(name, detail)| (name, detail.to_owned()));
     html! {
         tr {

@@ -100,7 +100,13 @@ const PANELS: [MetricPanel; 10] = {
             FromZero,
             &[("norm", "grad_norm")],
         ),
-        panel(Grpo, "Learning rate", "", FromZero, &[("rate", "learning_rate")]),
+        panel(
+            Grpo,
+            "Learning rate",
+            "",
+            FromZero,
+            &[("rate", "learning_rate")],
+        ),
         panel(
             Sft,
             "Warm start: loss",
@@ -108,13 +114,21 @@ const PANELS: [MetricPanel; 10] = {
             FromZero,
             &[("training", "loss"), ("evaluation", "eval_loss")],
         ),
-        panel(Sft, "Warm start: learning rate", "", FromZero, &[("rate", "learning_rate")]),
+        panel(
+            Sft,
+            "Warm start: learning rate",
+            "",
+            FromZero,
+            &[("rate", "learning_rate")],
+        ),
     ]
 };
 
 pub(super) fn section(records: &RunRecords) -> Option<Markup> {
     let accuracy = accuracy(Evaluations(&records.evaluations));
-    let panels = PANELS.iter().filter_map(|panel| draw(panel, &records.steps));
+    let panels = PANELS
+        .iter()
+        .filter_map(|panel| draw(panel, &records.steps));
     let panels: Vec<Markup> = panels.collect();
     if accuracy.is_none() && panels.is_empty() {
         return None;
@@ -134,13 +148,27 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
         [
             ("greedy", "grpo", curve, DecodingMode::Greedy),
             ("sampled", "second", curve, DecodingMode::Sampled),
-            ("new databases", "third", "eval-unseen/database", DecodingMode::Greedy),
-            ("new domains", "fourth", "eval-unseen/domain", DecodingMode::Greedy),
+            (
+                "new databases",
+                "third",
+                "eval-unseen/database",
+                DecodingMode::Greedy,
+            ),
+            (
+                "new domains",
+                "fourth",
+                "eval-unseen/domain",
+                DecodingMode::Greedy,
+            ),
         ]
         .map(|(label, class, split, mode)| Series {
             label: label.to_owned(),
             class,
-            points: evaluations.history(split, mode).into_iter().map(point).collect(),
+            points: evaluations
+                .history(split, mode)
+                .into_iter()
+                .map(point)
+                .collect(),
         }),
     );
     series.retain(|s| s.points.len() > 1);

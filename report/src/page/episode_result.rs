@@ -71,7 +71,10 @@ pub(super) fn count_actions(transcripts: &[&Transcript]) -> [u64; ACTIONS.len()]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{EnvStepRecord, PolicyName, RewardComponents};
+    use crate::{
+        page::tests::transcript,
+        records::{EnvStepRecord, PolicyName},
+    };
 
     fn step(action_type: &str, failed: bool) -> EnvStepRecord {
         EnvStepRecord {
@@ -82,22 +85,7 @@ mod tests {
             result: None,
             error: failed.then(|| "SQL error".to_owned()),
             reward: 0.0,
-            components: RewardComponents::default(),
-        }
-    }
-
-    fn episode(policy: PolicyName, id: &str, correct: bool, steps: Vec<EnvStepRecord>) -> Transcript {
-        Transcript {
-            policy,
-            question_id: id.to_owned(),
-            question: String::new(),
-            database: String::new(),
-            difficulty: String::new(),
-            gold_sql: String::new(),
-            gold_answer: String::new(),
-            correct,
-            reward: 0.0,
-            steps,
+            components: Default::default(),
         }
     }
 
@@ -128,14 +116,17 @@ mod tests {
                 EpisodeResult::NoQuery,
                 vec![step("DESCRIBE", false), step("ANSWER", false)],
             ),
-            (EpisodeResult::Malformed, vec![malformed, step("ANSWER", false)]),
+            (
+                EpisodeResult::Malformed,
+                vec![malformed, step("ANSWER", false)],
+            ),
             (EpisodeResult::BudgetSpent, vec![step("SAMPLE", false); 15]),
             (EpisodeResult::BudgetSpent, vec![]),
         ] {
-            let played = episode(PolicyName::Grpo, "q", false, steps.clone());
-            assert_eq!(EpisodeResult::of(&played), ending);
+            let played = transcript(PolicyName::Grpo, "q", false, steps.clone());
+            assert_eq!(EpisodeResult::of(&played.episode), result);
             assert_eq!(
-                EpisodeResult::of(&episode(PolicyName::Grpo, "q", true, steps)),
+                EpisodeResult::of(&transcript(PolicyName::Grpo, "q", true, steps).episode),
                 EpisodeResult::Correct
             );
         }
@@ -143,7 +134,7 @@ mod tests {
 
     #[test]
     fn unknown_actions_count_as_other() {
-        let played = episode(
+        let played = transcript(
             PolicyName::Grpo,
             "q",
             false,

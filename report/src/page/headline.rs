@@ -46,14 +46,14 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
             AccuracyChange::Lower => {
                 format!("GRPO lowered accuracy on new questions from {from} to {to}")
             }
-            AccuracyChange::Unclear => format!(
-                "GRPO made no clear difference on new questions: {from} before, {to} after"
-            ),
+            AccuracyChange::Unclear => {
+                format!("GRPO made no clear difference on new questions: {from} before, {to} after")
+            }
         },
         (None, Some(_)) => format!("GRPO answers {to} of new questions"),
-        (Some(_), None) => format!(
-            "The warm start answers {from} of new questions; GRPO has not been evaluated"
-        ),
+        (Some(_), None) => {
+            format!("The warm start answers {from} of new questions; GRPO has not been evaluated")
+        }
         (None, None) => "Nothing has been evaluated yet".to_owned(),
     }
 }
@@ -78,9 +78,7 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
             AccuracyChange::Unclear => "overlap",
             _ => "do not overlap",
         };
-        text += &format!(
-            "The difference is {points} points; the 95\u{a0}% intervals {overlap}. "
-        );
+        text += &format!("The difference is {points} points; the 95\u{a0}% intervals {overlap}. ");
     }
     text += match info.and_then(|info| info.eval_queries_in_train) {
         Some(0) => "Greedy decoding on the eval split, whose queries are not in the training data.",
@@ -136,7 +134,11 @@ fn facts(records: &RunRecords) -> Vec<(&'static str, String, String)> {
     let info = records.info.as_ref();
     if let Some(info) = info {
         let parameters = number::short_count(info.parameters);
-        facts.push(("Policy", format!("{parameters} parameters"), info.model.clone()));
+        facts.push((
+            "Policy",
+            format!("{parameters} parameters"),
+            info.model.clone(),
+        ));
         let train = number::count(info.questions.get("train").copied().unwrap_or(0));
         let databases = number::count(info.databases);
         let data = format!("{}, {databases} databases", info.dataset);
@@ -147,11 +149,15 @@ fn facts(records: &RunRecords) -> Vec<(&'static str, String, String)> {
         let machine = info.map_or_else(String::new, |info| info.machine.clone());
         facts.push(("Time", number::seconds(seconds), machine));
     }
-    for (name, stage) in [("Warm start", TrainingStage::Sft), ("GRPO", TrainingStage::Grpo)] {
+    for (name, stage) in [
+        ("Warm start", TrainingStage::Sft),
+        ("GRPO", TrainingStage::Grpo),
+    ] {
         if let Some(last) = records.steps.iter().rfind(|s| s.stage == stage) {
-            let tokens = last.metrics.get("num_tokens").map(|tokens| {
-                format!("{} tokens", number::short_count(*tokens as u64))
-            });
+            let tokens = last
+                .metrics
+                .get("num_tokens")
+                .map(|tokens| format!("{} tokens", number::short_count(*tokens as u64)));
             let steps = format!("{} steps", number::count(last.step));
             facts.push((name, steps, tokens.unwrap_or_default()));
         }
@@ -179,5 +185,8 @@ fn compare(before: &Evaluation, after: &Evaluation) -> AccuracyChange {
 }
 
 fn percent(evaluation: &Evaluation) -> String {
-    format!("{} %", number::percent(evaluation.metrics.success.success_rate))
+    format!(
+        "{} %",
+        number::percent(evaluation.metrics.success.success_rate)
+    )
 }

@@ -64,8 +64,18 @@ pub fn render(records: &RunRecords) -> String {
             }
         }
     };
-    let is_safe = |c: char| if is_unsafe(c) { char::REPLACEMENT_CHARACTER } else { c };
-    page.into_string().chars().map(is_safe).chain(['\n']).collect()
+    let is_safe = |c: char| {
+        if is_unsafe(c) {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
+    page.into_string()
+        .chars()
+        .map(is_safe)
+        .chain(['\n'])
+        .collect()
 }
 
 /// Tells whether XML forbids a character, or whether it changes the reading direction of the text after it.
@@ -169,4 +179,49 @@ fn rate_in_words(success: &SuccessRate) -> String {
         number::count(success.correct),
         number::count(success.questions),
     )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::records::{EnvStepRecord, EpisodeRecord, Transcript};
+
+    pub(crate) fn transcript(
+        policy: PolicyName,
+        id: &str,
+        correct: bool,
+        steps: Vec<EnvStepRecord>,
+    ) -> Transcript {
+        Transcript {
+            policy,
+            gold_sql: String::new(),
+            gold_answer: String::new(),
+            episode: EpisodeRecord {
+                question_id: id.to_owned(),
+                question: String::new(),
+                database: String::new(),
+                difficulty: String::new(),
+                correct,
+                reward: 0.0,
+                failure: String::new(),
+                steps,
+            },
+        }
+    }
+
+    #[test]
+    fn text_and_attributes_are_escaped() {
+        let hostile = "<script>\"'&\u{202E}\0";
+        let records = RunRecords {
+            config: Some(hostile.to_owned()),
+            ..RunRecords::default()
+        };
+        let escaped = "<pre>&lt;script&gt;&quot;'&amp;\u{FFFD}\u{FFFD}</pre>";
+        assert!(render(&records).contains(escaped));
+        let title = html! { p title=(hostile) {} }.into_string();
+        assert_eq!(
+            title,
+            "<p title=\"&lt;script&gt;&quot;'&amp;\u{202E}\0\"></p>"
+        );
+    }
 }

@@ -61,7 +61,9 @@ impl QuestionComparison<'_> {
 fn comparisons(transcripts: &[Transcript]) -> Vec<QuestionComparison<'_>> {
     let of = |policy: PolicyName| -> BTreeMap<&str, &Transcript> {
         let of_policy = transcripts.iter().filter(|t| t.policy == policy);
-        of_policy.map(|t| (t.episode.question_id.as_str(), t)).collect()
+        of_policy
+            .map(|t| (t.episode.question_id.as_str(), t))
+            .collect()
     };
     let (random, warm_start) = (of(PolicyName::Random), of(PolicyName::WarmStart));
     let mut all: Vec<_> = of(PolicyName::Grpo)
@@ -84,7 +86,10 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
     if all.is_empty() {
         return None;
     }
-    let with = |change| all.iter().filter(move |comparison| comparison.change() == change);
+    let with = |change| {
+        all.iter()
+            .filter(move |comparison| comparison.change() == change)
+    };
     let count = |change| number::count(with(change).count() as u64);
     let shown = ResultChange::ALL
         .into_iter()
@@ -127,7 +132,7 @@ fn card(comparison: &QuestionComparison<'_>, change: &str, is_open: bool) -> Mar
             }
             p.gold { "Gold: " code { (clip(gold_sql)) } " → " code { (clip(gold_answer)) } }
             div.columns {
-                @for transcript in comparison.random { (column(transcript)) }
+                @if let Some(random) = comparison.random { (column(random)) }
                 (column(comparison.warm_start))
                 (column(comparison.grpo))
             }
@@ -138,12 +143,13 @@ fn card(comparison: &QuestionComparison<'_>, change: &str, is_open: bool) -> Mar
 fn column(transcript: &Transcript) -> Markup {
     let Transcript {
         policy,
-        episode: EpisodeRecord {
-            correct,
-            reward,
-            steps,
-            ..
-        },
+        episode:
+            EpisodeRecord {
+                correct,
+                reward,
+                steps,
+                ..
+            },
         ..
     } = transcript;
     html! {
@@ -201,14 +207,12 @@ fn clip(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::tests::transcript;
 
     #[test]
     fn long_texts_are_cut_visibly() {
         assert_eq!(clip("short\n"), "short");
-        assert_eq!(
-            clip(&"é".repeat(1_000)).chars().count(),
-            MAX_CHARACTERS + 2
-        );
+        assert_eq!(clip(&"é".repeat(1_000)).chars().count(), MAX_CHARACTERS + 2);
         assert_eq!(clip(&"row\n".repeat(20)).lines().count(), MAX_LINES);
         assert!(clip(&"row\n".repeat(20)).ends_with(" …"));
     }
@@ -216,10 +220,10 @@ mod tests {
     #[test]
     fn only_questions_with_both_transcripts_are_compared() {
         let all = [
-            episode(PolicyName::Random, "a", false, vec![]),
-            episode(PolicyName::WarmStart, "a", false, vec![]),
-            episode(PolicyName::Grpo, "a", true, vec![]),
-            episode(PolicyName::Grpo, "b", true, vec![]),
+            transcript(PolicyName::Random, "a", false, vec![]),
+            transcript(PolicyName::WarmStart, "a", false, vec![]),
+            transcript(PolicyName::Grpo, "a", true, vec![]),
+            transcript(PolicyName::Grpo, "b", true, vec![]),
         ];
         let found = comparisons(&all);
         assert_eq!(found.len(), 1);
