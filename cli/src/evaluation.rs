@@ -1,7 +1,8 @@
 //! Evaluations of a run: their questions, their policies, and their records.
 //!
-//! Invariant: the learning curve uses the first questions of `eval` and the comparison table the last ones, in an order
-//! that no seed changes. So settings can be chosen by the curve without an effect on the table.
+//! Invariant: the learning curve uses the first questions of `eval` and the comparison table the
+//! last ones, in an order that no seed changes. So settings can be chosen by the curve without an
+//! effect on the table.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! Standard output, whose reader may leave: after `sqlenv eval | head` nobody reads on, and the program ends quietly.
+//! Standard output. If its reader closes the pipe, as in `sqlenv eval | head`, the program ends
+//! without an error.
 
 use std::{
     fmt::Display,
@@ -11,7 +12,7 @@ use anyhow::{Context as _, Result};
 /// Writes `text` as it is.
 ///
 /// # Errors
-/// Standard output cannot be written, other than for want of a reader.
+/// Standard output cannot be written for another reason than a closed pipe.
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = lock();
     write!(out, "{text}")
@@ -19,26 +20,26 @@ pub fn print(text: impl Display) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// Standard output for this thread alone.
+/// Locks standard output for this thread.
 #[must_use]
 pub fn lock() -> Output {
     Output(io::stdout().lock())
 }
 
-/// Standard output; a write after its reader left ends the process.
+/// Locked standard output. A write to a closed pipe ends the process.
 pub struct Output(StdoutLock<'static>);
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        unless_left(self.0.write(bytes))
+        exit_on_closed_pipe(self.0.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        unless_left(self.0.flush())
+        exit_on_closed_pipe(self.0.flush())
     }
 }
 
-fn unless_left<T>(written: io::Result<T>) -> io::Result<T> {
+fn exit_on_closed_pipe<T>(written: io::Result<T>) -> io::Result<T> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => process::exit(0),
         other => other,

@@ -1,9 +1,10 @@
 //! Writing and reading a run folder.
 //!
-//! Invariant: a file is either replaced as a whole or is a log of JSON lines, which a crash may cut short. Reading accepts
-//! both: it skips and counts the lines that it cannot read, so an interrupted run still has a report. If several lines are
-//! about the same thing, the last one counts, because a resumed run repeats the steps after its checkpoint. Checkpoints
-//! and the journal belong to the learner.
+//! Invariant: a file is either replaced as a whole or is a log of JSON lines, which a crash may cut
+//! short. Reading accepts both: it skips and counts the lines that it cannot read, so an
+//! interrupted run still has a report. If several lines are about the same thing, the last one
+//! counts, because a resumed run repeats the steps after its checkpoint. Checkpoints and the
+//! journal belong to the learner.
 
 use std::{
     collections::BTreeMap,
@@ -67,11 +68,11 @@ impl RunFolder {
         }
     }
 
-    /// Makes the folder unless it exists, locks it against other processes, and ends lines that a crash cut short, so that
-    /// the next line does not continue them.
+    /// Makes the folder unless it exists, locks it against other processes, and ends lines that a
+    /// crash cut short, so that the next line does not continue them.
     ///
-    /// # Errors
-    /// The folder cannot be made, another process holds the lock, or a log cannot be read or written.
+    /// # Errors The folder cannot be made, another process holds the lock, or a log cannot be read
+    /// or written.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;

@@ -1,7 +1,7 @@
 //! Reads and writes the records in a run folder, and turns them into the HTML report of the run.
 //!
-//! The records are the only input of the report, so `sqlenv report` can rebuild it from any run folder, also from one that
-//! an older version wrote.
+//! The records are the only input of the report, so `sqlenv report` can rebuild it from any run
+//! folder, also from one that an older version wrote.
 
 mod chart;
 mod error;

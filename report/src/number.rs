@@ -1,4 +1,5 @@
-//! Formats numbers for people: thin spaces between thousands, and a minus sign instead of a hyphen. Pure.
+//! Formats numbers for people: thin spaces between thousands, and a minus sign instead of a hyphen.
+//! Pure.
 
 /// Formats a rate of 0 to 1 as per cent with one decimal, without the per cent sign.
 #[must_use]

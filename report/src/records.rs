@@ -1,14 +1,15 @@
 //! The records of a run folder: the lines of its `.jsonl` files, `run.json` and `timing.json`.
 //!
-//! Evaluations and transcripts contain the records of [`actor`], so the evaluation writes them as they are. Invariant: an
-//! unknown value is absent, not zero.
+//! Evaluations and transcripts contain the records of [`actor`], so the evaluation writes them as
+//! they are. Invariant: an unknown value is absent, not zero.
 
 use std::{collections::BTreeMap, fmt};
 
 pub use actor::{CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Model, data and machine of a run: the content of `run.json`. It is written again when the status changes.
+/// Model, data and machine of a run: the content of `run.json`. It is written again when the status
+/// changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
     /// Name of the run and of its folder.
@@ -50,8 +51,8 @@ pub enum RunStatus {
     Finished,
 }
 
-/// One learner step: a line of `metrics.jsonl`. The line is flat: metrics with TRL's names beside `step`, `stage` and
-/// `policy_version`.
+/// One learner step: a line of `metrics.jsonl`. The line is flat: metrics with TRL's names beside
+/// `step`, `stage` and `policy_version`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearnerStepRecord {
     /// Learner step within its stage, 1-based.
@@ -60,7 +61,8 @@ pub struct LearnerStepRecord {
     pub stage: TrainingStage,
     /// The policy version that the step produced.
     pub policy_version: u64,
-    /// Metrics by name. Values that are not finite are written as `null`, and `null` is read as absent.
+    /// Metrics by name. Values that are not finite are written as `null`, and `null` is read as
+    /// absent.
     #[serde(flatten, deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
 }
@@ -148,7 +150,8 @@ pub enum DecodingMode {
     Sampled,
 }
 
-/// The split name of the questions of the learning curve. They come from `eval` and differ from those of the table.
+/// The split name of the questions of the learning curve. They come from `eval` and differ from
+/// those of the table.
 pub const CURVE_SPLIT: &str = "eval/curve";
 
 impl fmt::Display for DecodingMode {

@@ -1,4 +1,5 @@
-//! The report as a document: well-formed, complete, harmless, and sensible when parts of the run are missing.
+//! The report as a document: well-formed, complete, harmless, and sensible when parts of the run
+//! are missing.
 //!
 //! `tests/fixtures/run` is made up: plausible numbers from a script, results of no run.
 

@@ -11,7 +11,8 @@ use policy::cuda::Library;
 
 use super::{CheckTarget, Skipped, parity::values, report::Measurement};
 
-/// Checks that NCCL loads, makes an id and joins it as the only rank, and that its sum of one gradient is that gradient.
+/// Checks that NCCL loads, makes an id and joins it as the only rank, and that its sum of one
+/// gradient is that gradient.
 pub(super) fn nccl(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     if let Some(reason) = missing(target) {
         return Err(Skipped(reason).into());

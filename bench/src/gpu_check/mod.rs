@@ -1,7 +1,8 @@
-//! `sqlenv gpu-check`: all checks and benchmarks of a device, on a machine that need not have a network.
+//! `sqlenv gpu-check`: all checks and benchmarks of a device, on a machine that need not have a
+//! network.
 //!
-//! A check that fails or panics is a result and does not keep the others from running. Without the device nothing counts
-//! as checked.
+//! A check that fails or panics is a result and does not keep the others from running. Without the
+//! device nothing counts as checked.
 
 mod args;
 mod collectives;
@@ -45,7 +46,8 @@ struct CheckTarget<'a> {
 }
 
 impl CheckTarget<'_> {
-    /// Returns the dtype that is compared with f32 on the CPU. On the CPU itself it is f64: f32 is the reference there.
+    /// Returns the dtype that is compared with f32 on the CPU. On the CPU itself it is f64: f32 is
+    /// the reference there.
     fn exact(&self) -> DType {
         if self.device.is_cpu() {
             DType::F64
@@ -216,7 +218,8 @@ async fn run(check: Check, target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
     }
 }
 
-/// Returns what `sqlenv doctor` knows of the device. Whether it can be used is checked before all checks.
+/// Returns what `sqlenv doctor` knows of the device. Whether it can be used is checked before all
+/// checks.
 fn device(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let Some(ordinal) = ordinal(target.args.device) else {
         return Err(Skipped("the checks run on the CPU".to_owned()).into());

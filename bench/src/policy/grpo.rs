@@ -40,7 +40,8 @@ impl StepTimes {
     }
 }
 
-/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count too.
+/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count
+/// too.
 pub(super) async fn measure(
     model: &Model,
     shape: ModelShape,

@@ -1,7 +1,8 @@
 //! `sqlenv bench policy`: tokens per second of the sampler, of the learner and of whole GRPO steps.
 //!
-//! Weights and tokens are arbitrary, because the cost of a step does not depend on them. As in a run, threads are engines
-//! over conversations and workers over micro-batches. Each number is the median of some repeats, after one to warm up.
+//! Weights and tokens are arbitrary, because the cost of a step does not depend on them. As in a
+//! run, threads are engines over conversations and workers over micro-batches. Each number is the
+//! median of some repeats, after one to warm up.
 
 mod grpo;
 pub(crate) mod learner;

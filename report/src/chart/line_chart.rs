@@ -1,6 +1,7 @@
 //! A line chart with bands.
 //!
-//! Lines are labelled at their ends instead of in a legend. Points that are not finite break the line.
+//! Lines are labelled at their ends instead of in a legend. Points that are not finite break the
+//! line.
 
 use maud::{Markup, html};
 
@@ -176,7 +177,8 @@ impl LineChart {
         }
     }
 
-    /// Returns the names to draw. A line that is alone needs none, since the title of the chart names it.
+    /// Returns the names to draw. A line that is alone needs none, since the title of the chart
+    /// names it.
     fn end_labels(&self) -> Vec<EndLabel<'_>> {
         let series = self.series.iter().filter_map(|series| {
             Some(EndLabel {

@@ -1,7 +1,8 @@
 //! Charts as SVG. Pure.
 //!
-//! The stylesheet of the page gives them their colours, also in dark mode and in print. They are drawn in the units of
-//! their width, so that text keeps its size when the page shows a chart at that width.
+//! The stylesheet of the page gives them their colours, also in dark mode and in print. They are
+//! drawn in the units of their width, so that text keeps its size when the page shows a chart at
+//! that width.
 
 mod line_chart;
 mod rate_rows;

@@ -1,4 +1,5 @@
-//! Rates with their intervals: rows of points on one axis, and the small interval inside a table cell.
+//! Rates with their intervals: rows of points on one axis, and the small interval inside a table
+//! cell.
 //!
 //! Every row has its label and its last rate as text; the colour only repeats what the legend says.
 
@@ -25,7 +26,8 @@ const ROW_HEIGHT: f64 = 31.0;
 const LABEL_RIGHT: f64 = 132.0;
 const LABEL_CHARACTERS: usize = 20;
 
-/// Draws rates on a common axis of 0 to 100 %, one row each. A line joins the first and the last point of a row.
+/// Draws rates on a common axis of 0 to 100 %, one row each. A line joins the first and the last
+/// point of a row.
 pub(crate) fn rate_rows(description: &str, rows: &[RateRow], width: f64) -> Markup {
     let axis = Scale::new((0.0, 1.0), (140.0, width - 48.0));
     let bottom = 4.0 + ROW_HEIGHT * rows.len() as f64;

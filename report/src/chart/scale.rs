@@ -1,6 +1,7 @@
 //! Maps data to drawing units and chooses the ticks of an axis. Pure.
 //!
-//! Invariant: a scale always spans a finite, positive range, whatever the data are, so that no coordinate is NaN.
+//! Invariant: a scale always spans a finite, positive range, whatever the data are, so that no
+//! coordinate is NaN.
 
 /// A linear map of a data range onto a drawing range.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +13,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Maps `low..high` to `start..end`. A range that is empty, inverted or not finite is replaced by one that can be drawn.
+    /// Maps `low..high` to `start..end`. A range that is empty, inverted or not finite is replaced
+    /// by one that can be drawn.
     pub(super) fn new((low, high): (f64, f64), (start, end): (f64, f64)) -> Self {
         let size = low.abs().max(high.abs());
         let (low, high) = if !low.is_finite() || !high.is_finite() || size > 1e300 {
@@ -42,7 +44,8 @@ impl Scale {
         }
     }
 
-    /// Returns the coordinate of `value`. Values beyond the range are on the edge, NaN is at the start.
+    /// Returns the coordinate of `value`. Values beyond the range are on the edge, NaN is at the
+    /// start.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         let share = if share.is_nan() { 0.0 } else { share };

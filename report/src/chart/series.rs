@@ -31,7 +31,8 @@ impl Series {
         self.points.iter().filter(|point| point.is_finite())
     }
 
-    /// Returns at most [`MAX_POINTS`] points, each the mean of a run of points. Runs have equal lengths.
+    /// Returns at most [`MAX_POINTS`] points, each the mean of a run of points. Runs have equal
+    /// lengths.
     pub(super) fn shortened(&self) -> Vec<Point> {
         let length = self.points.len().div_ceil(MAX_POINTS).max(1);
         if length == 1 {

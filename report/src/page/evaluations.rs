@@ -10,8 +10,8 @@ pub(super) const EVAL: &str = "eval";
 pub(super) struct Evaluations<'a>(pub(super) &'a [Evaluation]);
 
 impl<'a> Evaluations<'a> {
-    /// Returns the newest evaluation of a policy. The decoding mode means nothing for scripted policies, so theirs counts
-    /// as greedy.
+    /// Returns the newest evaluation of a policy. The decoding mode means nothing for scripted
+    /// policies, so theirs counts as greedy.
     pub(super) fn last(
         self,
         policy: PolicyName,

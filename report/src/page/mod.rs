@@ -1,7 +1,8 @@
 //! `report.html`: one page that shows what a run did and needs no other file.
 //!
-//! Invariant: the page has no script, makes no request, and takes no markup from content. Its content security policy
-//! allows only its own stylesheet, by hash. Parts that the run folder does not have are left out.
+//! Invariant: the page has no script, makes no request, and takes no markup from content. Its
+//! content security policy allows only its own stylesheet, by hash. Parts that the run folder does
+//! not have are left out.
 
 mod breakdown;
 mod comparison;
@@ -78,7 +79,8 @@ pub fn render(records: &RunRecords) -> String {
         .collect()
 }
 
-/// Tells whether XML forbids a character, or whether it changes the reading direction of the text after it.
+/// Tells whether XML forbids a character, or whether it changes the reading direction of the text
+/// after it.
 fn is_unsafe(c: char) -> bool {
     let direction =
         matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');

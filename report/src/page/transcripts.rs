@@ -1,6 +1,7 @@
 //! Questions with the transcripts of random, the warm start and GRPO side by side.
 //!
-//! Invariant: the choice of questions depends only on results and ids, so nobody can select favourable ones.
+//! Invariant: the choice of questions depends only on results and ids, so nobody can select
+//! favourable ones.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +58,8 @@ impl QuestionComparison<'_> {
     }
 }
 
-/// Returns the questions that have transcripts of the warm start and of GRPO, ordered by the SHA-256 of their ids.
+/// Returns the questions that have transcripts of the warm start and of GRPO, ordered by the
+/// SHA-256 of their ids.
 fn comparisons(transcripts: &[Transcript]) -> Vec<QuestionComparison<'_>> {
     let of = |policy: PolicyName| -> BTreeMap<&str, &Transcript> {
         let of_policy = transcripts.iter().filter(|t| t.policy == policy);
