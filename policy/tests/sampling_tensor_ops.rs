@@ -15,13 +15,8 @@ const CPU: Device = Device::Cpu;
 const DRAWABLE: f64 = 1e-50;
 
 fn row_draw(filters: &Filters, uniform: f64) -> RowSampling {
-    RowSampling {
-        uniform,
-        temperature: filters.temperature,
-        top_k: filters.top_k,
-        top_p: filters.top_p,
-        min_p: filters.min_p,
-    }
+    let filters = *filters;
+    RowSampling { uniform, filters }
 }
 
 /// (column, probability) of what the filters keep of each row of logits, in f64.
