@@ -243,7 +243,7 @@ fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
 }
 
 /// Returns the first packed token of each row.
-fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
+pub(super) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
     let begin = |next: &mut usize, row: &PackedRow| {
         let first = *next;
         *next += row.len;

@@ -16,7 +16,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::at_least_f32;
-use super::attention::causal_mask;
+use super::attention::{causal_mask, row_offsets};
 use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
 use crate::PackedRow;
@@ -94,21 +94,15 @@ struct PagedBatch {
 
 impl PagedBatch {
     fn new(rows: &[PackedRow]) -> Self {
-        let row_offsets: Vec<u32> = rows
-            .iter()
-            .scan(0, |next, row| {
-                let first = *next;
-                *next += row.len as u32;
-                Some(first)
-            })
-            .collect();
+        let row_offsets = row_offsets(rows);
         let (mut tokens, mut tables) = (Vec::new(), Vec::new());
         for (row, &first) in rows.iter().zip(&row_offsets) {
             let begun = tokens.len();
             if row.past > 0 {
-                tokens.extend(row_offsets[row.slot]..row_offsets[row.slot] + row.past as u32);
+                let prefix = row_offsets[row.slot] as u32;
+                tokens.extend(prefix..prefix + row.past as u32);
             }
-            tokens.extend(first..first + row.len as u32);
+            tokens.extend(first as u32..(first + row.len) as u32);
             tokens.resize(tokens.len().next_multiple_of(PAGE), 0);
             tables.push(((begun / PAGE) as u32..(tokens.len() / PAGE) as u32).collect());
         }
@@ -232,15 +226,15 @@ impl AttentionMetadata {
     pub(crate) fn new<'a>(
         rows: &[PackedRow],
         table: impl Fn(usize) -> &'a [u32],
-        (kv_heads, head_dim): (usize, usize),
-        scores: DType,
-        device: &Device,
+        pages: &TensorPages,
     ) -> Result<Self> {
+        let ((kv_heads, _, head_dim), device) = (pages.keys.dims3()?, pages.keys.device());
+        let scores = super::compute_dtype(pages.keys.dtype());
         let mut slot_mapping = Vec::new();
         for row in rows {
             let pages = table(row.slot);
-            let place = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
-            slot_mapping.extend((row.past..row.past + row.len).map(place));
+            let slot = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
+            slot_mapping.extend((row.past..row.past + row.len).map(slot));
         }
         let tokens = slot_mapping.len();
         let slot_mapping = Tensor::from_vec(slot_mapping, (1, tokens, 1), device)?;
