@@ -11,6 +11,7 @@ mod config;
 pub mod cuda;
 mod decoder;
 mod device;
+pub mod durable;
 mod error;
 pub mod gguf;
 mod kv_cache;
