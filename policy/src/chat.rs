@@ -21,7 +21,7 @@ const GENERATION_FILE: &str = "generation_config.json";
 /// The content of a placeholder assistant turn: text that no template prints by itself.
 const PLACEHOLDER: &str = "qzxassistantturnxzq";
 
-/// Who speaks.
+/// The role of the author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatRole {
@@ -38,7 +38,7 @@ pub enum ChatRole {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// The role of the author.
     pub role: ChatRole,
     /// The text; may be empty when there are tool calls.
     pub content: String,
@@ -280,7 +280,8 @@ impl Chat {
         match text.split_once(PLACEHOLDER) {
             Some((before, after)) => Ok((before.to_string(), after.to_string())),
             None => Err(PolicyError::Text(format!(
-                "chat template: prints no content of an assistant's turn: {text:?} should contain {PLACEHOLDER:?}"
+                "chat template: prints no content of an assistant's turn: {text:?} should contain \
+                 {PLACEHOLDER:?}"
             ))),
         }
     }
@@ -290,8 +291,8 @@ impl Chat {
         let (_, after) = self.around_placeholder(&[])?;
         self.tokenizer.leading_added_token(&after)?.ok_or_else(|| {
             PolicyError::Text(format!(
-                "chat template: ends an assistant's turn with {after:?}, which begins with no control token of {}; \
-                 use a template that ends turns with one",
+                "chat template: ends an assistant's turn with {after:?}, which begins with no \
+                 control token of {}; use a template that ends turns with one",
                 tokenizer::FILE
             ))
         })
@@ -323,7 +324,10 @@ fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
         .ok_or_else(|| {
             PolicyError::file(
                 Path::new(TEMPLATE_FILE),
-                format!("missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned model or add one"),
+                format!(
+                    "missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned \
+                     model or add one"
+                ),
             )
         })
 }

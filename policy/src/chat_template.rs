@@ -87,7 +87,8 @@ fn write_like_python(
     out.write_str(&text).map_err(Error::from)
 }
 
-/// `json.dumps(value, ensure_ascii=False)`, with transformers' optional arguments `ensure_ascii` and `indent`.
+/// `json.dumps(value, ensure_ascii=False)`, with transformers' optional arguments `ensure_ascii`
+/// and `indent`.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "filters take their arguments by value"

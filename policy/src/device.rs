@@ -81,7 +81,10 @@ fn open_usable(number: usize) -> std::result::Result<Device, String> {
     let device = Device::new_cuda_with_stream(number)
         .map_err(|error| format!("device {number} does not open: {error}"))?;
     if let Some(Err(error)) = DeviceMemoryPool::of(&device).map(|pool| pool.keep_freed()) {
-        tracing::warn!(%error, "the device returns freed memory to the driver at every synchronization, which makes it slower");
+        tracing::warn!(
+            %error,
+            "the device returns freed memory to the driver at every wait, which makes it slower"
+        );
     }
     Ok(device)
 }

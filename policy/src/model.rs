@@ -53,7 +53,8 @@ impl Model {
     /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
         if !dir.is_dir() {
-            let reason = "no such folder; a model folder holds config.json, tokenizer.json and model.safetensors";
+            let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
+                          model.safetensors";
             return Err(PolicyError::file(dir, reason));
         }
         let files = read_files(dir)?;

@@ -72,7 +72,8 @@ fn chacha_output(parts: &[&[u8]]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Values from a ChaCha8 written in Python by the specification (RFC 8439 with 8 rounds, counter and nonce 0).
+    /// Values from a ChaCha8 written in Python by the specification (RFC 8439 with 8 rounds,
+    /// counter and nonce 0).
     #[test]
     fn numbers_agree_with_an_independent_chacha8() {
         let place = |run_seed, group, member, turn, position| Coordinates {

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(token(&[f32::NEG_INFINITY, -5.0]), 1);
     }
 
-    /// Broken weights: a token of the vocabulary all the same, marked by its log-probability.
+    /// Broken weights give a token of the vocabulary with a NaN log-probability.
     #[test]
     fn logits_that_are_no_numbers_show_in_the_logprob() {
         let (nan, infinite) = (f32::NAN, f32::INFINITY);

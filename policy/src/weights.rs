@@ -29,8 +29,8 @@ impl Weights {
         Self(tensors)
     }
 
-    /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a device and dtype, and
-    /// checks them against `config`.
+    /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a
+    /// device and dtype, and checks them against `config`.
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that is missing or damaged, or that lacks a weight.

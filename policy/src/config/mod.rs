@@ -93,7 +93,8 @@ impl DecoderConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing, malformed or not supported.
+    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing,
+    /// malformed or not supported.
     pub fn from_json(text: &str) -> Result<Self> {
         let config = json::read(text)?;
         config.validate()?;

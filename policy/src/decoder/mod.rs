@@ -67,7 +67,8 @@ impl PackedRows {
         if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
             let (rows, tokens) = (self.rows.len(), self.tokens.len());
             return Err(PolicyError::Usage(format!(
-                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is empty"
+                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is \
+                 empty"
             )));
         }
         match self
@@ -93,8 +94,8 @@ impl PackedRows {
             if row.past > held {
                 let (past, slot) = (row.past, row.slot);
                 return Err(PolicyError::Usage(format!(
-                    "row {index} has a past of {past} tokens; without a KV cache that holds it they must be those of an \
-                     earlier row without a past, and row {slot} has {held}"
+                    "row {index} has a past of {past} tokens; without a KV cache they must be a \
+                     prefix of an earlier row without a past, and row {slot} has {held}"
                 )));
             }
         }

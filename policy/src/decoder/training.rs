@@ -21,8 +21,8 @@ pub enum GradientCheckpointing {
     /// Keeps every activation that the backward pass reads.
     #[default]
     Off,
-    /// Keeps each layer's input and recomputes its activations in the backward pass: less memory for
-    /// one more forward pass (Chen et al., arXiv:1604.06174).
+    /// Keeps each layer's input and recomputes its activations in the backward pass: less memory
+    /// for one more forward pass (Chen et al., arXiv:1604.06174).
     On,
 }
 

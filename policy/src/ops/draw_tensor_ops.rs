@@ -33,8 +33,8 @@ pub struct Filters {
     pub top_k: usize,
     /// Only the most probable tokens that together reach this probability; 1 means off.
     pub top_p: f64,
-    /// Only tokens at least this fraction as probable as the most probable one; 0 means off. At 1 only
-    /// the most probable tokens are left.
+    /// Only tokens at least this fraction as probable as the most probable one; 0 means off. At 1
+    /// only the most probable tokens are left.
     pub min_p: f64,
 }
 

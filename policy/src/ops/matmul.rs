@@ -75,7 +75,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros beyond the last column.
+    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros
+    /// beyond the last column.
     fn pack_strip(self, k0: usize, depth: usize, n0: usize, strip: &mut [f32]) {
         let width = PANEL.min(self.cols - n0);
         if width < PANEL {

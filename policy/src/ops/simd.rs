@@ -245,8 +245,9 @@ mod x86 {
         ($(fn $name:ident($($argument:tt)*) $(-> $result:ty)? $body:block)*) => {
             $(#[inline(always)]
             fn $name($($argument)*) $(-> $result)? {
-                // SAFETY: only `run_avx512` and `run_avx2` name the lane types, and they run on CPUs that have the
-                // instructions; loads and stores go through references to 16 floats.
+                // SAFETY: only `run_avx512` and `run_avx2` name the lane types, and they run on
+                // CPUs that have the instructions; loads and stores go through references to 16
+                // floats.
                 unsafe { $body }
             })*
         };

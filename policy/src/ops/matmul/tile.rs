@@ -146,12 +146,15 @@ impl Block<'_> {
         macro_rules! tiles {
             ($($n:literal x $strips:literal)*) => {
                 match (rows, self.strip_count) {
-                    $(($n, $strips) if $n <= S::TILE_ROWS => self.tile::<S, $n, $strips>(i0, c, c_stride),)*
+                    $(($n, $strips) if $n <= S::TILE_ROWS => {
+                        self.tile::<S, $n, $strips>(i0, c, c_stride);
+                    })*
                     _ => unreachable!("a tile has 1 to 12 rows: this is a bug"),
                 }
             };
         }
-        tiles!(12 x 1 11 x 1 10 x 1 9 x 1 8 x 1 7 x 1 6 x 1 5 x 1 4 x 1 3 x 1 2 x 1 1 x 1 6 x 2 5 x 2 4 x 2 3 x 2 2 x 2 1 x 4);
+        tiles!(12 x 1 11 x 1 10 x 1 9 x 1 8 x 1 7 x 1 6 x 1 5 x 1 4 x 1 3 x 1 2 x 1 1 x 1
+               6 x 2 5 x 2 4 x 2 3 x 2 2 x 2 1 x 4);
     }
 
     #[inline(always)]
