@@ -3,8 +3,8 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
 use anyhow::{Context as _, Result, bail};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use data::Dataset;
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +68,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     let chat = Arc::new(policy::tiny::model(0)?.chat);
     let demonstrator = ScriptedPolicy::new(
         Arc::clone(&chat),
-        Demonstrator::new(Arc::clone(&setup.solutions), Habits::mixed()),
+        Demonstrator::new(Arc::clone(&setup.solutions), DemonstratorMix::mixed()),
     );
     let question_ids: Vec<String> = setup
         .dataset
@@ -83,9 +83,9 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     };
     let episodes = demonstrate(
         &demonstrator,
-        &evaluator.table(&chat),
+        &evaluator.episode_settings(&chat),
         &wanted,
-        |done, _| {
+        |done| {
             stage.set(done as u64);
         },
     )

@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use env_node::{EnvConfig, EnvNode, Server};
+use env::Environment;
+use env_node::{EnvNode, Server};
 use learner::{Event, Learner, RunArguments, ranks::Member};
 use policy::Placement;
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
@@ -46,20 +47,22 @@ pub async fn env_node(
     let mut settings = args.config.clone();
     settings.set.splice(0..0, variables.settings()?);
     let mut config: EnvNodeRole = config::resolve(&settings)?;
-    config.env.openenv.mode = args.mode.unwrap_or(config.env.openenv.mode);
+    let mode = &mut config.env_node.openenv.mode;
+    *mode = args.mode.unwrap_or(*mode);
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
-    fit_open_files(&mut config.env, dataset.databases.len(), progress);
-    let node = EnvNode::open(dataset, config.env).context("in [env]")?;
-    if !node.has_shared_key() {
+    fit_open_files(&mut config, dataset.databases.len(), progress);
+    let environment = Environment::open(dataset, config.env).context("in [env]")?;
+    if !environment.has_shared_key() {
         progress.say(
             "tokens are signed with a random key and end with this process; nodes that share episodes \
              need the same key: --set env.signing_key_file=FILE",
         );
     }
-    let server = Server::open(&node).context("in [env]")?;
+    let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
+    let server = Server::open(&node).context("in [env_node]")?;
     ready.set(true);
     progress.say(&format!("env-node serves on {}", listener.local_addr()?));
     server.serve(listener, stop(shutdown, ready)).await;
@@ -68,9 +71,12 @@ pub async fn env_node(
 
 /// Raises the soft limit of open files to the hard limit, and reduces the limits of the node to
 /// fit.
-fn fit_open_files(env: &mut EnvConfig, databases: usize, progress: &Progress) {
+fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progress) {
     let message = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
-        Ok(limit) => env.fit_open_files(limit, databases),
+        Ok(limit) => {
+            let server = &mut config.env_node.server;
+            env_node::fit_open_files(&mut config.env, server, limit, databases)
+        }
         Err(error) => Some(format!(
             "cannot raise the limit of open files: {error}; raise it before the start (ulimit -n)"
         )),
@@ -178,7 +184,7 @@ pub async fn learner(
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
+    let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {

@@ -7,8 +7,9 @@
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, Seat, Table, demonstrate};
+use actor::{EpisodeSettings, EpisodeSpec, run_episode};
 use anyhow::{Result, anyhow, bail, ensure};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
@@ -39,9 +40,9 @@ pub async fn warm_start(
 ) -> Result<WarmStart> {
     let config = &evaluator.config.warm_start;
     let trainer = WarmStartTrainer { evaluator, folder };
-    let careful = Habits {
+    let careful = DemonstratorMix {
         error_share: config.recovery_share,
-        ..Habits::default()
+        ..DemonstratorMix::default()
     };
     let oracle = trainer.demonstrations("oracle", base, careful).await?;
     let (first, totals) = trainer.imitate(
@@ -57,7 +58,7 @@ pub async fn warm_start(
             oracle_only: None,
         });
     }
-    let mixed = Habits {
+    let mixed = DemonstratorMix {
         hasty_share: config.hasty_share,
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
@@ -104,12 +105,12 @@ impl WarmStartTrainer<'_> {
         &self,
         name: &str,
         model: &Model,
-        habits: Habits,
+        mix: DemonstratorMix,
     ) -> Result<Vec<Segment>> {
         let setup = self.evaluator.setup;
         let config = &self.evaluator.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
-        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
+        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
         let mut question_ids: Vec<String> = shuffled(setup, "train")
             .into_iter()
@@ -132,11 +133,13 @@ impl WarmStartTrainer<'_> {
             seed: derive_seed(self.evaluator.config.seed, name),
             concurrency: self.evaluator.config.evaluation.concurrency,
         };
-        let table = self.evaluator.table(&chat);
-        let play = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64));
+        let settings = self.evaluator.episode_settings(&chat);
+        let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
         let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
         if episodes.is_empty() {
-            return Err(self.why_unusable(&policy, &table, &question_ids[0]).await?);
+            return Err(self
+                .why_unusable(&policy, &settings, &question_ids[0])
+                .await?);
         }
         stage.finish(&format!("{} usable", episodes.len()));
         Ok(episodes
@@ -149,22 +152,23 @@ impl WarmStartTrainer<'_> {
     async fn why_unusable(
         &self,
         policy: &ScriptedPolicy<Demonstrator>,
-        table: &Table,
+        settings: &EpisodeSettings,
         question_id: &str,
     ) -> Result<anyhow::Error> {
-        let seat = Seat {
+        let spec = EpisodeSpec {
             question_id: question_id.to_owned(),
             coordinates: Coordinates::default(),
         };
-        let played = unless_interrupted(self.evaluator.shutdown, table.play(policy, &seat)).await?;
-        Ok(if played.trajectory.failure.is_empty() {
+        let episode = run_episode(policy, settings, &spec);
+        let outcome = unless_interrupted(self.evaluator.shutdown, episode).await?;
+        Ok(if outcome.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
             )
         } else {
             anyhow!(
                 "every demonstration failed; {question_id}: {}",
-                played.trajectory.failure
+                outcome.trajectory.failure
             )
         })
     }
