@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cuda")]
 use crate::cuda::pool::DeviceMemoryPool;
-use crate::error::{PolicyError, Result};
+use crate::{
+    error::{PolicyError, Result},
+    model::Model,
+};
 
 /// The device that computes: `auto`, `cpu`, `cuda` or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,6 +184,36 @@ pub enum DTypeChoice {
     /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, whose kernels
     /// widen it.
     Bf16,
+}
+
+/// Where a process computes: the values of its settings `device` and `dtype`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Device of weights, activations and KV cache.
+    pub device: DeviceChoice,
+    /// Their dtype.
+    pub dtype: DTypeChoice,
+}
+
+impl Placement {
+    /// Opens the device and chooses the dtype on it.
+    ///
+    /// # Errors
+    /// See [`DeviceChoice::open`].
+    pub fn open(self) -> Result<(Device, DType)> {
+        let device = self.device.open()?;
+        let dtype = self.dtype.on(&device);
+        Ok((device, dtype))
+    }
+
+    /// Returns `model` with its weights on the device and in the dtype.
+    ///
+    /// # Errors
+    /// There is no such device, or it has too little memory.
+    pub fn place(self, model: &Model) -> Result<Model> {
+        let (device, dtype) = self.open()?;
+        model.to(&device, dtype)
+    }
 }
 
 impl DTypeChoice {

@@ -32,7 +32,7 @@ pub use decoder::{
     Decoder, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows, ScoredTokens,
     TrainingPass,
 };
-pub use device::{DTypeChoice, DeviceChoice, free_memory, peak_memory, release_memory};
+pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;
