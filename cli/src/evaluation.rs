@@ -157,11 +157,16 @@ impl Evaluator<'_> {
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
-            ..self.config.actor_of_run().engine
+            ..self.config.actor.engine.clone()
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
-        let engine = Engine::spawn(model, policy_version, context_tokens, &settings)?;
-        Ok(engine)
+        Ok(Engine::spawn(
+            model,
+            policy_version,
+            context_tokens,
+            &settings,
+            self.config.placement(),
+        )?)
     }
 
     /// Returns a policy that samples on `engine`.
