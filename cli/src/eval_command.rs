@@ -81,8 +81,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     stdout::print(summary(&evaluation))?;
     if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
         let failed = format!(
-<<<<<<< HEAD
-            "{} of {} episodes broke off and count as wrong; {}: {}",
+            "{} of {} episodes failed and count as wrong; {}: {}",
             evaluation.metrics.failed,
             evaluation.metrics.success.questions,
             first.question_id,
@@ -91,10 +90,6 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         ensure!(
             evaluation.metrics.failed < evaluation.metrics.success.questions,
             failed
-=======
-            "{} of {} episodes failed and count as wrong; {}: {}",
-            evaluation.failed, evaluation.questions, first.question_id, first.failure
->>>>>>> main
         );
         progress.say(&failed);
     }
@@ -160,13 +155,8 @@ fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
     Ok(questions)
 }
 
-<<<<<<< HEAD
-/// Formats the evaluation for a terminal.
-fn in_words(evaluation: &Evaluation) -> String {
-=======
 /// Formats an evaluation for display.
 fn summary(evaluation: &Evaluation) -> String {
->>>>>>> main
     let percent = |rate: f64| 100.0 * rate;
     let metrics = &evaluation.metrics;
     let SuccessRate {

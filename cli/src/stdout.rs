@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-//! Standard output. If its reader closes the pipe, as in `sqlenv eval | head`, the program ends
-//! without an error.
-=======
 //! Writes to standard output. If its reader has closed it, as in `sqlenv eval | head`, the program
 //! exits without an error.
->>>>>>> main
 
 use std::{
     fmt::Display,
@@ -17,11 +12,7 @@ use anyhow::{Context as _, Result};
 /// Writes `text` without a line break.
 ///
 /// # Errors
-<<<<<<< HEAD
-/// Standard output cannot be written for another reason than a closed pipe.
-=======
 /// Fails if standard output cannot be written for another reason than a closed pipe.
->>>>>>> main
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = lock();
     write!(out, "{text}")
@@ -36,25 +27,10 @@ pub fn lock() -> LockedStdout {
 }
 
 /// Locked standard output. A write to a closed pipe ends the process.
-<<<<<<< HEAD
-pub struct Output(StdoutLock<'static>);
-=======
 pub struct LockedStdout(StdoutLock<'static>);
->>>>>>> main
 
 impl Write for LockedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-<<<<<<< HEAD
-        exit_on_closed_pipe(self.0.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        exit_on_closed_pipe(self.0.flush())
-    }
-}
-
-fn exit_on_closed_pipe<T>(written: io::Result<T>) -> io::Result<T> {
-=======
         exit_on_broken_pipe(self.0.write(bytes))
     }
 
@@ -64,7 +40,6 @@ fn exit_on_closed_pipe<T>(written: io::Result<T>) -> io::Result<T> {
 }
 
 fn exit_on_broken_pipe<T>(written: io::Result<T>) -> io::Result<T> {
->>>>>>> main
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => process::exit(0),
         other => other,
