@@ -1,5 +1,7 @@
 //! The one error type of the actor.
 
+use proto::SnapshotError;
+
 /// Why an actor, an evaluation or an engine stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ActorError {
@@ -11,14 +13,9 @@ pub enum ActorError {
         /// What the service said last.
         status: Box<tonic::Status>,
     },
-    /// A snapshot arrived broken or does not fit the model. Remedy: restart the learner; both sides must be one version.
-    #[error("policy snapshot v{policy_version}: {reason}; restart the learner if it persists")]
-    Snapshot {
-        /// The version announced.
-        policy_version: u64,
-        /// What is wrong.
-        reason: String,
-    },
+    /// A snapshot arrived damaged or does not fit the model. Remedy: restart the learner; both sides must be one version.
+    #[error("{0}; restart the learner if it persists")]
+    Snapshot(#[from] SnapshotError),
     /// The learner's terms or the actor's own settings cannot be met. Remedy: change the field named.
     #[error("setting {field}: {reason}")]
     Setting {

@@ -26,7 +26,7 @@ mod session;
 mod slots;
 mod sql_slips;
 pub mod tool_call;
-pub mod weights;
+mod weights;
 mod worker;
 
 pub use config::{ActorConfig, EngineSettings};

@@ -1,5 +1,7 @@
 //! The actor's metrics: each name stands here once, with its description.
 
+use std::time::Duration;
+
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -55,7 +57,7 @@ pub fn describe() {
     describe_histogram!(
         IDLE_SECONDS,
         Unit::Seconds,
-        "Time that a group loop was told to wait for work."
+        "Time from a claim to its group, waiting for work included."
     );
     describe_counter!(RETRIES, "Calls tried again, by call.");
     describe_counter!(
@@ -103,8 +105,8 @@ pub(crate) fn count_group(verdict: &'static str) {
     counter!(GROUPS, "verdict" => verdict).increment(1);
 }
 
-pub(crate) fn record_idle(milliseconds: u32) {
-    histogram!(IDLE_SECONDS).record(f64::from(milliseconds) / 1_000.0);
+pub(crate) fn record_idle(waited: Duration) {
+    histogram!(IDLE_SECONDS).record(waited.as_secs_f64());
 }
 
 pub(crate) fn count_replay() {

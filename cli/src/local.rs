@@ -5,7 +5,7 @@ use std::path::Path;
 use actor::ActorConfig;
 use anyhow::{Context as _, Result};
 use candle_core::{DType, Device};
-use learner::{Event, Learner};
+use learner::{Learner, TrainEvent};
 use policy::Model;
 use proto::{EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
@@ -17,7 +17,7 @@ const EVENTS: usize = 2;
 /// A learner and its actors, running.
 pub struct LocalRun {
     /// What the learner reports.
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<TrainEvent>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
     actors: JoinSet<Result<(), actor::ActorError>>,
@@ -71,7 +71,7 @@ impl LocalRun {
     ///
     /// # Errors
     /// An actor failed: without it the learner would wait for ever.
-    pub async fn next(&mut self) -> Result<Option<Event>> {
+    pub async fn next(&mut self) -> Result<Option<TrainEvent>> {
         loop {
             tokio::select! {
                 biased;

@@ -17,7 +17,7 @@ use crate::{
     loss::{LossInput, LossStats, SamplerCorrection, SamplingStats, Scale, loss, sampling_stats},
     metrics::{self, Metrics},
     network::{Coefficients, Network, Pass, Scores, scores},
-    ranks::{Figures, Ranks},
+    ranks::{MicroBatchStatistics, Ranks},
 };
 
 /// The policy being trained and what a step needs beside the groups.
@@ -218,7 +218,7 @@ fn trace(
     place: usize,
     scores: &Scores,
     scale: Scale,
-) -> (Coefficients, Figures) {
+) -> (Coefficients, MicroBatchStatistics) {
     let micro = &share.micro_batches[place];
     let recorded = micro.gather(&rows.sampler);
     let learner = share.old.as_ref().map(|old| old[place].as_slice());
@@ -236,7 +236,7 @@ fn trace(
         advantages: &micro.gather(&rows.advantages),
     };
     let output = loss(&input, &config.loss, scale);
-    let figures = Figures {
+    let figures = MicroBatchStatistics {
         micro_batch: share.numbers[place] as u64,
         loss: output.loss,
         stats: output.stats,

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::disk::DiskError;
+
 /// What can go wrong when a policy is opened, run or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
@@ -69,6 +71,17 @@ impl PolicyError {
             tensor: tensor.to_string(),
             reason: reason.to_string(),
         }
+    }
+}
+
+impl From<DiskError> for PolicyError {
+    fn from(error: DiskError) -> Self {
+        let DiskError {
+            action,
+            path,
+            source,
+        } = error;
+        Self::file(path, format!("cannot {action} it: {source}"))
     }
 }
 

@@ -8,6 +8,7 @@ mod config;
 pub mod cuda;
 mod decoder;
 mod device;
+pub mod disk;
 mod error;
 pub mod gguf;
 mod kv_cache;

@@ -10,8 +10,9 @@ use candle_core::{DType, Device};
 
 use crate::chat::Chat;
 use crate::config::DecoderConfig;
+use crate::disk::{self, AtPath as _};
 use crate::error::{PolicyError, Result};
-use crate::weights::{Weights, sync, write_synced};
+use crate::weights::Weights;
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
@@ -90,7 +91,12 @@ impl Model {
     /// # Errors
     /// `dir` holds something else, which `save` would destroy, or cannot be read.
     pub fn check_target(dir: &Path) -> Result<()> {
-        beside(dir, "partial")?;
+        if dir.file_name().is_none() {
+            return Err(PolicyError::file(
+                dir,
+                "a model is saved into a named folder",
+            ));
+        }
         let is_model = [CONFIG_FILE, WEIGHTS_FILE]
             .iter()
             .all(|name| dir.join(name).is_file());
@@ -108,31 +114,24 @@ impl Model {
         }
     }
 
-    /// Writes the folder `dir`, replacing a model that is there. It is written and synced beside its place first, so that
-    /// `dir` is never half a model. Between two renames there is none: a crash there leaves the old one beside `dir`, as
-    /// `.NAME.sqlenv-old`.
+    /// Writes the folder `dir`, replacing a model that is there. A crash leaves the old model or the new one in place,
+    /// or the old one beside it as `.NAME.sqlenv-old`; see [`disk::replace_folder`].
     ///
     /// # Errors
     /// See [`Self::check_target`]; or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Self::check_target(dir)?;
-        let temporary = beside(dir, "partial")?;
-        remove(&temporary)?;
-        fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
+        // Hidden and under the program's name: what lies there is never a person's.
+        let temporary = disk::beside(dir, "sqlenv-partial");
+        disk::remove_folder(&temporary)?;
+        fs::create_dir_all(&temporary).at("create", &temporary)?;
         for (name, content) in &self.files {
             let path = temporary.join(name);
-            write_synced(&path, content).map_err(|error| PolicyError::file(&path, error))?;
+            fs::write(&path, content).at("write", &path)?;
         }
         self.weights.save(&temporary)?;
-        let old = beside(dir, "old")?;
-        remove(&old)?;
-        if dir.exists() {
-            fs::rename(dir, &old).map_err(|error| PolicyError::file(dir, error))?;
-        }
-        fs::rename(&temporary, dir)
-            .and_then(|()| sync(parent(dir)))
-            .map_err(|error| PolicyError::file(dir, error))?;
-        remove(&old)
+        disk::replace_folder(dir, &temporary, &disk::beside(dir, "sqlenv-old"))?;
+        Ok(())
     }
 }
 
@@ -170,31 +169,5 @@ fn within(dir: &Path, error: PolicyError) -> PolicyError {
         PolicyError::File { path, reason } => PolicyError::file(dir.join(path), reason),
         PolicyError::Text(reason) => PolicyError::file(dir, reason),
         other => other,
-    }
-}
-
-/// The folder in which `dir` has its name.
-fn parent(dir: &Path) -> &Path {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
-}
-
-fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {
-    let name = dir
-        .file_name()
-        .ok_or_else(|| PolicyError::file(dir, "a model is saved into a named folder"))?;
-    // Hidden and under the program's name: what lies there is never a person's.
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".sqlenv-{suffix}"));
-    Ok(dir.with_file_name(hidden))
-}
-
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(PolicyError::file(dir, error))
-        }
-        _ => Ok(()),
     }
 }

@@ -4,16 +4,15 @@
 //! weights alone. Tied embeddings have no `lm_head.weight`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor, safetensors::Load};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use safetensors::SafeTensors;
+use safetensors::{SafeTensors, tensor::TensorView};
 
 use crate::config::DecoderConfig;
+use crate::disk;
 use crate::error::{PolicyError, Result};
 
 const FILE: &str = "model.safetensors";
@@ -71,10 +70,19 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Reads the bytes of one safetensors file to the CPU, in the dtypes that the file has. Nothing is converted, so
+    /// that weights which travel in bf16 are never widened on their way to an engine that computes in bf16.
+    ///
+    /// # Errors
+    /// Where the bytes are not a safetensors file.
+    pub fn from_bytes_as_stored(bytes: &[u8]) -> Result<Self> {
+        let load = |(name, view): (String, TensorView<'_>)| Ok((name, view.load(&Device::Cpu)?));
+        let tensors = open(bytes)?.tensors().into_iter().map(load);
+        tensors.collect::<Result<_>>().map(Self)
+    }
+
     fn add(&mut self, bytes: &[u8], device: &Device, dtype: DType) -> Result<()> {
-        let file = SafeTensors::deserialize(bytes)
-            .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))?;
-        for (name, view) in file.tensors() {
+        for (name, view) in open(bytes)?.tensors() {
             let tensor = view.load(device)?.to_dtype(dtype)?;
             self.0.insert(name, tensor);
         }
@@ -91,18 +99,12 @@ impl Weights {
             .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
     }
 
-    /// Writes `model.safetensors` into an existing folder: first beside it, synced, then renamed, so that neither a reader
-    /// nor a crash leaves half.
+    /// Writes `model.safetensors` into an existing folder; see [`disk::write`].
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
-        let path = dir.join(FILE);
-        let partial = dir.join(format!("{FILE}.partial"));
-        write_synced(&partial, &self.to_bytes()?)
-            .and_then(|()| std::fs::rename(&partial, &path))
-            .and_then(|()| sync(dir))
-            .map_err(|error| PolicyError::file(&path, error))
+        Ok(disk::write(&dir.join(FILE), &self.to_bytes()?)?)
     }
 
     /// Random weights for training from scratch: norms 1, biases 0, the embedding at a standard deviation of 0.07, matrices
@@ -170,16 +172,9 @@ impl Weights {
     }
 }
 
-/// Writes a file and waits until its bytes are on the disk.
-pub(crate) fn write_synced(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(content)?;
-    file.sync_all()
-}
-
-/// Waits until the names in a folder are on the disk.
-pub(crate) fn sync(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+fn open(bytes: &[u8]) -> Result<SafeTensors<'_>> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))
 }
 
 /// The files that hold the weights of a folder.
@@ -305,6 +300,22 @@ mod tests {
             half.fitted(&config()).unwrap().iter().count(),
             weights.iter().count()
         );
+    }
+
+    #[test]
+    fn weights_keep_the_dtype_that_they_travel_in() {
+        let weights = Weights::random(&config(), 1).unwrap();
+        for dtype in [DType::F32, DType::BF16] {
+            let sent = weights.to(&Device::Cpu, dtype).unwrap();
+            let bytes = sent.to_bytes().unwrap();
+            let received = Weights::from_bytes_as_stored(&bytes).unwrap();
+            assert!(received.iter().all(|(_, tensor)| tensor.dtype() == dtype));
+            assert_eq!(received.to_bytes().unwrap(), bytes);
+            let same = received.to(&Device::Cpu, dtype).unwrap();
+            for (name, tensor) in received.iter() {
+                assert_eq!(same.get(name).unwrap().id(), tensor.id(), "{name}");
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use learner::{Event, Learner};
+use learner::{Learner, TrainEvent};
 use policy::Model;
 
 use crate::{
@@ -56,7 +56,7 @@ pub(super) async fn grpo(
     let mut interrupted = false;
     while let Some(event) = run.next().await? {
         match event {
-            Event::Step { step, metrics } => {
+            TrainEvent::Step { step, metrics } => {
                 note(&stage, step, &metrics);
                 folder.append_step(&StepRecord {
                     step,
@@ -65,7 +65,7 @@ pub(super) async fn grpo(
                     metrics,
                 })?;
             }
-            Event::Checkpoint { step, path } => {
+            TrainEvent::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
                 match curve.point_at(&model, step).await {
                     // The trainer has heard of the signal too; its last checkpoint is waited for.
@@ -74,7 +74,7 @@ pub(super) async fn grpo(
                 }
                 newest = Some(path);
             }
-            Event::Finished {
+            TrainEvent::Finished {
                 interrupted: early, ..
             } => interrupted = early,
         }
