@@ -29,6 +29,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".sqlenv.v1.SnapshotChunk")
         .bytes(".sqlenv.v1.Chunk")
         .bytes(".sqlenv.v1.TrainResponse")
+        // Records of evaluations contain this message as JSON.
+        .type_attribute(
+            "sqlenv.v1.RewardComponents",
+            "#[derive(serde::Serialize, serde::Deserialize)]",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

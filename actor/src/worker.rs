@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use policy::{Coordinates, Message, Model, Role, SamplingSettings, Weights};
+use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
     CLAIM_WAIT, EncodedGroup, EnvClient, LearnerClient, MAX_GROUP_BYTES, MAX_MESSAGE_BYTES,
     Snapshot, SnapshotError,
@@ -22,11 +22,12 @@ use tokio::{
 use crate::{
     config::ActorConfig,
     engine::Engine,
+    episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
     metrics,
-    play::{Seat, Table},
-    policies::ModelPolicy,
-    rollout::{RolloutLimits, unplayed},
+    model_policy::ModelPolicy,
+    rollout::{RolloutLimits, failed_trajectory},
+    rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
 
@@ -42,6 +43,7 @@ pub async fn run(
     learner: LearnerClient,
     actor_id: &str,
     config: ActorConfig,
+    placement: Placement,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ActorError> {
     config.validate()?;
@@ -50,7 +52,7 @@ pub async fn run(
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
-        over = work(env, learner, actor_id, &config) => over,
+        over = work(env, learner, actor_id, (&config, placement)) => over,
         () = shutdown => Ok(()),
     }
 }
@@ -59,7 +61,7 @@ async fn work(
     env: EnvClient,
     learner: LearnerClient,
     actor_id: &str,
-    config: &ActorConfig,
+    (config, placement): (&ActorConfig, Placement),
 ) -> Result<(), ActorError> {
     let joined = join(&learner, actor_id, config).await?;
     let mut snapshots =
@@ -67,7 +69,8 @@ async fn work(
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
-    let (actor, published) = Actor::new(env, learner, actor_id, config, joined, &first)?;
+    let (actor, published) =
+        Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
     // The weights stream says that the run is over, which ends an actor in the middle of a group, too.
     tokio::select! {
         failed = actor.play_groups(config.concurrent_groups) => failed,
@@ -99,7 +102,7 @@ struct Actor {
     learner: LearnerClient,
     config: ActorConfig,
     engine: Engine,
-    table: Table,
+    settings: EpisodeSettings,
     policy: ModelPolicy,
     version: watch::Receiver<u64>,
 }
@@ -109,7 +112,7 @@ impl Actor {
         env: EnvClient,
         learner: LearnerClient,
         actor_id: &str,
-        config: &ActorConfig,
+        (config, placement): (&ActorConfig, Placement),
         joined: JoinResponse,
         first: &Snapshot,
     ) -> Result<(Self, watch::Sender<u64>), ActorError> {
@@ -123,12 +126,13 @@ impl Actor {
         // A chat template that cannot render tool results fails here rather than in every episode.
         model
             .chat
-            .tool_suffix_ids(&[Message::new(Role::Tool, "1. 1")])?;
+            .tool_suffix_ids(&[Message::new(ChatRole::Tool, "1. 1")])?;
         let engine = Engine::spawn(
             &model,
             first.policy_version,
             limits.max_context_tokens,
             &config.engine,
+            placement,
         )?;
         metrics::set_policy_version(first.policy_version);
         let (published, version) = watch::channel(first.policy_version);
@@ -138,7 +142,7 @@ impl Actor {
             policy_version = first.policy_version,
             "joined"
         );
-        let table = Table {
+        let episode_settings = EpisodeSettings {
             env,
             chat: Arc::new(model.chat),
             limits,
@@ -153,7 +157,7 @@ impl Actor {
             config: config.clone(),
             policy: ModelPolicy::new(engine.clone(), sampling),
             engine,
-            table,
+            settings: episode_settings,
             version,
         };
         Ok((actor, published))
@@ -167,7 +171,7 @@ impl Actor {
     ) -> Result<(), ActorError> {
         while let Some(snapshot) = snapshots.next().await? {
             self.engine
-                .swap(snapshot.policy_version, weights(&snapshot)?)
+                .update_weights(snapshot.policy_version, weights(&snapshot)?)
                 .await?;
             // From here on the weights version is visible: claims name it and new completions are sampled with it.
             metrics::set_policy_version(snapshot.policy_version);
@@ -256,32 +260,31 @@ impl Actor {
 
     /// Rolls out a group. Members that a failed call broke off are rolled out again, since an unscored one teaches nothing.
     async fn play_group(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
-        let mut unplayed: Vec<Seat> = (0..claim.group_size)
-            .map(|member| self.seat(claim, member))
+        let mut unplayed: Vec<EpisodeSpec> = (0..claim.group_size)
+            .map(|member| self.episode_spec(claim, member))
             .collect();
         let mut group = BTreeMap::new();
         for _ in 0..GROUP_ATTEMPTS {
-            let played = self
-                .table
-                .play_all(
-                    &self.policy,
-                    &unplayed,
-                    unplayed.len(),
-                    metrics::count_episode,
-                )
-                .await;
+            let outcomes = run_episodes(
+                &self.policy,
+                &self.settings,
+                &unplayed,
+                unplayed.len(),
+                metrics::count_episode,
+            )
+            .await;
             let mut broken = Vec::new();
-            for (seat, played) in unplayed.into_iter().zip(played) {
-                match played.broken_by {
+            for (spec, outcome) in unplayed.into_iter().zip(outcomes) {
+                match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
-                    Some(error) if error.is_of_a_call() => {
+                    Some(error) if error.is_call_failure() => {
                         tracing::warn!(%error, group = claim.group_index, "an episode broke off");
-                        broken.push(seat);
+                        broken.push(spec);
                     }
                     _ => {}
                 }
-                group.insert(played.trajectory.member, played.trajectory);
+                group.insert(outcome.trajectory.member, outcome.trajectory);
             }
             unplayed = broken;
             if unplayed.is_empty() {
@@ -291,8 +294,8 @@ impl Actor {
         Ok(group.into_values().collect())
     }
 
-    fn seat(&self, claim: &GroupClaim, member: u32) -> Seat {
-        Seat {
+    fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {
+        EpisodeSpec {
             question_id: claim.question_id.clone(),
             coordinates: Coordinates {
                 run_seed: self.run_seed,
@@ -349,7 +352,7 @@ fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
         let question_id = std::mem::take(&mut trajectory.question_id);
         *trajectory = Trajectory {
             question_id,
-            ..unplayed(trajectory.member, reason.clone())
+            ..failed_trajectory(trajectory.member, reason.clone())
         };
     }
     EncodedGroup::from(&request)

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
-use policy::{PackedRows, Scored};
+use policy::{PackedRows, ScoredTokens};
 
 /// Shorter common beginnings are not worth a row of their own.
 const LEAST_PREFIX: usize = 16;
@@ -40,7 +40,7 @@ pub struct Sample {
 impl Sample {
     /// Tokens that must be fed to score all scored ones.
     #[must_use]
-    pub fn fed_tokens(&self) -> usize {
+    pub fn forward_tokens(&self) -> usize {
         self.scored.last().copied().unwrap_or(0)
     }
 }
@@ -92,11 +92,11 @@ impl MicroBatch {
         }
         for index in bundle.samples.clone() {
             let sample = &all[index];
-            if sample.fed_tokens() == 0 {
+            if sample.forward_tokens() == 0 {
                 continue;
             }
             let start = self.packed.tokens.len();
-            let own = &sample.tokens[prefix..sample.fed_tokens()];
+            let own = &sample.tokens[prefix..sample.forward_tokens()];
             self.packed.push_after(own, prefix, prefix_row);
             let place = |&at: &usize| match at - 1 {
                 shared if shared < prefix => prefix_start + shared,
@@ -113,8 +113,8 @@ impl MicroBatch {
 
     /// What a pass over [`Self::packed`] scores.
     #[must_use]
-    pub fn scored_tokens(&self, temperature: f32) -> Scored<'_> {
-        Scored {
+    pub fn scored_tokens(&self, temperature: f32) -> ScoredTokens<'_> {
+        ScoredTokens {
             predictors: &self.predictors,
             targets: &self.targets,
             temperature,
@@ -170,7 +170,7 @@ pub fn micro_batches_for(
 /// A sample joins its predecessors where that saves no fewer tokens than they save without it.
 fn bundles(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::new();
-    for index in (0..samples.len()).filter(|&index| samples[index].fed_tokens() > 0) {
+    for index in (0..samples.len()).filter(|&index| samples[index].forward_tokens() > 0) {
         let joined = match (bundles.last(), prefixes) {
             (Some(last), Prefixes::Shared) => last.joined_by(samples, index),
             _ => None,
@@ -191,7 +191,7 @@ fn bundles(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<Bundle>
 impl Bundle {
     /// Tokens fed.
     fn tokens(&self, all: &[Sample]) -> usize {
-        let own = |sample: &Sample| sample.fed_tokens().saturating_sub(self.prefix);
+        let own = |sample: &Sample| sample.forward_tokens().saturating_sub(self.prefix);
         self.prefix + all[self.samples.clone()].iter().map(own).sum::<usize>()
     }
 
@@ -200,10 +200,10 @@ impl Bundle {
         let (first, sample) = (&all[self.samples.start], &all[index]);
         let count = self.samples.len();
         let (most, before) = match self.prefix {
-            0 => (first.fed_tokens().saturating_sub(1), 0),
+            0 => (first.forward_tokens().saturating_sub(1), 0),
             prefix => (prefix, (count - 1) * prefix),
         };
-        let most = most.min(sample.fed_tokens().saturating_sub(1));
+        let most = most.min(sample.forward_tokens().saturating_sub(1));
         let pairs = first.tokens[..most].iter().zip(&sample.tokens);
         let prefix = pairs.take_while(|(a, b)| a == b).count();
         (prefix >= LEAST_PREFIX && count * prefix >= before).then(|| Self {
@@ -217,7 +217,7 @@ impl Bundle {
         let scored = self
             .samples
             .clone()
-            .filter(|&index| all[index].fed_tokens() > 0);
+            .filter(|&index| all[index].forward_tokens() > 0);
         let scored: Vec<usize> = scored.collect();
         let middle = scored[scored.len() / 2];
         let halves = [self.samples.start..middle, middle..self.samples.end].map(|samples| Self {
@@ -367,7 +367,7 @@ mod tests {
                 prop_assert!(scored.next().is_none());
             }
             seen.sort_unstable();
-            let all: Vec<usize> = (0..samples.len()).filter(|&i| samples[i].fed_tokens() > 0).collect();
+            let all: Vec<usize> = (0..samples.len()).filter(|&i| samples[i].forward_tokens() > 0).collect();
             prop_assert_eq!(seen, all);
         }
     }

@@ -17,13 +17,19 @@ use crate::{
     schedule::{ScheduleKind, ScheduleSettings},
 };
 
+/// Arguments of a training that are no settings of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunArguments {
+    /// Seed of every random number of the training.
+    pub seed: u64,
+    /// Threads that compute micro-batches; changes speed, never results. 0 counts as 1.
+    pub threads: usize,
+}
+
 /// Settings of a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearnerConfig {
-    /// Every random number of the run derives from it.
-    #[serde(alias = "seed")]
-    pub run_seed: u64,
     /// Learner steps; step s makes policy version s.
     #[serde(alias = "max_steps")]
     pub steps: u64,
@@ -35,7 +41,7 @@ pub struct LearnerConfig {
     /// Groups rolled out for one step at most; then it makes do with those that have spread. 0: 4 x `groups_per_step`.
     pub max_groups_per_step: u64,
     /// Whether groups without spread are replaced by others. False is TRL's way.
-    pub refill_zero_spread: bool,
+    pub dynamic_sampling: bool,
     /// Versions a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
     /// Seconds after which a group that an actor took is given to another.
@@ -52,8 +58,6 @@ pub struct LearnerConfig {
     /// Feeds what neighbouring trajectories begin with alike, such as the prompt of a group, once. Changes the last bits
     /// of a gradient, by the order of its sums.
     pub share_prefixes: bool,
-    /// Threads that compute micro-batches; changes speed, never results.
-    pub threads: usize,
     /// What a trajectory's reward is made of.
     pub rewards: RewardWeights,
     /// How rewards become advantages.
@@ -76,12 +80,11 @@ pub struct LearnerConfig {
 impl Default for LearnerConfig {
     fn default() -> Self {
         Self {
-            run_seed: 42,
             steps: 40,
             groups_per_step: 16,
             group_size: 8,
             max_groups_per_step: 0,
-            refill_zero_spread: true,
+            dynamic_sampling: true,
             max_staleness: 0,
             lease_seconds: 300,
             num_iterations: 1,
@@ -89,7 +92,6 @@ impl Default for LearnerConfig {
             micro_batch_tokens: 4096,
             gradient_checkpointing: false,
             share_prefixes: true,
-            threads: 1,
             rewards: RewardWeights::default(),
             advantage: AdvantageSettings::default(),
             loss: LossSettings::default(),
@@ -236,7 +238,6 @@ impl LearnerConfig {
         at_least_one("steps", self.steps)?;
         at_least_one("groups_per_step", self.groups_per_step)?;
         at_least_one("num_iterations", self.num_iterations)?;
-        at_least_one("threads", self.threads as u64)?;
         at_least_one("lease_seconds", self.lease_seconds.into())?;
         at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
         self.ranks.validate()?;
@@ -275,25 +276,76 @@ impl LearnerConfig {
         self.rewards.validate()
     }
 
-    /// SHA-256, in hexadecimal, of all that shapes the weights: a run may resume only under the same.
+    /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes only under the same.
     ///
-    /// Left out: threads, gradient checkpointing, leases, checkpoints, the patience with ranks, and the number of steps where the
+    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the number of steps where the
     /// learning rate does not depend on it.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let mut shaping = Self {
-            threads: 0,
-            gradient_checkpointing: false,
-            lease_seconds: 0,
-            checkpoint: CheckpointConfig::default(),
-            ranks: self.ranks.shaping(),
-            ..self.clone()
-        };
-        if self.schedule.kind == ScheduleKind::Constant {
-            shaping.steps = 0;
-        }
-        let json = serde_json::to_vec(&shaping).expect("plain settings serialise: this is a bug");
+    pub fn fingerprint(&self, run_seed: u64) -> String {
+        let json = serde_json::to_vec(&Fingerprinted::new(self, run_seed))
+            .expect("plain settings serialise: this is a bug");
         hex::encode(Sha256::digest(json))
+    }
+}
+
+/// The settings behind a fingerprint, as the first version that wrote checkpoints serialised them. Names and order of the
+/// fields are part of the value, so a renamed setting keeps its old name here.
+#[derive(Serialize)]
+struct Fingerprinted<'a> {
+    run_seed: u64,
+    steps: u64,
+    groups_per_step: u64,
+    group_size: usize,
+    max_groups_per_step: u64,
+    refill_zero_spread: bool,
+    max_staleness: u64,
+    lease_seconds: u32,
+    num_iterations: u64,
+    ratio_against: RatioAgainst,
+    micro_batch_tokens: usize,
+    gradient_checkpointing: bool,
+    share_prefixes: bool,
+    threads: usize,
+    rewards: RewardWeights,
+    advantage: AdvantageSettings,
+    loss: &'a LossSettings,
+    optimizer: &'a OptimizerSettings,
+    schedule: ScheduleSettings,
+    rollout: &'a RolloutConfig,
+    checkpoint: CheckpointConfig,
+    #[serde(skip_serializing_if = "RankSettings::is_alone")]
+    ranks: RankSettings,
+}
+
+impl<'a> Fingerprinted<'a> {
+    fn new(config: &'a LearnerConfig, run_seed: u64) -> Self {
+        Self {
+            run_seed,
+            steps: match config.schedule.kind {
+                ScheduleKind::Constant => 0,
+                ScheduleKind::Linear | ScheduleKind::Cosine => config.steps,
+            },
+            groups_per_step: config.groups_per_step,
+            group_size: config.group_size,
+            max_groups_per_step: config.max_groups_per_step,
+            refill_zero_spread: config.dynamic_sampling,
+            max_staleness: config.max_staleness,
+            lease_seconds: 0,
+            num_iterations: config.num_iterations,
+            ratio_against: config.ratio_against,
+            micro_batch_tokens: config.micro_batch_tokens,
+            gradient_checkpointing: false,
+            share_prefixes: config.share_prefixes,
+            threads: 0,
+            rewards: config.rewards,
+            advantage: config.advantage,
+            loss: &config.loss,
+            optimizer: &config.optimizer,
+            schedule: config.schedule,
+            rollout: &config.rollout,
+            checkpoint: CheckpointConfig::default(),
+            ranks: config.ranks.shaping(),
+        }
     }
 }
 

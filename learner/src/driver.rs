@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     checkpoint::{self, CheckpointState},
-    config::LearnerConfig,
+    config::{LearnerConfig, RunArguments},
     error::{LearnerError, Result},
     group::GroupRules,
     intake::Intake,
@@ -82,6 +82,7 @@ pub(crate) enum RunEnd {
 /// What the services and the trainer's thread share.
 pub(crate) struct RunContext {
     pub(crate) config: LearnerConfig,
+    run_seed: u64,
     pub(crate) intake: Intake,
     /// Where the other ranks wait for the run to begin.
     pub(crate) registry: RankRegistry,
@@ -110,6 +111,7 @@ impl Learner {
     /// other settings, questions or base model; a file cannot be read or written.
     pub fn open(
         config: LearnerConfig,
+        arguments: RunArguments,
         model: Model,
         question_ids: Vec<String>,
         run_dir: &Path,
@@ -129,8 +131,8 @@ impl Learner {
         }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
         sync_parent(run_dir)?;
-        let fingerprint = fingerprint(&config, &model, &question_ids)?;
-        let mut trainer = Trainer::new(&config, &model)?;
+        let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
+        let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
             Some(state) => state,
             None => {
@@ -152,7 +154,7 @@ impl Learner {
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 run_end: watch::Sender::new(None),
-                order: Mutex::new(QuestionOrder::new(question_ids.len(), config.run_seed)),
+                order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
                 run_id: run_dir
                     .file_name()
@@ -164,6 +166,7 @@ impl Learner {
                 trainer: Mutex::new(Some(trainer)),
                 checkpoints,
                 fingerprint,
+                run_seed: arguments.seed,
                 config,
             }),
         };
@@ -256,7 +259,7 @@ impl RunContext {
     pub(crate) fn join_response(&self) -> JoinResponse {
         JoinResponse {
             run_id: self.run_id.clone(),
-            run_seed: self.config.run_seed,
+            run_seed: self.run_seed,
             model_files: model_files(&self.model),
             rollout: Some(self.rollout_settings()),
             policy_version: self.snapshots.borrow().policy_version,
@@ -353,9 +356,14 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
 }
 
 /// Returns the SHA-256 of settings, questions and base weights in hexadecimal.
-fn fingerprint(config: &LearnerConfig, model: &Model, question_ids: &[String]) -> Result<String> {
+fn fingerprint(
+    config: &LearnerConfig,
+    run_seed: u64,
+    model: &Model,
+    question_ids: &[String],
+) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(config.fingerprint());
+    hash.update(config.fingerprint(run_seed));
     for id in question_ids {
         hash.update((id.len() as u64).to_le_bytes());
         hash.update(id);

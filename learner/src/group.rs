@@ -42,7 +42,7 @@ impl GroupRules {
             max_context_tokens: config.rollout.max_context_tokens as usize,
             rewards: config.rewards,
             aggregation: config.advantage.aggregation,
-            refill_zero_spread: config.refill_zero_spread,
+            refill_zero_spread: config.dynamic_sampling,
         }
     }
 }

@@ -25,7 +25,7 @@ mod serve;
 pub mod sft;
 pub mod trainer;
 
-pub use config::LearnerConfig;
+pub use config::{LearnerConfig, RunArguments};
 pub use driver::{Learner, TrainEvent};
 pub use error::{LearnerError, Result};
 pub use serve::serve;

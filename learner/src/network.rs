@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, thread};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, Keep, TrainingPass, Use, Weights, free_memory,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, TrainingPass, Weights, free_memory,
     ops::{LogprobGradients, TokenLogprobs},
 };
 use safetensors::View as _;
@@ -36,7 +36,7 @@ pub struct Scores {
 
 /// Derivatives of a loss by the scores, one a token.
 #[derive(Clone, Debug)]
-pub struct Coefficients {
+pub struct LossDerivatives {
     /// d loss / d log-probability.
     pub d_logprobs: Vec<f64>,
     /// d loss / d entropy; absent where entropy does not enter the loss.
@@ -45,23 +45,23 @@ pub struct Coefficients {
 
 /// How micro-batches are computed.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass {
+pub struct PassSettings {
     /// Divides the logits.
     pub temperature: f32,
     /// Micro-batches computed at once on the CPU, where memory grows with it and results do not change; elsewhere one is.
     pub threads: usize,
     /// What of each layer is kept for the backward pass, if a device has memory for it; results do not change.
-    pub keep: Keep,
+    pub checkpointing: GradientCheckpointing,
 }
 
-impl Pass {
+impl PassSettings {
     /// What `gradient_checkpointing` of the settings means.
     #[must_use]
-    pub fn keep(gradient_checkpointing: bool) -> Keep {
+    pub fn checkpointing(gradient_checkpointing: bool) -> GradientCheckpointing {
         if gradient_checkpointing {
-            Keep::Inputs
+            GradientCheckpointing::On
         } else {
-            Keep::Activations
+            GradientCheckpointing::Off
         }
     }
 }
@@ -90,7 +90,7 @@ impl Network {
         for (name, tensor) in weights.iter() {
             parameters.insert(name.to_owned(), Parameter::new(tensor)?);
         }
-        let decoder = Decoder::new(config, weights, Use::Train)?;
+        let decoder = Decoder::new(config, weights, DecoderMode::Train)?;
         Ok(Self {
             decoder,
             weights: weights.clone(),
@@ -188,7 +188,7 @@ impl Network {
     ///
     /// # Errors
     /// The forward pass failed.
-    pub fn scores(&self, micro_batches: &[MicroBatch], pass: Pass) -> Result<Vec<Scores>> {
+    pub fn scores(&self, micro_batches: &[MicroBatch], pass: PassSettings) -> Result<Vec<Scores>> {
         scores(&self.decoder, micro_batches, pass)
     }
 
@@ -200,8 +200,8 @@ impl Network {
     pub fn gradients<T: Send>(
         &self,
         micro_batches: &[MicroBatch],
-        pass: Pass,
-        coefficients: impl Fn(usize, &MicroBatch, &Scores) -> (Coefficients, T) + Sync,
+        pass: PassSettings,
+        coefficients: impl Fn(usize, &MicroBatch, &Scores) -> (LossDerivatives, T) + Sync,
     ) -> Result<(Gradients, Vec<T>)> {
         let mut sum = Gradients::new();
         let mut extras = Vec::with_capacity(micro_batches.len());
@@ -212,7 +212,7 @@ impl Network {
                 micro.scored_tokens(pass.temperature),
                 self.kept(micro, pass),
             )?;
-            let scores = Scores::read(training.scores())?;
+            let scores = Scores::read(training.token_logprobs())?;
             let (coefficients, extra) = coefficients(number, micro, &scores);
             let derivatives = LogprobGradients {
                 logprobs: &coefficients.d_logprobs,
@@ -231,10 +231,10 @@ impl Network {
     }
 
     /// What the device has memory for, at most what is asked for.
-    fn kept(&self, micro: &MicroBatch, pass: Pass) -> Keep {
+    fn kept(&self, micro: &MicroBatch, pass: PassSettings) -> GradientCheckpointing {
         let (device, config) = (self.device(), self.decoder.config());
         let tokens = micro.packed.tokens.len();
-        pass.keep
+        pass.checkpointing
             .within(free_memory(device), config, self.dtype(), tokens)
     }
 
@@ -269,7 +269,7 @@ impl Network {
             tensors.insert(name.clone(), tensor);
         }
         let weights = Weights::new(tensors);
-        self.decoder = self.decoder.with_weights(&weights, Use::Train)?;
+        self.decoder = self.decoder.with_weights(&weights, DecoderMode::Train)?;
         self.weights = weights;
         Ok(())
     }
@@ -279,7 +279,11 @@ impl Network {
 ///
 /// # Errors
 /// The forward pass failed.
-pub fn scores(decoder: &Decoder, micro_batches: &[MicroBatch], pass: Pass) -> Result<Vec<Scores>> {
+pub fn scores(
+    decoder: &Decoder,
+    micro_batches: &[MicroBatch],
+    pass: PassSettings,
+) -> Result<Vec<Scores>> {
     let mut all = Vec::with_capacity(micro_batches.len());
     let one = |_, micro: &MicroBatch| Scores::read(&forward(decoder, micro, pass.temperature)?);
     in_waves(micro_batches, threads(decoder, pass), one, |scores| {
@@ -290,7 +294,7 @@ pub fn scores(decoder: &Decoder, micro_batches: &[MicroBatch], pass: Pass) -> Re
 }
 
 /// A device has work of its own to do at once.
-fn threads(decoder: &Decoder, pass: Pass) -> usize {
+fn threads(decoder: &Decoder, pass: PassSettings) -> usize {
     match decoder.device().is_cpu() {
         true => pass.threads,
         false => 1,

@@ -6,7 +6,7 @@
 //! they are. On the CPU in f32 one fused pass a tensor, elsewhere one composition of tensor operations; sums run in name
 //! order, so the bits depend on nothing else.
 
-mod pass;
+mod update;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use crate::{
     bounds::{below_one, positive, range},
     error::Result,
 };
-use pass::Pass;
-pub(crate) use pass::on_slices;
+use update::AdamWUpdate;
+pub(crate) use update::on_slices;
 
 /// Gradients by parameter name, each in its parameter's shape, dtype and device.
 pub type Gradients = BTreeMap<String, Tensor>;
@@ -159,8 +159,9 @@ impl AdamW {
                 },
             };
             let decays = parameter.decays;
-            let pass = Pass::new(&self.settings, self.updates, learning_rate, decays, factor);
-            let (value, moments) = pass.run(&parameter.value, &gradient, &moments)?;
+            let update =
+                AdamWUpdate::new(&self.settings, self.updates, learning_rate, decays, factor);
+            let (value, moments) = update.run(&parameter.value, &gradient, &moments)?;
             parameter.value = value;
             self.moments.insert(name, moments);
         }

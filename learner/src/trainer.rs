@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use policy::{Decoder, Model, Use, Weights};
+use policy::{Decoder, DecoderMode, Model, Weights};
 
 use crate::{
     advantage::{Advantages, advantages},
@@ -16,13 +16,14 @@ use crate::{
     group::Group,
     loss::{LossInput, LossStats, SamplerCorrection, SamplingStats, Scale, loss, sampling_stats},
     metrics::{self, Metrics},
-    network::{Coefficients, Network, Pass, Scores, scores},
+    network::{LossDerivatives, Network, PassSettings, Scores, scores},
     ranks::{MicroBatchStatistics, Ranks},
 };
 
 /// The policy being trained and what a step needs beside the groups.
 pub struct Trainer {
     config: LearnerConfig,
+    threads: usize,
     /// The policy being trained.
     pub network: Network,
     /// Who trains with it; by default nobody.
@@ -66,9 +67,9 @@ impl Trainer {
     ///
     /// # Errors
     /// The model's weights do not fit its configuration.
-    pub fn new(config: &LearnerConfig, model: &Model) -> Result<Self> {
+    pub fn new(config: &LearnerConfig, threads: usize, model: &Model) -> Result<Self> {
         let reference = (config.loss.kl_coef > 0.0)
-            .then(|| Decoder::new(&model.config, &model.weights, Use::Sample))
+            .then(|| Decoder::new(&model.config, &model.weights, DecoderMode::Sample))
             .transpose()?;
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
         let mut config = config.clone();
@@ -78,6 +79,7 @@ impl Trainer {
         }
         Ok(Self {
             config,
+            threads,
             network,
             ranks: Ranks::default(),
             tokens_seen: 0,
@@ -140,12 +142,12 @@ impl Trainer {
         })
     }
 
-    fn pass(&self) -> Pass {
+    fn pass(&self) -> PassSettings {
         let temperature = self.config.rollout.sampling.logprob_temperature();
-        Pass {
+        PassSettings {
             temperature,
-            threads: self.config.threads,
-            keep: Pass::keep(self.config.gradient_checkpointing),
+            threads: self.threads,
+            checkpointing: PassSettings::checkpointing(self.config.gradient_checkpointing),
         }
     }
 
@@ -218,7 +220,7 @@ fn trace(
     place: usize,
     scores: &Scores,
     scale: Scale,
-) -> (Coefficients, MicroBatchStatistics) {
+) -> (LossDerivatives, MicroBatchStatistics) {
     let micro = &share.micro_batches[place];
     let recorded = micro.gather(&rows.sampler);
     let learner = share.old.as_ref().map(|old| old[place].as_slice());
@@ -242,7 +244,7 @@ fn trace(
         stats: output.stats,
         sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
     };
-    let coefficients = Coefficients {
+    let coefficients = LossDerivatives {
         d_logprobs: output.d_logprobs,
         d_entropies: output.d_entropies,
     };

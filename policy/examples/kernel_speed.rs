@@ -12,7 +12,8 @@ use policy::ops::{
     linear_weight_gradient, with_instruction_set,
 };
 use policy::{
-    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Result, Scored, TrainingPass, Use, Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, Result,
+    ScoredTokens, TrainingPass, Weights,
 };
 
 /// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after every operation.
@@ -118,7 +119,7 @@ fn training_products() -> Result<()> {
 }
 
 fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
-    let decoder = Decoder::new(config, &Weights::random(config, 1)?, Use::Sample)?;
+    let decoder = Decoder::new(config, &Weights::random(config, 1)?, DecoderMode::Sample)?;
     let mut cache = KvCache::new(config, slots, 128)?;
     let mut prompts = PackedRows::default();
     for slot in 0..slots {
@@ -141,7 +142,7 @@ fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
 }
 
 fn training(config: &DecoderConfig) -> Result<()> {
-    let decoder = Decoder::new(config, &Weights::random(config, 1)?, Use::Train)?;
+    let decoder = Decoder::new(config, &Weights::random(config, 1)?, DecoderMode::Train)?;
     let mut batch = PackedRows::default();
     for row in 0..16_u32 {
         batch.push(
@@ -151,7 +152,7 @@ fn training(config: &DecoderConfig) -> Result<()> {
         );
     }
     let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-    let scored = Scored {
+    let scored = ScoredTokens {
         predictors: &predictors,
         targets: &batch.tokens,
         temperature: 1.0,
@@ -163,7 +164,7 @@ fn training(config: &DecoderConfig) -> Result<()> {
     };
     let forward = seconds(|| decoder.forward(&batch, None).map(drop))?;
     let tokens = batch.tokens.len() as f64;
-    for keep in [Keep::Activations, Keep::Inputs] {
+    for keep in [GradientCheckpointing::Off, GradientCheckpointing::On] {
         let step = seconds(|| {
             let pass = TrainingPass::forward(&decoder, &batch, scored, keep)?;
             pass.backward(derivatives).map(drop)

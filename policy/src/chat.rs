@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::chat_template::ChatTemplate;
 use crate::error::{PolicyError, Result};
-use crate::template::Template;
 use crate::tokenizer::{self, Tokenizer};
 
 const CONFIG_FILE: &str = "tokenizer_config.json";
@@ -22,7 +22,7 @@ const STAND_IN: &str = "qzxassistantturnxzq";
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum ChatRole {
     /// The rules of the game.
     System,
     /// The question.
@@ -37,7 +37,7 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// Who speaks.
-    pub role: Role,
+    pub role: ChatRole,
     /// What is said; may be empty when there are tool calls.
     pub content: String,
     /// The calls an assistant makes.
@@ -47,7 +47,7 @@ pub struct Message {
 
 impl Message {
     /// A message without tool calls.
-    pub fn new(role: Role, content: impl Into<String>) -> Self {
+    pub fn new(role: ChatRole, content: impl Into<String>) -> Self {
         Self {
             role,
             content: content.into(),
@@ -58,7 +58,7 @@ impl Message {
     /// An assistant's turn that is one tool call.
     pub fn call(call: ToolCall) -> Self {
         Self {
-            role: Role::Assistant,
+            role: ChatRole::Assistant,
             content: String::new(),
             tool_calls: vec![call],
         }
@@ -112,7 +112,7 @@ impl ToolCall {
 #[derive(Debug, Clone)]
 pub struct Chat {
     tokenizer: Tokenizer,
-    template: Template,
+    template: ChatTemplate,
     /// What a template sees beside the conversation: `bos_token`, `eos_token`, `enable_thinking` ...
     variables: Map<String, Value>,
     stop_ids: Vec<u32>,
@@ -139,7 +139,7 @@ impl Chat {
             find(CONFIG_FILE).map_or(Ok(Value::Null), |bytes| parse(CONFIG_FILE, bytes))?;
         let generation =
             find(GENERATION_FILE).map_or(Ok(Value::Null), |bytes| parse(GENERATION_FILE, bytes))?;
-        let template = Template::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
+        let template = ChatTemplate::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
 
         let mut chat = Self {
             tokenizer,
@@ -228,7 +228,7 @@ impl Chat {
     /// a conversation rendered anew is not the one that was sampled; here it never is.
     pub fn is_prefix_preserving(&self) -> Result<bool> {
         let (alone, _) = self.around_stand_in(&[])?;
-        let (followed, _) = self.around_stand_in(&[Message::new(Role::Tool, "1. 1")])?;
+        let (followed, _) = self.around_stand_in(&[Message::new(ChatRole::Tool, "1. 1")])?;
         Ok(alone == followed)
     }
 
@@ -256,8 +256,8 @@ impl Chat {
     /// What is printed before and after the content of a stand-in assistant turn that `tool_messages` follow.
     fn around_stand_in(&self, tool_messages: &[Message]) -> Result<(String, String)> {
         let mut messages = vec![
-            Message::new(Role::User, "x"),
-            Message::new(Role::Assistant, STAND_IN),
+            Message::new(ChatRole::User, "x"),
+            Message::new(ChatRole::Assistant, STAND_IN),
         ];
         messages.extend_from_slice(tool_messages);
         let text = self.render(&messages, &[], !tool_messages.is_empty())?;

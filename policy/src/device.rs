@@ -8,8 +8,11 @@ use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cuda")]
-use crate::cuda::pool::Pool;
-use crate::error::{PolicyError, Result};
+use crate::cuda::pool::DeviceMemoryPool;
+use crate::{
+    error::{PolicyError, Result},
+    model::Model,
+};
 
 /// Which device computes: `auto`, `cpu`, `cuda` or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +81,7 @@ fn open_cuda(number: usize) -> std::result::Result<Device, String> {
 fn open_judged(number: usize) -> std::result::Result<Device, String> {
     let device = Device::new_cuda_with_stream(number)
         .map_err(|error| format!("device {number} does not open: {error}"))?;
-    if let Some(Err(error)) = Pool::of(&device).map(|pool| pool.keep_freed()) {
+    if let Some(Err(error)) = DeviceMemoryPool::of(&device).map(|pool| pool.keep_freed()) {
         tracing::warn!(%error, "the device gives memory back at every wait, and is slower for it");
     }
     Ok(device)
@@ -88,7 +91,7 @@ fn open_judged(number: usize) -> std::result::Result<Device, String> {
 #[must_use]
 pub fn free_memory(device: &Device) -> Option<u64> {
     #[cfg(feature = "cuda")]
-    return Pool::of(device)?.free().ok();
+    return DeviceMemoryPool::of(device)?.free().ok();
     #[cfg(not(feature = "cuda"))]
     none_of(device)
 }
@@ -97,7 +100,7 @@ pub fn free_memory(device: &Device) -> Option<u64> {
 pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u64>) {
     #[cfg(feature = "cuda")]
     {
-        let pool = Pool::of(device).filter(|pool| pool.reset_peak().is_ok());
+        let pool = DeviceMemoryPool::of(device).filter(|pool| pool.reset_peak().is_ok());
         (work(), pool.and_then(|pool| pool.peak().ok()))
     }
     #[cfg(not(feature = "cuda"))]
@@ -107,7 +110,7 @@ pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u
 /// Gives back what a device that is not the CPU keeps for later, for instance to other processes.
 pub fn release_memory(device: &Device) {
     #[cfg(feature = "cuda")]
-    if let Some(Err(error)) = Pool::of(device).map(|pool| pool.release()) {
+    if let Some(Err(error)) = DeviceMemoryPool::of(device).map(|pool| pool.release()) {
         tracing::warn!(%error, "the device keeps memory that nothing uses");
     }
     #[cfg(not(feature = "cuda"))]
@@ -173,6 +176,36 @@ pub enum DTypeChoice {
     F32,
     /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, where the kernels widen it.
     Bf16,
+}
+
+/// Where a process computes: the values of its settings `device` and `dtype`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Device of weights, activations and KV cache.
+    pub device: DeviceChoice,
+    /// Their dtype.
+    pub dtype: DTypeChoice,
+}
+
+impl Placement {
+    /// Opens the device and chooses the dtype on it.
+    ///
+    /// # Errors
+    /// See [`DeviceChoice::open`].
+    pub fn open(self) -> Result<(Device, DType)> {
+        let device = self.device.open()?;
+        let dtype = self.dtype.on(&device);
+        Ok((device, dtype))
+    }
+
+    /// Returns `model` with its weights on the device and in the dtype.
+    ///
+    /// # Errors
+    /// There is no such device, or it has too little memory.
+    pub fn place(self, model: &Model) -> Result<Model> {
+        let (device, dtype) = self.open()?;
+        model.to(&device, dtype)
+    }
 }
 
 impl DTypeChoice {

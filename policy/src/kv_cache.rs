@@ -6,30 +6,30 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::decoder::Row;
+use crate::decoder::PackedRow;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, KvPages, Places, TensorPages};
+use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
 use crate::page_tables::PageTables;
 
 /// The cache of one decoder.
 pub struct KvCache {
-    layers: Layers,
+    layers: CacheLayers,
     tables: PageTables,
     lengths: Vec<usize>,
     capacity_tokens: usize,
 }
 
 /// Keys and values of all slots, layer by layer.
-enum Layers {
+enum CacheLayers {
     /// For the kernels; half precision is held widened.
     Pages(Vec<KvPages>),
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
         /// Of the rows that are being fed.
-        places: Option<Places>,
-        /// Of a key: key-value heads, and values of each.
-        key: (usize, usize),
+        metadata: Option<AttentionMetadata>,
+        /// Of a key_shape: key_shape-value heads, and values of each.
+        key_shape: (usize, usize),
         device: Device,
         dtype: DType,
     },
@@ -58,18 +58,18 @@ impl KvCache {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
         let pages = PageTables::pages(slots, capacity_tokens);
         let numbers = 0..config.layers;
-        let layers = if ops::kernels_serve(device, dtype) {
-            Layers::Pages(
+        let layers = if ops::kernels_support(device, dtype) {
+            CacheLayers::Pages(
                 numbers
                     .map(|_| KvPages::new(pages, kv_heads, head_dim))
                     .collect(),
             )
         } else {
             let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
-            Layers::Tensors {
+            CacheLayers::Tensors {
                 layers: numbers.map(layer).collect::<Result<_, _>>()?,
-                places: None,
-                key: (kv_heads, head_dim),
+                metadata: None,
+                key_shape: (kv_heads, head_dim),
                 device: device.clone(),
                 dtype,
             }
@@ -85,7 +85,7 @@ impl KvCache {
     /// Bytes that a token takes in such a cache.
     pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
-        let held = if ops::kernels_serve(device, dtype) {
+        let held = if ops::kernels_support(device, dtype) {
             DType::F32
         } else {
             dtype
@@ -137,22 +137,22 @@ impl KvCache {
     }
 
     /// Takes note of the rows about to be fed, and makes room for them.
-    pub(crate) fn admit(&mut self, rows: &[Row]) -> Result<()> {
+    pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
         let mut seen = vec![false; self.slots()];
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
                 let slots = self.slots();
-                return refuse(row, &format!("the KV cache has {slots} slots"));
+                return invalid_row(row, &format!("the KV cache has {slots} slots"));
             };
             if std::mem::replace(&mut seen[row.slot], true) {
-                return refuse(row, "another row of the batch has the same slot");
+                return invalid_row(row, "another row of the batch has the same slot");
             }
             if row.past > held {
-                return refuse(row, &format!("the slot holds only {held} tokens"));
+                return invalid_row(row, &format!("the slot holds only {held} tokens"));
             }
             if row.past + row.len > self.capacity_tokens {
                 let capacity = self.capacity_tokens;
-                return refuse(row, &format!("a slot holds at most {capacity} tokens"));
+                return invalid_row(row, &format!("a slot holds at most {capacity} tokens"));
             }
         }
         for row in rows {
@@ -161,21 +161,23 @@ impl KvCache {
                 self.layers.copy_page(from, to)?;
             }
         }
-        self.layers.place(rows, &self.tables)
+        self.layers.prepare_metadata(rows, &self.tables)
     }
 
-    pub(crate) fn layer(&mut self, layer: usize) -> CachedLayer<'_> {
+    pub(crate) fn layer(&mut self, layer: usize) -> LayerCache<'_> {
         match &mut self.layers {
-            Layers::Pages(layers) => CachedLayer::Pages(&mut layers[layer], &self.tables),
-            Layers::Tensors { layers, places, .. } => {
-                let places = places.as_ref().expect("rows are admitted: this is a bug");
-                CachedLayer::Tensors(&layers[layer], places)
+            CacheLayers::Pages(layers) => LayerCache::Pages(&mut layers[layer], &self.tables),
+            CacheLayers::Tensors {
+                layers, metadata, ..
+            } => {
+                let metadata = metadata.as_ref().expect("rows are admitted: this is a bug");
+                LayerCache::Tensors(&layers[layer], metadata)
             }
         }
     }
 }
 
-impl Layers {
+impl CacheLayers {
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         match self {
             Self::Pages(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
@@ -187,42 +189,54 @@ impl Layers {
     }
 
     /// Works out, once for all layers, where the rows' tokens go.
-    fn place(&mut self, rows: &[Row], tables: &PageTables) -> Result<()> {
+    fn prepare_metadata(&mut self, rows: &[PackedRow], tables: &PageTables) -> Result<()> {
         if let Self::Tensors {
-            places,
-            key,
+            metadata,
+            key_shape,
             device,
             dtype,
             ..
         } = self
         {
             let table = |slot| tables.table(slot);
-            *places = Some(Places::new(rows, table, *key, ops::wide(*dtype), device)?);
+            *metadata = Some(AttentionMetadata::new(
+                rows,
+                table,
+                *key_shape,
+                ops::compute_dtype(*dtype),
+                device,
+            )?);
         }
         Ok(())
     }
 }
 
 /// One layer of a cache, for one forward pass.
-pub(crate) enum CachedLayer<'a> {
+pub(crate) enum LayerCache<'a> {
     Pages(&'a mut KvPages, &'a PageTables),
-    Tensors(&'a TensorPages, &'a Places),
+    Tensors(&'a TensorPages, &'a AttentionMetadata),
 }
 
-impl CachedLayer<'_> {
+impl LayerCache<'_> {
     /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
-    pub(crate) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+    pub(crate) fn attend(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        rows: &[PackedRow],
+    ) -> Result<Tensor> {
         Ok(match self {
             Self::Pages(pages, tables) => {
                 ops::cached_attention(q, k, v, rows, pages, |slot| tables.table(slot))?
             }
-            Self::Tensors(pages, places) => pages.attend(q, k, v, places)?,
+            Self::Tensors(pages, metadata) => pages.attend(q, k, v, metadata)?,
         })
     }
 }
 
-fn refuse(row: &Row, reason: &str) -> Result<()> {
-    let Row { len, past, slot } = row;
+fn invalid_row(row: &PackedRow, reason: &str) -> Result<()> {
+    let PackedRow { len, past, slot } = row;
     Err(PolicyError::Usage(format!(
         "a row of {len} tokens after {past} in slot {slot} cannot be fed: {reason}"
     )))

@@ -4,6 +4,7 @@
 //! log-probability recorded when a token is sampled is, bit for bit, the one that the learner computes.
 
 mod chat;
+pub mod chat_template;
 mod config;
 pub mod cuda;
 mod decoder;
@@ -18,16 +19,18 @@ mod page_tables;
 mod python;
 pub mod random;
 pub mod sampling;
-pub mod template;
 pub mod tiny;
 pub mod tokenizer;
 mod tools;
 mod weights;
 
-pub use chat::{Chat, Message, Role, ToolCall};
+pub use chat::{Chat, ChatRole, Message, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
-pub use decoder::{Decoder, Gradients, Keep, PackedRows, Row, Scored, TrainingPass, Use};
-pub use device::{DTypeChoice, DeviceChoice, free_memory, peak_memory, release_memory};
+pub use decoder::{
+    Decoder, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows, ScoredTokens,
+    TrainingPass,
+};
+pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;

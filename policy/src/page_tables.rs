@@ -8,13 +8,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use crate::ops::PAGE;
 
 /// A page whose content is to be copied, and where to.
-pub(crate) type Copy = (u32, u32);
+pub(crate) type PageCopy = (u32, u32);
 
 /// The tables of all slots.
 pub(crate) struct PageTables {
     slots: Vec<Vec<u32>>,
     /// Of each page: the slots that hold it.
-    holders: Vec<u32>,
+    reference_counts: Vec<u32>,
     /// The lowest first, so that a sequence's pages lie in a row where they can.
     free: BinaryHeap<Reverse<u32>>,
 }
@@ -25,7 +25,7 @@ impl PageTables {
         let pages = Self::pages(slots, capacity_tokens);
         Self {
             slots: vec![Vec::new(); slots],
-            holders: vec![0; pages],
+            reference_counts: vec![0; pages],
             free: (0..pages as u32).map(Reverse).collect(),
         }
     }
@@ -41,14 +41,14 @@ impl PageTables {
     }
 
     /// Lets a slot keep its first `past` tokens and write `len` more; returns what must be copied before it does.
-    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<Copy> {
+    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<PageCopy> {
         self.truncate(slot, past);
         let mut copy = None;
         if !past.is_multiple_of(PAGE) {
-            copy = self.own_last(slot);
+            copy = self.copy_last_on_write(slot);
         }
         while self.slots[slot].len() < (past + len).div_ceil(PAGE) {
-            let page = self.take();
+            let page = self.allocate();
             self.slots[slot].push(page);
         }
         copy
@@ -58,7 +58,7 @@ impl PageTables {
     pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
         let shared = self.slots[from][..tokens.div_ceil(PAGE)].to_vec();
         for &page in &shared {
-            self.holders[page as usize] += 1;
+            self.reference_counts[page as usize] += 1;
         }
         self.truncate(to, 0);
         self.slots[to] = shared;
@@ -74,31 +74,31 @@ impl PageTables {
     }
 
     /// Gives a slot a page of its own in place of a last one that others hold, too.
-    fn own_last(&mut self, slot: usize) -> Option<Copy> {
+    fn copy_last_on_write(&mut self, slot: usize) -> Option<PageCopy> {
         let last = *self.slots[slot].last()?;
-        if self.holders[last as usize] == 1 {
+        if self.reference_counts[last as usize] == 1 {
             return None;
         }
-        let own = self.take();
+        let own = self.allocate();
         self.slots[slot].pop();
         self.slots[slot].push(own);
         self.release(last);
         Some((last, own))
     }
 
-    fn take(&mut self) -> u32 {
+    fn allocate(&mut self) -> u32 {
         let Reverse(page) = self
             .free
             .pop()
             .expect("a slot has its share: this is a bug");
-        self.holders[page as usize] = 1;
+        self.reference_counts[page as usize] = 1;
         page
     }
 
     fn release(&mut self, page: u32) {
-        let holders = &mut self.holders[page as usize];
-        *holders -= 1;
-        if *holders == 0 {
+        let reference_counts = &mut self.reference_counts[page as usize];
+        *reference_counts -= 1;
+        if *reference_counts == 0 {
             self.free.push(Reverse(page));
         }
     }
@@ -114,7 +114,7 @@ mod tests {
     const CAPACITY: usize = 100;
 
     #[derive(Clone, Debug)]
-    enum Act {
+    enum Operation {
         Write {
             slot: usize,
             past: usize,
@@ -130,34 +130,28 @@ mod tests {
         },
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn operation() -> impl Strategy<Value = Operation> {
         let slot = 0..SLOTS;
         prop_oneof![
-            (slot.clone(), 0..CAPACITY, 1..CAPACITY).prop_map(|(slot, past, len)| Act::Write {
-                slot,
-                past,
-                len
-            }),
-            (slot.clone(), slot.clone(), 0..CAPACITY).prop_map(|(from, to, tokens)| Act::Share {
-                from,
-                to,
-                tokens
-            }),
-            slot.prop_map(|slot| Act::Reset { slot }),
+            (slot.clone(), 0..CAPACITY, 1..CAPACITY)
+                .prop_map(|(slot, past, len)| Operation::Write { slot, past, len }),
+            (slot.clone(), slot.clone(), 0..CAPACITY)
+                .prop_map(|(from, to, tokens)| Operation::Share { from, to, tokens }),
+            slot.prop_map(|slot| Operation::Reset { slot }),
         ]
     }
 
     proptest! {
         /// Pages of token numbers instead of keys: each slot reads back what was written to it, whatever others did.
         #[test]
-        fn a_slot_reads_what_it_wrote(acts in prop::collection::vec(act(), 1..60)) {
+        fn a_slot_reads_what_it_wrote(operations in prop::collection::vec(operation(), 1..60)) {
             let mut tables = PageTables::new(SLOTS, CAPACITY);
             let mut pages = vec![[0_usize; PAGE]; PageTables::pages(SLOTS, CAPACITY)];
             let mut expected: Vec<Vec<usize>> = vec![Vec::new(); SLOTS];
             let mut next = 0;
-            for act in acts {
-                match act {
-                    Act::Write { slot, past, len } => {
+            for operation in operations {
+                match operation {
+                    Operation::Write { slot, past, len } => {
                         let past = past.min(expected[slot].len());
                         let len = len.min(CAPACITY - past);
                         if let Some((from, to)) = tables.prepare(slot, past, len) {
@@ -171,12 +165,12 @@ mod tests {
                             pages[page as usize][position % PAGE] = next;
                         }
                     }
-                    Act::Share { from, to, tokens } => {
+                    Operation::Share { from, to, tokens } => {
                         let tokens = tokens.min(expected[from].len());
                         tables.share(from, to, tokens);
                         expected[to] = expected[from][..tokens].to_vec();
                     }
-                    Act::Reset { slot } => {
+                    Operation::Reset { slot } => {
                         tables.truncate(slot, 0);
                         expected[slot].clear();
                     }
@@ -188,7 +182,7 @@ mod tests {
                     }
                 }
                 let held: usize = tables.slots.iter().map(Vec::len).sum();
-                prop_assert_eq!(held, tables.holders.iter().map(|&n| n as usize).sum::<usize>());
+                prop_assert_eq!(held, tables.reference_counts.iter().map(|&n| n as usize).sum::<usize>());
             }
         }
     }

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, RowDraw, draw_token, log_softmax_at};
+use crate::ops::{self, RowSampling, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are drawn. The default draws from the policy itself: temperature 1, no filter.
@@ -131,7 +131,7 @@ pub fn sample_rows(
     vocabulary_size: usize,
     rows: &[(SamplingSettings, Coordinates)],
 ) -> Result<Vec<Sampled>> {
-    if ops::has_kernels(logits) {
+    if ops::uses_kernels(logits) {
         let logits: Vec<Vec<f32>> = logits.to_vec2()?;
         let pairs = logits.iter().zip(rows);
         let sampled = pairs.map(|(logits, (settings, coordinates))| {
@@ -139,17 +139,17 @@ pub fn sample_rows(
         });
         return Ok(sampled.collect());
     }
-    let draws: Vec<RowDraw> = rows.iter().map(row_draw).collect();
+    let draws: Vec<RowSampling> = rows.iter().map(row_draw).collect();
     let drawn = ops::draw_rows(logits, vocabulary_size, &draws)?.into_iter();
     Ok(drawn
         .map(|(token, logprob)| Sampled { token, logprob })
         .collect())
 }
 
-fn row_draw((settings, coordinates): &(SamplingSettings, Coordinates)) -> RowDraw {
+fn row_draw((settings, coordinates): &(SamplingSettings, Coordinates)) -> RowSampling {
     if settings.is_greedy() {
         // The first of the most probable tokens.
-        return RowDraw {
+        return RowSampling {
             uniform: 0.0,
             temperature: settings.logprob_temperature().into(),
             top_k: 0,
@@ -158,7 +158,7 @@ fn row_draw((settings, coordinates): &(SamplingSettings, Coordinates)) -> RowDra
         };
     }
     let filters = Filters::from(settings);
-    RowDraw {
+    RowSampling {
         uniform: coordinates.uniform(),
         temperature: filters.temperature,
         top_k: filters.top_k,

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use policy::template::Template;
+use policy::chat_template::ChatTemplate;
 use policy::tokenizer::Tokenizer;
-use policy::{Chat, Message, Role, ToolCall, sqlenv_tools};
+use policy::{Chat, ChatRole, Message, ToolCall, sqlenv_tools};
 use serde_json::{Map, Value, json};
 
 mod qwen3_package;
@@ -85,7 +85,7 @@ fn assistant_masks_agree_with_transformers() {
     let source = template("trl_qwen3_training")
         .replace("{%- generation %}", &format!("{{{{- '{OPEN}' }}}}"))
         .replace("{%- endgeneration %}", &format!("{{{{- '{CLOSE}' }}}}"));
-    let template = Template::new(&source).unwrap();
+    let template = ChatTemplate::new(&source).unwrap();
     let tools = golden("tools.json");
     let mut checked = 0;
     for case in golden("render.json")["cases"].as_array().unwrap() {
@@ -213,7 +213,7 @@ fn check_episode(chat: &Chat, case: &Value, row: usize) {
 }
 
 fn tool_message(message: &Value) -> Message {
-    Message::new(Role::Tool, message["content"].as_str().unwrap())
+    Message::new(ChatRole::Tool, message["content"].as_str().unwrap())
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn the_package_is_a_chat() {
     );
     assert_eq!(chat.completion_text(&completion).unwrap(), call);
     let prompt = chat
-        .render(&[Message::new(Role::User, "Hi")], &sqlenv_tools(), true)
+        .render(&[Message::new(ChatRole::User, "Hi")], &sqlenv_tools(), true)
         .unwrap();
     assert!(prompt.ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use policy::template::Template;
+use policy::chat_template::ChatTemplate;
 use serde_json::{Map, Value};
 
 #[test]
@@ -23,7 +23,7 @@ fn templates_render_as_in_python() {
             "templates/{}.jinja",
             case["template"].as_str().unwrap()
         ));
-        let got = Template::new(&source).unwrap().render(&context);
+        let got = ChatTemplate::new(&source).unwrap().render(&context);
         match case["expected"]["text"].as_str() {
             Some(text) => assert_eq!(got.unwrap(), text, "{}", case["id"]),
             None => assert!(

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use policy::{Chat, Message, Role, ToolCall, sqlenv_tools, tiny};
+use policy::{Chat, ChatRole, Message, ToolCall, sqlenv_tools, tiny};
 use proptest::prelude::*;
 
 fn chat() -> Chat {
@@ -11,16 +11,16 @@ fn chat() -> Chat {
 
 fn question() -> Vec<Message> {
     vec![
-        Message::new(Role::System, "Whatever the caller says here."),
+        Message::new(ChatRole::System, "Whatever the caller says here."),
         Message::new(
-            Role::User,
+            ChatRole::User,
             "How many singers are there?\nAvailable tables:\n- singer\n- concert",
         ),
     ]
 }
 
 fn tool(text: &str) -> Message {
-    Message::new(Role::Tool, text)
+    Message::new(ChatRole::Tool, text)
 }
 
 #[test]

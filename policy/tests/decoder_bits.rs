@@ -5,7 +5,8 @@
 use candle_core::Tensor;
 use policy::ops::{InstructionSet, LogprobGradients, log_softmax_at, with_instruction_set};
 use policy::{
-    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Scored, TrainingPass, Use, Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, ScoredTokens,
+    TrainingPass, Weights,
 };
 use proptest::prelude::*;
 
@@ -32,8 +33,8 @@ impl Policy {
                 .unwrap();
         let weights = Weights::random(&config, 11).unwrap();
         Self {
-            train: Decoder::new(&config, &weights, Use::Train).unwrap(),
-            sample: Decoder::new(&config, &weights, Use::Sample).unwrap(),
+            train: Decoder::new(&config, &weights, DecoderMode::Train).unwrap(),
+            sample: Decoder::new(&config, &weights, DecoderMode::Sample).unwrap(),
             config,
         }
     }
@@ -220,13 +221,13 @@ fn instruction_sets_agree_forward_and_backward() {
     for shape in 0..SHAPES.len() {
         let config = Policy::new(shape).config;
         let weights = Weights::random(&config, 5).unwrap();
-        let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
         let mut batch = PackedRows::default();
         batch.push(&tokens(1, 37, config.vocab_size));
         batch.push(&tokens(2, 5, config.vocab_size));
         batch.push_after(&tokens(3, 9, config.vocab_size), 21, 0);
         let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-        let scored = Scored {
+        let scored = ScoredTokens {
             predictors: &predictors,
             targets: &batch.tokens,
             temperature: 0.9,
@@ -237,9 +238,10 @@ fn instruction_sets_agree_forward_and_backward() {
             entropies: Some(&ones),
         };
         let everything = || {
-            let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Activations).unwrap();
+            let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off)
+                .unwrap();
             let mut all = bits(&decoder.forward(&batch, None).unwrap());
-            all.extend(bits(&pass.scores().logprobs.unsqueeze(0).unwrap()));
+            all.extend(bits(&pass.token_logprobs().logprobs.unsqueeze(0).unwrap()));
             for (_, gradient) in pass.backward(derivatives).unwrap().iter() {
                 let gradient = gradient.flatten_all().unwrap();
                 all.extend(bits(&gradient.unsqueeze(0).unwrap()));
@@ -301,5 +303,5 @@ fn rows_that_do_not_fit_are_refused_with_the_reason() {
     assert!(message.contains("KV cache"), "{message}");
     assert!(cache.copy_prefix(0, 1, 1).is_err());
     let weights = Weights::random(&policy.config, 0).unwrap();
-    assert!(Decoder::new(&Policy::new(1).config, &weights, Use::Sample).is_err());
+    assert!(Decoder::new(&Policy::new(1).config, &weights, DecoderMode::Sample).is_err());
 }

@@ -1,4 +1,4 @@
-//! The kernel of log-probabilities and entropies, and its composed twin, against TRL 1.16.0 (`golden/logprobs.json`):
+//! The kernel of log-probabilities and entropies, and its tensor_ops twin, against TRL 1.16.0 (`golden/logprobs.json`):
 //! values and gradients.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
@@ -95,7 +95,7 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
 
 /// In f64 the temperature is divided out beforehand: `token_logprobs` takes it in f32.
 #[test]
-fn composed_scores_equal_trl_in_f64() {
+fn tensor_op_scores_equal_trl_in_f64() {
     for case in cases("logits_f64") {
         let temperature = case["temperature"].as_f64().unwrap();
         check_logits(&case, DType::F64, 1.0, temperature, 1e-12);

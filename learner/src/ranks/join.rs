@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct RankOptions {
     /// Where the rank computes.
     pub device: Device,
-    /// Threads that compute, as in the learner's settings.
+    /// Threads that compute, as in [`RunArguments`](crate::RunArguments).
     pub threads: usize,
     /// How long the rank tries to reach a learner that is away.
     pub patience: Duration,
@@ -156,19 +156,15 @@ fn prepare(leader: &mut LeaderConnection, options: &RankOptions) -> Result<Optio
         train_response::Part::Finished(_) => return Ok(None),
         _ => return Err(leader.unexpected("a welcome")),
     };
-    let settings: LearnerConfig = serde_json::from_str(&welcome.settings)
+    let config: LearnerConfig = serde_json::from_str(&welcome.settings)
         .map_err(|fault| leader.fault(format!("sent settings that cannot be decoded: {fault}")))?;
     let dtype = DType::from_str(&welcome.dtype)
         .map_err(|fault| leader.fault(format!("sent an unknown dtype: {fault}")))?;
-    let config = LearnerConfig {
-        threads: options.threads,
-        ..settings
-    };
     let weights = Weights::from_bytes(&leader.receive_bytes(BASE)?, &options.device, dtype)?;
     let files = std::mem::take(&mut welcome.model_files).into_iter();
     let files = files.map(|file| (file.name, file.content)).collect();
     let model = Model::from_files(files, weights)?;
-    let mut trainer = Trainer::new(&config, &model)?;
+    let mut trainer = Trainer::new(&config, options.threads, &model)?;
     let state = leader.receive_bytes(STATE)?;
     trainer.network.restore(&state, welcome.updates)?;
     Ok(Some(JoinedRank {

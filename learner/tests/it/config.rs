@@ -30,7 +30,7 @@ fn defaults_are_usable_and_trl_s() {
 #[test]
 fn trl_names_are_accepted() {
     let config: LearnerConfig = serde_json::from_value(json!({
-        "seed": 3, "max_steps": 7, "num_generations": 4,
+        "max_steps": 7, "num_generations": 4,
         "advantage": {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"},
         "loss": {
             "loss_type": "dr_grpo", "max_completion_length": 300, "epsilon": 0.1, "epsilon_high": 0.28, "beta": 0.04,
@@ -44,10 +44,7 @@ fn trl_names_are_accepted() {
     }))
     .unwrap();
     config.validate().unwrap();
-    assert_eq!(
-        (config.run_seed, config.steps, config.group_size),
-        (3, 7, 4)
-    );
+    assert_eq!((config.steps, config.group_size), (7, 4));
     assert_eq!(
         (
             config.loss.clip_low,
@@ -83,14 +80,13 @@ fn unknown_fields_are_named() {
 #[test]
 fn what_cannot_be_used_is_named_with_its_remedy() {
     type Change = fn(&mut LearnerConfig);
-    let table: [(Change, &str); 26] = [
+    let table: [(Change, &str); 25] = [
         (|c| c.steps = 0, "steps"),
         (|c| c.groups_per_step = 0, "groups_per_step"),
         (|c| c.group_size = 1, "group_size"),
         (|c| c.ranks.count = 0, "ranks.count"),
         (|c| c.ranks.timeout_seconds = 0, "ranks.timeout_seconds"),
         (|c| c.max_groups_per_step = 3, "max_groups_per_step"),
-        (|c| c.threads = 0, "threads"),
         (|c| c.micro_batch_tokens = 100, "micro_batch_tokens"),
         (|c| c.loss.clip_low = 1.5, "loss.clip_low"),
         (
@@ -161,10 +157,6 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
     let base = LearnerConfig::default();
     let same = [
         LearnerConfig {
-            threads: 8,
-            ..base.clone()
-        },
-        LearnerConfig {
             lease_seconds: 5,
             ..base.clone()
         },
@@ -175,7 +167,7 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
     ];
     assert!(
         same.iter()
-            .all(|config| config.fingerprint() == base.fingerprint())
+            .all(|config| config.fingerprint(42) == base.fingerprint(42))
     );
     let mut cosine = base.clone();
     cosine.schedule.kind = ScheduleKind::Cosine;
@@ -184,18 +176,11 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
         ..cosine.clone()
     };
     assert_ne!(
-        cosine.fingerprint(),
-        longer.fingerprint(),
+        cosine.fingerprint(42),
+        longer.fingerprint(42),
         "the rate depends on the steps"
     );
-    assert_ne!(
-        LearnerConfig {
-            run_seed: 1,
-            ..base.clone()
-        }
-        .fingerprint(),
-        base.fingerprint()
-    );
+    assert_ne!(base.fingerprint(1), base.fingerprint(42));
     let ranks = |count, timeout_seconds| {
         let ranks = RankSettings {
             count,
@@ -206,9 +191,9 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
             ranks,
             ..base.clone()
         }
-        .fingerprint()
+        .fingerprint(42)
     };
-    assert_ne!(ranks(2, 9), base.fingerprint(), "ranks order the sums");
+    assert_ne!(ranks(2, 9), base.fingerprint(42), "ranks order the sums");
     assert_eq!(ranks(2, 9), ranks(2, 99));
-    assert_eq!(ranks(1, 9), base.fingerprint());
+    assert_eq!(ranks(1, 9), base.fingerprint(42));
 }

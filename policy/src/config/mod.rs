@@ -1,6 +1,6 @@
 //! The shape of a decoder: sizes, weights by name, rotary frequencies.
 //!
-//! Invariant: what [`DecoderConfig`] holds, the decoder runs; a setting that it would not honour is refused by name. Leaves
+//! Invariant: what [`DecoderConfig`] holds, the decoder runs; a setting that it would not honour is unsupported by name. Leaves
 //! out the file format: that is `json.rs`.
 
 mod json;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Result;
 
-use self::json::refused;
+use self::json::unsupported;
 
 /// A family of decoders that differ in norms and biases only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,15 +111,15 @@ impl DecoderConfig {
         ];
         for (name, size) in sizes {
             if size == 0 {
-                return Err(refused(name, 0, "at least 1"));
+                return Err(unsupported(name, 0, "at least 1"));
             }
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let heads = format!("a divisor of num_attention_heads ({})", self.heads);
-            return Err(refused("num_key_value_heads", self.kv_heads, heads));
+            return Err(unsupported("num_key_value_heads", self.kv_heads, heads));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(refused("head_dim", self.head_dim, "an even number"));
+            return Err(unsupported("head_dim", self.head_dim, "an even number"));
         }
         Ok(())
     }

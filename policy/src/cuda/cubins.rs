@@ -16,7 +16,7 @@ use super::lazy;
 /// Modules loaded so far as machine code, and those that the driver compiled.
 static LOADED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// How many modules of kernels this process has loaded: (as machine code, compiled by the driver).
+/// ModuleImage many modules of kernels this process has loaded: (as machine code, compiled by the driver).
 pub(super) fn loaded() -> (u32, u32) {
     let [carried, compiled] = LOADED.each_ref().map(|count| count.load(Ordering::Relaxed));
     (carried, compiled)
@@ -47,7 +47,7 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum ModuleImage {
     Carried,
     Compiled,
 }
@@ -56,17 +56,17 @@ enum How {
 fn load_first(
     carried: Option<&[u8]>,
     mut load: impl FnMut(Option<&[u8]>) -> CUresult,
-) -> (How, CUresult) {
+) -> (ModuleImage, CUresult) {
     if carried.is_some() {
         match load(carried) {
-            CUresult::CUDA_SUCCESS => return (How::Carried, CUresult::CUDA_SUCCESS),
+            CUresult::CUDA_SUCCESS => return (ModuleImage::Cubin, CUresult::CUDA_SUCCESS),
             answer => tracing::warn!(
                 ?answer,
                 "the driver refuses the carried kernels, and compiles them"
             ),
         }
     }
-    (How::Compiled, load(None))
+    (ModuleImage::Ptx, load(None))
 }
 
 /// The machine code of this image, where it is one of candle's modules.
@@ -211,20 +211,20 @@ mod tests {
         const LOADED: CUresult = CUresult::CUDA_SUCCESS;
         let cubin: Option<&[u8]> = Some(b"cubin");
         let cases = [
-            (cubin, vec![LOADED], How::Carried, vec![cubin]),
+            (cubin, vec![LOADED], ModuleImage::Cubin, vec![cubin]),
             (
                 cubin,
                 vec![REFUSED, LOADED],
-                How::Compiled,
+                ModuleImage::Ptx,
                 vec![cubin, None],
             ),
             (
                 cubin,
                 vec![REFUSED, REFUSED],
-                How::Compiled,
+                ModuleImage::Ptx,
                 vec![cubin, None],
             ),
-            (None, vec![LOADED], How::Compiled, vec![None]),
+            (None, vec![LOADED], ModuleImage::Ptx, vec![None]),
         ];
         for (carried, answers, how, expected) in cases {
             let last = answers[answers.len() - 1];

@@ -2,6 +2,7 @@
 //!
 //! Invariant: looking never fails and never ends the process; what is missing is a finding.
 
+mod compatibility;
 #[cfg(feature = "cuda")]
 mod cubins;
 #[cfg(feature = "cuda")]
@@ -13,7 +14,6 @@ mod library;
 pub(crate) mod pool;
 #[cfg(feature = "cuda")]
 mod probe;
-mod verdict;
 
 use std::path::{Path, PathBuf};
 
@@ -83,7 +83,7 @@ pub struct FoundDevice {
 #[must_use]
 pub fn findings() -> Option<Findings> {
     #[cfg(feature = "cuda")]
-    return Some(probe::findings(probe::Memory::Ask));
+    return Some(probe::findings(probe::MemoryQuery::Ask));
     #[cfg(not(feature = "cuda"))]
     None
 }
@@ -94,7 +94,7 @@ pub fn findings() -> Option<Findings> {
 /// Why not, and the remedy.
 #[cfg(feature = "cuda")]
 pub(crate) fn usable(ordinal: usize) -> Result<(), String> {
-    probe::findings(probe::Memory::Skip).usable(ordinal)
+    probe::findings(probe::MemoryQuery::Skip).usable(ordinal)
 }
 
 /// The first device that this program can compute on.
@@ -103,10 +103,10 @@ pub(crate) fn usable(ordinal: usize) -> Result<(), String> {
 /// Why there is none, and the remedy.
 #[cfg(feature = "cuda")]
 pub(crate) fn first_usable() -> Result<usize, String> {
-    probe::findings(probe::Memory::Skip).first_usable()
+    probe::findings(probe::MemoryQuery::Skip).first_usable()
 }
 
-/// How many modules of GPU kernels this process has loaded: as machine code that the program carries, and as text that the driver
+/// ModuleImage many modules of GPU kernels this process has loaded: as machine code that the program carries, and as text that the driver
 /// had to compile first.
 #[must_use]
 pub fn modules() -> (u32, u32) {

@@ -10,12 +10,12 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 
 /// Of one device.
-pub(crate) struct Pool {
+pub(crate) struct DeviceMemoryPool {
     context: Arc<CudaContext>,
     pool: CUmemoryPool,
 }
 
-impl Pool {
+impl DeviceMemoryPool {
     /// None for the CPU, and where the driver has no pools.
     pub(crate) fn of(device: &Device) -> Option<Self> {
         let Device::Cuda(device) = device else {

@@ -10,12 +10,12 @@ use super::{Findings, FoundDevice, FoundLibrary, Library, lazy};
 
 /// Whether to ask devices for their free memory, for which each gets a context, and with it some of that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum MemoryQuery {
     Ask,
     Skip,
 }
 
-pub(super) fn findings(memory: Memory) -> Findings {
+pub(super) fn findings(memory: MemoryQuery) -> Findings {
     let libraries = Library::ALL.map(|library| {
         let path = lazy::path(library);
         FoundLibrary {
@@ -54,13 +54,13 @@ fn driver_version() -> Option<(u32, u32)> {
     Some((version / 1000, version % 1000 / 10))
 }
 
-fn devices(memory: Memory) -> Result<Vec<FoundDevice>, DriverError> {
+fn devices(memory: MemoryQuery) -> Result<Vec<FoundDevice>, DriverError> {
     result::init()?;
     let found = |ordinal| found_device(ordinal, memory);
     (0..device::get_count()?).map(found).collect()
 }
 
-fn found_device(ordinal: i32, memory: Memory) -> Result<FoundDevice, DriverError> {
+fn found_device(ordinal: i32, memory: MemoryQuery) -> Result<FoundDevice, DriverError> {
     let device = device::get(ordinal)?;
     let attribute = |attribute| {
         // SAFETY: the device is the driver's answer.
@@ -80,6 +80,6 @@ fn found_device(ordinal: i32, memory: Memory) -> Result<FoundDevice, DriverError
         ),
         // SAFETY: as above.
         total_memory: unsafe { device::total_mem(device) }? as u64,
-        free_memory: (memory == Memory::Ask).then(free_memory).flatten(),
+        free_memory: (memory == MemoryQuery::Ask).then(free_memory).flatten(),
     })
 }

@@ -15,8 +15,8 @@ use crate::error::{PolicyError, Result};
 use crate::kv_cache::KvCache;
 use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
 use crate::weights::Weights;
-use layer::{Context, Layer, Norm};
-pub use training::{Gradients, Keep, Scored, TrainingPass};
+use layer::{Layer, Norm, PassInputs};
+pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass};
 
 /// Tokens of several rows, laid end to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub struct PackedRows {
     /// All tokens.
     pub tokens: Vec<u32>,
     /// Their rows, in order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PackedRow>,
 }
 
 /// One row of a packed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct PackedRow {
     /// Tokens of this row in the batch; at least 1.
     pub len: usize,
     /// Tokens before them: in the KV cache, or, without one, the first tokens of another row of the batch.
@@ -52,14 +52,14 @@ impl PackedRows {
     /// Appends the next tokens of the sequence in a slot that holds `past` tokens.
     pub fn push_cached(&mut self, tokens: &[u32], past: usize, slot: usize) {
         self.tokens.extend_from_slice(tokens);
-        self.rows.push(Row {
+        self.rows.push(PackedRow {
             len: tokens.len(),
             past,
             slot,
         });
     }
 
-    fn check(&self, config: &DecoderConfig) -> Result<()> {
+    fn validate(&self, config: &DecoderConfig) -> Result<()> {
         let total: usize = self.rows.iter().map(|row| row.len).sum();
         if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
             let (rows, tokens) = (self.rows.len(), self.tokens.len());
@@ -81,7 +81,7 @@ impl PackedRows {
     }
 
     /// Without a cache, a past is another row's beginning.
-    fn check_prefixes(&self) -> Result<()> {
+    fn validate_prefixes(&self) -> Result<()> {
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
             let held = match self.rows[..index].get(row.slot) {
                 Some(prefix) if prefix.past == 0 => prefix.len,
@@ -99,14 +99,14 @@ impl PackedRows {
     }
 
     fn positions(&self) -> Vec<u32> {
-        let positions = |row: &Row| (row.past as u32)..(row.past + row.len) as u32;
+        let positions = |row: &PackedRow| (row.past as u32)..(row.past + row.len) as u32;
         self.rows.iter().flat_map(positions).collect()
     }
 }
 
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum DecoderMode {
     /// There is a backward pass.
     Train,
     /// The weights are laid out once for the kernels.
@@ -124,7 +124,7 @@ pub struct Decoder {
     norm: Norm,
     /// The logits' weight [V, H] as training reads it, and as sampling does.
     head: Tensor,
-    head_product: LinearWeight,
+    lm_head_linear: LinearWeight,
     rope: Arc<RopeTable>,
 }
 
@@ -133,43 +133,43 @@ impl Decoder {
     ///
     /// # Errors
     /// [`PolicyError::Tensor`] names a weight that is missing or misshaped.
-    pub fn new(config: &DecoderConfig, weights: &Weights, purpose: Use) -> Result<Self> {
+    pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
-        Self::build(config, weights, purpose, rope)
+        Self::build(config, weights, mode, rope)
     }
 
     /// A decoder of the same shape with other weights.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_weights(&self, weights: &Weights, purpose: Use) -> Result<Self> {
-        Self::build(&self.config, weights, purpose, Arc::clone(&self.rope))
+    pub fn with_weights(&self, weights: &Weights, mode: DecoderMode) -> Result<Self> {
+        Self::build(&self.config, weights, mode, Arc::clone(&self.rope))
     }
 
     fn build(
         config: &DecoderConfig,
         weights: &Weights,
-        purpose: Use,
+        mode: DecoderMode,
         rope: Arc<RopeTable>,
     ) -> Result<Self> {
         let weights = weights.clone().fitted(config)?;
-        let source = Source {
+        let loader = WeightLoader {
             weights: &weights,
-            purpose,
+            mode,
         };
-        let embedding = source.tensor(EMBEDDING)?;
+        let embedding = loader.tensor(EMBEDDING)?;
         let head = match config.tie_word_embeddings {
             true => embedding.clone(),
-            false => source.tensor(HEAD)?,
+            false => loader.tensor(HEAD)?,
         };
         Ok(Self {
             layers: (0..config.layers)
-                .map(|layer| Layer::new(config, &source, layer))
+                .map(|layer| Layer::new(config, &loader, layer))
                 .collect::<Result<_>>()?,
-            norm: Norm::new(&source, "model.norm")?,
-            head_product: match purpose {
-                Use::Train => LinearWeight::Tensor(head.clone()),
-                Use::Sample => LinearWeight::packed_unrounded(&head)?,
+            norm: Norm::new(&loader, "model.norm")?,
+            lm_head_linear: match mode {
+                DecoderMode::Train => LinearWeight::Tensor(head.clone()),
+                DecoderMode::Sample => LinearWeight::packed_unrounded(&head)?,
             },
             rope,
             config: config.clone(),
@@ -199,25 +199,25 @@ impl Decoder {
     /// # Errors
     /// [`PolicyError::Usage`] where rows, tokens and cache do not fit each other; nothing is changed then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
-        batch.check(&self.config)?;
+        batch.validate(&self.config)?;
         match &mut cache {
-            Some(cache) => cache.admit(&batch.rows)?,
-            None => batch.check_prefixes()?,
+            Some(cache) => cache.allocate(&batch.rows)?,
+            None => batch.validate_prefixes()?,
         }
-        let context = self.context(batch)?;
+        let inputs = self.pass_inputs(batch)?;
         let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let cache = cache.as_mut().map(|cache| cache.layer(i));
-            (x, _) = layer.forward(x, &context, cache)?;
+            (x, _) = layer.forward(x, &inputs, cache)?;
         }
         self.norm.forward(&x, self.config.rms_norm_eps)
     }
 
-    fn context<'a>(&'a self, batch: &'a PackedRows) -> Result<Context<'a>> {
-        Ok(Context {
+    fn pass_inputs<'a>(&'a self, batch: &'a PackedRows) -> Result<PassInputs<'a>> {
+        Ok(PassInputs {
             config: &self.config,
             rows: &batch.rows,
-            turns: self.rope.turns(&batch.positions(), self.device())?,
+            cos_sin: self.rope.cos_sin(&batch.positions(), self.device())?,
         })
     }
 
@@ -226,7 +226,7 @@ impl Decoder {
     /// # Errors
     /// Only what the tensor library raises.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear_unrounded(hidden, &self.head_product)?)
+        Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
     }
 
     /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64
@@ -249,21 +249,21 @@ impl Decoder {
     }
 }
 
-/// Weights for a purpose.
-struct Source<'a> {
+/// Weights for a mode.
+struct WeightLoader<'a> {
     weights: &'a Weights,
-    purpose: Use,
+    mode: DecoderMode,
 }
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     fn tensor(&self, name: &str) -> Result<Tensor> {
         Ok(self.weights.get(name)?.detach())
     }
 
-    fn product(&self, weight: &Tensor) -> Result<LinearWeight> {
-        Ok(match self.purpose {
-            Use::Train => LinearWeight::Tensor(weight.clone()),
-            Use::Sample => LinearWeight::packed(weight)?,
+    fn linear(&self, weight: &Tensor) -> Result<LinearWeight> {
+        Ok(match self.mode {
+            DecoderMode::Train => LinearWeight::Tensor(weight.clone()),
+            DecoderMode::Sample => LinearWeight::packed(weight)?,
         })
     }
 }

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use candle_core::quantized::gguf_file::Value;
 
-use super::refused;
+use super::invalid_key;
 use crate::error::{PolicyError, Result};
 
 /// Sizes from here on are damage: no product of two overflows, and no model comes near.
 const MOST: u64 = 1 << 24;
 
 /// The metadata, by key.
-pub(super) struct Metadata<'a> {
+pub(super) struct GgufMetadata<'a> {
     values: &'a HashMap<String, Value>,
     architecture: &'a str,
 }
 
-impl<'a> Metadata<'a> {
+impl<'a> GgufMetadata<'a> {
     pub(super) fn new(values: &'a HashMap<String, Value>) -> Result<Self> {
         let mut metadata = Self {
             values,
@@ -40,7 +40,7 @@ impl<'a> Metadata<'a> {
         let key = self.key(name);
         let size = self.whole(&key)?;
         match size.filter(|&size| size >= MOST) {
-            Some(size) => Err(refused(&key, format!("is {size}, which no model has"))),
+            Some(size) => Err(invalid_key(&key, format!("is {size}, which no model has"))),
             None => Ok(size.map(|size| size as usize)),
         }
     }
@@ -48,7 +48,7 @@ impl<'a> Metadata<'a> {
     /// A size that no model is without.
     pub(super) fn required(&self, name: &str) -> Result<usize> {
         match self.count(name)? {
-            Some(0) => Err(refused(&self.key(name), "is 0; wanted: at least 1")),
+            Some(0) => Err(invalid_key(&self.key(name), "is 0; wanted: at least 1")),
             Some(size) => Ok(size),
             None => Err(missing(&self.key(name), "a whole number")),
         }
@@ -66,7 +66,7 @@ impl<'a> Metadata<'a> {
         if number.is_finite() {
             Ok(Some(number))
         } else {
-            Err(refused(&key, "is no finite number"))
+            Err(invalid_key(&key, "is no finite number"))
         }
     }
 
@@ -79,7 +79,7 @@ impl<'a> Metadata<'a> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(refused(key, "is no text")),
+            Some(_) => Err(invalid_key(key, "is no text")),
         }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Metadata<'a> {
         let items = self.list(key)?.ok_or_else(|| missing(key, "a list"))?;
         let texts = items.iter().map(|item| match item {
             Value::String(text) => Ok(text.as_str()),
-            _ => Err(refused(key, "holds something that is no text")),
+            _ => Err(invalid_key(key, "holds something that is no text")),
         });
         texts.collect()
     }
@@ -102,7 +102,7 @@ impl<'a> Metadata<'a> {
         let items = self.list(key)?.unwrap_or_default();
         let kinds = items.iter().map(|item| match item {
             Value::I32(kind) => Ok(*kind),
-            _ => Err(refused(key, "holds something that is no 32-bit number")),
+            _ => Err(invalid_key(key, "holds something that is no 32-bit number")),
         });
         kinds.collect()
     }
@@ -112,18 +112,18 @@ impl<'a> Metadata<'a> {
         let scaling = self.key("rope.scaling.type");
         if let Some(kind) = self.text(&scaling)?.filter(|&kind| kind != "none") {
             let reason = format!("is {kind:?}; supported: none. Use the Hugging Face folder");
-            return Err(refused(&scaling, reason));
+            return Err(invalid_key(&scaling, reason));
         }
         for name in ["rope.scaling.factor", "rope.scale_linear"] {
             if let Some(factor) = self.number(name)?.filter(|&factor| factor != 1.0) {
                 let reason = format!("is {factor}; supported: 1");
-                return Err(refused(&self.key(name), reason));
+                return Err(invalid_key(&self.key(name), reason));
             }
         }
         for name in ["attention.sliding_window", "expert_count"] {
             if let Some(found) = self.count(name)?.filter(|&found| found > 0) {
                 let reason = format!("is {found}; supported: 0");
-                return Err(refused(&self.key(name), reason));
+                return Err(invalid_key(&self.key(name), reason));
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl<'a> Metadata<'a> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
-            Some(_) => Err(refused(key, "is no list")),
+            Some(_) => Err(invalid_key(key, "is no list")),
         }
     }
 
@@ -145,10 +145,10 @@ impl<'a> Metadata<'a> {
         let whole = value.to_u64().ok().or(signed);
         whole
             .map(Some)
-            .ok_or_else(|| refused(key, "is no whole number"))
+            .ok_or_else(|| invalid_key(key, "is no whole number"))
     }
 }
 
 fn missing(key: &str, wanted: &str) -> PolicyError {
-    refused(key, format!("is missing; wanted: {wanted}"))
+    invalid_key(key, format!("is missing; wanted: {wanted}"))
 }

@@ -1,6 +1,6 @@
 //! A GGUF file, the format of llama.cpp, as a model: shape, weights in f32, tokenizer, chat template.
 //!
-//! Invariant: the model is the file's; a key or tensor that would make another model of it is refused by its name. Of how
+//! Invariant: the model is the file's; a key or tensor that would make another model of it is invalid_key by its name. Of how
 //! text ends, the end-of-sequence token alone is taken.
 //! Bytes of a stranger cost memory in proportion to their number, whatever they claim. Leaves out writing.
 
@@ -12,7 +12,7 @@ use std::io::Cursor;
 
 use candle_core::quantized::gguf_file::Content;
 
-use self::metadata::Metadata;
+use self::metadata::GgufMetadata;
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::model::Model;
@@ -25,7 +25,7 @@ pub fn read(bytes: &[u8]) -> Result<Model> {
     check_alignment(bytes)?;
     let content = Content::read(&mut Cursor::new(bytes))
         .map_err(|error| PolicyError::Usage(format!("not a whole GGUF file: {error}")))?;
-    let metadata = Metadata::new(&content.metadata)?;
+    let metadata = GgufMetadata::new(&content.metadata)?;
     let config = config(&metadata, &content)?;
     let mut files = text::files(&metadata, config.vocab_size)?;
     files.push(("config.json".to_owned(), config.to_json().into_bytes()));
@@ -47,12 +47,12 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
         .filter(|(_, place)| *place == KEY)
         .all(is_sound)
     {
-        return Err(refused("general.alignment", "is no number above 0"));
+        return Err(invalid_key("general.alignment", "is no number above 0"));
     }
     Ok(())
 }
 
-fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
+fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfig> {
     let family = family(metadata.architecture())?;
     metadata.refuse_unsupported()?;
     let tensors = &content.tensor_infos;
@@ -60,7 +60,7 @@ fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
     // Before anything is made for each of them.
     if layers > tensors.len() {
         let reason = format!("is {layers}, but the file holds {} tensors", tensors.len());
-        return Err(refused(&metadata.key("block_count"), reason));
+        return Err(invalid_key(&metadata.key("block_count"), reason));
     }
     let (hidden_size, heads) = (
         metadata.required("embedding_length")?,
@@ -73,7 +73,7 @@ fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(found) = metadata.count(name)?.filter(|&width| width != head_dim) {
             let reason = format!("is {found}; supported: the width of a head ({head_dim})");
-            return Err(refused(&metadata.key(name), reason));
+            return Err(invalid_key(&metadata.key(name), reason));
         }
     }
     let embedding = tensors::info(content, tensors::EMBEDDING)?.shape.dims();
@@ -107,12 +107,12 @@ fn family(architecture: &str) -> Result<Family> {
         "qwen3" => Ok(Family::Qwen3),
         other => {
             let reason = format!("is {other:?}; supported: llama, qwen2, qwen3");
-            Err(refused("general.architecture", reason))
+            Err(invalid_key("general.architecture", reason))
         }
     }
 }
 
 /// The error for a key of the metadata.
-fn refused(key: &str, reason: impl ToString) -> PolicyError {
+fn invalid_key(key: &str, reason: impl ToString) -> PolicyError {
     PolicyError::setting(format!("gguf: {key}"), reason)
 }

@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-use super::kv_pages::{KvPages, Sequence};
+use super::kv_pages::{KvPages, PagedSequence};
 use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
 use super::simd::{Kernel, LANES, Simd};
 
 /// Rows of a block of work; a row is one query of one head.
-const BLOCK: usize = 48;
+const QUERY_BLOCK: usize = 48;
 
 /// Sizes of the heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Heads {
 
 /// The queries of one row that attend to one key-value head, and where their keys begin.
 #[derive(Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct RowHead {
     pub(crate) heads: Heads,
     pub(crate) kv_head: usize,
     /// The row's first token in the packed batch, and its number of tokens.
@@ -44,10 +44,10 @@ pub(crate) struct Span {
     /// Keys before the first token's own.
     pub(crate) past: usize,
     /// Where the first of them lies in the packed batch; not read where they come from a cache.
-    pub(crate) past_first: usize,
+    pub(crate) past_offset: usize,
 }
 
-impl Span {
+impl RowHead {
     fn queries(&self) -> usize {
         self.len * self.heads.group()
     }
@@ -72,7 +72,7 @@ impl Span {
     /// Offset of the key at `position` in a [T, kv_heads, D] tensor.
     fn kv_offset(&self, position: usize) -> usize {
         let token = if position < self.past {
-            self.past_first + position
+            self.past_offset + position
         } else {
             self.first + position - self.past
         };
@@ -86,7 +86,7 @@ impl Span {
         k: &[f32],
         v: &[f32],
         pages: &mut KvPages,
-        sequence: Sequence<'_>,
+        sequence: PagedSequence<'_>,
     ) {
         for position in positions {
             let at = self.kv_offset(position)..self.kv_offset(position) + self.heads.head_dim;
@@ -103,21 +103,21 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(heads: Heads, most_keys: usize) -> Self {
+    pub(crate) fn new(heads: Heads, max_keys: usize) -> Self {
         Self {
-            queries: vec![0.0; BLOCK * heads.head_dim],
-            weights: vec![0.0; BLOCK * most_keys.next_multiple_of(PANEL)],
-            output: vec![0.0; BLOCK * PANEL],
+            queries: vec![0.0; QUERY_BLOCK * heads.head_dim],
+            weights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
+            output: vec![0.0; QUERY_BLOCK * PANEL],
         }
     }
 }
 
-/// The attention of one span; writes its part of `out` [T, heads, D].
+/// The attention of one row_head; writes its part of `out` [T, heads, D].
 pub(crate) struct Forward<'a> {
-    pub(crate) span: Span,
+    pub(crate) row_head: RowHead,
     pub(crate) q: &'a [f32],
     pub(crate) pages: &'a KvPages,
-    pub(crate) sequence: Sequence<'a>,
+    pub(crate) sequence: PagedSequence<'a>,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) out: &'a mut [f32],
 }
@@ -127,20 +127,20 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (span, pages, scratch) = (self.span, self.pages, self.scratch);
-        let head_dim = span.heads.head_dim;
+        let (row_head, pages, scratch) = (self.row_head, self.pages, self.scratch);
+        let head_dim = row_head.heads.head_dim;
         let sequence = self.sequence;
-        for start in (0..span.queries()).step_by(BLOCK) {
-            let block = Queries::new(span, start);
+        for start in (0..row_head.queries()).step_by(QUERY_BLOCK) {
+            let block = QueryBlock::new(row_head, start);
             block.gather(self.q, &mut scratch.queries);
             block.scores::<S>(&scratch.queries, pages, sequence, &mut scratch.weights);
             let inverses = block.softmax::<S>(&mut scratch.weights);
             let weights = block.weights(&scratch.weights);
             for panel in 0..head_dim.div_ceil(PANEL) {
-                block.mix::<S>(weights, pages, sequence, panel, &mut scratch.output);
+                block.weighted_values::<S>(weights, pages, sequence, panel, &mut scratch.output);
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for (i, inverse) in inverses.iter().enumerate().take(block.count) {
-                    let at = span.offset(start + i) + panel * PANEL;
+                    let at = row_head.offset(start + i) + panel * PANEL;
                     let row = &scratch.output[i * PANEL..][..width];
                     for (out, x) in self.out[at..at + width].iter_mut().zip(row) {
                         *out = x * inverse;
@@ -151,24 +151,24 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Up to 48 consecutive queries of a span.
+/// Up to 48 consecutive queries of a row_head.
 #[derive(Clone, Copy)]
-struct Queries {
-    span: Span,
+struct QueryBlock {
+    row_head: RowHead,
     start: usize,
     count: usize,
     /// Keys that the last of them sees.
     keys: usize,
 }
 
-impl Queries {
-    fn new(span: Span, start: usize) -> Self {
-        let count = BLOCK.min(span.queries() - start);
+impl QueryBlock {
+    fn new(row_head: RowHead, start: usize) -> Self {
+        let count = QUERY_BLOCK.min(row_head.queries() - start);
         Self {
-            span,
+            row_head,
             start,
             count,
-            keys: span.keys(start + count - 1),
+            keys: row_head.keys(start + count - 1),
         }
     }
 
@@ -183,16 +183,16 @@ impl Queries {
 
     /// Copies the block's rows of x [T, heads, D] into `rows` [count, D].
     fn gather(&self, x: &[f32], rows: &mut [f32]) {
-        let head_dim = self.span.heads.head_dim;
+        let head_dim = self.row_head.heads.head_dim;
         for (i, row) in rows.chunks_exact_mut(head_dim).take(self.count).enumerate() {
-            let at = self.span.offset(self.start + i);
+            let at = self.row_head.offset(self.start + i);
             row.copy_from_slice(&x[at..at + head_dim]);
         }
     }
 
     /// The same as value panels: `[panel][count][32]`.
     fn gather_panels(&self, rows: &[f32], panels: &mut [f32]) {
-        let head_dim = self.span.heads.head_dim;
+        let head_dim = self.row_head.heads.head_dim;
         for (i, row) in rows.chunks_exact(head_dim).take(self.count).enumerate() {
             for (panel, part) in row.chunks(PANEL).enumerate() {
                 let at = (panel * self.count + i) * PANEL;
@@ -207,10 +207,10 @@ impl Queries {
         &self,
         rows: &[f32],
         pages: &KvPages,
-        sequence: Sequence<'_>,
+        sequence: PagedSequence<'_>,
         scores: &mut [f32],
     ) {
-        let head_dim = self.span.heads.head_dim;
+        let head_dim = self.row_head.heads.head_dim;
         let rows = View::new(rows, self.count, head_dim, head_dim);
         let blocks = self.keys.div_ceil(PANEL);
         for block in 0..blocks {
@@ -227,11 +227,11 @@ impl Queries {
 
     /// weights [count, keys] times 32 columns of the values: `[count][32]`.
     #[inline(always)]
-    fn mix<S: Simd>(
+    fn weighted_values<S: Simd>(
         &self,
         weights: View<'_>,
         pages: &KvPages,
-        sequence: Sequence<'_>,
+        sequence: PagedSequence<'_>,
         panel: usize,
         output: &mut [f32],
     ) {
@@ -246,12 +246,12 @@ impl Queries {
 
     /// Turns each row of scores into e^(scaled score - maximum), zero beyond its keys; returns 1 / sum of each row.
     #[inline(always)]
-    fn softmax<S: Simd>(&self, scores: &mut [f32]) -> [f32; BLOCK] {
-        let mut inverses = [0.0; BLOCK];
-        let scale = S::splat(self.span.heads.scale());
+    fn softmax<S: Simd>(&self, scores: &mut [f32]) -> [f32; QUERY_BLOCK] {
+        let mut inverses = [0.0; QUERY_BLOCK];
+        let scale = S::splat(self.row_head.heads.scale());
         let rows = scores.chunks_exact_mut(self.padded()).take(self.count);
         for (i, row) in rows.enumerate() {
-            row[self.span.keys(self.start + i)..].fill(f32::NEG_INFINITY);
+            row[self.row_head.keys(self.start + i)..].fill(f32::NEG_INFINITY);
             let (row, _) = row.as_chunks_mut::<LANES>();
             let mut max = S::splat(f32::NEG_INFINITY);
             for scores in &*row {
@@ -270,7 +270,7 @@ impl Queries {
     }
 }
 
-/// Buffers of the backward pass of one span.
+/// Buffers of the backward pass of one row_head.
 pub(crate) struct BackwardScratch {
     scratch: Scratch,
     /// Gradient of the output's rows, and of the weights.
@@ -283,29 +283,29 @@ pub(crate) struct BackwardScratch {
 }
 
 impl BackwardScratch {
-    pub(crate) fn new(heads: Heads, most_keys: usize) -> Self {
+    pub(crate) fn new(heads: Heads, max_keys: usize) -> Self {
         let columns = heads.head_dim.next_multiple_of(PANEL);
         Self {
-            scratch: Scratch::new(heads, most_keys),
-            doutput: vec![0.0; BLOCK * heads.head_dim],
-            dweights: vec![0.0; BLOCK * most_keys.next_multiple_of(PANEL)],
-            panels: vec![0.0; BLOCK * columns],
-            dkeys: vec![0.0; most_keys * columns],
-            dvalues: vec![0.0; most_keys * columns],
+            scratch: Scratch::new(heads, max_keys),
+            doutput: vec![0.0; QUERY_BLOCK * heads.head_dim],
+            dweights: vec![0.0; QUERY_BLOCK * max_keys.next_multiple_of(PANEL)],
+            panels: vec![0.0; QUERY_BLOCK * columns],
+            dkeys: vec![0.0; max_keys * columns],
+            dvalues: vec![0.0; max_keys * columns],
         }
     }
 }
 
-/// The gradient of one span: writes its part of `dq`, adds its parts to `dk` and `dv`.
+/// The gradient of one row_head: writes its part of `dq`, adds its parts to `dk` and `dv`.
 pub(crate) struct Backward<'a> {
-    pub(crate) span: Span,
+    pub(crate) row_head: RowHead,
     pub(crate) q: &'a [f32],
     pub(crate) out: &'a [f32],
     pub(crate) dout: &'a [f32],
     /// Keys and values; and the other way round.
     pub(crate) keys_values: &'a KvPages,
     pub(crate) values_keys: &'a KvPages,
-    pub(crate) sequence: Sequence<'a>,
+    pub(crate) sequence: PagedSequence<'a>,
     pub(crate) scratch: &'a mut BackwardScratch,
     pub(crate) dq: &'a mut [f32],
     pub(crate) dk: &'a mut [f32],
@@ -317,14 +317,14 @@ impl Kernel for Backward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (span, b) = (self.span, self.scratch);
-        let (head_dim, keys) = (span.heads.head_dim, span.all_keys());
+        let (row_head, b) = (self.row_head, self.scratch);
+        let (head_dim, keys) = (row_head.heads.head_dim, row_head.all_keys());
         let panels = head_dim.div_ceil(PANEL);
         let sequence = self.sequence;
         b.dkeys[..keys * panels * PANEL].fill(0.0);
         b.dvalues[..keys * panels * PANEL].fill(0.0);
-        for start in (0..span.queries()).step_by(BLOCK) {
-            let block = Queries::new(span, start);
+        for start in (0..row_head.queries()).step_by(QUERY_BLOCK) {
+            let block = QueryBlock::new(row_head, start);
             let weights = &mut b.scratch.weights;
             block.gather(self.q, &mut b.scratch.queries);
             block.scores::<S>(&b.scratch.queries, self.keys_values, sequence, weights);
@@ -332,7 +332,7 @@ impl Kernel for Backward<'_> {
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
             for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
-                let at = span.offset(start + i);
+                let at = row_head.offset(start + i);
                 let range = i * block.padded()..(i + 1) * block.padded();
                 score_gradient::<S>(
                     &mut weights[range.clone()],
@@ -342,7 +342,7 @@ impl Kernel for Backward<'_> {
                         &self.out[at..at + head_dim],
                         &b.doutput[i * head_dim..][..head_dim],
                     ),
-                    span.heads.scale(),
+                    row_head.heads.scale(),
                 );
             }
             block.gather_panels(&b.doutput, &mut b.panels);
@@ -351,7 +351,7 @@ impl Kernel for Backward<'_> {
             block.add_transposed::<S>(&b.dweights, &b.panels, keys, &mut b.dkeys);
             for panel in 0..panels {
                 let dscores = block.weights(&b.dweights);
-                block.mix::<S>(
+                block.weighted_values::<S>(
                     dscores,
                     self.values_keys,
                     sequence,
@@ -360,21 +360,21 @@ impl Kernel for Backward<'_> {
                 );
                 let width = PANEL.min(head_dim - panel * PANEL);
                 for i in 0..block.count {
-                    let at = span.offset(start + i) + panel * PANEL;
+                    let at = row_head.offset(start + i) + panel * PANEL;
                     self.dq[at..at + width]
                         .copy_from_slice(&b.scratch.output[i * PANEL..][..width]);
                 }
             }
         }
         for position in 0..keys {
-            let at = span.kv_offset(position)..span.kv_offset(position) + head_dim;
+            let at = row_head.kv_offset(position)..row_head.kv_offset(position) + head_dim;
             add_from_panels(&b.dkeys, keys, position, &mut self.dk[at.clone()]);
             add_from_panels(&b.dvalues, keys, position, &mut self.dv[at]);
         }
     }
 }
 
-impl Queries {
+impl QueryBlock {
     /// sums [panel][all keys][32] += weights [count, keys]ᵀ times panels [panel][count][32].
     #[inline(always)]
     fn add_transposed<S: Simd>(
@@ -385,7 +385,7 @@ impl Queries {
         sums: &mut [f32],
     ) {
         let weights = self.weights(weights).transposed();
-        for panel in 0..self.span.heads.head_dim.div_ceil(PANEL) {
+        for panel in 0..self.row_head.heads.head_dim.div_ceil(PANEL) {
             let rows = &panels[panel * self.count * PANEL..][..self.count * PANEL];
             multiply_strip::<S>(
                 weights,

@@ -13,7 +13,7 @@ const BLOCK: usize = 256;
 /// NaN or infinite upwards, or none is finite.
 pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32> {
     let mut weights = vec![0.0; logits.len()];
-    let blocks = dispatch(Weights {
+    let blocks = dispatch(SoftmaxWeights {
         logits,
         inverse_temperature: temperature.recip(),
         weights: &mut weights,
@@ -22,14 +22,14 @@ pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32>
     if !total.is_finite() {
         return None;
     }
-    let wanted = uniform * total;
+    let target = uniform * total;
     let (mut before, mut held) = (0.0, None);
     for (block, weights) in blocks.iter().zip(weights.chunks(BLOCK).enumerate()) {
         if *block > 0.0 {
             held = Some((before, weights));
         }
         before += block;
-        if wanted < before {
+        if target < before {
             break;
         }
     }
@@ -37,7 +37,7 @@ pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32>
     let mut cumulative = before;
     let holds = |&weight: &f32| {
         cumulative += f64::from(weight);
-        wanted < cumulative
+        target < cumulative
     };
     // Rounding can leave the sum a few ulp below the number.
     let place = weights
@@ -47,13 +47,13 @@ pub fn draw_token(logits: &[f32], temperature: f32, uniform: f64) -> Option<u32>
     Some((block * BLOCK + place) as u32)
 }
 
-struct Weights<'a> {
+struct SoftmaxWeights<'a> {
     logits: &'a [f32],
     inverse_temperature: f32,
     weights: &'a mut [f32],
 }
 
-impl Kernel for Weights<'_> {
+impl Kernel for SoftmaxWeights<'_> {
     /// The sum of each block.
     type Output = Vec<f64>;
 

@@ -4,7 +4,7 @@
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use super::{at_least_f32, has_kernels};
+use super::{at_least_f32, uses_kernels};
 
 /// The chosen rows of `x` [R, H] → [N, H].
 pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
@@ -14,7 +14,7 @@ pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 /// `sum` [R, H] with the rows of `x` [N, H] added to those chosen. The memory of `sum` is used for the result, so that other
 /// holders of it would see the change.
 pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
-    if !has_kernels(&sum) {
+    if !uses_kernels(&sum) {
         let rows = Tensor::new(rows, x.device())?;
         let total = at_least_f32(&sum)?.index_add(&rows, &at_least_f32(x)?, 0)?;
         return total.to_dtype(sum.dtype());

@@ -21,7 +21,7 @@ pub(crate) struct KvPages {
 
 /// One head of one sequence: the pages that hold its tokens, in order.
 #[derive(Clone, Copy)]
-pub(crate) struct Sequence<'a> {
+pub(crate) struct PagedSequence<'a> {
     pub(crate) table: &'a [u32],
     pub(crate) kv_head: usize,
 }
@@ -42,7 +42,7 @@ impl KvPages {
     /// Writes the key and the value [D] of one token.
     pub(crate) fn write(
         &mut self,
-        sequence: Sequence<'_>,
+        sequence: PagedSequence<'_>,
         position: usize,
         key: &[f32],
         value: &[f32],
@@ -76,7 +76,7 @@ impl KvPages {
 
     /// The keys of page number `block` of a sequence as `[D][32]`.
     #[inline(always)]
-    pub(super) fn key_block(&self, sequence: Sequence<'_>, block: usize) -> &[f32] {
+    pub(super) fn key_block(&self, sequence: PagedSequence<'_>, block: usize) -> &[f32] {
         let at = self.key_page(sequence.kv_head, sequence.table[block] as usize);
         &self.keys[at..][..self.head_dim * PAGE]
     }
@@ -86,7 +86,7 @@ impl KvPages {
     #[inline(always)]
     pub(super) fn value_run(
         &self,
-        sequence: Sequence<'_>,
+        sequence: PagedSequence<'_>,
         panel: usize,
         first: usize,
         keys: usize,

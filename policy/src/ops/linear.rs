@@ -8,8 +8,8 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, bail};
 
 use super::fixed_shape::product_of_rows;
-use super::matmul::{Packed, Right, Store, View, multiply, product};
-use super::{at_least_f32, has_kernels, kernels_serve, read, tensor, widens};
+use super::matmul::{PackedMatrix, Right, View, WriteMode, multiply, product};
+use super::{at_least_f32, kernels_support, read, tensor, uses_kernels, widens_for_kernels};
 
 /// A weight of shape [out, in], as training or sampling holds it.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub enum LinearWeight {
 }
 
 /// A weight laid out for the kernels.
-pub struct PackedWeight(Packed);
+pub struct PackedWeight(PackedMatrix);
 
 impl LinearWeight {
     /// The weight for [`linear_unrounded`]: widened once, and packed where the kernels serve it.
@@ -31,12 +31,12 @@ impl LinearWeight {
 
     /// The weight packed where the kernels serve it; the tensor elsewhere.
     pub fn packed(weight: &Tensor) -> Result<Self> {
-        if !kernels_serve(weight.device(), weight.dtype()) {
+        if !kernels_support(weight.device(), weight.dtype()) {
             return Ok(Self::Tensor(weight.clone()));
         }
         let (n, k) = weight.dims2()?;
         let packed = read([&at_least_f32(weight)?], |[w]| {
-            Ok(Packed::new(View::new(w, n, k, k).transposed()))
+            Ok(PackedMatrix::new(View::new(w, n, k, k).transposed()))
         })?;
         Ok(Self::Packed(Arc::new(PackedWeight(packed))))
     }
@@ -51,12 +51,12 @@ impl LinearWeight {
 
 /// x [T, in] → [T, out].
 pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
-    if widens(x) {
+    if widens_for_kernels(x) {
         return linear(&at_least_f32(x)?, &weight.widened()?)?.to_dtype(x.dtype());
     }
     let (m, k) = x.dims2()?;
     match weight {
-        LinearWeight::Tensor(weight) if has_kernels(x) => {
+        LinearWeight::Tensor(weight) if uses_kernels(x) => {
             let (n, in_features) = weight.dims2()?;
             if k != in_features {
                 bail!("linear: x is [{m}, {k}] but the weight is [{n}, {in_features}]");
@@ -67,7 +67,7 @@ pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
             })?;
             tensor(y, (m, n))
         }
-        LinearWeight::Tensor(weight) => linear_composed(x, weight),
+        LinearWeight::Tensor(weight) => linear_tensor_ops(x, weight),
         LinearWeight::Packed(packed) => {
             let n = packed.0.columns();
             let y = read([x], |[x]| {
@@ -84,7 +84,7 @@ pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
 }
 
 /// [`linear`] from candle's operations.
-pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product_of_rows(x, &weight.t()?)
 }
 
@@ -94,7 +94,7 @@ pub fn linear_composed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 /// Without any.
 pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     let ((dy, weight), rest) = outputs.split_first().expect("a gradient: this is a bug");
-    if !has_kernels(dy) {
+    if !uses_kernels(dy) {
         let mut dx = dy.matmul(weight)?;
         for (dy, weight) in rest {
             dx = (dx + dy.matmul(weight)?)?;
@@ -111,7 +111,7 @@ pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
         let n = weight.dim(0)?;
         read([dy, weight], |[dy, w]| {
             let (dy, w) = (View::new(dy, m, n, n), View::new(w, n, k, k));
-            multiply(dy, Right::Plain(w), &mut dx, k, Store::Accumulate);
+            multiply(dy, Right::Plain(w), &mut dx, k, WriteMode::Accumulate);
             Ok(())
         })?;
     }
@@ -120,7 +120,7 @@ pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
 
 /// The gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
 pub fn linear_weight_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
-    if !has_kernels(x) {
+    if !uses_kernels(x) {
         return dy.t()?.matmul(x);
     }
     let ((m, k), (rows, n)) = (x.dims2()?, dy.dims2()?);

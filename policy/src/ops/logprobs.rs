@@ -1,22 +1,22 @@
 //! Log-probability and entropy of chosen tokens, without ever holding [T, V].
 //!
-//! Invariant: the log-probability of a row of logits has one definition, `Statistics::of`; sampling reads it through
+//! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction::of`; sampling reads it through
 //! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
-//! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
+//! are few they are saved for the backward pass; else those of a few rows at a time are computed, and there again.
 
 use candle_core::{Result, Tensor, bail};
 
-use super::logprobs_composed::Head;
+use super::logprobs_tensor_ops::LmHead;
 use super::math::exp;
-use super::matmul::{Right, Store, View, multiply, product};
+use super::matmul::{Right, View, WriteMode, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, tensor, widens};
+use super::{at_least_f32, read, tensor, uses_kernels, widens_for_kernels};
 
-/// Logits kept for the backward pass at most (64 MiB).
-const KEPT_LOGITS: usize = 1 << 24;
-/// Logits computed at a time where they are not kept (16 MiB), but at least [`LEAST_ROWS`] rows.
-const MOST_LOGITS: usize = 1 << 22;
-const LEAST_ROWS: usize = 48;
+/// Logits saved for the backward pass at most (64 MiB).
+const MAX_SAVED_LOGITS: usize = 1 << 24;
+/// Logits computed at a time where they are not saved (16 MiB), but at least [`MIN_CHUNK_ROWS`] rows.
+const CHUNK_LOGITS: usize = 1 << 22;
+const MIN_CHUNK_ROWS: usize = 48;
 /// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
 const LOWEST: f32 = -1e4;
 
@@ -27,12 +27,12 @@ pub struct TokenLogprobs {
     pub logprobs: Tensor,
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
-    kept: Kept,
+    saved: SavedForBackward,
 }
 
 /// What spares the backward pass a product, where there was room for it.
 #[derive(Clone, Debug)]
-enum Kept {
+enum SavedForBackward {
     Nothing,
     /// [N, V].
     Logits(Vec<f32>),
@@ -54,7 +54,7 @@ pub struct LogprobGradients<'a> {
 /// # Panics
 /// Where `token` is not a column.
 pub fn log_softmax_at(logits: &[f32], token: usize, temperature: f32) -> f32 {
-    let statistics = dispatch(Statistics::of(logits, temperature.recip()));
+    let statistics = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
     statistics.logprob(logits[token])
 }
 
@@ -72,45 +72,47 @@ pub fn token_logprobs(
     if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
         bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
     }
-    if widens(hidden) {
+    if widens_for_kernels(hidden) {
         let (hidden, head) = (at_least_f32(hidden)?, at_least_f32(head)?);
         return token_logprobs(&hidden, &head, targets, temperature);
     }
-    if !has_kernels(hidden) {
-        let found = Head::new(hidden, head, targets, temperature)?.forward()?;
+    if !uses_kernels(hidden) {
+        let forward = LmHead::new(hidden, head, targets, temperature)?.forward()?;
         return Ok(TokenLogprobs {
-            logprobs: found.logprobs,
-            entropies: found.entropies,
-            kept: found.all.map_or(Kept::Nothing, Kept::Logprobs),
+            logprobs: forward.logprobs,
+            entropies: forward.entropies,
+            saved: forward
+                .all
+                .map_or(SavedForBackward::Nothing, SavedForBackward::Logprobs),
         });
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
         let rows = logits.chunks_exact(vocabulary).zip(&targets[first..]);
         for (logits, &target) in rows {
-            let row = dispatch(Statistics::of(logits, temperature.recip()));
+            let row = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
             logprobs.push(row.logprob(logits[target as usize]));
             entropies.push(row.entropy());
         }
     };
-    let kept = if rows * vocabulary <= KEPT_LOGITS {
+    let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
         let logits = all_logits(hidden, head)?;
         score(0, &logits);
-        Kept::Logits(logits)
+        SavedForBackward::Logits(logits)
     } else {
         for_chunks(hidden, head, |first, logits, _, _| score(first, logits))?;
-        Kept::Nothing
+        SavedForBackward::Nothing
     };
     Ok(TokenLogprobs {
         logprobs: tensor(logprobs, rows)?,
         entropies: tensor(entropies, rows)?,
-        kept,
+        saved,
     })
 }
 
-/// The gradients of hidden states and head, from what [`token_logprobs`] found for the same arguments.
+/// The gradients of hidden states and head, from what [`token_logprobs`] forward for the same arguments.
 pub fn token_logprobs_backward(
-    found: TokenLogprobs,
+    forward: TokenLogprobs,
     hidden: &Tensor,
     head: &Tensor,
     targets: &[u32],
@@ -127,10 +129,10 @@ pub fn token_logprobs_backward(
             targets.len()
         );
     }
-    if widens(hidden) {
+    if widens_for_kernels(hidden) {
         let (wide_hidden, wide_head) = (at_least_f32(hidden)?, at_least_f32(head)?);
         let (dhidden, dhead) = token_logprobs_backward(
-            found,
+            forward,
             &wide_hidden,
             &wide_head,
             targets,
@@ -142,12 +144,12 @@ pub fn token_logprobs_backward(
             dhead.to_dtype(head.dtype())?,
         ));
     }
-    if !has_kernels(hidden) {
-        let logprobs = match &found.kept {
-            Kept::Logprobs(logprobs) => Some(logprobs),
+    if !uses_kernels(hidden) {
+        let logprobs = match &forward.saved {
+            SavedForBackward::Logprobs(logprobs) => Some(logprobs),
             _ => None,
         };
-        let head = Head::new(hidden, head, targets, temperature)?;
+        let head = LmHead::new(hidden, head, targets, temperature)?;
         return head.backward(logprobs, gradients);
     }
     let (vocabulary, width) = head.dims2()?;
@@ -156,8 +158,8 @@ pub fn token_logprobs_backward(
     let mut add = |first: usize, logits: &mut [f32], hidden: &[f32], head: View<'_>| {
         let rows = logits.len() / vocabulary;
         for (i, logits) in logits.chunks_exact_mut(vocabulary).enumerate() {
-            dispatch(Gradient {
-                row: dispatch(Statistics::of(logits, temperature.recip())),
+            dispatch(LogitGradient {
+                row: dispatch(SoftmaxReduction::of(logits, temperature.recip())),
                 target: targets[first + i] as usize,
                 dlogprob: gradients.logprobs[first + i] as f32,
                 dentropy: gradients.entropies.map_or(0.0, |d| d[first + i] as f32),
@@ -166,18 +168,24 @@ pub fn token_logprobs_backward(
         }
         let dlogits = View::new(logits, rows, vocabulary, vocabulary);
         let into = &mut dhidden[first * width..];
-        multiply(dlogits, Right::Plain(head), into, width, Store::Overwrite);
+        multiply(
+            dlogits,
+            Right::Plain(head),
+            into,
+            width,
+            WriteMode::Overwrite,
+        );
         let hidden = Right::Plain(View::new(hidden, rows, width, width));
         multiply(
             dlogits.transposed(),
             hidden,
             &mut dhead,
             width,
-            Store::Accumulate,
+            WriteMode::Accumulate,
         );
     };
-    match found.kept {
-        Kept::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
+    match forward.saved {
+        SavedForBackward::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
             let head = View::new(head, vocabulary, width, width);
             add(0, &mut logits, hidden, head);
             Ok(())
@@ -209,7 +217,7 @@ fn for_chunks(
     mut f: impl FnMut(usize, &mut [f32], &[f32], View<'_>),
 ) -> Result<()> {
     let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
-    let chunk = (MOST_LOGITS / vocabulary).max(LEAST_ROWS).min(rows);
+    let chunk = (CHUNK_LOGITS / vocabulary).max(MIN_CHUNK_ROWS).min(rows);
     read([hidden, head], |[hidden, head]| {
         let head = View::new(head, vocabulary, width, width);
         let mut logits = vec![0.0; chunk * vocabulary];
@@ -219,7 +227,7 @@ fn for_chunks(
             let logits = &mut logits[..count * vocabulary];
             let left = View::new(hidden, count, width, width);
             let right = Right::Plain(head.transposed());
-            multiply(left, right, logits, vocabulary, Store::Overwrite);
+            multiply(left, right, logits, vocabulary, WriteMode::Overwrite);
             f(first, logits, hidden, head);
         }
         Ok(())
@@ -228,7 +236,7 @@ fn for_chunks(
 
 /// What a row of logits says of all its tokens.
 #[derive(Clone, Copy)]
-struct Row {
+struct SoftmaxStatistics {
     inverse_temperature: f32,
     /// Of the scaled logits z.
     max: f32,
@@ -239,7 +247,7 @@ struct Row {
     weighted: f32,
 }
 
-impl Row {
+impl SoftmaxStatistics {
     fn logprob(&self, logit: f32) -> f32 {
         (logit * self.inverse_temperature - self.max) - self.log_sum
     }
@@ -249,12 +257,12 @@ impl Row {
     }
 }
 
-struct Statistics<'a> {
+struct SoftmaxReduction<'a> {
     logits: &'a [f32],
     inverse_temperature: f32,
 }
 
-impl<'a> Statistics<'a> {
+impl<'a> SoftmaxReduction<'a> {
     fn of(logits: &'a [f32], inverse_temperature: f32) -> Self {
         Self {
             logits,
@@ -263,11 +271,11 @@ impl<'a> Statistics<'a> {
     }
 }
 
-impl Kernel for Statistics<'_> {
-    type Output = Row;
+impl Kernel for SoftmaxReduction<'_> {
+    type Output = SoftmaxStatistics;
 
     #[inline(always)]
-    fn run<S: Simd>(self) -> Row {
+    fn run<S: Simd>(self) -> SoftmaxStatistics {
         let chunks = || {
             self.logits
                 .chunks(LANES)
@@ -287,7 +295,7 @@ impl Kernel for Statistics<'_> {
             weighted = weight.fma(shifted, weighted);
         }
         let sum = sum.sum_lanes();
-        Row {
+        SoftmaxStatistics {
             inverse_temperature: self.inverse_temperature,
             max,
             sum,
@@ -298,15 +306,15 @@ impl Kernel for Statistics<'_> {
 }
 
 /// Turns a row of logits into the gradient of them.
-struct Gradient<'a> {
-    row: Row,
+struct LogitGradient<'a> {
+    row: SoftmaxStatistics,
     target: usize,
     dlogprob: f32,
     dentropy: f32,
     logits: &'a mut [f32],
 }
 
-impl Kernel for Gradient<'_> {
+impl Kernel for LogitGradient<'_> {
     type Output = ();
 
     /// d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature.

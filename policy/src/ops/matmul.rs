@@ -104,13 +104,13 @@ impl<'a> View<'a> {
 }
 
 /// A matrix B laid out once for many multiplications: panel after panel, each `[k][32]`.
-pub(crate) struct Packed {
+pub(crate) struct PackedMatrix {
     data: Vec<f32>,
     k: usize,
     n: usize,
 }
 
-impl Packed {
+impl PackedMatrix {
     /// Lays out `b`, of shape [k, n].
     pub(crate) fn new(b: View<'_>) -> Self {
         let panels = b.cols.div_ceil(PANEL);
@@ -137,7 +137,7 @@ pub(crate) enum Right<'a> {
     /// Packed on the way, strip by strip.
     Plain(View<'a>),
     /// Packed before.
-    Packed(&'a Packed),
+    Packed(&'a PackedMatrix),
 }
 
 impl Right<'_> {
@@ -151,7 +151,7 @@ impl Right<'_> {
 
 /// Whether C is overwritten or added to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Store {
+pub(crate) enum WriteMode {
     Overwrite,
     Accumulate,
 }
@@ -163,7 +163,7 @@ pub(crate) enum Store {
 pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
     let n = b.shape().1;
     let mut c = vec![0.0; a.rows * n];
-    multiply(a, b, &mut c, n, Store::Overwrite);
+    multiply(a, b, &mut c, n, WriteMode::Overwrite);
     c
 }
 
@@ -171,14 +171,20 @@ pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
 ///
 /// # Panics
 /// Where the shapes do not fit.
-pub(crate) fn multiply(a: View<'_>, b: Right<'_>, c: &mut [f32], c_stride: usize, into: Store) {
+pub(crate) fn multiply(
+    a: View<'_>,
+    b: Right<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    write_mode: WriteMode,
+) {
     let (k, n) = b.shape();
     assert_eq!(a.cols, k, "inner dimensions differ: this is a bug");
     assert!(
         a.rows == 0 || n == 0 || (a.rows - 1) * c_stride + n <= c.len(),
         "the output is too short: this is a bug"
     );
-    if into == Store::Overwrite && k == 0 {
+    if write_mode == WriteMode::Overwrite && k == 0 {
         for row in c.chunks_mut(c_stride).take(a.rows) {
             row[..n].fill(0.0);
         }
@@ -188,7 +194,7 @@ pub(crate) fn multiply(a: View<'_>, b: Right<'_>, c: &mut [f32], c_stride: usize
         b,
         c,
         c_stride,
-        into,
+        write_mode,
     });
 }
 
@@ -197,7 +203,7 @@ struct Multiply<'a, 'c> {
     b: Right<'a>,
     c: &'c mut [f32],
     c_stride: usize,
-    into: Store,
+    write_mode: WriteMode,
 }
 
 impl Kernel for Multiply<'_, '_> {
@@ -230,7 +236,7 @@ impl Kernel for Multiply<'_, '_> {
                 } else {
                     Left::Plain(a)
                 };
-                let carry = k0 > 0 || self.into == Store::Accumulate;
+                let accumulate = k0 > 0 || self.write_mode == WriteMode::Accumulate;
                 let mut n0 = 0;
                 while n0 < n {
                     let (strips, strip_count) = match self.b {
@@ -253,7 +259,7 @@ impl Kernel for Multiply<'_, '_> {
                         strips,
                         strip_count,
                         strip_stride: k * PANEL,
-                        carry,
+                        accumulate,
                     };
                     block.run::<S>(&mut self.c[i0 * self.c_stride + n0..], self.c_stride, width);
                     n0 += strip_count * PANEL;
@@ -315,15 +321,15 @@ mod tests {
                 ),
             ];
             for (a, b) in views {
-                let packed = Packed::new(b);
+                let packed = PackedMatrix::new(b);
                 for right in [Right::Plain(b), Right::Packed(&packed)] {
-                    for into in [Store::Overwrite, Store::Accumulate] {
+                    for write_mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         for set in InstructionSet::available() {
                             let before = values(m * n, 3);
                             let mut c = before.clone();
-                            with_instruction_set(set, || multiply(a, right, &mut c, n, into));
+                            with_instruction_set(set, || multiply(a, right, &mut c, n, write_mode));
                             for (at, &c) in c.iter().enumerate() {
-                                let start = if into == Store::Accumulate {
+                                let start = if write_mode == WriteMode::Accumulate {
                                     before[at]
                                 } else {
                                     0.0

@@ -2,9 +2,9 @@
 //!
 //! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
 //! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
-//! device, and in other dtypes but for what the rounding plan says, it is a composition of candle's differentiable
-//! operations (`*_composed`), which is also its oracle in the tests; its backward pass is then candle's (for log-probabilities
-//! a composition, too). Candle's fused norms, softmax and rotary embeddings are left out: they
+//! device, and in other dtypes but for what the rounding plan says, it is a tensor operations of candle's differentiable
+//! operations (`*_tensor_ops`), which is also its oracle in the tests; its backward pass is then candle's (for log-probabilities
+//! a tensor operations, too). Candle's fused norms, softmax and rotary embeddings are left out: they
 //! drop their gradient without a word.
 //!
 //! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and
@@ -16,18 +16,18 @@
 //! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling
 //! equals training bit for bit. Elsewhere products have one shape, whatever the batch (`fixed_shape`), and attention goes over
 //! blocks of keys in order (`paged_attention`): a library that sums the rows of one shape in one order keeps them equal, too, as
-//! the CPU's does in `tests/decoder_composed.rs`.
+//! the CPU's does in `tests/decoder_tensor_ops.rs`.
 
 mod attention;
 mod attention_kernel;
 mod draw;
-mod draw_composed;
+mod draw_tensor_ops;
 mod embedding;
 mod fixed_shape;
 mod kv_pages;
 mod linear;
 mod logprobs;
-mod logprobs_composed;
+mod logprobs_tensor_ops;
 mod math;
 mod matmul;
 mod norm;
@@ -36,62 +36,62 @@ mod rope;
 mod simd;
 mod swiglu;
 
-pub use attention::{attention, attention_backward, attention_composed};
+pub use attention::{attention, attention_backward, attention_tensor_ops};
 pub use draw::draw_token;
-pub use draw_composed::{RowDraw, draw_rows, filtered_weights};
+pub use draw_tensor_ops::{RowSampling, draw_rows, filtered_weights};
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
-    LinearWeight, linear, linear_composed, linear_input_gradient, linear_unrounded,
+    LinearWeight, linear, linear_input_gradient, linear_tensor_ops, linear_unrounded,
     linear_weight_gradient,
 };
 pub use logprobs::{
     LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
 };
-pub use logprobs_composed::token_logprobs_composed;
-pub use norm::{rms_norm, rms_norm_backward, rms_norm_composed};
-pub use rope::{RopeTable, rope, rope_backward, rope_composed};
+pub use logprobs_tensor_ops::token_logprobs_tensor_ops;
+pub use norm::{rms_norm, rms_norm_backward, rms_norm_tensor_ops};
+pub use rope::{RopeTable, rope, rope_backward, rope_tensor_ops};
 pub use simd::{InstructionSet, with_instruction_set};
-pub use swiglu::{swiglu, swiglu_backward, swiglu_composed};
+pub use swiglu::{swiglu, swiglu_backward, swiglu_tensor_ops};
 
 pub(crate) use attention::cached_attention;
 pub(crate) use kv_pages::{KvPages, PAGE};
-pub(crate) use paged_attention::{Places, TensorPages};
+pub(crate) use paged_attention::{AttentionMetadata, TensorPages};
 
 use std::cell::Cell;
 
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, Var, bail};
 
 thread_local! {
-    static COMPOSE: Cell<bool> = const { Cell::new(false) };
+    static TENSOR_OPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` with compositions in place of kernels on this thread, as another device would (for tests). Decoders and caches
+/// Runs `f` with tensor operations in place of kernels on this thread, as another device would (for tests). Decoders and caches
 /// that it uses are to be made in it.
-pub fn with_compositions<T>(f: impl FnOnce() -> T) -> T {
-    let before = COMPOSE.replace(true);
+pub fn with_tensor_ops<T>(f: impl FnOnce() -> T) -> T {
+    let before = TENSOR_OPS.replace(true);
     let value = f();
-    COMPOSE.set(before);
+    TENSOR_OPS.set(before);
     value
 }
 
 /// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened
 /// to it.
-pub(crate) fn kernels_serve(device: &Device, dtype: DType) -> bool {
-    device.is_cpu() && wide(dtype) == DType::F32 && !COMPOSE.get()
+pub(crate) fn kernels_support(device: &Device, dtype: DType) -> bool {
+    device.is_cpu() && compute_dtype(dtype) == DType::F32 && !TENSOR_OPS.get()
 }
 
 /// Whether all kernels serve this tensor: f32 on the CPU.
-pub(crate) fn has_kernels(x: &Tensor) -> bool {
-    x.dtype() == DType::F32 && kernels_serve(x.device(), x.dtype())
+pub(crate) fn uses_kernels(x: &Tensor) -> bool {
+    x.dtype() == DType::F32 && kernels_support(x.device(), x.dtype())
 }
 
 /// Whether kernels serve this tensor once it is widened.
-fn widens(x: &Tensor) -> bool {
-    x.dtype() != DType::F32 && kernels_serve(x.device(), x.dtype())
+fn widens_for_kernels(x: &Tensor) -> bool {
+    x.dtype() != DType::F32 && kernels_support(x.device(), x.dtype())
 }
 
 /// The dtype of what is computed from half precision: f32; others are their own.
-pub(crate) fn wide(dtype: DType) -> DType {
+pub(crate) fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::BF16 | DType::F16 => DType::F32,
         _ => dtype,
@@ -100,7 +100,7 @@ pub(crate) fn wide(dtype: DType) -> DType {
 
 /// Half-precision tensors as f32; others as they are.
 fn at_least_f32(x: &Tensor) -> Result<Tensor> {
-    x.to_dtype(wide(x.dtype()))
+    x.to_dtype(compute_dtype(x.dtype()))
 }
 
 /// Lends the values of f32 CPU tensors to `f`, copying only those that are strided.
@@ -132,15 +132,15 @@ fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
 }
 
 /// Refuses a gradient that is not of the shape of what it is the gradient of: a kernel would leave rows out.
-fn same_shape(op: &str, y: &Tensor, dy: &Tensor) -> Result<()> {
+fn check_same_shape(op: &str, y: &Tensor, dy: &Tensor) -> Result<()> {
     if y.shape() != dy.shape() {
         bail!("{op}: a gradient {:?} for {:?}", dy.shape(), y.shape());
     }
     Ok(())
 }
 
-/// The gradients of `inputs` where `f` is a composition of candle's operations and `dy` the gradient of its result.
-fn composed_backward<const N: usize>(
+/// The gradients of `inputs` where `f` is a tensor operations of candle's operations and `dy` the gradient of its result.
+fn autograd_backward<const N: usize>(
     inputs: [&Tensor; N],
     dy: &Tensor,
     f: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
@@ -155,7 +155,7 @@ fn composed_backward<const N: usize>(
     for (gradient, var) in gradients.iter_mut().zip(&vars) {
         *gradient = match store.remove(var) {
             Some(gradient) => gradient,
-            None => bail!("a composition dropped a gradient: this is a bug"),
+            None => bail!("a tensor operations dropped a gradient: this is a bug"),
         };
     }
     Ok(gradients)

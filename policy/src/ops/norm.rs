@@ -6,12 +6,12 @@ use candle_core::{D, Result, Tensor, bail};
 
 use super::math::{combine, combine3, sums};
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor};
+use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
 
 /// x `[.., H]` / sqrt(mean(x²) + eps) * weight `[H]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if !has_kernels(x) {
-        return rms_norm_composed(x, weight, eps);
+    if !uses_kernels(x) {
+        return rms_norm_tensor_ops(x, weight, eps);
     }
     if x.dims().last() != Some(&weight.elem_count()) {
         bail!("rms-norm: {x:?} against a weight {weight:?}");
@@ -38,16 +38,16 @@ pub fn rms_norm_backward(
     dy: &Tensor,
     skip: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    if !has_kernels(x) {
-        let composed = |[x, weight]: [&Tensor; 2]| rms_norm_composed(x, weight, eps);
-        let [dx, dweight] = composed_backward([x, weight], dy, composed)?;
+    if !uses_kernels(x) {
+        let tensor_ops = |[x, weight]: [&Tensor; 2]| rms_norm_tensor_ops(x, weight, eps);
+        let [dx, dweight] = autograd_backward([x, weight], dy, tensor_ops)?;
         return Ok(match skip {
             Some(skip) => ((dx + skip)?, dweight),
             None => (dx, dweight),
         });
     }
-    same_shape("rms-norm", x, dy)?;
-    same_shape("rms-norm", x, skip.unwrap_or(x))?;
+    check_same_shape("rms-norm", x, dy)?;
+    check_same_shape("rms-norm", x, skip.unwrap_or(x))?;
     let skips = skip.is_some();
     let (dx, dweight) = read(
         [x, weight, dy, skip.unwrap_or(dy)],
@@ -70,7 +70,7 @@ pub fn rms_norm_backward(
 }
 
 /// The same from candle's operations; half precision is widened to f32 inside.
-pub fn rms_norm_composed(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean + eps)?.sqrt()?)?;

@@ -5,7 +5,7 @@
 use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use policy::{Decoder, DecoderConfig, Family, Model, PackedRows, Use, Weights, gguf};
+use policy::{Decoder, DecoderConfig, DecoderMode, Family, Model, PackedRows, Weights, gguf};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ mod qwen3_package;
 use export::{File, export, interleaved, random, small};
 
 fn logits(config: &DecoderConfig, weights: &Weights) -> Vec<Vec<f32>> {
-    let decoder = Decoder::new(config, weights, Use::Sample).unwrap();
+    let decoder = Decoder::new(config, weights, DecoderMode::Sample).unwrap();
     let mut rows = PackedRows::default();
     rows.push(&[5, 17, 200, 42, 42, 9, 101]);
     let hidden = decoder.forward(&rows, None).unwrap();

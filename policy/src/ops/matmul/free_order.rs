@@ -9,7 +9,7 @@ use crate::ops::simd::LANES;
 /// A row tile against all strips where the order is free: each element is the sum of several chains over k.
 struct FreeOrder<'a, const ROWS: usize, const CHAINS: usize> {
     a: &'a [f32],
-    b: &'a Packed,
+    b: &'a PackedMatrix,
     c: &'a mut [f32],
 }
 
@@ -52,7 +52,7 @@ impl<const ROWS: usize, const CHAINS: usize> Kernel for FreeOrder<'_, ROWS, CHAI
 fn cost_of_the_order() {
     fn measure<const ROWS: usize, const CHAINS: usize>(k: usize, n: usize) {
         let (a, b) = (values(ROWS * k, 1), values(k * n, 2));
-        let b = Packed::new(View::new(&b, k, n, n));
+        let b = PackedMatrix::new(View::new(&b, k, n, n));
         let mut c = vec![0.0; ROWS * n];
         let mut ratios = Vec::new();
         let mut speeds = Vec::new();
@@ -66,7 +66,7 @@ fn cost_of_the_order() {
                         dispatch(FreeOrder::<ROWS, CHAINS> { a, b: &b, c });
                     } else {
                         let a = View::new(&a, ROWS, k, k);
-                        multiply(a, Right::Packed(&b), &mut c, n, Store::Overwrite);
+                        multiply(a, Right::Packed(&b), &mut c, n, WriteMode::Overwrite);
                     }
                     std::hint::black_box(&c);
                 }

@@ -59,14 +59,14 @@ impl<'a> Left<'a> {
     }
 }
 
-/// C [m, 32] = A times a strip `[k][32]` of B, or C += it with `carry`: [`super::multiply`] for a caller inside a kernel.
+/// C [m, 32] = A times a strip `[k][32]` of B, or C += it with `accumulate`: [`super::multiply`] for a caller inside a kernel.
 #[inline(always)]
 pub(crate) fn multiply_strip<S: Simd>(
     a: View<'_>,
     strip: &[f32],
     c: &mut [f32],
     c_stride: usize,
-    carry: bool,
+    accumulate: bool,
 ) {
     let block = Block {
         a: Left::Plain(a),
@@ -75,7 +75,7 @@ pub(crate) fn multiply_strip<S: Simd>(
         strips: strip,
         strip_count: 1,
         strip_stride: 0,
-        carry,
+        accumulate,
     };
     block.run::<S>(c, c_stride, PANEL);
 }
@@ -102,7 +102,7 @@ pub(super) struct Block<'a> {
     pub(super) strip_count: usize,
     pub(super) strip_stride: usize,
     /// Whether C is added to.
-    pub(super) carry: bool,
+    pub(super) accumulate: bool,
 }
 
 impl Block<'_> {
@@ -117,7 +117,7 @@ impl Block<'_> {
                 self.rows::<S>(i0, rows, c, c_stride);
                 continue;
             }
-            if self.carry {
+            if self.accumulate {
                 for i in 0..rows {
                     edge[i * PANEL..][..width].copy_from_slice(&c[i * c_stride..][..width]);
                 }
@@ -161,13 +161,21 @@ impl Block<'_> {
             let c = c.as_mut_ptr();
             if STRIPS > 1 {
                 let b = (b, self.strip_stride);
-                wide_tile::<S, ROWS, STRIPS>(a, strides, b, self.depth, c, c_stride, self.carry);
+                wide_tile::<S, ROWS, STRIPS>(
+                    a,
+                    strides,
+                    b,
+                    self.depth,
+                    c,
+                    c_stride,
+                    self.accumulate,
+                );
             } else if S::TILE_VECTORS == 2 {
-                tile::<S, ROWS, 2>(a, strides, b, self.depth, c, c_stride, self.carry);
+                tile::<S, ROWS, 2>(a, strides, b, self.depth, c, c_stride, self.accumulate);
             } else {
                 for half in [0, LANES] {
                     let (b, c) = (b.add(half), c.add(half));
-                    tile::<S, ROWS, 1>(a, strides, b, self.depth, c, c_stride, self.carry);
+                    tile::<S, ROWS, 1>(a, strides, b, self.depth, c, c_stride, self.accumulate);
                 }
             }
         }
@@ -187,12 +195,12 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
     depth: usize,
     c: *mut f32,
     c_stride: usize,
-    carry: bool,
+    accumulate: bool,
 ) {
     let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
     // SAFETY: all offsets stay inside what the caller vouches for.
     unsafe {
-        if carry {
+        if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {
                 for (v, sum) in row.iter_mut().enumerate() {
                     *sum = S::load(&*c.add(i * c_stride + v * LANES).cast());
@@ -229,12 +237,12 @@ unsafe fn wide_tile<S: Simd, const ROWS: usize, const STRIPS: usize>(
     depth: usize,
     c: *mut f32,
     c_stride: usize,
-    carry: bool,
+    accumulate: bool,
 ) {
     let mut sums = [[[S::splat(0.0); 2]; STRIPS]; ROWS];
     // SAFETY: all offsets stay inside what the caller vouches for.
     unsafe {
-        if carry {
+        if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {
                 for (s, [low, high]) in row.iter_mut().enumerate() {
                     let c = c.add(i * c_stride + s * PANEL);
