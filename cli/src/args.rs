@@ -302,7 +302,7 @@ pub struct EnvNodeArgs {
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
     pub listen: Option<std::net::SocketAddr>,
     /// Which of OpenEnv's routes there are: simulation (all) or production (tools and sockets); in place of
-    /// `env.openenv.mode`, whose default OPENENV_MODE of the environment is.
+    /// `env_node.openenv.mode`, whose default OPENENV_MODE of the environment is.
     #[arg(long, value_name = "MODE")]
     pub mode: Option<env_node::Mode>,
     /// Address of /metrics, /livez and /readyz; without it none is served.

@@ -12,7 +12,7 @@ mod layers;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use env_node::reward::RewardProfile;
+use env::RewardProfile;
 use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -43,7 +43,9 @@ pub struct RunConfig {
     /// The policy to start from.
     pub model: ModelConfig,
     /// The environment.
-    pub env: env_node::EnvConfig,
+    pub env: env::EnvSettings,
+    /// What serves the environment.
+    pub env_node: env_node::EnvNodeSettings,
     /// The supervised warm start.
     pub warm_start: WarmStartConfig,
     /// GRPO.
@@ -61,7 +63,9 @@ pub struct EnvNodeRole {
     /// Questions and databases.
     pub data: DataConfig,
     /// The environment.
-    pub env: env_node::EnvConfig,
+    pub env: env::EnvSettings,
+    /// What serves the environment.
+    pub env_node: env_node::EnvNodeSettings,
 }
 
 /// Settings of `sqlenv actor`.
@@ -246,7 +250,7 @@ impl RoleSettings for RunConfig {
 }
 
 impl RoleSettings for EnvNodeRole {
-    /// [`env_node::EnvNode::open`] checks the rest.
+    /// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the rest.
     fn validate(&self) -> Result<()> {
         Ok(())
     }

@@ -2,10 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use actor::{Solution, Solutions};
 use anyhow::{Context as _, Result, anyhow, ensure};
+use baselines::Solutions;
 use candle_core::{DType, Device};
 use data::Dataset;
+use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, random::derive_seed};
 use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
@@ -37,8 +38,10 @@ impl Setup {
     pub fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
-        let solutions = Arc::new(solutions(&dataset));
-        let node = EnvNode::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let solutions = Arc::new(dataset.questions.iter().collect());
+        let environment =
+            Environment::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
         Ok(Self {
             dataset: Arc::new(dataset),
             node,
@@ -155,22 +158,6 @@ pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
         None => policy::tiny::model(derive_seed(seed, "weights"))?,
     };
     Ok(model)
-}
-
-fn solutions(dataset: &Dataset) -> Solutions {
-    dataset
-        .questions
-        .iter()
-        .map(|question| {
-            let solution = Solution {
-                database_name: question.database_name.clone(),
-                tables: question.tables_involved.clone(),
-                sql: question.gold_sql.clone(),
-                answer: data::answer_text(question),
-            };
-            (question.question_id.clone(), solution)
-        })
-        .collect()
 }
 
 /// Questions that cannot be asked are said, never dropped in silence.

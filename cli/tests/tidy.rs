@@ -9,29 +9,41 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("data", &[]),
     ("policy", &[]),
-    ("env-node", &["data", "proto"]),
+    ("env", &["data"]),
+    ("env-node", &["data", "env", "proto"]),
     ("actor", &["policy", "proto"]),
+    ("baselines", &["actor", "data"]),
     ("learner", &["policy", "proto"]),
     ("report", &["actor"]),
     (
         "bench",
         &[
-            "actor", "data", "env-node", "learner", "policy", "proto", "report",
+            "actor", "data", "env", "env-node", "learner", "policy", "proto", "report",
         ],
     ),
     (
         "cli",
         &[
-            "actor", "bench", "data", "env-node", "learner", "policy", "proto", "report",
+            "actor",
+            "baselines",
+            "bench",
+            "data",
+            "env",
+            "env-node",
+            "learner",
+            "policy",
+            "proto",
+            "report",
         ],
     ),
 ];
 
 /// Files that must not touch clocks, threads, sockets or the async runtime.
 const PURE: &[&str] = &[
-    "env-node/src/episode.rs",
-    "env-node/src/reward.rs",
-    "env-node/src/verifier.rs",
+    "env/src/episode.rs",
+    "env/src/progress.rs",
+    "env/src/reward.rs",
+    "env/src/verifier.rs",
     "actor/src/rollout.rs",
     "actor/src/tool_call.rs",
     "actor/src/batcher.rs",

@@ -13,7 +13,10 @@ use super::RunConfig;
 use crate::args::{ConfigArgs, Preset};
 
 /// Settings that earlier versions spelled differently, and TRL's names for settings that presets set: old name, name.
-const RENAMED: [(&str, &str); 5] = [
+const RENAMED: [(&str, &str); 8] = [
+    ("env.openenv", "env_node.openenv"),
+    ("env.server", "env_node.server"),
+    ("env.web", "env_node.web"),
     ("warm_start.habits", "warm_start.demonstrators"),
     ("learner.refill_zero_spread", "learner.dynamic_sampling"),
     ("learner.max_steps", "learner.steps"),

@@ -73,6 +73,24 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
+fn moved_settings_are_read_by_either_path() {
+    for set in [
+        "env.openenv.max_sessions=7",
+        "env_node.openenv.max_sessions=7",
+    ] {
+        let config = resolve(&[set]).unwrap();
+        assert_eq!(config.env_node.openenv.max_sessions, 7, "{set}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    let text = "[env]\nstep_budget = 9\n[env.web]\nenabled = false\n";
+    fs::write(&path, text).unwrap();
+    let config = RunConfig::read(&path).unwrap();
+    assert!(!config.env_node.web.enabled);
+    assert_eq!(config.env.step_budget, 9);
+}
+
+#[test]
 fn flags_lie_over_the_settings_of_a_run() {
     let run = resolve(&["learner.steps=7", "evaluation.questions=3"]).unwrap();
     let config = RunConfig::resolve_on(

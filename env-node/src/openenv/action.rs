@@ -1,6 +1,6 @@
 //! What a client wants of a step: one of `SQLEnv`'s actions, or, for clients that call tools, a list of them or a call.
 
-use proto::v1::Action;
+use env::Action;
 use serde_json::{Map, Value};
 
 use super::{fault::Fault, fields::Fields};

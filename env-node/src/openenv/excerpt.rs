@@ -5,9 +5,8 @@
 
 use std::borrow::Cow;
 
+use env::truncated;
 use serde_json::{Map, Value};
-
-use crate::rows::cut;
 
 /// Bytes of a request that a reply repeats in one place.
 const BYTES: usize = 1 << 10;
@@ -18,7 +17,7 @@ const MORE: &str = "…";
 
 /// The start of a text.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
-    cut(text, BYTES)
+    truncated(text, BYTES)
 }
 
 /// The start of a value.
@@ -48,7 +47,7 @@ impl Room {
     }
 
     fn text(&mut self, text: &str) -> String {
-        let kept = cut(text, self.0).into_owned();
+        let kept = truncated(text, self.0).into_owned();
         self.take(text.len());
         kept
     }

@@ -12,14 +12,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use proto::v1::{Action, ResetRequest};
+use env::{Action, EnvError, EpisodeSpec};
 use serde_json::{Map, Value, json};
 
 use super::{
     SharedFace, action::StepPayload, fault::Fault, fields::Fields, payload::Payload, python_json,
     reset::Keywords, session, tools,
 };
-use crate::{error::EnvError, node::EnvNode};
+use crate::node::EnvNode;
 
 const MAX_REQUEST_ID_CHARS: usize = 255;
 const UNEXPECTED: &str = "Internal Server Error";
@@ -129,7 +129,7 @@ pub(super) fn required_object_in(body: &[u8]) -> Result<Map<String, Value>, Refu
 }
 
 /// The reset that a request's body asks for.
-pub(crate) fn reset_in(body: &[u8], node: &EnvNode) -> Result<ResetRequest, Refusal> {
+pub(crate) fn reset_in(body: &[u8], node: &EnvNode) -> Result<EpisodeSpec, Refusal> {
     let body = object_in(body)?.unwrap_or_default();
     let mut fields = Fields::of(&body, &["body"]);
     let keywords = Keywords::read(&mut fields);

@@ -4,7 +4,7 @@
 //! follows openenv 0.10.0, which clients of openenv-core 0.2.3 read too.
 
 mod action;
-mod config;
+pub(crate) mod config;
 mod documents;
 mod excerpt;
 mod fault;
@@ -39,7 +39,7 @@ use serde_json::Value;
 pub use config::{Mode, OpenEnvConfig};
 pub(crate) use documents::metadata;
 pub(crate) use http::{Refusal, reset_in};
-pub(crate) use payload::{Components, Seen};
+pub(crate) use payload::Seen;
 pub(crate) use session::{Session, SessionError};
 use sessions::{Lease, Sessions};
 use socket::Dialect;

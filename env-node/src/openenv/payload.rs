@@ -4,7 +4,7 @@
 //! metadata both in it and beside it, since clients of either generation look in one place. Fields are named one by one,
 //! so that a gold answer cannot slip out.
 
-use proto::v1::{Observation, ResetResponse, RewardComponents, StepResponse};
+use env::{Observation, ResetResult, RewardComponents, StepResult};
 use serde::{Serialize, Serializer};
 
 /// An observation with what is known beside it.
@@ -25,33 +25,13 @@ pub(crate) struct Metadata {
     pub(super) episode_id: Option<String>,
     /// After a step: the reward by layer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reward_components: Option<Components>,
+    reward_components: Option<RewardComponents>,
     /// After the end: whether the answer was right.
     #[serde(skip_serializing_if = "Option::is_none")]
     correct: Option<bool>,
     /// Over plain HTTP: the episode itself, base64, for the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_token: Option<String>,
-}
-
-/// The reward of a step by layer.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Components {
-    operational: f64,
-    progress: f64,
-    terminal: f64,
-    clip: f64,
-}
-
-impl From<RewardComponents> for Components {
-    fn from(reward: RewardComponents) -> Self {
-        Self {
-            operational: reward.operational,
-            progress: reward.progress,
-            terminal: reward.terminal,
-            clip: reward.clip,
-        }
-    }
 }
 
 /// What a player sees of an observation, but for reward and end.
@@ -82,24 +62,24 @@ impl<'a> From<&'a Observation> for Seen<'a> {
 
 impl Payload {
     /// The first view of an episode.
-    pub(super) fn of_reset(response: ResetResponse) -> Self {
+    pub(super) fn of_reset(result: ResetResult) -> Self {
         Self {
-            observation: response.observation.unwrap_or_default(),
+            observation: result.observation,
             metadata: Metadata {
-                question_id: Some(response.question_id),
-                episode_id: Some(response.episode_id),
+                question_id: Some(result.question_id),
+                episode_id: Some(result.episode_id),
                 ..Metadata::default()
             },
         }
     }
 
     /// What a step led to.
-    pub(super) fn of_step(response: StepResponse) -> Self {
-        let observation = response.observation.unwrap_or_default();
+    pub(super) fn of_step(result: StepResult) -> Self {
+        let observation = result.observation;
         Self {
             metadata: Metadata {
-                reward_components: response.reward_components.map(Components::from),
-                correct: observation.done.then_some(response.correct),
+                reward_components: Some(result.reward_components),
+                correct: observation.done.then_some(result.correct),
                 ..Metadata::default()
             },
             observation,

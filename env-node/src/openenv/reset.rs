@@ -3,15 +3,11 @@
 //! Invariant: a question is named by id, or by its place in a split, or drawn by seed; without a seed the draw differs
 //! every time. Keywords that are not named here are ignored, as OpenEnv's environments do.
 
-use proto::v1::{ListQuestionsRequest, ResetRequest};
+use env::{EnvError, EpisodeSpec, MAX_EPISODE_ID_CHARS};
 use uuid::Uuid;
 
 use super::fields::Fields;
-use crate::{
-    catalog,
-    error::EnvError,
-    node::{EnvNode, MAX_EPISODE_ID_CHARS},
-};
+use crate::node::EnvNode;
 
 /// What a reset may say; everything has a default.
 #[derive(Debug, Default)]
@@ -51,10 +47,10 @@ impl Keywords {
     ///
     /// # Errors
     /// There is no such split, database or place in a split.
-    pub(super) fn request(self, node: &EnvNode) -> Result<ResetRequest, EnvError> {
+    pub(super) fn request(self, node: &EnvNode) -> Result<EpisodeSpec, EnvError> {
         let seed = self.seed.unwrap_or_else(random);
         let question_id = self.chosen(node, seed)?;
-        Ok(ResetRequest {
+        Ok(EpisodeSpec {
             question_id,
             split: self.split,
             seed,
@@ -73,20 +69,18 @@ impl Keywords {
             return Ok(self.question_id.clone());
         }
         let page = |index: u64| {
-            node.list_questions(&ListQuestionsRequest {
-                split: self.split.clone(),
-                database_name: self.database_name.clone(),
-                page_size: 1,
-                page_token: index.to_string(),
-            })
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            let range = index..index.saturating_add(1);
+            node.environment()
+                .list_questions(&self.split, &self.database_name, range)
         };
-        let there_are = u64::from(page(0)?.total_size);
+        let there_are = page(0)?.total as u64;
         let index = match self.index {
             Some(index) => index,
-            None => catalog::scrambled(seed) % there_are.max(1),
+            None => env::scrambled(seed) % there_are.max(1),
         };
         match page(index)?.questions.pop() {
-            Some(question) => Ok(question.question_id),
+            Some(question) => Ok(question.question_id.clone()),
             None => Err(EnvError::NotFound {
                 kind: "index",
                 name: index.to_string(),

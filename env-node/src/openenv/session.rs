@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use proto::v1::{Action, ResetRequest};
+use env::{Action, EnvError, EpisodeSpec};
 
 use super::payload::Payload;
-use crate::{error::EnvError, grpc::now_unix_seconds, metrics, node::EnvNode};
+use crate::{clock::now_unix_seconds, metrics, node::EnvNode};
 
 /// Pauses before the retries of a step that a busy machine refused; about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
@@ -48,8 +48,8 @@ impl Session {
     }
 
     /// Starts an episode in place of the one that runs.
-    pub(crate) fn reset(&mut self, request: ResetRequest) -> Result<Payload, EnvError> {
-        let (token, payload) = reset(&self.node, request)?;
+    pub(crate) fn reset(&mut self, spec: EpisodeSpec) -> Result<Payload, EnvError> {
+        let (token, payload) = reset(&self.node, spec)?;
         self.episode = Some(Episode {
             token,
             id: payload.metadata.episode_id.clone().unwrap_or_default(),
@@ -77,8 +77,8 @@ impl Session {
 }
 
 /// Starts an episode: its token and its first view.
-pub(super) fn reset(node: &EnvNode, request: ResetRequest) -> Result<(Vec<u8>, Payload), EnvError> {
-    let mut response = node.reset(request, now_unix_seconds())?;
+pub(super) fn reset(node: &EnvNode, spec: EpisodeSpec) -> Result<(Vec<u8>, Payload), EnvError> {
+    let mut response = node.reset(spec)?;
     let token = std::mem::take(&mut response.token);
     Ok((token, Payload::of_reset(response)))
 }
@@ -94,14 +94,18 @@ pub(super) async fn step(
     let began = Instant::now();
     let mut pauses = PAUSES_MILLISECONDS.iter();
     loop {
-        let outcome = node.step(token.to_vec(), action, now_unix_seconds()).await;
+        let environment = node.environment();
+        let outcome = environment
+            .step(token.to_vec(), action, now_unix_seconds())
+            .await;
         match (outcome, pauses.next()) {
             (Err(error), Some(&pause)) if is_passing(&error) => {
                 tracing::debug!(%error, pause_milliseconds = pause, "the step is tried again");
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             (Ok(mut response), _) => {
-                metrics::step_served(&action.action_type, &response, began.elapsed());
+                let observation = &response.observation;
+                metrics::step_served(&action.action_type, observation, began.elapsed());
                 let token = std::mem::take(&mut response.token);
                 return Ok((token, Payload::of_step(response)));
             }

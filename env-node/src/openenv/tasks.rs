@@ -9,7 +9,8 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use proto::v1::{ListQuestionsRequest, ListQuestionsResponse, Question};
+use data::Question;
+use env::QuestionPage;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
     http::{Refusal, required_object_in},
     python_repr,
 };
-use crate::node::EnvNode;
+use crate::{node::EnvNode, wire};
 
 pub(super) fn routes() -> Router<SharedFace> {
     Router::new()
@@ -39,8 +40,8 @@ async fn splits(
     Path(environment): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     check_name(&environment)?;
-    let splits = face.node.info().splits.into_iter();
-    let splits = splits.map(|split| json!({"name": split.name, "type": split_type(&split.name)}));
+    let splits = face.node.environment().splits();
+    let splits = splits.map(|(name, _)| json!({"name": name, "type": split_type(name)}));
     Ok(Json(splits.collect()))
 }
 
@@ -73,7 +74,7 @@ async fn num_tasks(
     let body = required_object_in(&body)?;
     let split = read_split(&body, |_| ())?.0;
     check_name(&environment)?;
-    let count = page(&face.node, &split, 0, 1)?.total_size;
+    let count = page(&face.node, &split, 0, 1)?.total;
     Ok(Json(json!({"num_tasks": count})))
 }
 
@@ -105,7 +106,7 @@ async fn task_range(
         (fields.optional_int("start"), fields.optional_int("stop"))
     })?;
     check_name(&environment)?;
-    let count = page(&face.node, &split, 0, 1)?.total_size as usize;
+    let count = page(&face.node, &split, 0, 1)?.total;
     let start = slice_bound(start.unwrap_or(0), count);
     let stop = slice_bound(stop.unwrap_or(i64::MAX), count);
     let tasks = tasks_between(&face.node, &split, start, stop)?;
@@ -149,42 +150,23 @@ fn tasks_between(
     start: usize,
     stop: usize,
 ) -> Result<Vec<Value>, Refusal> {
-    let mut tasks = Vec::new();
-    let mut next = start;
-    while next < stop {
-        let questions = page(node, split, next, stop - next)?.questions;
-        if questions.is_empty() {
-            break;
-        }
-        next += questions.len();
-        tasks.extend(questions.iter().map(task_of));
-    }
-    Ok(tasks)
+    let page = node.environment().list_questions(split, "", start..stop)?;
+    Ok(page.questions.into_iter().map(task_of).collect())
 }
 
 /// At most `size` questions of a split, from `start` on, and how many there are.
-fn page(
-    node: &EnvNode,
+fn page<'a>(
+    node: &'a EnvNode,
     split: &str,
     start: usize,
     size: usize,
-) -> Result<ListQuestionsResponse, Refusal> {
-    Ok(node.list_questions(&ListQuestionsRequest {
-        split: split.to_owned(),
-        page_token: start.to_string(),
-        page_size: u32::try_from(size).unwrap_or(u32::MAX),
-        ..ListQuestionsRequest::default()
-    })?)
+) -> Result<QuestionPage<'a>, Refusal> {
+    let range = start..start.saturating_add(size);
+    Ok(node.environment().list_questions(split, "", range)?)
 }
 
 fn task_of(question: &Question) -> Value {
-    json!({
-        "question_id": question.question_id,
-        "question": question.question_text,
-        "database_name": question.database_name,
-        "split": question.split,
-        "difficulty": question.difficulty,
-    })
+    wire::question_json(question, "question")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Invariant: one tool is one action with one argument, a string. A call that names no tool or lacks the argument is not
 //! a step of the episode.
 
-use proto::v1::Action;
+use env::Action;
 use serde_json::{Map, Value, json};
 
 use super::{excerpt, payload::Payload};

@@ -16,7 +16,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::EnvError,
+    error::SettingError,
     status::{self, Reason},
 };
 
@@ -31,9 +31,9 @@ pub(super) struct Bearer(Arc<[u8; 32]>);
 
 impl Bearer {
     /// Reads the token; none where no file is named.
-    pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, EnvError> {
+    pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, SettingError> {
         let Some(path) = path else { return Ok(None) };
-        let refuse = |problem: String| EnvError::Config {
+        let refuse = |problem: String| SettingError {
             field: "server.bearer_token_file",
             remedy: format!(
                 "{} {problem}; give a text file with a token of at least {MIN_TOKEN_BYTES} bytes",

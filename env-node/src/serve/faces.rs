@@ -29,7 +29,7 @@ use super::{
     refusals,
 };
 use crate::{
-    error::EnvError,
+    error::SettingError,
     node::EnvNode,
     openenv::{self, Sockets},
     web,
@@ -48,7 +48,7 @@ impl Faces {
         config: &ServerConfig,
         health: HealthServer<impl Health>,
         sockets: Sockets,
-    ) -> Result<Self, EnvError> {
+    ) -> Result<Self, SettingError> {
         let calls = Calls::new(config);
         let origins = Origins::new(&config.allowed_origins)?;
         let mut grpc = grpc(node, health).layer(from_fn_with_state(calls.clone(), calls::grpc));
@@ -115,7 +115,7 @@ fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
 }
 
 fn http(node: &EnvNode, sockets: Sockets) -> Router {
-    openenv::router(node, node.openenv_config(), sockets)
+    openenv::router(node, &node.settings().openenv, sockets)
         .merge(web::router(node))
         .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }

@@ -6,7 +6,7 @@
 mod auth;
 mod bodies;
 mod calls;
-mod config;
+pub(crate) mod config;
 mod connection;
 mod cors;
 mod faces;
@@ -28,7 +28,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 pub use config::{ServerConfig, TlsConfig};
 
 use self::{config::seconds, connection::Terms, faces::Faces, tls::Tls};
-use crate::{error::EnvError, metrics, node::EnvNode, openenv::Sockets};
+use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
 
 /// How long the server waits before it accepts again after the system refused it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -48,8 +48,8 @@ impl Server {
     ///
     /// # Errors
     /// A certificate, key or token file is no use, or an origin is none.
-    pub fn open(node: &EnvNode) -> Result<Self, EnvError> {
-        let config = node.server_config().clone();
+    pub fn open(node: &EnvNode) -> Result<Self, SettingError> {
+        let config = node.settings().server.clone();
         let draining = CancellationToken::new();
         let sockets = Sockets::new(draining.clone());
         let health = HealthReporter::new();

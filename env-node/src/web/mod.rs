@@ -7,7 +7,7 @@
 mod action_log;
 mod api;
 mod assets;
-mod config;
+pub(crate) mod config;
 mod refusal;
 mod shared;
 mod view;
@@ -32,7 +32,7 @@ const MAX_REQUEST_BYTES: usize = 8 << 20;
 
 /// The page and what it asks for; nothing where it is switched off.
 pub(crate) fn router(node: &EnvNode) -> Router {
-    let config = node.web_config();
+    let config = &node.settings().web;
     if !config.enabled {
         return Router::new();
     }

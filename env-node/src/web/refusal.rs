@@ -12,10 +12,14 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use env::{EnvError, truncated};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::{error::EnvError, openenv, rows::cut, status::TEXT_BYTES};
+use crate::{
+    openenv,
+    status::{self, TEXT_BYTES},
+};
 
 /// A status and its reason.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ impl Refusal {
         let detail = detail.into();
         Self {
             status,
-            detail: cut(&detail, TEXT_BYTES).into(),
+            detail: truncated(&detail, TEXT_BYTES).into(),
         }
     }
 }
@@ -68,7 +72,7 @@ impl From<Status> for Refusal {
 
 impl From<EnvError> for Refusal {
     fn from(error: EnvError) -> Self {
-        Self::from(Status::from(error))
+        Self::from(status::of(error))
     }
 }
 

@@ -12,7 +12,7 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use proto::v1::Action;
+use env::{Action, truncated};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 
@@ -22,10 +22,9 @@ use super::{
     watchers,
 };
 use crate::{
-    grpc::now_unix_seconds,
+    clock::now_unix_seconds,
     node::EnvNode,
     openenv::{self, Session, SessionError},
-    rows::cut,
 };
 
 const MAX_WATCHERS: usize = 64;
@@ -98,8 +97,8 @@ async fn step(
     episode.log.push(&json!({
         "timestamp": timestamp(now_unix_seconds()),
         "action": {
-            "action_type": cut(&action.action_type, LOGGED_NAME_BYTES),
-            "argument": cut(&action.argument, LOGGED_ARGUMENT_BYTES),
+            "action_type": truncated(&action.action_type, LOGGED_NAME_BYTES),
+            "argument": truncated(&action.argument, LOGGED_ARGUMENT_BYTES),
         },
         "observation": reply["observation"],
         "reward": reply["reward"],

@@ -3,20 +3,14 @@
 //! Invariant: fields are named one by one, so that a gold answer cannot slip out.
 
 use data::Question;
-use proto::v1::Observation;
+use env::Observation;
 use serde_json::{Value, json};
 
-use crate::openenv::Seen;
+use crate::{openenv::Seen, wire};
 
 /// A question as a player may know it.
 pub(super) fn question(question: &Question) -> Value {
-    json!({
-        "question_id": question.question_id,
-        "question_text": question.question_text,
-        "database_name": question.database_name,
-        "split": question.split,
-        "difficulty": question.difficulty,
-    })
+    wire::question_json(question, "question_text")
 }
 
 /// An observation with `done` and `reward` inside.
