@@ -8,15 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use policy::{
-    Model,
-    disk::{self, AtPath as _},
-};
+use policy::{Model, durable};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::{LearnerError, Result},
+    error::{AtPath as _, LearnerError, Result},
     network::Network,
 };
 
@@ -78,8 +75,8 @@ pub fn save(
 ) -> Result<PathBuf> {
     let name = format!("step_{}", state.step);
     let path = folder.join(&name);
-    let temporary = disk::beside(&path, "partial");
-    disk::remove_folder(&temporary)?;
+    let temporary = folder.join(format!(".{name}.partial"));
+    durable::remove_folder(&temporary).at("remove", &temporary)?;
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
     let tensors = temporary.join(TENSORS);
@@ -87,8 +84,11 @@ pub fn save(
     state.files = hashes(&temporary)?;
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
     fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
-    disk::replace_folder(&path, &temporary, &disk::beside(&path, "old"))?;
-    disk::write(&folder.join(LATEST), name.as_bytes())?;
+    durable::sync_tree(&temporary).at("sync", &temporary)?;
+    let aside = folder.join(format!(".{name}.old"));
+    durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)?;
+    let latest = folder.join(LATEST);
+    durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
     prune(folder, state.step, keep_last)?;
     Ok(path)
 }
@@ -181,7 +181,7 @@ fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
     passed_over
         .iter()
         .chain(&excess)
-        .try_for_each(|(_, path)| Ok(disk::remove_folder(path)?))
+        .try_for_each(|(_, path)| durable::remove_folder(path).at("remove", path))
 }
 
 /// Returns the SHA-256 of all files under `folder`, by relative path with `/`.

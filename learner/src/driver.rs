@@ -10,10 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy::{
-    Model,
-    disk::{AtPath as _, sync_parent},
-};
+use policy::{Model, durable};
 use proto::{
     Snapshot,
     v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings},
@@ -24,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     checkpoint::{self, CheckpointState},
     config::{LearnerConfig, RunArguments},
-    error::{LearnerError, Result},
+    error::{AtPath as _, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
@@ -130,7 +127,7 @@ impl Learner {
             return Err(LearnerError::broken(run_dir, reason));
         }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
-        sync_parent(run_dir)?;
+        durable::sync_parent(run_dir).at("sync the folder of", run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {

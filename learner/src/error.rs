@@ -8,8 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use policy::disk::DiskError;
-
 /// What can go wrong in the learner.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnerError {
@@ -22,8 +20,15 @@ pub enum LearnerError {
         problem: String,
     },
     /// A file could not be read or written. Remedy: check the path, its permissions and the room on the disk.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    File {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// A file or folder does not hold what it should. Remedy: see the reason.
     #[error("{path}: {reason}", path = path.display())]
     Broken {
@@ -161,5 +166,20 @@ impl LearnerError {
             path: path.to_owned(),
             reason: reason.into(),
         }
+    }
+}
+
+/// Adds what was attempted and the path to an I/O error.
+pub(crate) trait AtPath<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> AtPath<T> for io::Result<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| LearnerError::File {
+            action,
+            path: path.to_owned(),
+            source,
+        })
     }
 }

@@ -10,7 +10,7 @@ use proto::{
 };
 
 use crate::{
-    advantage::{RewardAggregation, can_teach},
+    advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
     scheduler::GroupSummary,
 };
@@ -98,7 +98,8 @@ impl Group {
         let rewards: Vec<Vec<Option<f64>>> = trajectories.iter().map(reward_columns).collect();
         let weights = rules.rewards.weights();
         let summary = GroupSummary {
-            kept: can_teach(&rewards, &weights, rules.aggregation) || !rules.refill_zero_spread,
+            kept: has_reward_variance(&rewards, &weights, rules.aggregation)
+                || !rules.refill_zero_spread,
             oldest_version: versions(&trajectories).min().unwrap_or(u64::MAX),
         };
         Ok(Self {

@@ -10,10 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use policy::disk::{AtPath as _, sync_parent};
+use policy::durable;
 use proto::{EncodedGroup, v1::SubmitRequest};
 
-use crate::error::{LearnerError, Result};
+use crate::error::{AtPath as _, LearnerError, Result};
 
 const HEADER_BYTES: usize = 8;
 
@@ -61,7 +61,7 @@ impl Journal {
             Err(TryLockError::Error(fault)) => Err(fault).at("lock the journal", path)?,
         }
         // A new file is lost in a crash unless its folder is synced, whatever is synced in the file itself.
-        sync_parent(path)?;
+        durable::sync_parent(path).at("sync the folder of", path)?;
         let length = file.metadata().at("read the journal", path)?.len();
         if from > length {
             let reason = format!(
@@ -195,7 +195,7 @@ impl<F: Read> Iterator for Entries<F> {
             }
             Err(fault) => {
                 self.length = self.offset;
-                Some(Err(fault.into()))
+                Some(Err(fault))
             }
         }
     }

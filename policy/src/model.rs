@@ -1,7 +1,7 @@
-//! A model as a Hugging Face folder: config, weights, text files.
+//! A model as a Hugging Face folder: config, weights, tokenizer and chat template.
 //!
-//! Invariant: what is opened can be saved and opened again with the same files and the same weights; a folder that `save`
-//! puts in place is whole and on the disk. Leaves out the forward pass.
+//! Invariant: a model that was opened can be saved and opened again with the same files and the
+//! same weights. A folder that `save` puts in place is complete and on the disk.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,15 @@ use candle_core::{DType, Device};
 
 use crate::chat::Chat;
 use crate::config::DecoderConfig;
-use crate::disk::{self, AtPath as _};
+use crate::durable;
 use crate::error::{PolicyError, Result};
 use crate::weights::Weights;
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// The files of a folder that belong to the model, beside its weights. All but the config and the tokenizer are optional.
+/// The files of a folder that belong to the model, beside its weights. All but the config and the
+/// tokenizer are optional.
 const FILES: [&str; 10] = [
     CONFIG_FILE,
     "generation_config.json",
@@ -31,24 +32,29 @@ const FILES: [&str; 10] = [
     "LICENSE",
 ];
 
-/// A policy at rest.
+/// A policy's config, weights and text files, without a decoder.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The decoder's shape.
     pub config: DecoderConfig,
     /// The parameters.
     pub weights: Weights,
-    /// The text side.
+    /// The tokenizer and the chat template.
     pub chat: Chat,
-    /// All files but the weights, by name: what an actor needs besides them.
+    /// All files but the weights, by name: what an actor needs besides the weights.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Model {
-    /// Opens a Hugging Face folder: `config.json`, `tokenizer.json`, a chat template and safetensors.
+    /// Opens a Hugging Face folder: `config.json`, `tokenizer.json`, a chat template and
+    /// safetensors.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
         if !dir.is_dir() {
-            let reason = "no such folder; a model folder holds config.json, tokenizer.json and model.safetensors";
+            let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
+                          model.safetensors";
             return Err(PolicyError::file(dir, reason));
         }
         let files = read_files(dir)?;
@@ -64,7 +70,10 @@ impl Model {
         })
     }
 
-    /// A model of files that are in memory, as an actor gets them from the learner.
+    /// Builds a model of files that are in memory, as an actor receives them from the learner.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file or tensor that is missing or does not fit.
     pub fn from_files(files: Vec<(String, Vec<u8>)>, weights: Weights) -> Result<Self> {
         let config = config_of(&files)?;
         Ok(Self {
@@ -75,10 +84,11 @@ impl Model {
         })
     }
 
-    /// The same model with its weights on a device and in a dtype; shared, not copied, where they are that already.
+    /// Returns the model with its weights on a device and in a dtype. Weights that are there
+    /// already are shared, not copied.
     ///
     /// # Errors
-    /// Only what the tensor library raises, such as a want of memory.
+    /// Only those of the tensor library, such as a lack of memory.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         Ok(Self {
             weights: self.weights.to(device, dtype)?,
@@ -86,17 +96,13 @@ impl Model {
         })
     }
 
-    /// Says whether [`Self::save`] may write `dir`: it is not there, it is empty, or it holds a model that is replaced.
+    /// Checks that [`Self::save`] may write `dir`: it does not exist, it is empty, or it holds a
+    /// model, which is replaced.
     ///
     /// # Errors
     /// `dir` holds something else, which `save` would destroy, or cannot be read.
     pub fn check_target(dir: &Path) -> Result<()> {
-        if dir.file_name().is_none() {
-            return Err(PolicyError::file(
-                dir,
-                "a model is saved into a named folder",
-            ));
-        }
+        beside(dir, "partial")?;
         let is_model = [CONFIG_FILE, WEIGHTS_FILE]
             .iter()
             .all(|name| dir.join(name).is_file());
@@ -114,28 +120,28 @@ impl Model {
         }
     }
 
-    /// Writes the folder `dir`, replacing a model that is there. A crash leaves the old model or the new one in place,
-    /// or the old one beside it as `.NAME.sqlenv-old`; see [`disk::replace_folder`].
+    /// Writes the folder `dir`, replacing a model that is there. The new folder is written and
+    /// synced beside `dir` first, so that `dir` is never half a model. A crash between the two
+    /// renames leaves the old model beside `dir` as `.NAME.sqlenv-old`.
     ///
     /// # Errors
-    /// See [`Self::check_target`]; or a file cannot be written.
+    /// Those of [`Self::check_target`], or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Self::check_target(dir)?;
-        // Hidden and under the program's name: what lies there is never a person's.
-        let temporary = disk::beside(dir, "sqlenv-partial");
-        disk::remove_folder(&temporary)?;
-        fs::create_dir_all(&temporary).at("create", &temporary)?;
+        let temporary = beside(dir, "partial")?;
+        durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
+        fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         for (name, content) in &self.files {
             let path = temporary.join(name);
-            fs::write(&path, content).at("write", &path)?;
+            durable::write(&path, content).map_err(|error| PolicyError::file(&path, error))?;
         }
         self.weights.save(&temporary)?;
-        disk::replace_folder(dir, &temporary, &disk::beside(dir, "sqlenv-old"))?;
-        Ok(())
+        durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
+            .map_err(|error| PolicyError::file(dir, error))
     }
 }
 
-/// The decoder's config among `files`.
+/// Returns the decoder's config among `files`.
 pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
     let (_, bytes) = files
         .iter()
@@ -163,11 +169,22 @@ fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// An error about a file by its name becomes one by its path.
+/// Adds the folder to an error about a file.
 fn within(dir: &Path, error: PolicyError) -> PolicyError {
     match error {
         PolicyError::File { path, reason } => PolicyError::file(dir.join(path), reason),
         PolicyError::Text(reason) => PolicyError::file(dir, reason),
         other => other,
     }
+}
+
+fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {
+    let name = dir
+        .file_name()
+        .ok_or_else(|| PolicyError::file(dir, "a model is saved into a named folder"))?;
+    // Hidden and under the program's name, so that it never holds a user's files.
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".sqlenv-{suffix}"));
+    Ok(dir.with_file_name(hidden))
 }
