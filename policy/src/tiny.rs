@@ -1,4 +1,4 @@
-//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `data/policy/`, and how that tokenizer is trained.
+//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `embedded/`, and how that tokenizer is trained.
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The wrapper pieces that every
 //! episode repeats (`FUSED`) are one token each, which shortens an episode from some 250 to some 90 tokens. Leaves out
@@ -93,7 +93,7 @@ pub fn model(seed: u64) -> Result<Model> {
 pub fn files() -> Vec<(String, Vec<u8>)> {
     macro_rules! embedded {
         ($($name:literal),*) => {
-            vec![$(($name.to_string(), include_bytes!(concat!("../../data/policy/", $name)).to_vec())),*]
+            vec![$(($name.to_string(), include_bytes!(concat!("../embedded/", $name)).to_vec())),*]
         };
     }
     embedded!(
