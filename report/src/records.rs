@@ -203,3 +203,32 @@ pub struct StageTime {
     /// Wall-clock seconds.
     pub seconds: f64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a transcript of an episode with these steps.
+    pub(crate) fn transcript(
+        policy: PolicyName,
+        id: &str,
+        correct: bool,
+        steps: Vec<EnvStepRecord>,
+    ) -> Transcript {
+        Transcript {
+            policy,
+            gold_sql: String::new(),
+            gold_answer: String::new(),
+            episode: EpisodeRecord {
+                question_id: id.to_owned(),
+                question: String::new(),
+                database: String::new(),
+                difficulty: String::new(),
+                correct,
+                reward: 0.0,
+                failure: String::new(),
+                steps,
+            },
+        }
+    }
+}

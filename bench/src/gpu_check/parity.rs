@@ -21,7 +21,7 @@ use policy::{
 
 pub(super) use self::compare::{KL, MEAN_DIFFERENCE, values};
 use self::compare::{agreement, gradient_errors, largest_difference, mean_difference};
-use super::{CheckTarget, report::Measurement};
+use super::{report::Measurement, target::CheckTarget};
 use crate::policy::{learner::mean_loss, shape::text};
 
 /// Lengths of the rows: one token, odd ones, and some around a page of the KV cache.

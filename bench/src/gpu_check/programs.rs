@@ -12,8 +12,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{CheckTarget, Skipped, args::Check, ordinal, report::Measurement, speed::FirstToken};
-use crate::policy::now;
+use super::{
+    args::Check,
+    report::Measurement,
+    speed::FirstToken,
+    target::{CheckTarget, Skipped, ordinal},
+};
+use crate::policy::throughput::now;
 
 /// The script that runs the benchmarks of `sqlenv bench policy` in torch. The binary contains it,
 /// so that no other file is needed.

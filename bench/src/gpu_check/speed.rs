@@ -6,10 +6,13 @@ use candle_core::Tensor;
 use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
 use serde::{Deserialize, Serialize};
 
-use super::{CheckTarget, report::Measurement};
+use super::{report::Measurement, target::CheckTarget};
 use crate::{
     BenchPolicyArgs,
-    policy::{Throughput, learner, now, sampler, shape},
+    policy::{
+        learner, sampler, shape,
+        throughput::{Throughput, now},
+    },
 };
 
 /// Bytes of the copy on a GPU, and on the CPU.

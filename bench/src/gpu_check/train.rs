@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 use report::{DecodingMode, PolicyName, RunFolder, TrainingStage};
 
 use super::{
-    CheckTarget,
     parity::{KL, MEAN_DIFFERENCE},
     programs,
     report::Measurement,
+    target::CheckTarget,
 };
-use crate::policy::now;
+use crate::policy::throughput::now;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
 

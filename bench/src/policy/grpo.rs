@@ -16,7 +16,11 @@ use proto::{
     v1::{Segment, SubmitRequest, Trajectory, Turn},
 };
 
-use super::{GROUP_SIZE, Throughput, learner_config, now, sampler::Engines};
+use super::{
+    sampler::Engines,
+    shape::learner_config,
+    throughput::{GROUP_SIZE, Throughput, now},
+};
 use crate::{BenchPolicyArgs, ModelShape};
 
 /// The times of one step, in seconds since its start.

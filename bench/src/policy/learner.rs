@@ -15,10 +15,9 @@ use candle_core::Device;
 use policy::{GradientCheckpointing, Model};
 
 use super::{
-    GROUP_SIZE, Throughput,
     grpo::group,
-    learner_config, median, now,
-    shape::{text, workload},
+    shape::{learner_config, text, workload},
+    throughput::{GROUP_SIZE, Throughput, median, now},
 };
 use crate::{BenchPolicyArgs, ModelShape, memory::peak_mib};
 

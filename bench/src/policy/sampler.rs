@@ -5,7 +5,10 @@ use anyhow::Result;
 use futures::future::try_join_all;
 use policy::{Coordinates, Model, Placement, SamplingSettings};
 
-use super::{GROUP_SIZE, Throughput, median, now, shape::text};
+use super::{
+    shape::text,
+    throughput::{GROUP_SIZE, Throughput, median, now},
+};
 use crate::BenchPolicyArgs;
 
 /// Measures completions of prompts, each of which `sharing` rows have in common. A completion that

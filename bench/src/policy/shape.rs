@@ -1,9 +1,11 @@
-//! The decoders that the benchmarks measure, and their input.
+//! The decoders that the benchmarks measure, their input and their learner.
 
 use anyhow::{Context as _, Result};
+use learner::{LearnerConfig, config::RolloutConfig};
 use policy::{DecoderConfig, Model, Weights};
 use serde_json::{Value, json};
 
+use super::throughput::GROUP_SIZE;
 use crate::{BenchPolicyArgs, ModelShape};
 
 /// The input of a learner benchmark.
@@ -29,6 +31,24 @@ pub(super) fn workload(shape: ModelShape, args: &BenchPolicyArgs) -> LearnerWork
         row_tokens: args.learner_tokens.unwrap_or(row_tokens),
         micro_batch_tokens: args.micro_batch_tokens.unwrap_or(micro_batch_tokens),
         workers,
+    }
+}
+
+/// Returns the settings of a learner whose contexts have up to `context_tokens`.
+pub(super) fn learner_config(
+    shape: ModelShape,
+    context_tokens: usize,
+    args: &BenchPolicyArgs,
+) -> LearnerConfig {
+    let workload = workload(shape, args);
+    LearnerConfig {
+        group_size: GROUP_SIZE,
+        micro_batch_tokens: workload.micro_batch_tokens.max(context_tokens),
+        rollout: RolloutConfig {
+            max_context_tokens: context_tokens as u32,
+            ..RolloutConfig::default()
+        },
+        ..LearnerConfig::default()
     }
 }
 

@@ -6,10 +6,9 @@
 use maud::{Markup, html};
 
 use super::{
-    label, path,
     scale::{Scale, tick_label},
     series::{Point, Series, range},
-    svg, unit,
+    svg::{label, path, svg, unit},
 };
 use crate::number;
 

@@ -5,7 +5,10 @@
 
 use maud::{Markup, html};
 
-use super::{label, path, scale::Scale, svg, unit};
+use super::{
+    scale::Scale,
+    svg::{label, path, svg, unit},
+};
 
 /// A rate with its interval.
 pub(crate) struct RatePoint {

@@ -4,7 +4,10 @@
 
 use maud::{Markup, html};
 
-use super::{label, scale::Scale, svg, unit};
+use super::{
+    scale::Scale,
+    svg::{label, svg, unit},
+};
 
 /// A segment of a bar.
 pub(crate) struct BarSegment {

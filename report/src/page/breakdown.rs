@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 
 use super::{
+    elements::{figure, policy_class, rate_in_words},
     episode_result::{ACTIONS, EpisodeResult, count_actions},
     evaluations::Evaluations,
-    figure, policy_class, rate_in_words,
 };
 use crate::{
     chart::{BarSegment, RatePoint, RateRow, StackedBar, rate_rows, stacked_bars},

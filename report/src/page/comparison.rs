@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::{
+    elements::{policy_class, success_in_words},
     evaluations::{EVAL, Evaluations},
-    policy_class, success_in_words,
 };
 use crate::{
     chart::interval_strip,

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::{
+    elements::{figure, policy_class},
     evaluations::{EVAL, Evaluations},
-    figure, policy_class,
 };
 use crate::{
     chart::{LineChart, Point, ReferenceLevel, Series, YAxis},

@@ -71,10 +71,7 @@ pub(super) fn count_actions(transcripts: &[&Transcript]) -> [u64; ACTIONS.len()]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        page::tests::transcript,
-        records::{EnvStepRecord, PolicyName},
-    };
+    use crate::records::{EnvStepRecord, PolicyName, tests::transcript};
 
     fn step(action_type: &str, failed: bool) -> EnvStepRecord {
         EnvStepRecord {

@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::{evaluations::Evaluations, success_in_words};
+use super::{elements::success_in_words, evaluations::Evaluations};
 use crate::{
     folder::RunRecords,
     number,

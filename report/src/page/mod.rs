@@ -7,6 +7,7 @@
 mod breakdown;
 mod comparison;
 mod curves;
+mod elements;
 mod episode_result;
 mod evaluations;
 mod headline;
@@ -21,8 +22,6 @@ use sha2::{Digest, Sha256};
 use crate::{
     ReportError,
     folder::{RunFolder, RunRecords},
-    number,
-    records::{Evaluation, PolicyName, SuccessRate},
 };
 
 const STYLE: &str = include_str!("style.css");
@@ -144,72 +143,9 @@ fn footer(records: &RunRecords) -> Markup {
     }
 }
 
-/// Returns the style class that gives a policy its colour.
-fn policy_class(policy: PolicyName) -> &'static str {
-    match policy {
-        PolicyName::Random => "random",
-        PolicyName::Base | PolicyName::Model => "base",
-        PolicyName::OracleImitation => "imitation",
-        PolicyName::WarmStart => "warm",
-        PolicyName::Grpo => "grpo",
-        PolicyName::Oracle => "oracle",
-    }
-}
-
-/// Returns a drawing with its title above and a caption below.
-fn figure(title: &str, caption: &str, drawing: &Markup) -> Markup {
-    html! {
-        figure {
-            h3 { (title) }
-            (drawing)
-            @if !caption.is_empty() { figcaption { (caption) } }
-        }
-    }
-}
-
-/// Describes the success rate of an evaluation: `81.3 % (76.5 to 85.3), 244 of 300`.
-fn success_in_words(evaluation: &Evaluation) -> String {
-    rate_in_words(&evaluation.metrics.success)
-}
-
-fn rate_in_words(success: &SuccessRate) -> String {
-    format!(
-        "{} % ({} to {}), {} of {}",
-        number::percent(success.success_rate),
-        number::percent(success.wilson_low),
-        number::percent(success.wilson_high),
-        number::count(success.correct),
-        number::count(success.questions),
-    )
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::records::{EnvStepRecord, EpisodeRecord, Transcript};
-
-    pub(crate) fn transcript(
-        policy: PolicyName,
-        id: &str,
-        correct: bool,
-        steps: Vec<EnvStepRecord>,
-    ) -> Transcript {
-        Transcript {
-            policy,
-            gold_sql: String::new(),
-            gold_answer: String::new(),
-            episode: EpisodeRecord {
-                question_id: id.to_owned(),
-                question: String::new(),
-                database: String::new(),
-                difficulty: String::new(),
-                correct,
-                reward: 0.0,
-                failure: String::new(),
-                steps,
-            },
-        }
-    }
 
     #[test]
     fn text_and_attributes_are_escaped() {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
-use super::policy_class;
+use super::elements::policy_class;
 use crate::{
     folder::RunRecords,
     number,
@@ -209,7 +209,7 @@ fn clip(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::tests::transcript;
+    use crate::records::tests::transcript;
 
     #[test]
     fn long_texts_are_cut_visibly() {
