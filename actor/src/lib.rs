@@ -26,6 +26,7 @@ mod session;
 mod slots;
 mod sql_slips;
 pub mod tool_call;
+mod tool_schemas;
 pub mod weights;
 mod worker;
 
@@ -40,4 +41,5 @@ pub use policies::{ModelPolicy, Policy, Script, ScriptedPolicy, TurnView};
 pub use retry::Retry;
 pub use rollout::{Completion, RolloutLimits, Stop};
 pub use scripts::{HastyPolicy, OraclePolicy, RandomPolicy, Solution, Solutions};
+pub use tool_schemas::tool_schemas;
 pub use worker::run;

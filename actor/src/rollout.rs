@@ -13,6 +13,7 @@ use crate::{
     context::Context,
     prompt,
     tool_call::{self, ParsedCall},
+    tool_schemas::tool_schemas,
 };
 
 /// How completions end.
@@ -91,7 +92,7 @@ impl Rollout {
         observation: &Observation,
     ) -> Result<(Self, Wish), PolicyError> {
         let opening = prompt::opening(observation, limits.shots);
-        let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
+        let prompt = chat.prompt_ids(&opening, &tool_schemas())?;
         let note = chat.tool_suffix_ids(&[Message::new(Role::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {
             context: Context::new(prompt, note, limits.max_context_tokens),

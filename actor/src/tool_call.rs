@@ -5,20 +5,12 @@
 //! Whether the argument makes sense is the environment's business.
 
 use policy::ToolCall;
-use proto::v1::Action;
+use proto::{TOOLS, v1::Action};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
-
-/// The four tools: the name a model calls, its one parameter, the action type.
-const TOOLS: [(&str, &str, &str); 4] = [
-    ("describe", "table_name", "DESCRIBE"),
-    ("sample", "table_name", "SAMPLE"),
-    ("query", "sql", "QUERY"),
-    ("answer", "value", "ANSWER"),
-];
 
 /// What a completion asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,9 +45,9 @@ pub fn parse(completion: &str) -> ParsedCall {
 pub fn of(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS
         .iter()
-        .find(|(_, _, kind)| action.action_type.eq_ignore_ascii_case(kind))
+        .find(|tool| action.action_type.eq_ignore_ascii_case(tool.action_type))
         .map_or((action.action_type.as_str(), "value"), |tool| {
-            (tool.0, tool.1)
+            (tool.name, tool.parameter)
         });
     ToolCall::new(name, parameter, &action.argument)
 }
@@ -89,10 +81,11 @@ fn first_call(text: &str) -> Option<Action> {
         .next()?
         .ok()?;
     let name = call.get("name")?.as_str()?;
-    let (_, parameter, kind) = TOOLS
+    let tool = TOOLS
         .iter()
-        .find(|(tool, ..)| name.trim().eq_ignore_ascii_case(tool))?;
-    Some(action(kind, argument(call.get("arguments"), parameter)))
+        .find(|tool| name.trim().eq_ignore_ascii_case(tool.name))?;
+    let argument = argument(call.get("arguments"), tool.parameter);
+    Some(action(tool.action_type, argument))
 }
 
 /// What follows the leading think block; nothing while the block is still open.
@@ -298,7 +291,7 @@ mod tests {
 
         #[test]
         fn what_is_rendered_is_read_back(kind in 0..TOOLS.len(), argument in ".*") {
-            let wanted = action(TOOLS[kind].2, argument);
+            let wanted = action(TOOLS[kind].action_type, argument);
             let call = parse(&of(&wanted).to_text());
             prop_assert!(!call.malformed);
             prop_assert_eq!(call.action, wanted);

@@ -1,7 +1,7 @@
 //! The `sqlenv.v1.Env` service.
 //!
-//! Invariant: what the agent does wrong is an observation; a status means that the step was not applied. The clock is
-//! read here and nowhere else.
+//! Invariant: what the agent does wrong is an observation. A status means that the step was not applied.
+//! The clock is read here only; the core takes the time as an argument.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::{error::EnvError, metrics, node::EnvNode};
 
-/// Largest reply: a token and an observation with a full history, or a page of questions.
-const MAX_REPLY_BYTES: usize = 64 << 20;
+/// Largest response: a token and an observation with a full history, or a page of questions.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[async_trait]
 impl Env for EnvNode {
@@ -23,7 +23,7 @@ impl Env for EnvNode {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
-        reply(Self::reset(self, request.into_inner(), now_unix_seconds()))
+        respond(Self::reset(self, request.into_inner(), now_unix_seconds()))
     }
 
     #[expect(clippy::disallowed_methods, reason = "times the call for a metric")]
@@ -35,18 +35,18 @@ impl Env for EnvNode {
         if let Ok(response) = &outcome {
             metrics::step_served(&action.action_type, response, began.elapsed());
         }
-        reply(outcome)
+        respond(outcome)
     }
 
     async fn list_questions(
         &self,
         request: Request<ListQuestionsRequest>,
     ) -> Result<Response<ListQuestionsResponse>, Status> {
-        reply(Self::list_questions(self, &request.into_inner()))
+        respond(Self::list_questions(self, &request.into_inner()))
     }
 
     async fn info(&self, _request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        reply(Ok(Self::info(self)))
+        respond(Ok(Self::info(self)))
     }
 }
 
@@ -55,11 +55,11 @@ impl EnvNode {
     pub fn service(&self) -> EnvServer<Self> {
         EnvServer::new(self.clone())
             .max_decoding_message_size(self.server_config().max_request_bytes)
-            .max_encoding_message_size(MAX_REPLY_BYTES)
+            .max_encoding_message_size(MAX_RESPONSE_BYTES)
     }
 }
 
-fn reply<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
+fn respond<T>(outcome: Result<T, EnvError>) -> Result<Response<T>, Status> {
     match outcome {
         Ok(message) => Ok(Response::new(message)),
         Err(error) => Err(error.into()),

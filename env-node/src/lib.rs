@@ -18,6 +18,7 @@ mod node;
 mod openenv;
 mod pool;
 pub mod progress;
+mod rejection;
 pub mod reward;
 mod rows;
 mod sandbox;

@@ -29,9 +29,9 @@ const QUERY_WORK_UNITS: &str = "env_query_work_units";
 const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
 /// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
-/// Sessions of OpenEnv's faces that live.
+/// Open sessions of OpenEnv's protocols.
 const SESSIONS: &str = "env_sessions";
-/// Calls refused, by `face` and `code`.
+/// Calls refused, by `protocol` and `code`.
 const REFUSED: &str = "env_refused_calls_total";
 /// Connections not served, by `reason`: full, system.
 const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
@@ -70,11 +70,11 @@ pub(crate) fn describe() {
     describe_gauge!(
         SESSIONS,
         Unit::Count,
-        "Sessions of OpenEnv's faces that live"
+        "Open sessions of OpenEnv's protocols"
     );
     describe_counter!(
         REFUSED,
-        "Calls refused, by face and code: grpc, its status; http, its status; openenv, CAPACITY_REACHED"
+        "Calls refused, by protocol and code: grpc and http with their statuses, openenv with CAPACITY_REACHED"
     );
     describe_counter!(
         CONNECTIONS_REFUSED,
@@ -136,12 +136,12 @@ pub(crate) fn queue_depth(waiting: usize) {
     gauge!(QUEUE_DEPTH).set(waiting as f64);
 }
 
-pub(crate) fn sessions(live: usize) {
-    gauge!(SESSIONS).set(live as f64);
+pub(crate) fn sessions(open: usize) {
+    gauge!(SESSIONS).set(open as f64);
 }
 
-pub(crate) fn call_refused(face: &'static str, code: String) {
-    counter!(REFUSED, "face" => face, "code" => code).increment(1);
+pub(crate) fn call_refused(protocol: &'static str, code: String) {
+    counter!(REFUSED, "protocol" => protocol, "code" => code).increment(1);
 }
 
 pub(crate) fn connection_refused(reason: &'static str) {

@@ -20,7 +20,6 @@ pub mod sampling;
 pub mod template;
 pub mod tiny;
 pub mod tokenizer;
-mod tools;
 mod weights;
 
 pub use chat::{Chat, Message, Role, ToolCall};
@@ -32,5 +31,4 @@ pub use kv_cache::KvCache;
 pub use model::Model;
 pub use random::Coordinates;
 pub use sampling::{Sampled, SamplingSettings};
-pub use tools::sqlenv_tools;
 pub use weights::Weights;

@@ -5,9 +5,11 @@
 
 mod dial;
 mod failover;
+mod tools;
 mod transport;
 
 pub use dial::{Credentials, TransportError};
+pub use tools::{TOOLS, Tool, ToolTexts};
 pub use transport::Transport;
 
 /// Messages, clients and servers of `sqlenv.v1`, generated from `sqlenv/v1/*.proto`.

@@ -1,49 +1,49 @@
-//! What clients see of an episode: OpenEnv's payload of observation, reward and end.
+//! OpenEnv's payload: an observation with its reward and whether the episode is over.
 //!
-//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`; reward and end travel beside it,
-//! metadata both in it and beside it, since clients of either generation look in one place. Fields are named one by one,
-//! so that a gold answer cannot slip out.
+//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward and
+//! `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's clients 0.2
+//! and 0.10 look in different places. Fields are named one by one, so that a gold answer cannot leak.
 
 use proto::v1::{Observation, ResetResponse, RewardComponents, StepResponse};
 use serde::{Serialize, Serializer};
 
-/// An observation with what is known beside it.
+/// An observation with its metadata.
 #[derive(Debug, Clone)]
 pub(crate) struct Payload {
     pub(super) observation: Observation,
     pub(super) metadata: Metadata,
 }
 
-/// What env-node tells beyond `SQLEnv`'s fields; absent parts are left out.
+/// What env-node tells beyond `SQLEnv`'s fields. Absent parts are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Metadata {
-    /// After a reset: the question that was chosen.
+    /// After a reset: the id of the question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) question_id: Option<String>,
-    /// After a reset: the episode's id.
+    /// After a reset: the id of the episode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_id: Option<String>,
-    /// After a step: the reward by layer.
+    /// After a step: the reward by component.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reward_components: Option<Components>,
-    /// After the end: whether the answer was right.
+    reward_components: Option<ComponentsView>,
+    /// After the end: whether the answer is correct.
     #[serde(skip_serializing_if = "Option::is_none")]
     correct: Option<bool>,
-    /// Over plain HTTP: the episode itself, base64, for the next step.
+    /// Over plain HTTP: the episode token, in base64, for the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_token: Option<String>,
 }
 
-/// The reward of a step by layer.
+/// The JSON of a step's reward by component.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Components {
+pub(crate) struct ComponentsView {
     operational: f64,
     progress: f64,
     terminal: f64,
     clip: f64,
 }
 
-impl From<RewardComponents> for Components {
+impl From<RewardComponents> for ComponentsView {
     fn from(reward: RewardComponents) -> Self {
         Self {
             operational: reward.operational,
@@ -54,9 +54,9 @@ impl From<RewardComponents> for Components {
     }
 }
 
-/// What a player sees of an observation, but for reward and end.
+/// The JSON of an observation, without reward and `done`.
 #[derive(Serialize)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ObservationView<'a> {
     question: &'a str,
     schema_info: &'a str,
     result: &'a str,
@@ -66,7 +66,7 @@ pub(crate) struct Seen<'a> {
     action_history: &'a [String],
 }
 
-impl<'a> From<&'a Observation> for Seen<'a> {
+impl<'a> From<&'a Observation> for ObservationView<'a> {
     fn from(observation: &'a Observation) -> Self {
         Self {
             question: &observation.question,
@@ -80,9 +80,8 @@ impl<'a> From<&'a Observation> for Seen<'a> {
     }
 }
 
-impl Payload {
-    /// The first view of an episode.
-    pub(super) fn of_reset(response: ResetResponse) -> Self {
+impl From<ResetResponse> for Payload {
+    fn from(response: ResetResponse) -> Self {
         Self {
             observation: response.observation.unwrap_or_default(),
             metadata: Metadata {
@@ -92,13 +91,14 @@ impl Payload {
             },
         }
     }
+}
 
-    /// What a step led to.
-    pub(super) fn of_step(response: StepResponse) -> Self {
+impl From<StepResponse> for Payload {
+    fn from(response: StepResponse) -> Self {
         let observation = response.observation.unwrap_or_default();
         Self {
             metadata: Metadata {
-                reward_components: response.reward_components.map(Components::from),
+                reward_components: response.reward_components.map(ComponentsView::from),
                 correct: observation.done.then_some(response.correct),
                 ..Metadata::default()
             },
@@ -120,21 +120,18 @@ impl Serialize for Payload {
         struct Inner<'a> {
             metadata: &'a Metadata,
             #[serde(flatten)]
-            seen: Seen<'a>,
+            observation: ObservationView<'a>,
         }
-        let Self {
-            observation,
-            metadata,
-        } = self;
-        let outer = Outer {
+        let metadata = &self.metadata;
+        Outer {
             observation: Inner {
                 metadata,
-                seen: Seen::from(observation),
+                observation: ObservationView::from(&self.observation),
             },
-            reward: observation.reward,
-            done: observation.done,
+            reward: self.observation.reward,
+            done: self.observation.done,
             metadata,
-        };
-        outer.serialize(serializer)
+        }
+        .serialize(serializer)
     }
 }

@@ -1,14 +1,14 @@
-//! What the page sees of questions and replies, as JSON.
+//! The JSON of questions and observations for the page.
 //!
-//! Invariant: fields are named one by one, so that a gold answer cannot slip out.
+//! Invariant: fields are named one by one, so that a gold answer cannot leak.
 
 use data::Question;
 use proto::v1::Observation;
 use serde_json::{Value, json};
 
-use crate::openenv::Seen;
+use crate::openenv::ObservationView;
 
-/// A question as a player may know it.
+/// Returns a question without its answer.
 pub(super) fn question(question: &Question) -> Value {
     json!({
         "question_id": question.question_id,
@@ -19,9 +19,9 @@ pub(super) fn question(question: &Question) -> Value {
     })
 }
 
-/// An observation with `done` and `reward` inside.
+/// Returns an observation with `done` and `reward` in it.
 pub(super) fn observation(observation: &Observation) -> Value {
-    let mut fields = json!(Seen::from(observation));
+    let mut fields = json!(ObservationView::from(observation));
     fields["done"] = json!(observation.done);
     fields["reward"] = json!(observation.reward);
     fields
