@@ -1,45 +1,47 @@
-//! The words around an episode: system prompt, opening message, solved examples, observations as tool messages.
+//! The messages of an episode: system prompt, solved examples, question, and tool messages.
 //!
-//! Invariant: pure text from the observation alone, cut to [`MAX_RESULT_CHARS`]. Leaves out templates and tokens.
+//! Invariant: a message is a pure function of the observation. A tool message is cut to
+//! [`MAX_RESULT_CHARS`]. The chat template and the tokenizer are in `policy`.
 
-use policy::{Message, Role};
-use proto::v1::{Action, Observation};
+use policy::{ChatRole, Message};
+use proto::v1::Observation;
 
 use crate::tool_call;
 
-/// Characters of a tool result that the model is shown (SQLEnv `training/prompts.py`).
+/// The policy sees this many characters of a tool result (SQLEnv `training/prompts.py`).
 pub const MAX_RESULT_CHARS: usize = 2_000;
-/// Stands where an old tool result gave way to newer ones.
+/// Replaces an old tool result that was dropped to make room.
 pub const ELIDED_RESULT: &str = "[earlier result left out]";
 const TRUNCATED: &str = "... [truncated]";
 const EMPTY: &str = "(empty)";
 
-/// What opens every conversation.
-pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one call per turn: describe the tables you \
-need, run a query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, \
-or as [] when there is nothing.";
+/// The system prompt of every episode.
+pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one \
+call per turn: describe the tables you need, run a query, then answer. Give the answer as a single \
+value, as a comma-separated list, as rows written col1 | col2, or as [] when there is nothing.";
 
-/// The messages before the first completion: system prompt, `shots` solved examples, the question with its tables.
+/// Returns the messages before the first completion: the system prompt, `shots` solved examples, and
+/// the question with its tables.
 #[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
-    let mut messages = vec![Message::new(Role::System, SYSTEM_PROMPT)];
+    let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];
     for example in EXAMPLES.iter().take(shots) {
         messages.extend(example.messages());
     }
     messages.push(Message::new(
-        Role::User,
+        ChatRole::User,
         question(&observation.question, &observation.schema_info),
     ));
     messages
 }
 
-/// An observation as the tool's message.
+/// Returns an observation as a tool message.
 #[must_use]
 pub fn tool_message(observation: &Observation) -> Message {
-    Message::new(Role::Tool, tool_text(observation))
+    Message::new(ChatRole::Tool, tool_text(observation))
 }
 
-/// An observation's text as the model sees it: the result, or the error after `Error: `.
+/// Returns an observation's text as the policy sees it: the result, or the error after `Error: `.
 #[must_use]
 pub fn tool_text(observation: &Observation) -> String {
     if !observation.error.is_empty() {
@@ -62,27 +64,24 @@ fn capped(text: &str) -> String {
     }
 }
 
-/// A solved episode on a made-up database.
+/// A solved episode on an invented database.
 struct Example {
     question: &'static str,
     schema: &'static str,
-    /// Action type, argument, what came back.
+    /// Action type, argument and result of each env step.
     steps: &'static [(&'static str, &'static str, &'static str)],
 }
 
 impl Example {
     fn messages(&self) -> Vec<Message> {
         let mut messages = vec![Message::new(
-            Role::User,
+            ChatRole::User,
             question(self.question, self.schema),
         )];
         for (kind, argument, result) in self.steps {
-            let action = Action {
-                action_type: (*kind).to_owned(),
-                argument: (*argument).to_owned(),
-            };
-            messages.push(Message::call(tool_call::of(&action)));
-            messages.push(Message::new(Role::Tool, *result));
+            let action = tool_call::action(kind, *argument);
+            messages.push(Message::call(tool_call::from_action(&action)));
+            messages.push(Message::new(ChatRole::Tool, *result));
         }
         messages
     }
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn long_results_are_cut_by_characters() {
+    fn long_results_are_truncated_by_characters() {
         let exact = "é".repeat(MAX_RESULT_CHARS);
         assert_eq!(tool_text(&observation(&exact, "")), exact);
         let cut = tool_text(&observation(&format!("{exact}x"), ""));
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn shots_stand_before_the_question() {
+    fn shots_come_before_the_question() {
         let observation = Observation {
             question: "How many?".to_owned(),
             schema_info: "Available tables:\n- t".to_owned(),
@@ -200,11 +199,11 @@ mod tests {
         for (shots, messages) in [(0, 2), (1, 2 + 7), (3, 2 + 7 + 9 + 9)] {
             let opening = opening(&observation, shots);
             assert_eq!(opening.len(), messages);
-            assert_eq!(opening[0].role, Role::System);
+            assert_eq!(opening[0].role, ChatRole::System);
             let last = opening.last().unwrap();
             assert_eq!(
                 (last.role, last.content.as_str()),
-                (Role::User, "How many?\nAvailable tables:\n- t")
+                (ChatRole::User, "How many?\nAvailable tables:\n- t")
             );
         }
     }

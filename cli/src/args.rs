@@ -6,10 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub use crate::{
-    bench::args::{BenchCommand, BenchEnvArgs, BenchPolicyArgs, Face, Part, Shape},
-    gpu_check::args::{Check, GpuCheckArgs},
-};
+pub use crate::bench_command::{BenchCommand, GpuCheckCommand};
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
@@ -55,7 +52,7 @@ pub enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and gpu-check.md.
-    GpuCheck(GpuCheckArgs),
+    GpuCheck(GpuCheckCommand),
     /// Say what this machine offers and what this binary can use.
     Doctor(DoctorArgs),
 }
@@ -158,7 +155,7 @@ impl TrainArgs {
 
 /// Which policy plays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PolicyName {
+pub enum PolicyChoice {
     /// Legal actions at random.
     Random,
     /// Knows the gold SQL: the upper bound.
@@ -176,7 +173,7 @@ pub struct EvalArgs {
     pub config: ConfigArgs,
     /// Who plays.
     #[arg(long, value_enum, default_value_t)]
-    pub policy: PolicyName,
+    pub policy: PolicyChoice,
     /// The split to play.
     #[arg(long, default_value = "eval")]
     pub split: String,
@@ -305,7 +302,7 @@ pub struct EnvNodeArgs {
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
     pub listen: Option<std::net::SocketAddr>,
     /// Which of OpenEnv's routes there are: simulation (all) or production (tools and sockets); in place of
-    /// `env.openenv.mode`, whose default OPENENV_MODE of the environment is.
+    /// `env_node.openenv.mode`, whose default OPENENV_MODE of the environment is.
     #[arg(long, value_name = "MODE")]
     pub mode: Option<env_node::Mode>,
     /// Address of /metrics, /livez and /readyz; without it none is served.

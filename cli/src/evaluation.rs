@@ -6,34 +6,31 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use actor::{
-    Engine, EngineSettings, EpisodeRecord, ModelPolicy, OraclePolicy, Policy, RandomPolicy,
-    RolloutLimits, ScriptedPolicy, Table,
+    CorrectCount, Engine, EngineSettings, EnvStepRecord, EpisodeRecord, EpisodeSettings,
+    EvaluationMetrics, ModelPolicy, Policy, RolloutLimits,
 };
 use anyhow::Result;
+use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::v1;
+use report::{
+    DecodingMode, Evaluation, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally,
+    Transcript,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    config::RunConfig,
-    progress::Progress,
-    run::{
-        Evaluation, Mode, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally, Transcript,
-    },
-    setup::Setup,
-    shutdown::unless_interrupted,
-};
+use crate::{config::RunConfig, progress::Progress, setup::Setup, shutdown::unless_interrupted};
 
 /// The held-out questions of a run.
-pub struct HeldOut {
+pub struct EvaluationQuestions {
     /// Split name and questions of each block of the comparison table; `eval` first.
     pub table: Vec<(String, Vec<v1::Question>)>,
     /// Questions of the learning curve.
     pub curve: Vec<v1::Question>,
 }
 
-impl HeldOut {
+impl EvaluationQuestions {
     /// Chooses the questions.
     #[must_use]
     pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
@@ -83,7 +80,7 @@ fn wire(question: &Question) -> v1::Question {
 }
 
 /// Plays evaluations and turns them into records.
-pub struct Examiner<'a> {
+pub struct Evaluator<'a> {
     /// Settings of the run.
     pub config: &'a RunConfig,
     /// Questions and environment.
@@ -96,7 +93,7 @@ pub struct Examiner<'a> {
 
 /// Who sits the examination, and when.
 #[derive(Clone, Copy)]
-pub struct Candidate {
+pub struct EvaluatedPolicy {
     /// Whose play.
     pub policy: PolicyName,
     /// Version that plays.
@@ -104,10 +101,10 @@ pub struct Candidate {
     /// Learner steps done.
     pub step: u64,
     /// How tokens are chosen.
-    pub mode: Mode,
+    pub mode: DecodingMode,
 }
 
-impl Candidate {
+impl EvaluatedPolicy {
     /// Whether the run came as far before.
     ///
     /// # Errors
@@ -131,7 +128,7 @@ impl Candidate {
     }
 }
 
-impl Examiner<'_> {
+impl Evaluator<'_> {
     /// A random or oracle policy.
     #[must_use]
     pub fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
@@ -151,7 +148,7 @@ impl Examiner<'_> {
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
-            ..self.config.actor_of_run().engine
+            ..self.config.actor.engine.clone()
         };
         let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
         Ok(Engine::spawn(
@@ -159,15 +156,16 @@ impl Examiner<'_> {
             policy_version,
             context_tokens,
             &settings,
+            self.config.placement(),
         )?)
     }
 
     /// A policy on an engine.
     #[must_use]
-    pub fn model(&self, engine: &Engine, mode: Mode) -> ModelPolicy {
+    pub fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
         let sampling = match mode {
-            Mode::Greedy => SamplingSettings::greedy(),
-            Mode::Sampled => self.config.learner.rollout.sampling,
+            DecodingMode::Greedy => SamplingSettings::greedy(),
+            DecodingMode::Sampled => self.config.learner.rollout.sampling,
         };
         ModelPolicy::new(engine.clone(), sampling)
     }
@@ -178,46 +176,46 @@ impl Examiner<'_> {
     /// [`Interrupted`](crate::shutdown::Interrupted) where a signal comes first.
     pub async fn examine(
         &self,
-        candidate: Candidate,
+        evaluated: EvaluatedPolicy,
         policy: &dyn Policy,
         chat: &Arc<Chat>,
         split: &str,
         questions: &[v1::Question],
     ) -> Result<(Evaluation, Vec<EpisodeRecord>)> {
-        let title = candidate.sits(split);
+        let title = evaluated.sits(split);
         let stage = self
             .progress
             .stage(&title, questions.len() as u64, "episodes");
         let seed = derive_seed(self.config.seed, "evaluation");
-        let table = self.table(chat);
+        let settings = self.episode_settings(chat);
         let play = actor::evaluate(
             policy,
-            &table,
+            &settings,
             questions,
             seed,
             self.config.evaluation.concurrency,
-            |done, _| stage.set(done as u64),
+            |done| stage.set(done as u64),
         );
-        let outcome = unless_interrupted(self.shutdown, play).await?;
-        let score = outcome.score;
+        let (metrics, episodes) = unless_interrupted(self.shutdown, play).await?;
+        let success = metrics.success;
         let mut result = format!(
             "{:.1} % correct ({:.1}–{:.1})",
-            100.0 * score.success_rate,
-            100.0 * score.wilson_low,
-            100.0 * score.wilson_high
+            100.0 * success.success_rate,
+            100.0 * success.wilson_low,
+            100.0 * success.wilson_high
         );
-        if outcome.failed > 0 {
-            result += &format!(", {} broke off and count as wrong", outcome.failed);
+        if metrics.failed > 0 {
+            result += &format!(", {} broke off and count as wrong", metrics.failed);
         }
         stage.finish(&result);
-        Ok((record(candidate, split, &outcome), outcome.episodes))
+        Ok((record(evaluated, split, &metrics), episodes))
     }
 
     /// The terms of every episode here.
     #[must_use]
-    pub fn table(&self, chat: &Arc<Chat>) -> Table {
+    pub fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
-        Table {
+        EpisodeSettings {
             env: self.setup.env(),
             chat: Arc::clone(chat),
             limits: RolloutLimits {
@@ -251,34 +249,34 @@ impl Examiner<'_> {
     }
 }
 
-fn record(candidate: Candidate, split: &str, outcome: &actor::Evaluation) -> Evaluation {
-    let tallies = |scores: &BTreeMap<String, actor::Score>| {
-        let tally = |score: &actor::Score| Tally {
-            questions: score.questions as u64,
-            correct: score.correct as u64,
+fn record(evaluated: EvaluatedPolicy, split: &str, metrics: &EvaluationMetrics) -> Evaluation {
+    let tallies = |counts: &BTreeMap<String, CorrectCount>| {
+        let tally = |count: &CorrectCount| Tally {
+            questions: count.questions,
+            correct: count.correct,
         };
-        scores
+        counts
             .iter()
-            .map(|(name, score)| (name.clone(), tally(score)))
+            .map(|(name, count)| (name.clone(), tally(count)))
             .collect()
     };
     Evaluation {
-        policy: candidate.policy,
-        policy_version: candidate.policy_version,
-        step: candidate.step,
+        policy: evaluated.policy,
+        policy_version: evaluated.policy_version,
+        step: evaluated.step,
         split: split.to_owned(),
-        mode: candidate.mode,
-        questions: outcome.score.questions as u64,
-        correct: outcome.score.correct as u64,
-        success_rate: outcome.score.success_rate,
-        wilson_low: outcome.score.wilson_low,
-        wilson_high: outcome.score.wilson_high,
-        mean_reward: outcome.mean_reward,
-        mean_steps: outcome.mean_steps,
-        malformed_rate: outcome.malformed_rate,
-        failed: outcome.failed as u64,
-        by_level: tallies(&outcome.by_level),
-        by_database: tallies(&outcome.by_database),
+        mode: evaluated.mode,
+        questions: metrics.success.questions,
+        correct: metrics.success.correct,
+        success_rate: metrics.success.success_rate,
+        wilson_low: metrics.success.wilson_low,
+        wilson_high: metrics.success.wilson_high,
+        mean_reward: metrics.mean_reward,
+        mean_steps: metrics.mean_steps,
+        malformed_rate: metrics.malformed_rate,
+        failed: metrics.failed,
+        by_level: tallies(&metrics.by_level),
+        by_database: tallies(&metrics.by_database),
     }
 }
 
@@ -292,7 +290,7 @@ fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) 
         gold_sql: question.gold_sql.clone(),
         gold_answer: data::answer_text(question),
         correct: episode.correct,
-        reward: episode.total_reward,
+        reward: episode.reward,
         steps: episode
             .steps
             .iter()
@@ -301,21 +299,22 @@ fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) 
     }
 }
 
-fn played(policy: PolicyName, step: &actor::StepRecord) -> PlayedStep {
-    let [operational, progress, terminal, clip] = step.components;
+fn played(policy: PolicyName, step: &EnvStepRecord) -> PlayedStep {
     PlayedStep {
-        completion: (!policy.is_scripted()).then(|| step.completion.clone()),
+        completion: (!policy.is_scripted())
+            .then(|| step.completion.clone())
+            .flatten(),
         action_type: step.action_type.clone(),
         argument: step.argument.clone(),
         malformed: step.malformed,
-        result: (!step.is_error).then(|| step.observation.clone()),
-        error: step.is_error.then(|| step.observation.clone()),
+        result: step.result.clone(),
+        error: step.error.clone(),
         reward: step.reward,
         components: RewardComponents {
-            operational,
-            progress,
-            terminal,
-            clip,
+            operational: step.components.operational,
+            progress: step.components.progress,
+            terminal: step.components.terminal,
+            clip: step.components.clip,
         },
     }
 }

@@ -2,24 +2,21 @@
 
 pub mod admin;
 pub mod args;
-pub mod bench;
+pub mod bench_command;
 pub mod commands;
 pub mod config;
 pub mod data_command;
 pub mod doctor;
 pub mod eval_command;
 pub mod evaluation;
-pub mod gpu_check;
 pub mod import_gguf;
 pub mod local;
-mod number;
 mod openenv_variables;
 pub mod play;
 pub mod play_command;
 pub mod progress;
-pub mod report;
 pub mod roles;
-pub mod run;
+pub mod run_info;
 pub mod setup;
 pub mod shutdown;
 pub mod stdout;

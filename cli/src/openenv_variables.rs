@@ -32,16 +32,19 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
             let sessions: u32 = sessions.parse().ok().with_context(|| {
                 format!("MAX_CONCURRENT_ENVS is {sessions:?}; give a number, or unset it")
             })?;
-            settings.push(format!("env.openenv.max_sessions={sessions}"));
+            settings.push(format!("env_node.openenv.max_sessions={sessions}"));
         }
         if let Some(mode) = self.get("OPENENV_MODE") {
             let known: Result<Mode, _> = mode.parse();
             known.map_err(|error| anyhow!("OPENENV_MODE: {error}, or unset it"))?;
-            settings.push(format!("env.openenv.mode={}", mode.to_ascii_lowercase()));
+            settings.push(format!(
+                "env_node.openenv.mode={}",
+                mode.to_ascii_lowercase()
+            ));
         }
         if let Some(wanted) = self.get("ENABLE_WEB_INTERFACE") {
             let is_on = ["true", "1", "yes"].contains(&wanted.to_ascii_lowercase().as_str());
-            settings.push(format!("env.web.enabled={is_on}"));
+            settings.push(format!("env_node.web.enabled={is_on}"));
         }
         Ok(settings)
     }
@@ -84,14 +87,20 @@ mod tests {
         for (set, settings) in [
             (
                 &[("MAX_CONCURRENT_ENVS", "64")],
-                "env.openenv.max_sessions=64",
+                "env_node.openenv.max_sessions=64",
             ),
             (
                 &[("OPENENV_MODE", "Production")],
-                "env.openenv.mode=production",
+                "env_node.openenv.mode=production",
             ),
-            (&[("ENABLE_WEB_INTERFACE", "True")], "env.web.enabled=true"),
-            (&[("ENABLE_WEB_INTERFACE", "no")], "env.web.enabled=false"),
+            (
+                &[("ENABLE_WEB_INTERFACE", "True")],
+                "env_node.web.enabled=true",
+            ),
+            (
+                &[("ENABLE_WEB_INTERFACE", "no")],
+                "env_node.web.enabled=false",
+            ),
             (&[("ENABLE_WEB_INTERFACE", "")], ""),
             (&[("OPENENV_MODE", "")], ""),
         ] {

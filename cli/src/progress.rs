@@ -15,8 +15,8 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::number::seconds as seconds_in_words;
 use plain::{PlainStage, rate};
+use report::number::seconds as seconds_in_words;
 
 const BAR: &str =
     "{prefix:>24} {bar:28.cyan/dim} {human_pos}/{human_len} {unit}  {rate}  {left}  {msg}";
@@ -25,10 +25,10 @@ const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
 
 /// Where stages are shown. Cheap to clone.
 #[derive(Clone)]
-pub struct Progress(Face);
+pub struct Progress(Display);
 
 #[derive(Clone)]
-enum Face {
+enum Display {
     Bars(MultiProgress),
     Lines(Arc<Mutex<dyn Write + Send>>),
 }
@@ -38,7 +38,7 @@ impl Progress {
     #[must_use]
     pub fn stderr() -> Self {
         if io::stderr().is_terminal() {
-            Self(Face::Bars(MultiProgress::new()))
+            Self(Display::Bars(MultiProgress::new()))
         } else {
             Self::lines(io::stderr())
         }
@@ -46,27 +46,27 @@ impl Progress {
 
     /// Shows plain lines on `out`.
     pub fn lines(out: impl Write + Send + 'static) -> Self {
-        Self(Face::Lines(Arc::new(Mutex::new(out))))
+        Self(Display::Lines(Arc::new(Mutex::new(out))))
     }
 
     /// Starts a stage of `total` units; `None` where the total is not known.
-    pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> Stage {
+    pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> ProgressStage {
         let total = total.into();
         match &self.0 {
-            Face::Bars(bars) => {
+            Display::Bars(bars) => {
                 let bar = bars.add(ProgressBar::new(total.unwrap_or(0)));
                 bar.set_style(style(if total.is_some() { BAR } else { SPINNER }, unit));
                 bar.set_prefix(name.to_owned());
                 bar.enable_steady_tick(Duration::from_millis(200));
-                Stage(StageFace::Bar {
+                ProgressStage(StageDisplay::Bar {
                     bar,
                     unit: unit.to_owned(),
                 })
             }
-            Face::Lines(out) => {
+            Display::Lines(out) => {
                 let stage = PlainStage::new(name, total, unit);
                 print(out, &stage.opening());
-                Stage(StageFace::Lines {
+                ProgressStage(StageDisplay::Lines {
                     started: now(),
                     stage: Mutex::new(stage),
                     out: Arc::clone(out),
@@ -78,8 +78,8 @@ impl Progress {
     /// Prints a line above the bars.
     pub fn say(&self, line: &str) {
         match &self.0 {
-            Face::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
-            Face::Lines(out) => print(out, line),
+            Display::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
+            Display::Lines(out) => print(out, line),
         }
     }
 
@@ -90,10 +90,10 @@ impl Progress {
     }
 }
 
-/// One long stage. Dropping it without [`Stage::finish`] leaves its last state on the screen.
-pub struct Stage(StageFace);
+/// One long stage. Dropping it without [`ProgressStage::finish`] leaves its last state on the screen.
+pub struct ProgressStage(StageDisplay);
 
-enum StageFace {
+enum StageDisplay {
     Bar {
         bar: ProgressBar,
         unit: String,
@@ -105,31 +105,31 @@ enum StageFace {
     },
 }
 
-impl Stage {
+impl ProgressStage {
     /// `units` are done in all.
     pub fn set(&self, units: u64) {
         match &self.0 {
-            StageFace::Bar { bar, .. } => bar.set_position(units),
-            StageFace::Lines { .. } => self.update(|stage| stage.position = units),
+            StageDisplay::Bar { bar, .. } => bar.set_position(units),
+            StageDisplay::Lines { .. } => self.update(|stage| stage.position = units),
         }
     }
 
     /// Says something beside the bar, such as the loss.
     pub fn note(&self, text: &str) {
         match &self.0 {
-            StageFace::Bar { bar, .. } => bar.set_message(text.to_owned()),
-            StageFace::Lines { .. } => self.update(|stage| text.clone_into(&mut stage.note)),
+            StageDisplay::Bar { bar, .. } => bar.set_message(text.to_owned()),
+            StageDisplay::Lines { .. } => self.update(|stage| text.clone_into(&mut stage.note)),
         }
     }
 
     /// Ends the stage with a result.
     pub fn finish(self, result: &str) {
         match &self.0 {
-            StageFace::Bar { bar, unit } => {
+            StageDisplay::Bar { bar, unit } => {
                 bar.set_style(style(DONE, unit));
                 bar.finish_with_message(result.to_owned());
             }
-            StageFace::Lines {
+            StageDisplay::Lines {
                 started,
                 stage,
                 out,
@@ -142,7 +142,7 @@ impl Stage {
     }
 
     fn update(&self, change: impl FnOnce(&mut PlainStage)) {
-        let StageFace::Lines {
+        let StageDisplay::Lines {
             started,
             stage,
             out,
@@ -159,9 +159,9 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for ProgressStage {
     fn drop(&mut self) {
-        if let StageFace::Bar { bar, .. } = &self.0
+        if let StageDisplay::Bar { bar, .. } = &self.0
             && !bar.is_finished()
         {
             bar.abandon();
@@ -216,8 +216,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &self.0.0 {
-            Face::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
-            Face::Lines(out) => out
+            Display::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
+            Display::Lines(out) => out
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .write_all(bytes)?,

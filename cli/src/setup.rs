@@ -2,10 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use actor::{Solution, Solutions};
 use anyhow::{Context as _, Result, anyhow, ensure};
+use baselines::Solutions;
 use candle_core::{DType, Device};
 use data::Dataset;
+use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, random::derive_seed};
 use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
@@ -13,7 +14,7 @@ use tonic::Code;
 
 use crate::{
     args::EnvCredentials,
-    config::{DataConfig, OWN_DATA_DIR, RunConfig},
+    config::{DataConfig, ModelConfig, OWN_DATA_DIR, RunConfig},
     progress::Progress,
 };
 
@@ -37,8 +38,10 @@ impl Setup {
     pub fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
-        let solutions = Arc::new(solutions(&dataset));
-        let node = EnvNode::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let solutions = Arc::new(dataset.questions.iter().collect());
+        let environment =
+            Environment::open(dataset.clone(), config.env.clone()).context("in [env]")?;
+        let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
         Ok(Self {
             dataset: Arc::new(dataset),
             node,
@@ -149,28 +152,12 @@ pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
 ///
 /// # Errors
 /// The folder is no model folder.
-pub fn base_model(config: &RunConfig) -> Result<Model> {
-    let model = match &config.model.dir {
+pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
+    let model = match &config.dir {
         Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
-        None => policy::tiny::model(derive_seed(config.seed, "weights"))?,
+        None => policy::tiny::model(derive_seed(seed, "weights"))?,
     };
     Ok(model)
-}
-
-fn solutions(dataset: &Dataset) -> Solutions {
-    dataset
-        .questions
-        .iter()
-        .map(|question| {
-            let solution = Solution {
-                database_name: question.database_name.clone(),
-                tables: question.tables_involved.clone(),
-                sql: question.gold_sql.clone(),
-                answer: data::answer_text(question),
-            };
-            (question.question_id.clone(), solution)
-        })
-        .collect()
 }
 
 /// Questions that cannot be asked are said, never dropped in silence.
@@ -181,7 +168,7 @@ fn report_left_out(dataset: &Dataset, progress: &Progress) {
     progress.say(&format!(
         "{} questions left out, the first {}: {}",
         dataset.left_out.len(),
-        first.place,
+        first.record,
         first.reason
     ));
 }

@@ -25,7 +25,11 @@ pub(crate) fn or_cores(count: usize) -> usize {
 /// Engines of a local run: one a thread, or one where a device other than the CPU computes, which is busy with one already.
 pub(crate) fn engines(config: &RunConfig) -> Result<usize> {
     let device = config.device.open()?;
-    Ok(if device.is_cpu() { config.threads() } else { 1 })
+    Ok(if device.is_cpu() {
+        or_cores(config.threads)
+    } else {
+        1
+    })
 }
 
 /// candle gives large elementwise ops to one global pool of spinning threads, which would make engines and trainer wait for

@@ -9,11 +9,11 @@ use actor::{CompletionRequest, Engine, EngineSettings};
 use futures::future::join_all;
 use learner::{
     batch::{Prefixes, Sample, micro_batches},
-    network::{Pass, scores},
+    network::{PassSettings, scores},
 };
 use policy::{
-    Coordinates, Decoder, DecoderConfig, Keep, Model, SamplingSettings, Use, Weights,
-    random::derive_seed,
+    Coordinates, Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Model, Placement,
+    SamplingSettings, Weights, random::derive_seed,
 };
 
 const GROUPS: u64 = 12;
@@ -110,7 +110,7 @@ async fn play(
     new: Option<Weights>,
 ) -> Episode {
     let group = number % GROUPS;
-    let _place = engine.place().await;
+    let _permit = engine.acquire_permit().await;
     let mut new = new;
     let mut episode = Episode {
         tokens: text(
@@ -128,15 +128,11 @@ async fn play(
         if turn == 1
             && let Some(weights) = new.take()
         {
-            engine.swap(1, weights).await.unwrap();
+            engine.update_weights(1, weights).await.unwrap();
         }
         let request = CompletionRequest {
             context: episode.tokens.clone(),
             max_tokens: 60 + below(75, &here),
-            sampling: SamplingSettings {
-                temperature: setting.temperature,
-                ..SamplingSettings::default()
-            },
             coordinates: Coordinates {
                 group: number,
                 member,
@@ -144,7 +140,11 @@ async fn play(
                 ..Coordinates::default()
             },
         };
-        let completion = engine.complete(request).await.unwrap();
+        let sampling = SamplingSettings {
+            temperature: setting.temperature,
+            ..SamplingSettings::default()
+        };
+        let completion = engine.complete(request, sampling).await.unwrap();
         let start = episode.tokens.len();
         episode.tokens.extend(&completion.tokens);
         episode.turns.push(Turn {
@@ -164,7 +164,7 @@ async fn sample(model: &Model, setting: &Setting, run: u64) -> Vec<Episode> {
         prefix_sharing: setting.prefix_sharing,
         ..EngineSettings::default()
     };
-    let engine = Engine::spawn(model, 0, CONTEXT_TOKENS, &settings).unwrap();
+    let engine = Engine::spawn(model, 0, CONTEXT_TOKENS, &settings, Placement::default()).unwrap();
     let episodes = (0..GROUPS).flat_map(|group| (0..MEMBERS).map(move |member| (group, member)));
     let played = episodes.map(|(group, member)| {
         let swaps_here = setting.swaps && (group, member) == (GROUPS / 2, 0);
@@ -176,7 +176,7 @@ async fn sample(model: &Model, setting: &Setting, run: u64) -> Vec<Episode> {
 
 /// Scores the turns of one version as the learner does; answers with their number of tokens.
 fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], version: u64) -> usize {
-    let decoder = Decoder::new(config, &weights(config, version), Use::Train).unwrap();
+    let decoder = Decoder::new(config, &weights(config, version), DecoderMode::Train).unwrap();
     let (mut samples, mut recorded) = (Vec::new(), Vec::new());
     for episode in episodes {
         let turns = episode.turns.iter();
@@ -196,10 +196,10 @@ fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], vers
     }
     for budget in BUDGETS {
         let micro_batches = micro_batches(&samples, budget, Prefixes::Shared);
-        let pass = Pass {
+        let pass = PassSettings {
             temperature: setting.temperature,
             threads: 2,
-            keep: Keep::Activations,
+            checkpointing: GradientCheckpointing::Off,
         };
         let learned = scores(&decoder, &micro_batches, pass).unwrap();
         for (micro, scores) in micro_batches.iter().zip(learned) {

@@ -19,7 +19,7 @@ use std::{
 };
 
 use candle_core::{DType, Device};
-use policy::{Decoder, KvCache, Message, Model, PackedRows, Role, Use};
+use policy::{ChatRole, Decoder, DecoderMode, KvCache, Message, Model, PackedRows};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -86,10 +86,10 @@ fn an_imported_model_is_the_one_that_transformers_loads() {
     let ids = |name: &str| serde_json::from_value::<Vec<u32>>(theirs[name].clone()).unwrap();
 
     let model = Model::open(&place, &Device::Cpu, DType::F32).unwrap();
-    let prompt = [Message::new(Role::User, QUESTION)];
+    let prompt = [Message::new(ChatRole::User, QUESTION)];
     let prompt = model.chat.prompt_ids(&prompt, &[]).unwrap();
     assert_eq!(prompt, ids("prompt"));
-    let decoder = Decoder::new(&model.config, &model.weights, Use::Sample).unwrap();
+    let decoder = Decoder::new(&model.config, &model.weights, DecoderMode::Sample).unwrap();
     compare_logits(&decoder, &prompt, &logits);
 
     let greedy = greedy(&model, &decoder, &prompt);

@@ -1,27 +1,27 @@
-//! A full check of a data folder: what a build or a download promises, verified from the files alone.
+//! Checks a data folder completely, from its files alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
 use crate::sql::{GoldDatabase, normalize};
-use crate::{DataError, Dataset, Manifest, Question, Role, answer_from_rows};
+use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows};
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckReport {
-    /// Databases opened and hashed.
+    /// The number of databases that were opened and hashed.
     pub databases: usize,
-    /// Questions whose gold SQL was run again.
+    /// The number of questions whose gold SQL was run again.
     pub questions: usize,
-    /// Questions that the loader left out.
+    /// The number of questions that the loader left out.
     pub left_out: usize,
-    /// Everything that is wrong, one line each.
+    /// All problems, one line each.
     pub problems: Vec<String>,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether the check found no problem.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
@@ -29,27 +29,20 @@ impl CheckReport {
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            databases,
-            questions,
-            left_out,
-            problems,
-        } = self;
-        writeln!(
-            f,
-            "{databases} databases, {questions} questions checked, {left_out} left out, {} problems",
-            problems.len()
-        )?;
-        problems
-            .iter()
-            .try_for_each(|problem| writeln!(f, "- {problem}"))
+        write!(f, "{} databases, ", self.databases)?;
+        write!(f, "{} questions checked, ", self.questions)?;
+        write!(f, "{} left out, ", self.left_out)?;
+        writeln!(f, "{} problems", self.problems.len())?;
+        let mut problems = self.problems.iter();
+        problems.try_for_each(|problem| writeln!(f, "- {problem}"))
     }
 }
 
-/// Opens a folder with its hashes, runs every gold SQL again, and looks for questions that leak between splits.
+/// Opens a folder, verifies its hashes, runs every gold SQL again, and looks for queries that occur
+/// in several splits.
 ///
 /// # Errors
-/// As [`Dataset::open`]; what is wrong with single questions is in the report.
+/// Fails like [`Dataset::open`]. Problems of single questions are part of the report.
 pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, DataError> {
     let dataset = Dataset::open(dir, databases)?;
     let mut problems = wrong_answers(&dataset)?;
@@ -71,11 +64,8 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
         let database = GoldDatabase::open(&file.path)?;
         // Wordings of one query share its result.
         let mut results = BTreeMap::new();
-        for question in dataset
-            .questions
-            .iter()
-            .filter(|question| question.database_name == *name)
-        {
+        let questions = dataset.questions.iter();
+        for question in questions.filter(|question| question.database_name == *name) {
             let result = results.entry(&question.gold_sql).or_insert_with(|| {
                 database
                     .run(&question.gold_sql)
@@ -94,28 +84,24 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
     Ok(problems)
 }
 
-/// Questions of `split` whose query, on the same database and spelled alike up to white space and case of keywords, belongs
-/// to a question of `train` too.
+/// Counts the questions of `split` whose query also belongs to a question of `train` on the same
+/// database. White space and the case of keywords do not count.
 pub fn queries_in_train(dataset: &Dataset, split: &str) -> usize {
-    let query = |question: &Question| {
-        (
-            question.database_name.clone(),
-            normalize(&question.gold_sql),
-        )
-    };
-    let trained: BTreeSet<_> = dataset.split("train").map(query).collect();
-    let asked = dataset.split(split).map(query);
-    asked.filter(|query| trained.contains(query)).count()
+    let trained: BTreeSet<_> = dataset.split("train").map(query_key).collect();
+    let queries = dataset.split(split).map(query_key);
+    queries.filter(|query| trained.contains(query)).count()
+}
+
+/// Returns what makes two questions ask for the same query: the database and the normalized SQL.
+fn query_key(question: &Question) -> (&str, String) {
+    (&question.database_name, normalize(&question.gold_sql))
 }
 
 fn shared_queries(dataset: &Dataset) -> Vec<String> {
     let mut splits: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
     for question in &dataset.questions {
-        let query = (
-            question.database_name.as_str(),
-            normalize(&question.gold_sql),
-        );
-        splits.entry(query).or_default().insert(&question.split);
+        let splits = splits.entry(query_key(question)).or_default();
+        splits.insert(&question.split);
     }
     let shared = splits.into_iter().filter(|(_, splits)| splits.len() > 1);
     shared
@@ -124,27 +110,24 @@ fn shared_queries(dataset: &Dataset) -> Vec<String> {
 }
 
 fn misplaced(dataset: &Dataset, manifest: &Manifest) -> Vec<String> {
-    let roles: BTreeMap<&str, Role> = manifest
+    let roles: BTreeMap<&str, DatabaseRole> = manifest
         .databases
         .iter()
         .map(|database| (database.name.as_str(), database.role))
         .collect();
     let is_misplaced = |question: &&Question| {
         let allowed: &[&str] = match roles.get(question.database_name.as_str()) {
-            Some(Role::Known) => &["train", "eval"],
-            Some(Role::UnseenDatabase) => &["eval-unseen/database"],
-            Some(Role::UnseenDomain) => &["eval-unseen/domain"],
+            Some(DatabaseRole::Known) => &["train", "eval"],
+            Some(DatabaseRole::UnseenDatabase) => &["eval-unseen/database"],
+            Some(DatabaseRole::UnseenDomain) => &["eval-unseen/domain"],
             None => &[],
         };
         !allowed.contains(&question.split.as_str())
     };
+    let problem = |question: &Question| {
+        let (id, split) = (&question.question_id, &question.split);
+        format!("{id}: its database does not belong in split {split}")
+    };
     let misplaced = dataset.questions.iter().filter(is_misplaced);
-    misplaced
-        .map(|question| {
-            format!(
-                "{}: its database does not belong in split {}",
-                question.question_id, question.split
-            )
-        })
-        .collect()
+    misplaced.map(problem).collect()
 }

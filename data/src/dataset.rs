@@ -1,7 +1,8 @@
-//! A folder of questions and databases, opened and verified.
+//! Opens and verifies a folder of questions and databases.
 //!
-//! Invariant: each question's database is in `databases`, ids are unique, and the order of questions is that of the
-//! files. The three layouts (own build, Spider, SQLEnv) differ only in how the records are read.
+//! Invariant: the database of each question is in `databases`, question ids are unique, and
+//! questions have the order of the files. The three layouts (own build, Spider, SQLEnv) differ only
+//! in how their records are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,43 +14,43 @@ use crate::{AnswerType, DataError, Question, hash, own, spider, sqlenv_json};
 /// An immutable SQLite file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseFile {
-    /// The name by which questions refer to it.
+    /// The name that questions use.
     pub name: String,
-    /// Where it lies.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Hex SHA-256 of the file at the time of opening.
+    /// The hexadecimal SHA-256 of the file when it was opened.
     pub sha256: String,
-    /// Its size.
+    /// The size of the file.
     pub size_bytes: u64,
 }
 
-/// A question that cannot be asked, and why.
+/// A question that cannot be used, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Where the record stands: file and index, or its id.
-    pub place: String,
-    /// The database that it names.
+    /// The record: its file and index, or its id.
+    pub record: String,
+    /// The database that the question names.
     pub database_name: String,
-    /// What is wrong with it.
+    /// Why the question cannot be used.
     pub reason: String,
 }
 
 /// Questions with their databases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
-    /// The folder's name, for people.
+    /// The name of the folder, for display.
     pub name: String,
-    /// All questions of all splits.
+    /// The questions of all splits.
     pub questions: Vec<Question>,
-    /// The databases by name; only those that questions may refer to.
+    /// The selected databases, by name.
     pub databases: BTreeMap<String, DatabaseFile>,
-    /// Questions of the files that are not in `questions`.
+    /// The questions of the files that are not in `questions`.
     pub left_out: Vec<LeftOut>,
 }
 
 /// The questions of a layout before its databases are opened.
 #[derive(Default)]
-pub(crate) struct Records {
+pub(crate) struct LoadedRecords {
     pub(crate) questions: Vec<Question>,
     pub(crate) left_out: Vec<LeftOut>,
     pub(crate) databases: BTreeMap<String, DatabaseFile>,
@@ -63,14 +64,17 @@ enum Layout {
 }
 
 impl Dataset {
-    /// Opens a folder: an own build (`manifest.json`), Spider (`tables.json`) or SQLEnv (`questions/questions_train.json`).
+    /// Opens a folder: an own build (`manifest.json`), Spider (`tables.json`) or SQLEnv
+    /// (`questions/questions_train.json`).
     ///
-    /// `databases` selects databases by name; the one name `all` selects every one. Without a selection Spider opens
-    /// the ten databases that SQLEnv uses ([`crate::SQLENV_TEN`]), the other layouts open all.
+    /// `databases` selects databases by name. The single name `all` selects every database. Without
+    /// a selection Spider opens the ten databases that SQLEnv uses ([`crate::SQLENV_TEN`]), and the
+    /// other layouts open all.
     ///
     /// # Errors
-    /// A folder of no known layout, a malformed record (file, index, field), a database that is missing, broken or not
-    /// the one of the manifest, an unknown name in the selection.
+    /// Fails if the folder has no known layout, if a record is malformed (the error names file,
+    /// index and field), if a database is missing, broken or different from the manifest, or if the
+    /// selection names an unknown database.
     pub fn open(dir: &Path, databases: Option<&[String]>) -> Result<Self, DataError> {
         let records = match layout(dir)? {
             Layout::Own => own::open(dir, databases)?,
@@ -81,28 +85,22 @@ impl Dataset {
             || dir.display().to_string(),
             |name| name.to_string_lossy().into_owned(),
         );
-        let Records {
+        let LoadedRecords {
             questions,
             left_out,
             databases,
         } = records;
         let mut ids = BTreeSet::new();
-        if let Some(double) = questions
-            .iter()
-            .find(|question| !ids.insert(&question.question_id))
-        {
-            let id = &double.question_id;
-            return Err(DataError::format(
-                dir,
-                format!("question_id `{id}` occurs twice; give each question its own id"),
-            ));
+        let mut in_order = questions.iter().map(|question| &question.question_id);
+        if let Some(id) = in_order.find(|id| !ids.insert(*id)) {
+            let problem = format!("question_id `{id}` occurs twice; give each question its own id");
+            return Err(DataError::format(dir, problem));
         }
         if questions.is_empty() {
             let left_out = left_out.len();
-            return Err(DataError::format(
-                dir,
-                format!("no usable question ({left_out} left out); choose other databases"),
-            ));
+            let problem =
+                format!("no usable question ({left_out} left out); choose other databases");
+            return Err(DataError::format(dir, problem));
         }
         Ok(Self {
             name,
@@ -112,7 +110,8 @@ impl Dataset {
         })
     }
 
-    /// The questions of a split; a name without part, `eval-unseen`, also matches its parts, `eval-unseen/domain`.
+    /// Returns the questions of a split. A name without part, `eval-unseen`, also matches its
+    /// parts, such as `eval-unseen/domain`.
     pub fn split<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Question> + use<'a> {
         let (whole, prefix) = (name.to_owned(), format!("{name}/"));
         self.questions
@@ -120,13 +119,10 @@ impl Dataset {
             .filter(move |question| question.split == whole || question.split.starts_with(&prefix))
     }
 
-    /// The names of the splits, sorted.
+    /// Returns the names of the splits, sorted.
     pub fn split_names(&self) -> Vec<String> {
-        let names: BTreeSet<&String> = self
-            .questions
-            .iter()
-            .map(|question| &question.split)
-            .collect();
+        let names = self.questions.iter().map(|question| &question.split);
+        let names: BTreeSet<&String> = names.collect();
         names.into_iter().cloned().collect()
     }
 }
@@ -154,48 +150,38 @@ fn layout(dir: &Path) -> Result<Layout, DataError> {
     ))
 }
 
-/// The names chosen out of `known`; `default` when nothing is chosen.
+/// Returns the selected names, or `default` without a selection. All of them must be in `known`.
 pub(crate) fn select(
     dir: &Path,
     known: &BTreeSet<String>,
-    chosen: Option<&[String]>,
+    selected: Option<&[String]>,
     default: impl FnOnce() -> BTreeSet<String>,
 ) -> Result<BTreeSet<String>, DataError> {
-    let names = match chosen {
+    let names = match selected {
         None => default(),
         Some([all]) if all == "all" => known.clone(),
         Some(names) => names.iter().cloned().collect(),
     };
-    match names.iter().find(|name| !known.contains(*name)) {
-        None => Ok(names),
-        Some(unknown) => {
-            let list = known
-                .iter()
-                .take(12)
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(", ");
-            let more = if known.len() > 12 {
-                format!(" and {} more", known.len() - 12)
-            } else {
-                String::new()
-            };
-            let dir = dir.display();
-            Err(DataError::Request(format!(
-                "{dir}: no questions about a database `{unknown}`; there are {list}{more}"
-            )))
-        }
+    let Some(unknown) = names.difference(known).next() else {
+        return Ok(names);
+    };
+    let mut list: Vec<String> = known.iter().take(12).cloned().collect();
+    if known.len() > list.len() {
+        list.push(format!("and {} more", known.len() - list.len()));
     }
+    Err(DataError::Request(format!(
+        "{}: no questions about a database `{unknown}`; there are {}",
+        dir.display(),
+        list.join(", ")
+    )))
 }
 
 /// Finds and hashes `folder/<name>/<name>.sqlite`.
 pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, DataError> {
     let path = folder.join(name).join(format!("{name}.sqlite"));
     if !path.is_file() {
-        return Err(DataError::format(
-            &path,
-            format!("the database `{name}` is missing; fetch or build the data again"),
-        ));
+        let problem = format!("the database `{name}` is missing; fetch or build the data again");
+        return Err(DataError::format(&path, problem));
     }
     let (sha256, size_bytes) = hash::file_sha256(&path)?;
     Ok(DatabaseFile {
@@ -209,21 +195,17 @@ pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, D
 /// Reads a file that holds one JSON array.
 pub(crate) fn read_array(path: &Path) -> Result<Vec<Value>, DataError> {
     let text = std::fs::read(path).map_err(DataError::io(path, "read"))?;
-    serde_json::from_slice(&text).map_err(|error| {
-        DataError::format(
-            path,
-            format!("not a JSON array: {error}; fetch the file again"),
-        )
-    })
+    let problem = |error| format!("not a JSON array: {error}; fetch the file again");
+    serde_json::from_slice(&text).map_err(|error| DataError::format(path, problem(error)))
 }
 
-/// Splits off the records whose gold answer nobody can give.
+/// Separates the records whose gold answer is empty, which no agent can give.
 pub(crate) fn leave_out_degenerate(questions: Vec<Question>) -> (Vec<Question>, Vec<LeftOut>) {
     let (kept, degenerate): (Vec<_>, Vec<_>) = questions
         .into_iter()
         .partition(|question| !is_degenerate(question));
     let left_out = degenerate.into_iter().map(|question| LeftOut {
-        place: question.question_id,
+        record: question.question_id,
         database_name: question.database_name,
         reason: "its gold answer is empty or NULL".to_owned(),
     });
@@ -239,7 +221,7 @@ fn is_degenerate(question: &Question) -> bool {
             _ => false,
         }
     }
-    // Files of others keep lists and tables as text now and then; "[]" is one of those.
+    // Foreign files sometimes store lists and tables as text, such as "[]".
     let is_empty_text = matches!(question.answer_type, AnswerType::List | AnswerType::Table)
         && question
             .gold_answer

@@ -1,37 +1,38 @@
-//! The one error of this crate. Each variant names the file and what to do about it.
+//! The error type of this crate. Each message names the file and the remedy.
 
 use std::path::{Path, PathBuf};
 
-/// What can go wrong with data. Bad SQL inside a question is not an error: the question is left out and reported.
+/// An error about data. Bad SQL inside a question is not an error: the question is left out and
+/// reported.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The file system refused. Remedy: the path's existence, its permissions, or the space on its disk.
+    /// A file operation failed.
     #[error("{}: cannot {action}: {cause}{}", path.display(), io_remedy(cause))]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried, as an infinitive: "read", "write".
+        /// The operation, as an infinitive: "read", "write".
         action: &'static str,
-        /// The system's reason; part of the message, hence not a source as well.
+        /// The cause. It is part of the message, so it is not a source as well.
         cause: std::io::Error,
     },
-    /// A file is not what it should be. Remedy: in the message.
+    /// A file has the wrong content.
     #[error("{}: {problem}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Which field or index, what is wrong, and the remedy.
+        /// The field or index, the problem and the remedy.
         problem: String,
     },
-    /// The caller asked for what is not there. Remedy: in the message.
+    /// The caller asked for something that does not exist.
     #[error("{0}")]
     Request(String),
-    /// SQLite refused while a database was being written. Remedy: space on the disk; else a bug.
+    /// SQLite failed to write a database.
     #[error("{}: SQLite: {cause}{}", path.display(), sqlite_remedy(cause))]
     Sqlite {
         /// The database file.
         path: PathBuf,
-        /// SQLite's reason; part of the message, hence not a source as well.
+        /// The cause. It is part of the message, so it is not a source as well.
         cause: rusqlite::Error,
     },
 }

@@ -1,4 +1,5 @@
-//! SHA-256 of files and of names; what hashing decides (splits, random streams) it decides alike on every machine.
+//! SHA-256 of files and of names. Hashes of names decide splits and seed random streams, so they
+//! are the same on every machine.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::DataError;
 
-/// Hex SHA-256 and length of a file, read in pieces.
+/// Returns the hexadecimal SHA-256 and the length of a file. The file is read in blocks.
 pub(crate) fn file_sha256(path: &Path) -> Result<(String, u64), DataError> {
     let mut file = File::open(path).map_err(DataError::io(path, "open"))?;
     let mut hasher = Sha256::new();
@@ -26,7 +27,7 @@ pub(crate) fn file_sha256(path: &Path) -> Result<(String, u64), DataError> {
     }
 }
 
-/// SHA-256 of the parts; a part cannot run into the next one.
+/// Hashes a list of parts. Each part is preceded by its length, so that the boundaries count.
 pub(crate) fn name_hash(parts: &[&str]) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in parts {
@@ -36,7 +37,7 @@ pub(crate) fn name_hash(parts: &[&str]) -> [u8; 32] {
     hasher.finalize().into()
 }
 
-/// A number in `0..100` that depends on the parts alone.
+/// Returns a number in `0..100` that depends only on the parts.
 pub(crate) fn percentile(parts: &[&str]) -> u64 {
     let hash = name_hash(parts);
     u64::from_le_bytes(std::array::from_fn(|i| hash[i])) % 100

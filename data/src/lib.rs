@@ -1,8 +1,10 @@
-//! Questions and the databases they are about: loaders for three layouts, and the generator of the project's own data.
+//! Questions and their databases: loaders for three layouts, and the generator of the project's own
+//! data.
 //!
-//! A [`Dataset`] is read-only and verified: every question names a database that is there, and every database carries
-//! its SHA-256. The generator is a pure function of its seed; the same seed gives the same bytes on every machine.
-//! What an agent may do with a database is not decided here but in `env-node`.
+//! A [`Dataset`] is read-only and verified: every question names a database that exists, and every
+//! database carries its SHA-256. The generator is a pure function of its seed: the same seed gives
+//! the same bytes on every machine. What an agent may do with a database is decided in the crate
+//! `env`.
 
 mod check;
 mod dataset;
@@ -21,7 +23,7 @@ pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
 pub use error::DataError;
 pub use generator::{BuildProgress, DEFAULT_SEED, build, build_if_needed};
-pub use manifest::{Manifest, ManifestDatabase, Role};
+pub use manifest::{DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
-pub use stats::{Stats, stats};
+pub use stats::{DatasetStats, stats};

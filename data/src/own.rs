@@ -1,42 +1,33 @@
-//! The layout of an own build: `manifest.json`, `questions/<split>.jsonl`, `databases/<name>/<name>.sqlite`.
+//! Loads an own build: `manifest.json`, `questions/<split>.jsonl`,
+//! `databases/<name>/<name>.sqlite`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::dataset::{Records, database_file, select};
+use crate::dataset::{LoadedRecords, database_file, select};
 use crate::manifest::{Manifest, verify_file};
 use crate::{DataError, Question};
 
-/// Reads an own build; every file that is used must have the hash of the manifest.
-pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Records, DataError> {
+/// Reads an own build. Every file that is used must have its hash in the manifest.
+pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
     let manifest = Manifest::read(dir)?;
-    let known: BTreeSet<String> = manifest
-        .databases
-        .iter()
-        .map(|database| database.name.clone())
-        .collect();
+    let known = manifest.databases.iter().map(|it| it.name.clone());
+    let known: BTreeSet<String> = known.collect();
     let names = select(dir, &known, databases, || known.clone())?;
-    let mut records = Records::default();
+    let mut records = LoadedRecords::default();
     for name in &names {
         let file = database_file(&dir.join("databases"), name)?;
-        verify_file(
-            &file.path,
-            hash_of(dir, &manifest, &format!("databases/{name}/{name}.sqlite"))?,
-        )?;
+        let relative = format!("databases/{name}/{name}.sqlite");
+        verify_file(&file.path, hash_of(dir, &manifest, &relative)?)?;
         records.databases.insert(name.clone(), file);
     }
-    for (file, sha256) in manifest
-        .files
-        .iter()
-        .filter(|(file, _)| file.ends_with(".jsonl"))
-    {
+    let files = manifest.files.iter();
+    for (file, sha256) in files.filter(|(file, _)| file.ends_with(".jsonl")) {
         let path = dir.join(file);
         verify_file(&path, sha256)?;
-        records.questions.extend(
-            read_lines(&path)?
-                .into_iter()
-                .filter(|question| names.contains(&question.database_name)),
-        );
+        let mut questions = read_lines(&path)?;
+        questions.retain(|question| names.contains(&question.database_name));
+        records.questions.append(&mut questions);
     }
     Ok(records)
 }
@@ -52,18 +43,11 @@ fn hash_of<'a>(dir: &Path, manifest: &'a Manifest, file: &str) -> Result<&'a str
 
 fn read_lines(path: &Path) -> Result<Vec<Question>, DataError> {
     let text = std::fs::read_to_string(path).map_err(DataError::io(path, "read"))?;
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(index, line)| {
-            serde_json::from_str(line).map_err(|error| {
-                DataError::format(
-                    path,
-                    format!("line {}: not a question record: {error}", index + 1),
-                )
-            })
-        })
-        .collect()
+    let lines = (1..).zip(text.lines());
+    let parse = |(number, line)| {
+        let problem = |error| format!("line {number}: not a question record: {error}");
+        serde_json::from_str(line).map_err(|error| DataError::format(path, problem(error)))
+    };
+    let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+    lines.map(parse).collect()
 }

@@ -1,30 +1,30 @@
 //! A question with its gold answer, in the record layout of SQLEnv's question files.
 //!
-//! Invariant: `answer_text` and the rules of the verifier agree, so that an agent who copies the result of the gold SQL
-//! is right. Judging an answer is the verifier's work, in `env-node`.
+//! Invariant: the verifier of the crate `env` accepts what [`answer_text`] returns. An agent that
+//! copies the result of the gold SQL is therefore right.
 
-use rusqlite::types::Value as Cell;
+use rusqlite::types::Value as SqlValue;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One question. Field names are those of SQLEnv's JSON record.
+/// One question. The fields have the names of SQLEnv's JSON record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// `{database}_{split}_{index}`; unique in a dataset.
+    /// The id, `{database}_{split}_{index}`. It is unique in a dataset.
     pub question_id: String,
     /// The question in English.
     pub question_text: String,
-    /// The database that holds the answer.
+    /// The database that the question is about.
     pub database_name: String,
-    /// SQL whose result is the answer.
+    /// The SQL whose result is the answer.
     pub gold_sql: String,
     /// A number, a string, an array (list) or an array of arrays (table).
     pub gold_answer: Value,
-    /// How answers are compared.
+    /// How an answer is compared with the gold answer.
     pub answer_type: AnswerType,
     /// `easy`, `medium`, `hard` (Spider, SQLEnv) or `level-0` to `level-4` (own data).
     pub difficulty: String,
-    /// Tables that the gold SQL reads, in the order in which it names them.
+    /// The tables that the gold SQL reads, in the order of their first use.
     pub tables_involved: Vec<String>,
     /// `train`, `eval`, or `eval-unseen` with an optional part: `eval-unseen/domain`.
     pub split: String,
@@ -44,13 +44,13 @@ pub enum AnswerType {
     List,
     /// Rows of several columns.
     Table,
-    /// A type of a foreign file that this project does not know; compared as text.
+    /// A type that this project does not know, compared as text.
     #[serde(other)]
     Unknown,
 }
 
 impl AnswerType {
-    /// The name in question files.
+    /// Returns the name that question files use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Integer => "integer",
@@ -63,12 +63,13 @@ impl AnswerType {
     }
 }
 
-/// The gold answer that a query result stands for: one cell is a scalar, one column a list, anything else a table.
+/// Converts a query result to a gold answer: one cell becomes a scalar, one column a list, and
+/// anything else a table.
 ///
 /// # Errors
-/// The reason why the result cannot be a gold answer: no row, nothing but NULL or blanks, a cell that JSON cannot hold,
-/// a table that cannot be written down.
-pub fn answer_from_rows(rows: &[Vec<Cell>]) -> Result<(AnswerType, Value), String> {
+/// Returns the reason why the result cannot be a gold answer: it has no row, nothing but NULL or
+/// blanks, a cell that JSON cannot represent, or a cell with a separator in a table.
+pub fn answer_from_rows(rows: &[Vec<SqlValue>]) -> Result<(AnswerType, Value), String> {
     let cells: Vec<Vec<Value>> = rows
         .iter()
         .map(|row| row.iter().map(json_cell).collect())
@@ -81,14 +82,10 @@ pub fn answer_from_rows(rows: &[Vec<Cell>]) -> Result<(AnswerType, Value), Strin
     if cells.iter().flatten().all(is_blank) {
         return Err("the gold SQL returns nothing but NULL or blanks".to_owned());
     }
-    if cells[0].len() > 1
-        && cells
-            .iter()
-            .flatten()
-            .any(|cell| cell.as_str().is_some_and(|text| text.contains('|')))
-    {
+    let has_separator = |cell: &Value| cell.as_str().is_some_and(|text| text.contains('|'));
+    if cells[0].len() > 1 && cells.iter().flatten().any(has_separator) {
         return Err(
-            "a cell of the gold rows holds `|`, which stands between cells in an answer".to_owned(),
+            "a cell of the gold rows holds `|`, which separates cells in an answer".to_owned(),
         );
     }
     Ok(match cells.as_slice() {
@@ -104,14 +101,14 @@ pub fn answer_from_rows(rows: &[Vec<Cell>]) -> Result<(AnswerType, Value), Strin
     })
 }
 
-fn json_cell(cell: &Cell) -> Result<Value, String> {
+fn json_cell(cell: &SqlValue) -> Result<Value, String> {
     match cell {
-        Cell::Null => Ok(Value::Null),
-        Cell::Integer(number) => Ok(Value::from(*number)),
-        Cell::Real(number) if number.is_finite() => Ok(Value::from(*number)),
-        Cell::Real(_) => Err("the gold SQL returns a number that is not finite".to_owned()),
-        Cell::Text(text) => Ok(Value::from(text.as_str())),
-        Cell::Blob(_) => Err("the gold SQL returns a BLOB".to_owned()),
+        SqlValue::Null => Ok(Value::Null),
+        SqlValue::Integer(number) => Ok(Value::from(*number)),
+        SqlValue::Real(number) if number.is_finite() => Ok(Value::from(*number)),
+        SqlValue::Real(_) => Err("the gold SQL returns a number that is not finite".to_owned()),
+        SqlValue::Text(text) => Ok(Value::from(text.as_str())),
+        SqlValue::Blob(_) => Err("the gold SQL returns a BLOB".to_owned()),
     }
 }
 
@@ -123,11 +120,12 @@ fn scalar_type(cell: &Value) -> AnswerType {
     }
 }
 
-/// The gold answer as an agent submits it after reading the result of the gold SQL.
+/// Returns the gold answer as an agent submits it after it has seen the result of the gold SQL.
 ///
-/// One value; a list with commas (as a JSON array where a comma inside an element forbids that); a table with ` | `
-/// between cells and a line for each row. A single float is cut, not rounded, to two decimals (three significant
-/// digits below 1): a prefix of what the agent sees, and within the verifier's one per cent.
+/// A list is separated by commas, or written as a JSON array if an element contains a comma. A
+/// table has one line for each row and ` | ` between cells. A single float is truncated to two
+/// decimals, or to three significant digits below 1: it stays a prefix of what the agent sees, and
+/// within the verifier's tolerance of one per cent.
 pub fn answer_text(question: &Question) -> String {
     let text = match (&question.gold_answer, question.answer_type) {
         (Value::Array(rows), AnswerType::Table) => {
@@ -146,7 +144,7 @@ pub fn answer_text(question: &Question) -> String {
 
 fn row_text(row: &Value) -> String {
     match row {
-        // A line is a row; the verifier folds white space in cells.
+        // A line break would end the row. The verifier treats all white space in cells alike.
         Value::Array(cells) => cells
             .iter()
             .map(cell_text)
@@ -181,7 +179,8 @@ fn cell_text(cell: &Value) -> String {
     }
 }
 
-/// The verifier takes one wrapper off an answer (quotes, a code fence, `Answer:`); text that looks wrapped needs one more.
+/// Whether the verifier would remove a wrapper (quotes, a code fence, `Answer:`) from the text.
+/// Such a text needs another wrapper.
 fn would_be_unwrapped(text: &str) -> bool {
     let text = text.trim();
     let quoted = |quote| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
@@ -206,7 +205,8 @@ fn cut_real(number: f64) -> String {
     text[..text.len().min(point + 1 + kept)].to_owned()
 }
 
-/// A real number as SQLite turns it into text: always with a point or an exponent, shortest digits that give it back.
+/// Formats a real number as SQLite does: with a point or an exponent, and with the fewest digits
+/// that identify it.
 pub fn real_text(number: f64) -> String {
     let magnitude = number.abs();
     if magnitude != 0.0 && !(1e-4..1e15).contains(&magnitude) {
@@ -278,28 +278,28 @@ mod tests {
 
     #[test]
     fn results_become_answers_by_their_shape() {
-        let text = |text: &str| Cell::Text(text.to_owned());
+        let text = |text: &str| SqlValue::Text(text.to_owned());
         let cases = [
             (
-                vec![vec![Cell::Integer(3)]],
+                vec![vec![SqlValue::Integer(3)]],
                 Ok((AnswerType::Integer, json!(3))),
             ),
             (
-                vec![vec![Cell::Real(3.0)]],
+                vec![vec![SqlValue::Real(3.0)]],
                 Ok((AnswerType::Float, json!(3.0))),
             ),
             (vec![vec![text("3")]], Ok((AnswerType::String, json!("3")))),
             (
-                vec![vec![text("a")], vec![Cell::Null]],
+                vec![vec![text("a")], vec![SqlValue::Null]],
                 Ok((AnswerType::List, json!(["a", null]))),
             ),
             (
-                vec![vec![text("a"), Cell::Integer(1)]],
+                vec![vec![text("a"), SqlValue::Integer(1)]],
                 Ok((AnswerType::Table, json!([["a", 1]]))),
             ),
             (vec![], Err("the gold SQL returns no row")),
             (
-                vec![vec![Cell::Null]],
+                vec![vec![SqlValue::Null]],
                 Err("the gold SQL returns nothing but NULL or blanks"),
             ),
             (
@@ -307,16 +307,16 @@ mod tests {
                 Err("the gold SQL returns nothing but NULL or blanks"),
             ),
             (
-                vec![vec![Cell::Blob(vec![1])]],
+                vec![vec![SqlValue::Blob(vec![1])]],
                 Err("the gold SQL returns a BLOB"),
             ),
             (
-                vec![vec![Cell::Real(f64::INFINITY)]],
+                vec![vec![SqlValue::Real(f64::INFINITY)]],
                 Err("the gold SQL returns a number that is not finite"),
             ),
             (
-                vec![vec![text("a|b"), Cell::Integer(1)]],
-                Err("a cell of the gold rows holds `|`, which stands between cells in an answer"),
+                vec![vec![text("a|b"), SqlValue::Integer(1)]],
+                Err("a cell of the gold rows holds `|`, which separates cells in an answer"),
             ),
         ];
         for (rows, expected) in cases {

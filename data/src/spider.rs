@@ -1,9 +1,10 @@
-//! Spider's layout: `tables.json`, `dev.json`, `train_spider.json`, `database/<name>/<name>.sqlite`.
+//! Loads Spider's layout: `tables.json`, `dev.json`, `train_spider.json`,
+//! `database/<name>/<name>.sqlite`.
 //!
-//! Gold answers come from running the gold SQL; what it does not answer is left out with the reason. Splits are drawn
-//! by hash, so they depend on nothing but the names: of five databases one (rounded down, those with the smallest
-//! hash) is held out whole as `eval-unseen`; of the others 30 in 100 queries go to `eval`. All wordings of a query go
-//! to the same side.
+//! Gold answers come from running the gold SQL. A question without an answer is left out with the
+//! reason. Splits depend only on the hashes of names: one of five databases (rounded down, those
+//! with the smallest hash) becomes `eval-unseen`, and 30 in 100 queries on the other databases go
+//! to `eval`. All wordings of a query belong to the same split.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,11 +12,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::dataset::{LeftOut, Records, database_file, read_array, select};
+use crate::dataset::{LeftOut, LoadedRecords, database_file, read_array, select};
 use crate::sql::{GoldDatabase, normalize};
 use crate::{DataError, Question, answer_from_rows, hash};
 
-/// The ten Spider databases that SQLEnv uses: 676 questions, 623 of Spider's dev file and 53 of its train file.
+/// The ten Spider databases that SQLEnv uses. They have 676 questions: 623 of Spider's dev file and
+/// 53 of its train file.
 pub const SQLENV_TEN: [&str; 10] = [
     "car_1",
     "concert_singer",
@@ -34,28 +36,23 @@ const EVAL_PERCENT: u64 = 30;
 const DATABASES_PER_UNSEEN: usize = 5;
 
 #[derive(Deserialize)]
-struct Record {
+struct SpiderRecord {
     db_id: String,
     question: String,
     query: String,
 }
 
 /// Reads Spider's questions about the chosen databases and runs their gold SQL.
-pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Records, DataError> {
-    let mut by_database: BTreeMap<String, Vec<(String, Record)>> = BTreeMap::new();
-    for (place, record) in read(dir)? {
-        by_database
-            .entry(record.db_id.clone())
-            .or_default()
-            .push((place, record));
+pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
+    let mut by_database: BTreeMap<String, Vec<(String, SpiderRecord)>> = BTreeMap::new();
+    for (location, record) in read(dir)? {
+        let records = by_database.entry(record.db_id.clone()).or_default();
+        records.push((location, record));
     }
     let known: BTreeSet<String> = by_database.keys().cloned().collect();
     let ten = || {
-        SQLENV_TEN
-            .iter()
-            .map(|name| (*name).to_owned())
-            .filter(|name| known.contains(name))
-            .collect()
+        let ten = SQLENV_TEN.map(str::to_owned).into_iter();
+        ten.filter(|name| known.contains(name)).collect()
     };
     let names = select(dir, &known, databases, ten)?;
     if names.is_empty() {
@@ -65,21 +62,19 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Records, 
         )));
     }
     let unseen = unseen_databases(&names);
-    let mut records = Records::default();
-    for (name, database_records) in by_database
-        .into_iter()
-        .filter(|(name, _)| names.contains(name))
-    {
+    let mut records = LoadedRecords::default();
+    by_database.retain(|name, _| names.contains(name));
+    for (name, database_records) in by_database {
         let file = database_file(&dir.join("database"), &name)?;
         let database = GoldDatabase::open(&file.path)?;
         records.databases.insert(name.clone(), file);
         let mut indices = BTreeMap::new();
-        for (place, record) in database_records {
+        for (location, record) in database_records {
             let split = split_of(&record, unseen.contains(&name));
             match answer(&database, record, split, &mut indices) {
                 Ok(question) => records.questions.push(question),
                 Err(reason) => records.left_out.push(LeftOut {
-                    place,
+                    record: location,
                     database_name: name.clone(),
                     reason,
                 }),
@@ -89,20 +84,16 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Records, 
     Ok(records)
 }
 
-fn read(dir: &Path) -> Result<Vec<(String, Record)>, DataError> {
-    let paths: Vec<_> = FILES
-        .iter()
-        .map(|file| (file, dir.join(file)))
-        .filter(|(_, path)| path.is_file())
-        .collect();
-    if paths.is_empty() {
+fn read(dir: &Path) -> Result<Vec<(String, SpiderRecord)>, DataError> {
+    let paths = FILES.map(|file| (file, dir.join(file)));
+    if paths.iter().all(|(_, path)| !path.is_file()) {
         return Err(DataError::format(
             dir,
             "tables.json is here, but neither dev.json nor train_spider.json; add one",
         ));
     }
     let mut records = Vec::new();
-    for (file, path) in paths {
+    for (file, path) in paths.into_iter().filter(|(_, path)| path.is_file()) {
         for (index, value) in read_array(&path)?.into_iter().enumerate() {
             let record = parse(value)
                 .map_err(|problem| DataError::format(&path, format!("index {index}: {problem}")))?;
@@ -112,8 +103,8 @@ fn read(dir: &Path) -> Result<Vec<(String, Record)>, DataError> {
     Ok(records)
 }
 
-fn parse(value: Value) -> Result<Record, String> {
-    let record: Record = serde_json::from_value(value).map_err(|error| {
+fn parse(value: Value) -> Result<SpiderRecord, String> {
+    let record: SpiderRecord = serde_json::from_value(value).map_err(|error| {
         format!("{error}; each record needs the texts db_id, question and query")
     })?;
     let fields = [
@@ -137,7 +128,7 @@ fn unseen_databases(names: &BTreeSet<String>) -> BTreeSet<String> {
         .collect()
 }
 
-fn split_of(record: &Record, is_unseen: bool) -> &'static str {
+fn split_of(record: &SpiderRecord, is_unseen: bool) -> &'static str {
     let is_eval = || {
         hash::percentile(&["spider-eval", &record.db_id, &normalize(&record.query)]) < EVAL_PERCENT
     };
@@ -150,7 +141,7 @@ fn split_of(record: &Record, is_unseen: bool) -> &'static str {
 
 fn answer(
     database: &GoldDatabase,
-    record: Record,
+    record: SpiderRecord,
     split: &'static str,
     indices: &mut BTreeMap<&'static str, usize>,
 ) -> Result<Question, String> {
@@ -172,7 +163,7 @@ fn answer(
     })
 }
 
-/// SQLEnv's rule: by the number of tables.
+/// Returns the difficulty by SQLEnv's rule: the number of tables.
 fn difficulty(tables: usize) -> &'static str {
     match tables {
         0..=2 => "easy",

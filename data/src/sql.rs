@@ -1,34 +1,35 @@
-//! Gold SQL: run read-only within a budget, and compared by its normal form.
+//! Runs gold SQL read-only within a budget, and normalizes SQL for comparison.
 //!
-//! Budgets count SQLite's own instructions, never time, so that the same query has the same fate everywhere.
+//! Budgets count SQLite's instructions and never time, so that a query succeeds or fails alike on
+//! every machine.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
-use rusqlite::types::Value as Cell;
+use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::DataError;
 
-/// SQLite instructions a gold query may spend.
+/// The number of SQLite instructions that a gold query may spend.
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
 const STEPS_PER_CHECK: i32 = 10_000;
 const MAX_ROWS: usize = 20_000;
 
-/// A database in which gold SQL runs; nothing can be written through it.
+/// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
     connection: Connection,
-    /// Names as declared; queries may write them in another case.
+    /// Table names as declared. Queries may write them in another case.
     declared: Vec<String>,
     tables_read: Arc<Mutex<Vec<String>>>,
     steps: Arc<AtomicU64>,
 }
 
-/// What a gold query gave, and the tables it read in the order in which they were first met.
-pub(crate) struct GoldRows {
-    pub(crate) rows: Vec<Vec<Cell>>,
+/// The result of a gold query, and the tables it read in the order of their first use.
+pub(crate) struct GoldResult {
+    pub(crate) rows: Vec<Vec<SqlValue>>,
     pub(crate) tables: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ impl GoldDatabase {
         })
     }
 
-    /// Takes over a connection and guards it.
+    /// Makes a connection read-only and limits its queries.
     pub(crate) fn guard(mut connection: Connection) -> rusqlite::Result<Self> {
         let declared = declared_tables(&connection)?;
         let tables_read = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -78,11 +79,11 @@ impl GoldDatabase {
         })
     }
 
-    /// Runs one query to its end.
+    /// Runs one query to completion.
     ///
     /// # Errors
-    /// The reason in words: SQLite's own message, the spent budget, or too many rows.
-    pub(crate) fn run(&self, sql: &str) -> Result<GoldRows, String> {
+    /// Returns the reason: SQLite's message, the spent budget, or too many rows.
+    pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, String> {
         self.steps.store(0, Ordering::Relaxed);
         self.tables().clear();
         let rows = self
@@ -96,7 +97,7 @@ impl GoldDatabase {
         if rows.len() > MAX_ROWS {
             return Err(format!("the gold SQL returns more than {MAX_ROWS} rows"));
         }
-        Ok(GoldRows {
+        Ok(GoldResult {
             rows,
             tables: self.tables_involved(),
         })
@@ -120,7 +121,7 @@ impl GoldDatabase {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rows(&self, sql: &str) -> rusqlite::Result<Vec<Vec<Cell>>> {
+    fn rows(&self, sql: &str) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
         let mut statement = self.connection.prepare(sql)?;
         let width = statement.column_count();
         let rows = statement.query_map([], |row| (0..width).map(|i| row.get(i)).collect())?;
@@ -136,7 +137,8 @@ fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// SQL with the case of its words, its white space and its last semicolon taken out; literals stay as they are.
+/// Returns SQL in lower case, with single blanks and without the final semicolon. Literals are
+/// unchanged.
 pub(crate) fn normalize(sql: &str) -> String {
     let mut normal = String::with_capacity(sql.len());
     let mut quote = None;
@@ -181,7 +183,7 @@ mod tests {
         ];
         for (sql, normal) in cases {
             assert_eq!(normalize(sql), normal);
-            assert_eq!(normalize(normal), normal, "a normal form is its own");
+            assert_eq!(normalize(normal), normal, "normalization is idempotent");
         }
     }
 
@@ -209,7 +211,7 @@ mod tests {
         }
         assert_eq!(
             database.run("SELECT x FROM a").unwrap().rows,
-            [[Cell::Integer(1)]]
+            [[SqlValue::Integer(1)]]
         );
     }
 }

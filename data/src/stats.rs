@@ -1,104 +1,103 @@
-//! Counts of a dataset, for people.
+//! Counts the questions of a dataset, for display.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::Dataset;
 
-/// Numbers of questions by split, and within a split by difficulty, answer type and database.
+/// The number of questions by split, and within a split by difficulty, answer type and database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stats {
-    /// The dataset's name.
+pub struct DatasetStats {
+    /// The name of the dataset.
     pub name: String,
-    /// By split.
+    /// The counts by split.
     pub splits: BTreeMap<String, SplitStats>,
-    /// Number of databases.
+    /// The number of databases.
     pub databases: usize,
-    /// Bytes of all databases.
+    /// The size of all databases in bytes.
     pub database_bytes: u64,
-    /// Questions left out, by reason.
+    /// The number of questions that were left out, by reason.
     pub left_out: BTreeMap<String, usize>,
 }
 
-/// Numbers of questions of one split.
+/// The number of questions of one split.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SplitStats {
     /// All questions.
     pub questions: usize,
     /// Distinct queries.
     pub queries: usize,
-    /// By difficulty.
+    /// Questions by difficulty.
     pub difficulties: BTreeMap<String, usize>,
-    /// By answer type.
+    /// Questions by answer type.
     pub answer_types: BTreeMap<&'static str, usize>,
-    /// By database.
+    /// Questions by database.
     pub databases: BTreeMap<String, usize>,
 }
 
-/// Counts a dataset.
-pub fn stats(dataset: &Dataset) -> Stats {
-    let mut stats = Stats {
+/// Counts the questions of a dataset.
+pub fn stats(dataset: &Dataset) -> DatasetStats {
+    let questions_of = |split: String| {
+        let mut stats = SplitStats::default();
+        let mut queries = BTreeSet::new();
+        let questions = dataset.questions.iter();
+        for question in questions.filter(|question| question.split == split) {
+            let database = &question.database_name;
+            stats.questions += 1;
+            increment(&mut stats.difficulties, question.difficulty.clone());
+            increment(&mut stats.answer_types, question.answer_type.name());
+            increment(&mut stats.databases, database.clone());
+            queries.insert((database, &question.gold_sql));
+        }
+        stats.queries = queries.len();
+        (split, stats)
+    };
+    let mut left_out = BTreeMap::new();
+    for question in &dataset.left_out {
+        increment(&mut left_out, question.reason.clone());
+    }
+    DatasetStats {
         name: dataset.name.clone(),
+        splits: dataset
+            .split_names()
+            .into_iter()
+            .map(questions_of)
+            .collect(),
         databases: dataset.databases.len(),
         database_bytes: dataset.databases.values().map(|file| file.size_bytes).sum(),
-        ..Stats::default()
-    };
-    for left_out in &dataset.left_out {
-        *stats.left_out.entry(left_out.reason.clone()).or_default() += 1;
+        left_out,
     }
-    let mut queries = BTreeMap::<&String, std::collections::BTreeSet<_>>::new();
-    for question in &dataset.questions {
-        let split = stats.splits.entry(question.split.clone()).or_default();
-        split.questions += 1;
-        *split
-            .difficulties
-            .entry(question.difficulty.clone())
-            .or_default() += 1;
-        *split
-            .answer_types
-            .entry(question.answer_type.name())
-            .or_default() += 1;
-        *split
-            .databases
-            .entry(question.database_name.clone())
-            .or_default() += 1;
-        queries
-            .entry(&question.split)
-            .or_default()
-            .insert((&question.database_name, &question.gold_sql));
-    }
-    for (name, split) in &mut stats.splits {
-        split.queries = queries.get(name).map_or(0, std::collections::BTreeSet::len);
-    }
-    stats
 }
 
-impl fmt::Display for Stats {
+fn increment<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    *counts.entry(key).or_default() += 1;
+}
+
+impl fmt::Display for DatasetStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let questions: usize = self.splits.values().map(|split| split.questions).sum();
         let mebibytes = self.database_bytes as f64 / (1024.0 * 1024.0);
+        let (name, databases) = (&self.name, self.databases);
         writeln!(
             f,
-            "{}: {questions} questions, {} databases ({mebibytes:.1} MiB)",
-            self.name, self.databases
+            "{name}: {questions} questions, {databases} databases ({mebibytes:.1} MiB)"
         )?;
         for (name, split) in &self.splits {
-            writeln!(
-                f,
-                "\n{name}: {} questions, {} queries",
-                split.questions, split.queries
-            )?;
+            let (questions, queries) = (split.questions, split.queries);
+            writeln!(f, "\n{name}: {questions} questions, {queries} queries")?;
             writeln!(
                 f,
                 "  difficulty  {}",
-                shares(&split.difficulties, split.questions)
+                shares(&split.difficulties, questions)
             )?;
             writeln!(
                 f,
                 "  answers     {}",
-                shares(&split.answer_types, split.questions)
+                shares(&split.answer_types, questions)
             )?;
-            writeln!(f, "  databases   {}", counts(&split.databases))?;
+            let databases = split.databases.iter();
+            let databases: Vec<_> = databases.map(|(name, n)| format!("{name} {n}")).collect();
+            writeln!(f, "  databases   {}", databases.join(", "))?;
         }
         for (reason, count) in &self.left_out {
             writeln!(f, "\nleft out, {count}: {reason}")?;
@@ -109,18 +108,8 @@ impl fmt::Display for Stats {
 
 fn shares<K: fmt::Display>(counts: &BTreeMap<K, usize>, total: usize) -> String {
     let share = |(name, count): (&K, &usize)| {
-        format!(
-            "{name} {count} ({:.1} %)",
-            100.0 * *count as f64 / total as f64
-        )
+        let percent = 100.0 * *count as f64 / total as f64;
+        format!("{name} {count} ({percent:.1} %)")
     };
     counts.iter().map(share).collect::<Vec<_>>().join(", ")
-}
-
-fn counts(counts: &BTreeMap<String, usize>) -> String {
-    counts
-        .iter()
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect::<Vec<_>>()
-        .join(", ")
 }

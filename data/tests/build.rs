@@ -1,4 +1,4 @@
-//! A whole build: its bytes, its splits, and what every question in it keeps.
+//! Tests a whole build: its bytes, its splits, and the properties of every question.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,14 +10,15 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use data::{
-    AnswerType, DEFAULT_SEED, Dataset, Manifest, Question, Role, answer_text, build,
+    AnswerType, DEFAULT_SEED, DatabaseRole, Dataset, Manifest, Question, answer_text, build,
     build_if_needed,
 };
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of the manifest of the default seed, which holds the hash of every other file. It changes with the domains,
-/// the grammar, the generator and SQLite's version. After a change that is meant: run this test, copy the new value
-/// from its message, and raise `VERSION` in `generator/mod.rs` if the change was in code.
+/// The SHA-256 of the manifest of the default seed, which contains the hash of every other file. It
+/// changes with the domains, the grammar, the generator and the version of SQLite. After an
+/// intended change, copy the new value from the message of this test, and raise `VERSION` in
+/// `generator/mod.rs` if the change was in code.
 const MANIFEST_SHA256: &str = "2f8fa82969bf420bd5da1724767bf1591cf7239fa51d8c537fef0aed015f5d8e";
 
 struct Build {
@@ -26,7 +27,7 @@ struct Build {
     dataset: Dataset,
 }
 
-/// One build for all tests that only look at it.
+/// Returns one build for all tests that only read it.
 fn shared() -> &'static Build {
     static BUILD: OnceLock<Build> = OnceLock::new();
     BUILD.get_or_init(|| {
@@ -166,13 +167,16 @@ fn no_query_and_no_unseen_database_leaks_into_training() {
             .map(|d| d.name.as_str())
             .collect::<BTreeSet<_>>()
     };
-    assert_eq!(databases("train"), role(Role::Known));
-    assert_eq!(databases("eval"), role(Role::Known));
+    assert_eq!(databases("train"), role(DatabaseRole::Known));
+    assert_eq!(databases("eval"), role(DatabaseRole::Known));
     assert_eq!(
         databases("eval-unseen/database"),
-        role(Role::UnseenDatabase)
+        role(DatabaseRole::UnseenDatabase)
     );
-    assert_eq!(databases("eval-unseen/domain"), role(Role::UnseenDomain));
+    assert_eq!(
+        databases("eval-unseen/domain"),
+        role(DatabaseRole::UnseenDomain)
+    );
     let domains = |role| {
         manifest
             .databases
@@ -181,12 +185,15 @@ fn no_query_and_no_unseen_database_leaks_into_training() {
             .map(|d| &d.domain)
             .collect::<BTreeSet<_>>()
     };
-    assert_eq!(domains(Role::Known), domains(Role::UnseenDatabase));
-    assert!(domains(Role::Known).is_disjoint(&domains(Role::UnseenDomain)));
-    assert!(domains(Role::Known).len() >= 12);
+    assert_eq!(
+        domains(DatabaseRole::Known),
+        domains(DatabaseRole::UnseenDatabase)
+    );
+    assert!(domains(DatabaseRole::Known).is_disjoint(&domains(DatabaseRole::UnseenDomain)));
+    assert!(domains(DatabaseRole::Known).len() >= 12);
 }
 
-/// What the trial with a small policy found learnable: most questions at levels 1 and 2.
+/// Most questions have levels 1 and 2, which a small policy can learn.
 #[test]
 fn levels_and_answer_types_are_mixed() {
     let train: Vec<&Question> = shared().dataset.split("train").collect();
@@ -406,7 +413,7 @@ fn a_foreign_folder_is_not_replaced() {
     let out = dir.path().join("thesis");
     std::fs::create_dir(&out).unwrap();
     std::fs::write(out.join("chapter.txt"), "years of work").unwrap();
-    // Somebody else's manifest.
+    // A manifest of another program.
     std::fs::write(out.join("manifest.json"), "{\"name\": \"thesis\"}").unwrap();
     let error = build(&out, 1, &mut |_| {}).unwrap_err().to_string();
     assert!(
@@ -428,6 +435,6 @@ fn a_path_that_cannot_be_written_is_named() {
     for part in ["file", "cannot create", "choose another folder"] {
         assert!(message.contains(part), "{message}");
     }
-    // The message has the cause; a source would tell it a second time.
+    // The message contains the cause, so a source would repeat it.
     assert!(std::error::Error::source(&error).is_none());
 }

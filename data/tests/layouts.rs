@@ -1,4 +1,4 @@
-//! The three layouts on small made-up folders, whole and broken.
+//! Tests the three layouts on small folders, whole and broken.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// A database with two tables: three dogs, two owners, one dog without an owner.
+/// Writes a database with two tables: three dogs, two owners, one dog without an owner.
 fn write_database(path: &Path) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let connection = rusqlite::Connection::open(path).unwrap();
@@ -120,7 +120,7 @@ fn spider_answers_come_from_its_gold_sql() {
     let left_out: Vec<(&str, &str)> = dataset
         .left_out
         .iter()
-        .map(|left_out| (&*left_out.place, &*left_out.reason))
+        .map(|left_out| (&*left_out.record, &*left_out.reason))
         .collect();
     assert_eq!(
         left_out,
@@ -190,7 +190,7 @@ fn sqlenv_files_open_in_both_places_and_empty_answers_are_left_out() {
             dataset.split("eval").next().unwrap().question_id,
             "dogs_eval_000"
         );
-        assert_eq!(dataset.left_out[0].place, "dogs_train_001");
+        assert_eq!(dataset.left_out[0].record, "dogs_train_001");
         let file = &dataset.databases["dogs"];
         assert_eq!((file.sha256.len(), file.size_bytes > 0), (64, true));
     }

@@ -1,4 +1,5 @@
-//! Spider's own files, where they are at hand: `../shared/data/spider` beside the workspace.
+//! Tests with Spider's own files, if the folder `../shared/data/spider` exists beside the
+//! workspace.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,8 +12,8 @@ use std::path::PathBuf;
 
 use data::{AnswerType, Dataset, SQLENV_TEN};
 
-/// Spider's folder; `None`, and a line on stderr itself, where it is not there: the harness keeps what a passing test
-/// prints.
+/// Returns Spider's folder. Without it, says on stderr that the test is skipped: the harness hides
+/// what a passing test prints.
 fn spider() -> Option<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
     if !dir.is_dir() {
@@ -78,7 +79,8 @@ fn what_spider_does_not_answer_is_left_out_with_a_reason() {
         .iter()
         .filter(|left_out| left_out.reason == "the gold SQL returns no row")
         .count();
-    // Counted with Python's sqlite3: 40 dev queries return no row, 30 of them in flight_2; student_assessment has none.
+    // Counted with Python's sqlite3: 40 dev queries return no row, 30 of them in flight_2;
+    // student_assessment has none.
     assert!(empty >= 40, "{empty}");
     let flights = dataset
         .left_out

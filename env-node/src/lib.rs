@@ -1,42 +1,27 @@
-//! The environment: stateless episodes over read-only SQL databases, served as `sqlenv.v1.Env`.
+//! Serves the environment: `sqlenv.v1.Env` over gRPC, OpenEnv's protocols and a page for people, on one
+//! port.
 //!
-//! An episode is a value, carried by a signed token; [`EnvNode`] joins the pure step ([`episode`], [`reward`],
-//! [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but caches. What the agent does wrong is an
-//! observation; only infrastructure faults are errors. Leaves out the admin port.
+//! The environment itself is the crate `env`. This one holds no episodes: a token comes in with each
+//! call and goes out with its reply. Leaves out the admin port.
 
-mod catalog;
-mod config;
-mod database;
-mod decimal;
-pub mod episode;
+mod clock;
 mod error;
-mod files;
-mod gold;
 mod grpc;
 mod metrics;
 mod node;
+mod open_files;
 mod openenv;
-mod pool;
-pub mod progress;
 mod rejection;
-pub mod reward;
-mod rows;
-mod sandbox;
-mod schema;
 mod serve;
-mod setbacks;
-mod sql_text;
+mod settings;
 mod status;
-mod token;
-pub mod verifier;
 mod web;
+mod wire;
 
-pub use config::{EnvConfig, ResultLimits, SigningKey, SqlLimits};
-pub use error::EnvError;
+pub use error::SettingError;
 pub use node::EnvNode;
+pub use open_files::fit_open_files;
 pub use openenv::{Mode, OpenEnvConfig};
-pub use rows::{Cell, Rows};
-pub use schema::{Schema, Table};
 pub use serve::{Server, ServerConfig, TlsConfig};
-pub use token::TokenError;
+pub use settings::EnvNodeSettings;
 pub use web::WebConfig;

@@ -9,10 +9,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use env::{EnvError, truncated};
 use serde_json::{Value, json};
-use tonic::{Code, Status};
+use tonic::Code;
 
-use crate::{rows::cut, status::TEXT_BYTES};
+use crate::status::{self, TEXT_BYTES};
 
 /// Seconds that a caller is asked to wait before it tries again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -26,7 +27,7 @@ pub(crate) struct Rejection {
 
 impl Rejection {
     pub(crate) fn new(status: StatusCode, detail: &str) -> Self {
-        Self::with_detail(status, cut(detail, TEXT_BYTES).into())
+        Self::with_detail(status, truncated(detail, TEXT_BYTES).into())
     }
 
     pub(crate) fn with_detail(status: StatusCode, detail: Value) -> Self {
@@ -49,8 +50,11 @@ impl IntoResponse for Rejection {
     }
 }
 
-impl From<Status> for Rejection {
-    fn from(status: Status) -> Self {
+/// Gives each error the HTTP status that its gRPC status corresponds to. OpenEnv's routes have other
+/// statuses, in `openenv/http.rs`.
+impl From<EnvError> for Rejection {
+    fn from(error: EnvError) -> Self {
+        let status = status::of(error);
         let code = match status.code() {
             Code::InvalidArgument => StatusCode::BAD_REQUEST,
             Code::NotFound => StatusCode::NOT_FOUND,

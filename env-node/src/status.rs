@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
+use env::{EnvError, TokenError, truncated};
 pub(crate) use proto::v1::ErrorReason as Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
-
-use crate::{error::EnvError, rows::cut, token::TokenError};
 
 /// The domain of every `ErrorInfo`.
 const DOMAIN: &str = "sqlenv";
@@ -34,40 +33,39 @@ fn with_details(code: Code, reason: Reason, message: &str, mut details: ErrorDet
     if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
         details.set_retry_info(Some(RETRY_DELAY));
     }
-    Status::with_error_details(code, cut(message, TEXT_BYTES), details)
+    Status::with_error_details(code, truncated(message, TEXT_BYTES), details)
 }
 
-impl From<EnvError> for Status {
-    fn from(error: EnvError) -> Self {
-        let message = error.to_string();
-        let mut details = ErrorDetails::new();
-        let (code, reason) = match error {
-            EnvError::NotFound { kind, name, .. } => {
-                details.set_resource_info(kind, cut(&name, TEXT_BYTES), "", "");
-                (Code::NotFound, Reason::NotFound)
+/// Returns the status of an error.
+pub(crate) fn of(error: EnvError) -> Status {
+    let message = error.to_string();
+    let mut details = ErrorDetails::new();
+    let (code, reason) = match error {
+        EnvError::NotFound { kind, name, .. } => {
+            details.set_resource_info(kind, truncated(&name, TEXT_BYTES), "", "");
+            (Code::NotFound, Reason::NotFound)
+        }
+        EnvError::Request { field, .. } => {
+            details.add_bad_request_violation(field, truncated(&message, TEXT_BYTES));
+            (Code::InvalidArgument, Reason::InvalidField)
+        }
+        EnvError::Token(error) => {
+            let (code, reason) = of_token(&error);
+            if code == Code::FailedPrecondition {
+                let description = truncated(&message, TEXT_BYTES);
+                details.add_precondition_failure_violation(name(reason), "token", description);
             }
-            EnvError::Request { field, .. } => {
-                details.add_bad_request_violation(field, cut(&message, TEXT_BYTES));
-                (Code::InvalidArgument, Reason::InvalidField)
-            }
-            EnvError::Token(error) => {
-                let (code, reason) = of_token(&error);
-                if code == Code::FailedPrecondition {
-                    let description = cut(&message, TEXT_BYTES);
-                    details.add_precondition_failure_violation(name(reason), "token", description);
-                }
-                (code, reason)
-            }
-            EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
-            EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
-            EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
-            EnvError::Config { .. }
-            | EnvError::Database { .. }
-            | EnvError::Dataset { .. }
-            | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),
-        };
-        with_details(code, reason, &message, details)
-    }
+            (code, reason)
+        }
+        EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
+        EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
+        EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
+        EnvError::Config { .. }
+        | EnvError::Database { .. }
+        | EnvError::Dataset { .. }
+        | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),
+    };
+    with_details(code, reason, &message, details)
 }
 
 fn of_token(error: &TokenError) -> (Code, Reason) {

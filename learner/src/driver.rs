@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     checkpoint::{self, State},
-    config::LearnerConfig,
+    config::{LearnerConfig, RunArguments},
     disk::sync_parent,
     error::{AtPath, LearnerError, Result},
     group::GroupRules,
@@ -78,6 +78,7 @@ pub(crate) enum Ending {
 /// What service and trainer share.
 pub(crate) struct Shared {
     pub(crate) config: LearnerConfig,
+    run_seed: u64,
     pub(crate) intake: Intake,
     /// Where the other ranks wait for the run.
     pub(crate) lobby: Lobby,
@@ -105,6 +106,7 @@ impl Learner {
     /// other settings, questions or base model; a file cannot be read or written.
     pub fn open(
         config: LearnerConfig,
+        arguments: RunArguments,
         model: Model,
         question_ids: Vec<String>,
         run_dir: &Path,
@@ -124,8 +126,8 @@ impl Learner {
         }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
         sync_parent(run_dir)?;
-        let fingerprint = fingerprint(&config, &model, &question_ids)?;
-        let mut trainer = Trainer::new(&config, &model)?;
+        let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
+        let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
             Some(state) => state,
             None => {
@@ -147,7 +149,7 @@ impl Learner {
                 lobby: Lobby::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 ending: watch::Sender::new(None),
-                order: Mutex::new(QuestionOrder::new(question_ids.len(), config.run_seed)),
+                order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
                 run_id: run_dir
                     .file_name()
@@ -159,6 +161,7 @@ impl Learner {
                 trainer: Mutex::new(Some(trainer)),
                 checkpoints,
                 fingerprint,
+                run_seed: arguments.seed,
                 config,
             }),
         };
@@ -255,7 +258,7 @@ impl Shared {
         };
         JoinResponse {
             run_id: self.run_id.clone(),
-            run_seed: self.config.run_seed,
+            run_seed: self.run_seed,
             model_files: self.model.files.iter().map(file).collect(),
             rollout: Some(self.rollout_settings()),
             policy_version: self.snapshots.borrow().policy_version,
@@ -339,9 +342,14 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
 }
 
 /// Names settings, questions and base weights, SHA-256 in hexadecimal.
-fn fingerprint(config: &LearnerConfig, model: &Model, question_ids: &[String]) -> Result<String> {
+fn fingerprint(
+    config: &LearnerConfig,
+    run_seed: u64,
+    model: &Model,
+    question_ids: &[String],
+) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(config.fingerprint());
+    hash.update(config.fingerprint(run_seed));
     for id in question_ids {
         hash.update((id.len() as u64).to_le_bytes());
         hash.update(id);

@@ -6,7 +6,7 @@
 use proto::v1::{Segment, SubmitRequest, Trajectory};
 
 use crate::{
-    advantage::{RewardAggregation, can_teach},
+    advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
     scheduler::Outcome,
 };
@@ -38,7 +38,7 @@ impl GroupRules {
             max_context_tokens: config.rollout.max_context_tokens as usize,
             rewards: config.rewards,
             aggregation: config.advantage.aggregation,
-            refill_zero_spread: config.refill_zero_spread,
+            refill_zero_spread: config.dynamic_sampling,
         }
     }
 }
@@ -81,7 +81,8 @@ impl Group {
         let rewards: Vec<Vec<Option<f64>>> = trajectories.iter().map(reward_columns).collect();
         let weights = rules.rewards.weights();
         let outcome = Outcome {
-            kept: can_teach(&rewards, &weights, rules.aggregation) || !rules.refill_zero_spread,
+            kept: has_reward_variance(&rewards, &weights, rules.aggregation)
+                || !rules.refill_zero_spread,
             oldest_version: oldest_version(&trajectories),
         };
         Ok(Self {

@@ -27,7 +27,7 @@ pub mod sft;
 pub mod trainer;
 pub mod weights;
 
-pub use config::LearnerConfig;
+pub use config::{LearnerConfig, RunArguments};
 pub use driver::{Event, Learner};
 pub use error::{LearnerError, Result};
 pub use grpc::serve;

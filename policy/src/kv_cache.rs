@@ -1,53 +1,51 @@
-//! Keys and values of the tokens that a sampler has seen, in slots.
+//! The KV cache of a sampler: keys and values in pages, one sequence in each slot.
 //!
-//! Invariant: all memory is taken at the start; a token is appended in place. A slot holds one sequence, and its length is
-//! the number of tokens fed to it. Rewinding is feeding from a shorter past. Slots that share a beginning share its pages.
+//! Invariant: all memory is allocated at the start, and a token is appended in place. A slot's
+//! length is the number of tokens that prefill and decode have written to it. To rewind a slot, run
+//! it from a shorter past. Slots with a common prefix share its pages.
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::decoder::Row;
+use crate::decoder::PackedRow;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, KvPages, Places, TensorPages};
+use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
 use crate::page_tables::PageTables;
 
-/// The cache of one decoder.
+/// The KV cache of one decoder.
 pub struct KvCache {
-    layers: Layers,
+    layers: CacheLayers,
     tables: PageTables,
     lengths: Vec<usize>,
     capacity_tokens: usize,
 }
 
-/// Keys and values of all slots, layer by layer.
-enum Layers {
-    /// For the kernels; half precision is held widened.
+/// The keys and values of all slots, by layer.
+enum CacheLayers {
+    /// For the CPU kernels. Half precision is held widened to f32.
     Pages(Vec<KvPages>),
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
-        /// Of the rows that are being fed.
-        places: Option<Places>,
-        /// Of a key: key-value heads, and values of each.
-        key: (usize, usize),
-        device: Device,
-        dtype: DType,
+        /// Of the rows of the current pass.
+        metadata: Option<AttentionMetadata>,
     },
 }
 
 impl KvCache {
-    /// A cache for an f32 decoder on the CPU: `slots` sequences of up to `capacity_tokens` tokens.
+    /// Allocates a cache for an f32 decoder on the CPU: `slots` sequences of up to
+    /// `capacity_tokens` tokens.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library.
     pub fn new(config: &DecoderConfig, slots: usize, capacity_tokens: usize) -> Result<Self> {
         Self::on(config, slots, capacity_tokens, &Device::Cpu, DType::F32)
     }
 
-    /// A cache for a decoder on a device in a dtype.
+    /// Allocates a cache for a decoder on a device in a dtype.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library, such as a lack of memory.
     pub fn on(
         config: &DecoderConfig,
         slots: usize,
@@ -58,20 +56,17 @@ impl KvCache {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
         let pages = PageTables::pages(slots, capacity_tokens);
         let numbers = 0..config.layers;
-        let layers = if ops::kernels_serve(device, dtype) {
-            Layers::Pages(
+        let layers = if ops::kernels_support(device, dtype) {
+            CacheLayers::Pages(
                 numbers
                     .map(|_| KvPages::new(pages, kv_heads, head_dim))
                     .collect(),
             )
         } else {
             let layer = |_| TensorPages::new(pages, kv_heads, head_dim, device, dtype);
-            Layers::Tensors {
+            CacheLayers::Tensors {
                 layers: numbers.map(layer).collect::<Result<_, _>>()?,
-                places: None,
-                key: (kv_heads, head_dim),
-                device: device.clone(),
-                dtype,
+                metadata: None,
             }
         };
         Ok(Self {
@@ -82,10 +77,10 @@ impl KvCache {
         })
     }
 
-    /// Bytes that a token takes in such a cache.
+    /// Returns the bytes that one token takes in such a cache.
     pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
-        let held = if ops::kernels_serve(device, dtype) {
+        let held = if ops::kernels_support(device, dtype) {
             DType::F32
         } else {
             dtype
@@ -93,20 +88,20 @@ impl KvCache {
         KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
     }
 
-    /// Slots of the cache.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Tokens that a slot can hold.
+    /// Returns the tokens that a slot can hold.
     pub fn capacity_tokens(&self) -> usize {
         self.capacity_tokens
     }
 
-    /// Tokens that the slot holds.
+    /// Returns the tokens that the slot holds.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn length(&self, slot: usize) -> usize {
         self.lengths[slot]
     }
@@ -114,16 +109,17 @@ impl KvCache {
     /// Empties a slot.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn reset_slot(&mut self, slot: usize) {
         self.tables.truncate(slot, 0);
         self.lengths[slot] = 0;
     }
 
-    /// Makes slot `to` hold the first `tokens` tokens of slot `from`, as if they had been fed to it.
+    /// Makes slot `to` hold the first `tokens` tokens of slot `from`, without copying whole pages
+    /// (prefix sharing).
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where `from` holds fewer tokens.
+    /// [`PolicyError::Usage`] if `from` holds fewer tokens.
     pub fn copy_prefix(&mut self, from: usize, to: usize, tokens: usize) -> Result<()> {
         if tokens > self.lengths[from] {
             let held = self.lengths[from];
@@ -136,23 +132,26 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes note of the rows about to be fed, and makes room for them.
-    pub(crate) fn admit(&mut self, rows: &[Row]) -> Result<()> {
+    /// Allocates pages for the rows of the next pass and updates the slots' lengths.
+    ///
+    /// # Errors
+    /// [`PolicyError::Usage`] if a row does not fit its slot; nothing is changed then.
+    pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
         let mut seen = vec![false; self.slots()];
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
                 let slots = self.slots();
-                return refuse(row, &format!("the KV cache has {slots} slots"));
+                return invalid_row(row, &format!("the KV cache has {slots} slots"));
             };
             if std::mem::replace(&mut seen[row.slot], true) {
-                return refuse(row, "another row of the batch has the same slot");
+                return invalid_row(row, "another row of the batch has the same slot");
             }
             if row.past > held {
-                return refuse(row, &format!("the slot holds only {held} tokens"));
+                return invalid_row(row, &format!("the slot holds only {held} tokens"));
             }
             if row.past + row.len > self.capacity_tokens {
                 let capacity = self.capacity_tokens;
-                return refuse(row, &format!("a slot holds at most {capacity} tokens"));
+                return invalid_row(row, &format!("a slot holds at most {capacity} tokens"));
             }
         }
         for row in rows {
@@ -161,21 +160,23 @@ impl KvCache {
                 self.layers.copy_page(from, to)?;
             }
         }
-        self.layers.place(rows, &self.tables)
+        self.layers.prepare_metadata(rows, &self.tables)
     }
 
-    pub(crate) fn layer(&mut self, layer: usize) -> CachedLayer<'_> {
+    pub(crate) fn layer(&mut self, layer: usize) -> LayerCache<'_> {
         match &mut self.layers {
-            Layers::Pages(layers) => CachedLayer::Pages(&mut layers[layer], &self.tables),
-            Layers::Tensors { layers, places, .. } => {
-                let places = places.as_ref().expect("rows are admitted: this is a bug");
-                CachedLayer::Tensors(&layers[layer], places)
+            CacheLayers::Pages(layers) => LayerCache::Pages(&mut layers[layer], &self.tables),
+            CacheLayers::Tensors { layers, metadata } => {
+                let metadata = metadata
+                    .as_ref()
+                    .expect("allocate comes first: this is a bug");
+                LayerCache::Tensors(&layers[layer], metadata)
             }
         }
     }
 }
 
-impl Layers {
+impl CacheLayers {
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         match self {
             Self::Pages(layers) => layers.iter_mut().for_each(|pages| pages.copy(from, to)),
@@ -186,44 +187,43 @@ impl Layers {
         Ok(())
     }
 
-    /// Works out, once for all layers, where the rows' tokens go.
-    fn place(&mut self, rows: &[Row], tables: &PageTables) -> Result<()> {
-        if let Self::Tensors {
-            places,
-            key,
-            device,
-            dtype,
-            ..
-        } = self
-        {
+    /// Computes the slot mapping and the block tables of the rows, once for all layers.
+    fn prepare_metadata(&mut self, rows: &[PackedRow], tables: &PageTables) -> Result<()> {
+        if let Self::Tensors { layers, metadata } = self {
             let table = |slot| tables.table(slot);
-            *places = Some(Places::new(rows, table, *key, ops::wide(*dtype), device)?);
+            *metadata = Some(AttentionMetadata::new(rows, table, &layers[0])?);
         }
         Ok(())
     }
 }
 
 /// One layer of a cache, for one forward pass.
-pub(crate) enum CachedLayer<'a> {
+pub(crate) enum LayerCache<'a> {
     Pages(&'a mut KvPages, &'a PageTables),
-    Tensors(&'a TensorPages, &'a Places),
+    Tensors(&'a TensorPages, &'a AttentionMetadata),
 }
 
-impl CachedLayer<'_> {
-    /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
-    pub(crate) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
+impl LayerCache<'_> {
+    /// Appends k and v [T, K, D] to the rows' slots and attends with q [T, H, D] → [T, H * D].
+    pub(crate) fn attend(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        rows: &[PackedRow],
+    ) -> Result<Tensor> {
         Ok(match self {
             Self::Pages(pages, tables) => {
                 ops::cached_attention(q, k, v, rows, pages, |slot| tables.table(slot))?
             }
-            Self::Tensors(pages, places) => pages.attend(q, k, v, places)?,
+            Self::Tensors(pages, metadata) => pages.attend(q, k, v, metadata)?,
         })
     }
 }
 
-fn refuse(row: &Row, reason: &str) -> Result<()> {
-    let Row { len, past, slot } = row;
+fn invalid_row(row: &PackedRow, reason: &str) -> Result<()> {
+    let PackedRow { len, past, slot } = row;
     Err(PolicyError::Usage(format!(
-        "a row of {len} tokens after {past} in slot {slot} cannot be fed: {reason}"
+        "a row of {len} tokens after {past} in slot {slot} cannot run: {reason}"
     )))
 }

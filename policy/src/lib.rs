@@ -1,13 +1,17 @@
-//! The policy: one decoder that samples and trains, its weights, its tokens and its text.
+//! The policy: one decoder that samples and trains, its weights, tokenizer, chat template and
+//! sampling.
 //!
-//! Invariant: sampler and learner run the same forward pass ([`Decoder`]) with reductions of fixed order, so the
-//! log-probability recorded when a token is sampled is, bit for bit, the one that the learner computes.
+//! Invariant: sampler and learner run the same forward pass ([`Decoder`]), and its reductions have
+//! a fixed order. So the log-probability that the sampler records for a token is, bit for bit, the
+//! one that the learner computes.
 
 mod chat;
+pub mod chat_template;
 mod config;
 pub mod cuda;
 mod decoder;
 mod device;
+pub mod durable;
 mod error;
 pub mod gguf;
 mod kv_cache;
@@ -17,15 +21,17 @@ mod page_tables;
 mod python;
 pub mod random;
 pub mod sampling;
-pub mod template;
 pub mod tiny;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{Chat, Message, Role, ToolCall};
+pub use chat::{Chat, ChatRole, Message, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
-pub use decoder::{Decoder, Gradients, Keep, PackedRows, Row, Scored, TrainingPass, Use};
-pub use device::{DTypeChoice, DeviceChoice, free_memory, peak_memory, release_memory};
+pub use decoder::{
+    Decoder, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows, ScoredTokens,
+    TrainingPass,
+};
+pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;

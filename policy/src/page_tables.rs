@@ -1,70 +1,74 @@
-//! Which pages of a KV cache hold the tokens of which slot: a beginning that slots share lies in the same pages.
+//! The block tables of a paged KV cache: which pages hold the tokens of which slot. Slots with a
+//! common prefix share its pages.
 //!
-//! Pure. Invariant: a page that a slot is about to write to is its own. A slot never needs more pages than its share, so there
-//! is always one left. As the block tables of PagedAttention (Kwon et al., arXiv:2309.06180).
+//! Pure. Invariant: a page that a slot is about to write to has no other owner (copy on write). A
+//! slot never needs more pages than its share, so allocation cannot fail. The design is that of
+//! PagedAttention (Kwon et al., arXiv:2309.06180).
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::ops::PAGE;
 
-/// A page whose content is to be copied, and where to.
-pub(crate) type Copy = (u32, u32);
+/// A page to copy: (from, to).
+pub(crate) type PageCopy = (u32, u32);
 
-/// The tables of all slots.
+/// The block tables of all slots.
 pub(crate) struct PageTables {
     slots: Vec<Vec<u32>>,
-    /// Of each page: the slots that hold it.
-    holders: Vec<u32>,
-    /// The lowest first, so that a sequence's pages lie in a row where they can.
+    /// For each page, the number of slots that hold it.
+    reference_counts: Vec<u32>,
+    /// The free pages, the lowest first, so that a sequence's pages are consecutive where possible:
+    /// the kernel reads consecutive pages as one strip.
     free: BinaryHeap<Reverse<u32>>,
 }
 
 impl PageTables {
-    /// Empty tables for `slots` sequences of up to `capacity_tokens` tokens.
+    /// Builds empty tables for `slots` sequences of up to `capacity_tokens` tokens.
     pub(crate) fn new(slots: usize, capacity_tokens: usize) -> Self {
         let pages = Self::pages(slots, capacity_tokens);
         Self {
             slots: vec![Vec::new(); slots],
-            holders: vec![0; pages],
+            reference_counts: vec![0; pages],
             free: (0..pages as u32).map(Reverse).collect(),
         }
     }
 
-    /// Pages that so many slots need.
+    /// Returns the pages that so many slots need.
     pub(crate) fn pages(slots: usize, capacity_tokens: usize) -> usize {
         slots * capacity_tokens.div_ceil(PAGE)
     }
 
-    /// The pages of a slot, in the order of its tokens.
+    /// Returns the pages of a slot, in the order of its tokens.
     pub(crate) fn table(&self, slot: usize) -> &[u32] {
         &self.slots[slot]
     }
 
-    /// Lets a slot keep its first `past` tokens and write `len` more; returns what must be copied before it does.
-    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<Copy> {
+    /// Keeps the first `past` tokens of a slot and allocates pages for `len` more. Returns the page
+    /// that the caller must copy before it writes.
+    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<PageCopy> {
         self.truncate(slot, past);
         let mut copy = None;
         if !past.is_multiple_of(PAGE) {
-            copy = self.own_last(slot);
+            copy = self.copy_last_on_write(slot);
         }
         while self.slots[slot].len() < (past + len).div_ceil(PAGE) {
-            let page = self.take();
+            let page = self.allocate();
             self.slots[slot].push(page);
         }
         copy
     }
 
-    /// Makes slot `to` begin with the first `tokens` tokens of slot `from`, and hold nothing else.
+    /// Makes slot `to` hold the first `tokens` tokens of slot `from` and nothing else.
     pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
         let shared = self.slots[from][..tokens.div_ceil(PAGE)].to_vec();
         for &page in &shared {
-            self.holders[page as usize] += 1;
+            self.reference_counts[page as usize] += 1;
         }
         self.truncate(to, 0);
         self.slots[to] = shared;
     }
 
-    /// Gives the pages beyond the first `tokens` tokens back.
+    /// Frees the pages beyond the first `tokens` tokens.
     pub(crate) fn truncate(&mut self, slot: usize, tokens: usize) {
         while self.slots[slot].len() > tokens.div_ceil(PAGE) {
             if let Some(page) = self.slots[slot].pop() {
@@ -73,32 +77,32 @@ impl PageTables {
         }
     }
 
-    /// Gives a slot a page of its own in place of a last one that others hold, too.
-    fn own_last(&mut self, slot: usize) -> Option<Copy> {
+    /// Replaces a slot's last page by a copy of its own, if other slots share it.
+    fn copy_last_on_write(&mut self, slot: usize) -> Option<PageCopy> {
         let last = *self.slots[slot].last()?;
-        if self.holders[last as usize] == 1 {
+        if self.reference_counts[last as usize] == 1 {
             return None;
         }
-        let own = self.take();
+        let own = self.allocate();
         self.slots[slot].pop();
         self.slots[slot].push(own);
         self.release(last);
         Some((last, own))
     }
 
-    fn take(&mut self) -> u32 {
+    fn allocate(&mut self) -> u32 {
         let Reverse(page) = self
             .free
             .pop()
-            .expect("a slot has its share: this is a bug");
-        self.holders[page as usize] = 1;
+            .expect("a slot never exceeds its share of pages: this is a bug");
+        self.reference_counts[page as usize] = 1;
         page
     }
 
     fn release(&mut self, page: u32) {
-        let holders = &mut self.holders[page as usize];
-        *holders -= 1;
-        if *holders == 0 {
+        let reference_counts = &mut self.reference_counts[page as usize];
+        *reference_counts -= 1;
+        if *reference_counts == 0 {
             self.free.push(Reverse(page));
         }
     }
@@ -114,7 +118,7 @@ mod tests {
     const CAPACITY: usize = 100;
 
     #[derive(Clone, Debug)]
-    enum Act {
+    enum Operation {
         Write {
             slot: usize,
             past: usize,
@@ -130,34 +134,29 @@ mod tests {
         },
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn operation() -> impl Strategy<Value = Operation> {
         let slot = 0..SLOTS;
         prop_oneof![
-            (slot.clone(), 0..CAPACITY, 1..CAPACITY).prop_map(|(slot, past, len)| Act::Write {
-                slot,
-                past,
-                len
-            }),
-            (slot.clone(), slot.clone(), 0..CAPACITY).prop_map(|(from, to, tokens)| Act::Share {
-                from,
-                to,
-                tokens
-            }),
-            slot.prop_map(|slot| Act::Reset { slot }),
+            (slot.clone(), 0..CAPACITY, 1..CAPACITY)
+                .prop_map(|(slot, past, len)| Operation::Write { slot, past, len }),
+            (slot.clone(), slot.clone(), 0..CAPACITY)
+                .prop_map(|(from, to, tokens)| Operation::Share { from, to, tokens }),
+            slot.prop_map(|slot| Operation::Reset { slot }),
         ]
     }
 
     proptest! {
-        /// Pages of token numbers instead of keys: each slot reads back what was written to it, whatever others did.
+        /// Pages hold token numbers in place of keys: each slot reads back what was written to it,
+        /// whatever the other slots did.
         #[test]
-        fn a_slot_reads_what_it_wrote(acts in prop::collection::vec(act(), 1..60)) {
+        fn a_slot_reads_what_it_wrote(operations in prop::collection::vec(operation(), 1..60)) {
             let mut tables = PageTables::new(SLOTS, CAPACITY);
             let mut pages = vec![[0_usize; PAGE]; PageTables::pages(SLOTS, CAPACITY)];
             let mut expected: Vec<Vec<usize>> = vec![Vec::new(); SLOTS];
             let mut next = 0;
-            for act in acts {
-                match act {
-                    Act::Write { slot, past, len } => {
+            for operation in operations {
+                match operation {
+                    Operation::Write { slot, past, len } => {
                         let past = past.min(expected[slot].len());
                         let len = len.min(CAPACITY - past);
                         if let Some((from, to)) = tables.prepare(slot, past, len) {
@@ -171,12 +170,12 @@ mod tests {
                             pages[page as usize][position % PAGE] = next;
                         }
                     }
-                    Act::Share { from, to, tokens } => {
+                    Operation::Share { from, to, tokens } => {
                         let tokens = tokens.min(expected[from].len());
                         tables.share(from, to, tokens);
                         expected[to] = expected[from][..tokens].to_vec();
                     }
-                    Act::Reset { slot } => {
+                    Operation::Reset { slot } => {
                         tables.truncate(slot, 0);
                         expected[slot].clear();
                     }
@@ -188,7 +187,7 @@ mod tests {
                     }
                 }
                 let held: usize = tables.slots.iter().map(Vec::len).sum();
-                prop_assert_eq!(held, tables.holders.iter().map(|&n| n as usize).sum::<usize>());
+                prop_assert_eq!(held, tables.reference_counts.iter().map(|&n| n as usize).sum::<usize>());
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Chat templates against Python's jinja2, byte for byte: 391 renderings made by transformers 5.23.0
-//! (`golden/chat/render.json`).
+//! Chat templates against Python's jinja2, byte for byte: 391 renderings made by transformers
+//! 5.23.0 (`golden/chat/render.json`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use policy::template::Template;
+use policy::chat_template::ChatTemplate;
 use serde_json::{Map, Value};
 
 #[test]
@@ -23,7 +23,7 @@ fn templates_render_as_in_python() {
             "templates/{}.jinja",
             case["template"].as_str().unwrap()
         ));
-        let got = Template::new(&source).unwrap().render(&context);
+        let got = ChatTemplate::new(&source).unwrap().render(&context);
         match case["expected"]["text"].as_str() {
             Some(text) => assert_eq!(got.unwrap(), text, "{}", case["id"]),
             None => assert!(

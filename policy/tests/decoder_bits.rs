@@ -1,11 +1,12 @@
-//! One forward pass: what a row returns is the same, bit for bit, in any company and in any pieces.
+//! Batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::Tensor;
 use policy::ops::{InstructionSet, LogprobGradients, log_softmax_at, with_instruction_set};
 use policy::{
-    Decoder, DecoderConfig, Keep, KvCache, PackedRows, Scored, TrainingPass, Use, Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, ScoredTokens,
+    TrainingPass, Weights,
 };
 use proptest::prelude::*;
 
@@ -32,13 +33,13 @@ impl Policy {
                 .unwrap();
         let weights = Weights::random(&config, 11).unwrap();
         Self {
-            train: Decoder::new(&config, &weights, Use::Train).unwrap(),
-            sample: Decoder::new(&config, &weights, Use::Sample).unwrap(),
+            train: Decoder::new(&config, &weights, DecoderMode::Train).unwrap(),
+            sample: Decoder::new(&config, &weights, DecoderMode::Sample).unwrap(),
             config,
         }
     }
 
-    /// Logits of every token of one row, run alone by the training decoder.
+    /// The logits of every token of one row, run alone by the training decoder.
     fn alone(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let mut batch = PackedRows::default();
         batch.push(tokens);
@@ -72,8 +73,8 @@ fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Each row alone = all rows in one training batch = fed in random chunks to shuffled cache slots, with other rows
-    /// joining and leaving in between.
+    /// Each row alone = all rows in one training batch = prefilled in random chunks to shuffled
+    /// cache slots, with other rows joining and leaving in between.
     #[test]
     fn company_and_chunks_change_no_bit(
         shape in 0..SHAPES.len(),
@@ -160,7 +161,7 @@ fn rows_that_continue_another_return_what_whole_rows_do() {
         batch.push(&other);
         batch.push(&whole);
         let mut expected = [policy.alone(&other), policy.alone(&whole)].concat();
-        // The longest past after a shorter one, and one that comes after a row between.
+        // The longest past after a shorter one, and one that comes after a row in between.
         for (past, seed) in [(33, 7), (67, 8), (1, 9), (50, 10)] {
             let (row, rest) = ending(past, seed);
             batch.push_after(&rest, past, 1);
@@ -220,13 +221,13 @@ fn instruction_sets_agree_forward_and_backward() {
     for shape in 0..SHAPES.len() {
         let config = Policy::new(shape).config;
         let weights = Weights::random(&config, 5).unwrap();
-        let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
         let mut batch = PackedRows::default();
         batch.push(&tokens(1, 37, config.vocab_size));
         batch.push(&tokens(2, 5, config.vocab_size));
         batch.push_after(&tokens(3, 9, config.vocab_size), 21, 0);
         let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-        let scored = Scored {
+        let scored = ScoredTokens {
             predictors: &predictors,
             targets: &batch.tokens,
             temperature: 0.9,
@@ -237,9 +238,10 @@ fn instruction_sets_agree_forward_and_backward() {
             entropies: Some(&ones),
         };
         let everything = || {
-            let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Activations).unwrap();
+            let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off)
+                .unwrap();
             let mut all = bits(&decoder.forward(&batch, None).unwrap());
-            all.extend(bits(&pass.scores().logprobs.unsqueeze(0).unwrap()));
+            all.extend(bits(&pass.token_logprobs().logprobs.unsqueeze(0).unwrap()));
             for (_, gradient) in pass.backward(derivatives).unwrap().iter() {
                 let gradient = gradient.flatten_all().unwrap();
                 all.extend(bits(&gradient.unsqueeze(0).unwrap()));
@@ -301,5 +303,5 @@ fn rows_that_do_not_fit_are_refused_with_the_reason() {
     assert!(message.contains("KV cache"), "{message}");
     assert!(cache.copy_prefix(0, 1, 1).is_err());
     let weights = Weights::random(&policy.config, 0).unwrap();
-    assert!(Decoder::new(&Policy::new(1).config, &weights, Use::Sample).is_err());
+    assert!(Decoder::new(&Policy::new(1).config, &weights, DecoderMode::Sample).is_err());
 }

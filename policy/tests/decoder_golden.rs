@@ -1,14 +1,15 @@
-//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers (run here).
+//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers
+//! (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::{LogprobGradients, with_compositions};
+use policy::ops::{LogprobGradients, with_tensor_ops};
 use policy::{
-    Decoder, DecoderConfig, Gradients, Keep, KvCache, PackedRows, Scored, TrainingPass, Use,
-    Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRows,
+    ScoredTokens, TrainingPass, Weights,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -65,7 +66,7 @@ struct Greedy {
 }
 
 impl Batch {
-    /// The real tokens of row `b`, and the column of the first.
+    /// Returns the real tokens of row `b`, and the column of the first.
     fn row(&self, b: usize) -> (Vec<u32>, usize) {
         let mask = &self.attention_mask[b];
         let start = mask.iter().position(|&m| m == 1).unwrap();
@@ -138,7 +139,7 @@ impl Golden {
             .collect()
     }
 
-    fn decoder(&self, purpose: Use) -> Decoder {
+    fn decoder(&self, purpose: DecoderMode) -> Decoder {
         Decoder::new(&self.config, &self.weights, purpose).unwrap()
     }
 }
@@ -158,7 +159,7 @@ fn close(found: f32, expected: f32, what: &str) {
 fn logits_are_those_of_transformers() {
     for model in Golden::all() {
         let expected = model.expected();
-        for purpose in [Use::Train, Use::Sample] {
+        for purpose in [DecoderMode::Train, DecoderMode::Sample] {
             let decoder = model.decoder(purpose);
             for batch in model.cases().batches {
                 let hidden = decoder.forward(&batch.packed(), None).unwrap();
@@ -181,7 +182,7 @@ fn logits_are_those_of_transformers() {
 #[test]
 fn logprobs_entropies_and_best_tokens_are_those_of_trl() {
     for model in Golden::all() {
-        let decoder = model.decoder(Use::Train);
+        let decoder = model.decoder(DecoderMode::Train);
         for batch in model.cases().batches {
             let packed = batch.packed();
             let hidden = decoder.forward(&packed, None).unwrap();
@@ -225,7 +226,7 @@ fn loss_and_gradients_are_those_of_transformers() {
     }
 }
 
-/// One batch of one model has its gradients recorded whole.
+/// For one batch of one model all gradients are recorded.
 #[test]
 fn every_value_of_the_gradients_is_that_of_transformers() {
     let model = Golden::open("qwen3_tied");
@@ -235,7 +236,7 @@ fn every_value_of_the_gradients_is_that_of_transformers() {
         .iter()
         .find(|b| b.name == "right_pad")
         .unwrap();
-    let (_, gradients) = cross_entropy(&model.decoder(Use::Train), batch);
+    let (_, gradients) = cross_entropy(&model.decoder(DecoderMode::Train), batch);
     let expected = model.expected();
     for (name, found) in gradients.iter() {
         let expected = flat(&expected[&format!("right_pad.grad.{name}")]);
@@ -269,14 +270,14 @@ fn cross_entropy(decoder: &Decoder, batch: &Batch) -> (f64, Gradients) {
         .iter()
         .map(|&at| packed.tokens[at as usize + 1])
         .collect();
-    let scored = Scored {
+    let scored = ScoredTokens {
         predictors: &chosen,
         targets: &targets,
         temperature: 1.0,
     };
-    let pass = TrainingPass::forward(decoder, &packed, scored, Keep::Activations).unwrap();
+    let pass = TrainingPass::forward(decoder, &packed, scored, GradientCheckpointing::Off).unwrap();
     let share = 1.0 / chosen.len() as f64;
-    let loss = -share * flat(&pass.scores().logprobs).iter().sum::<f64>();
+    let loss = -share * flat(&pass.token_logprobs().logprobs).iter().sum::<f64>();
     let derivatives = LogprobGradients {
         logprobs: &vec![-share; chosen.len()],
         entropies: None,
@@ -286,7 +287,7 @@ fn cross_entropy(decoder: &Decoder, batch: &Batch) -> (f64, Gradients) {
 
 fn check_cross_entropy(model: &Golden, batch: &Batch) {
     let expected = &batch.cross_entropy;
-    let (loss, gradients) = cross_entropy(&model.decoder(Use::Train), batch);
+    let (loss, gradients) = cross_entropy(&model.decoder(DecoderMode::Train), batch);
     assert!(
         (loss - f64::from(expected.loss)).abs() <= 2e-5,
         "loss {loss} instead of {}",
@@ -322,7 +323,7 @@ fn check_cross_entropy(model: &Golden, batch: &Batch) {
 #[test]
 fn greedy_tokens_are_those_of_generate() {
     for model in Golden::all() {
-        let decoder = model.decoder(Use::Sample);
+        let decoder = model.decoder(DecoderMode::Sample);
         let greedy = model.cases().greedy;
         let longest = greedy.prompts.iter().map(Vec::len).max().unwrap() + greedy.tokens[0].len();
         let mut cache = KvCache::new(&model.config, greedy.prompts.len(), longest).unwrap();
@@ -377,7 +378,7 @@ fn weights_stored_in_bf16_run_in_f32() {
     let text = std::fs::read_to_string(model.dir.join("cases.json")).unwrap();
     let cases: serde_json::Value = serde_json::from_str(&text).unwrap();
     let expected = model.expected();
-    let decoder = model.decoder(Use::Sample);
+    let decoder = model.decoder(DecoderMode::Sample);
     for batch in cases["batches"].as_array().unwrap() {
         let read = |key: &str| serde_json::from_value::<Vec<Vec<u32>>>(batch[key].clone()).unwrap();
         let (ids, mask) = (read("input_ids"), read("attention_mask"));
@@ -434,7 +435,7 @@ fn candle_transformers_agrees_on_random_weights() {
         hidden_act: Activation::Silu,
     };
     let mut oracle = qwen3::ModelForCausalLM::new(&oracle_config, vb).unwrap();
-    let decoder = Decoder::new(&config, &weights, Use::Sample).unwrap();
+    let decoder = Decoder::new(&config, &weights, DecoderMode::Sample).unwrap();
     let tokens: Vec<u32> = (0..100).map(|i| (i * 37 + i * i * 11) % 300).collect();
     let mut packed = PackedRows::default();
     packed.push(&tokens);
@@ -453,10 +454,10 @@ fn candle_transformers_agrees_on_random_weights() {
     }
 }
 
-/// What other devices compute in f32 is held to the same values.
+/// The tensor operations of other devices give the same values in f32.
 #[test]
-fn compositions_give_the_same() {
-    with_compositions(|| {
+fn tensor_ops_give_the_same() {
+    with_tensor_ops(|| {
         logits_are_those_of_transformers();
         logprobs_entropies_and_best_tokens_are_those_of_trl();
         loss_and_gradients_are_those_of_transformers();

@@ -1,12 +1,13 @@
-//! Every gradient: compositions against finite differences in f64, kernels against compositions in f32.
+//! Every gradient: tensor operations against finite differences in f64, kernels against tensor
+//! operations in f32.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Result, Tensor};
 use policy::ops::{self, LinearWeight, LogprobGradients, RopeTable};
 use policy::{
-    Decoder, DecoderConfig, Gradients, Keep, KvCache, PackedRows, Row, Scored, TrainingPass, Use,
-    Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRow,
+    PackedRows, ScoredTokens, TrainingPass, Weights,
 };
 
 const CPU: Device = Device::Cpu;
@@ -26,8 +27,8 @@ fn values(shape: &[usize], seed: usize, dtype: DType) -> Tensor {
         .unwrap()
 }
 
-fn rows() -> Vec<Row> {
-    let row = |len| Row {
+fn rows() -> Vec<PackedRow> {
+    let row = |len| PackedRow {
         len,
         past: 0,
         slot: 0,
@@ -35,9 +36,10 @@ fn rows() -> Vec<Row> {
     ROWS.into_iter().map(row).collect()
 }
 
-/// Rows of which some go on where others begin: as long, after two beginnings, of different lengths of one.
-fn continued_rows() -> Vec<Row> {
-    let row = |(len, past, slot)| Row { len, past, slot };
+/// Rows of which some continue the prefix of others: as long, after two prefixes, of different
+/// lengths of one.
+fn continued_rows() -> Vec<PackedRow> {
+    let row = |(len, past, slot)| PackedRow { len, past, slot };
     [
         (19, 0, 0),
         (5, 12, 0),
@@ -50,22 +52,22 @@ fn continued_rows() -> Vec<Row> {
     .into()
 }
 
-fn turns() -> Tensor {
+fn cos_sin() -> Tensor {
     let positions: Vec<u32> = ROWS.iter().flat_map(|&len| 0..len as u32).collect();
     let table = RopeTable::new((0..12).map(|i| 0.7_f32.powi(i)).collect());
-    table.turns(&positions, &CPU).unwrap()
+    table.cos_sin(&positions, &CPU).unwrap()
 }
 
 type Op = dyn Fn(&[Tensor]) -> Result<Tensor>;
 type BackwardOp = dyn Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>>;
 
-/// An operation under test: its inputs' shapes, itself, its composition, and its backward pass. In f32 the first and the
-/// last are kernels, in f64 compositions.
+/// An operation under test: its inputs' shapes, the operation, its reference by tensor operations,
+/// and its backward pass. In f32 the first and the last are kernels, in f64 tensor operations.
 struct Case {
     name: &'static str,
     shapes: Vec<Vec<usize>>,
     op: Box<Op>,
-    composed: Box<Op>,
+    tensor_ops: Box<Op>,
     backward: Box<BackwardOp>,
 }
 
@@ -73,24 +75,24 @@ fn case(
     name: &'static str,
     shapes: &[&[usize]],
     op: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
-    composed: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    tensor_ops: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
     backward: impl Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>> + 'static,
 ) -> Case {
     Case {
         name,
         shapes: shapes.iter().map(|shape| shape.to_vec()).collect(),
         op: Box::new(op),
-        composed: Box::new(composed),
+        tensor_ops: Box::new(tensor_ops),
         backward: Box::new(backward),
     }
 }
 
-fn attention_case(name: &'static str, shapes: &[&[usize]], rows: fn() -> Vec<Row>) -> Case {
+fn attention_case(name: &'static str, shapes: &[&[usize]], rows: fn() -> Vec<PackedRow>) -> Case {
     case(
         name,
         shapes,
         move |x| ops::attention(&x[0], &x[1], &x[2], &rows()),
-        move |x| ops::attention_composed(&x[0], &x[1], &x[2], &rows()),
+        move |x| ops::attention_tensor_ops(&x[0], &x[1], &x[2], &rows()),
         move |x, dy| {
             let out = ops::attention(&x[0], &x[1], &x[2], &rows())?;
             Ok(ops::attention_backward(&x[0], &x[1], &x[2], &rows(), &out, dy)?.into())
@@ -110,7 +112,7 @@ fn logprobs_case() -> Case {
         move |x| both(ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?),
         |x| {
             Tensor::stack(
-                &ops::token_logprobs_composed(&x[0], &x[1], &targets(), 0.8)?,
+                &ops::token_logprobs_tensor_ops(&x[0], &x[1], &targets(), 0.8)?,
                 0,
             )
         },
@@ -135,7 +137,7 @@ fn cases() -> Vec<Case> {
             "linear",
             &[&[TOKENS, 37], &[45, 37]],
             |x| ops::linear(&x[0], &LinearWeight::Tensor(x[1].clone())),
-            |x| ops::linear_composed(&x[0], &x[1]),
+            |x| ops::linear_tensor_ops(&x[0], &x[1]),
             |x, dy| {
                 Ok(vec![
                     ops::linear_input_gradient(&[(dy, &x[1])])?,
@@ -147,7 +149,7 @@ fn cases() -> Vec<Case> {
             "rms_norm",
             &[&[TOKENS, 2, 37], &[37]],
             |x| ops::rms_norm(&x[0], &x[1], 1e-6),
-            |x| ops::rms_norm_composed(&x[0], &x[1], 1e-6),
+            |x| ops::rms_norm_tensor_ops(&x[0], &x[1], 1e-6),
             |x, dy| {
                 let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, None)?;
                 Ok(vec![dx, dweight])
@@ -157,7 +159,7 @@ fn cases() -> Vec<Case> {
             "rms_norm beside a skip",
             &[&[TOKENS, 37], &[37]],
             |x| ops::rms_norm(&x[0], &x[1], 1e-6)? + &x[0],
-            |x| ops::rms_norm_composed(&x[0], &x[1], 1e-6)? + &x[0],
+            |x| ops::rms_norm_tensor_ops(&x[0], &x[1], 1e-6)? + &x[0],
             |x, dy| {
                 let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, Some(dy))?;
                 Ok(vec![dx, dweight])
@@ -166,9 +168,9 @@ fn cases() -> Vec<Case> {
         case(
             "rope",
             &[&[TOKENS, 3, 24]],
-            |x| ops::rope(&x[0], &turns()),
-            |x| ops::rope_composed(&x[0], &turns()),
-            |_, dy| Ok(vec![ops::rope_backward(dy, &turns())?]),
+            |x| ops::rope(&x[0], &cos_sin()),
+            |x| ops::rope_tensor_ops(&x[0], &cos_sin()),
+            |_, dy| Ok(vec![ops::rope_backward(dy, &cos_sin())?]),
         ),
         attention_case(
             "attention",
@@ -189,7 +191,7 @@ fn cases() -> Vec<Case> {
             "swiglu",
             &[&[TOKENS, 21], &[TOKENS, 21]],
             |x| ops::swiglu(&x[0], &x[1]),
-            |x| ops::swiglu_composed(&x[0], &x[1]),
+            |x| ops::swiglu_tensor_ops(&x[0], &x[1]),
             |x, dy| {
                 let (dgate, dup) = ops::swiglu_backward(&x[0], &x[1], dy)?;
                 Ok(vec![dgate, dup])
@@ -206,12 +208,12 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Weighs every output element differently.
+/// Weights every output element differently.
 fn weights_of(y: &Tensor) -> Tensor {
     values(y.dims(), 99, y.dtype())
 }
 
-/// The weighed sum of all output elements.
+/// Returns the weighted sum of all output elements.
 fn weighed(y: &Tensor) -> f64 {
     let sum = (y * weights_of(y)).unwrap().sum_all().unwrap();
     sum.to_scalar::<f64>().unwrap()
@@ -226,7 +228,7 @@ fn flat(x: &Tensor) -> Vec<f64> {
         .unwrap()
 }
 
-/// The op's result and the gradients of the weighed sum of it.
+/// Returns the operation's result and the gradients of its weighted sum.
 fn gradients(case: &Case, inputs: &[Tensor]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let y = (case.op)(inputs).unwrap();
     let gradients = (case.backward)(inputs, &weights_of(&y)).unwrap();
@@ -262,7 +264,7 @@ fn backward_passes_follow_finite_differences() {
             let shifted = |step: f64| {
                 let mut inputs = inputs.clone();
                 inputs[at] = (input + (&direction * step).unwrap()).unwrap();
-                weighed(&(case.composed)(&inputs).unwrap())
+                weighed(&(case.tensor_ops)(&inputs).unwrap())
             };
             let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
             let directional: f64 = found[at]
@@ -277,12 +279,12 @@ fn backward_passes_follow_finite_differences() {
 }
 
 #[test]
-fn kernels_follow_the_compositions() {
+fn kernels_follow_the_tensor_ops() {
     for case in cases() {
         let wide = inputs(&case, DType::F64);
         let (expected, expected_gradients) = gradients(&case, &wide);
-        let composed = (case.composed)(&wide).unwrap();
-        assert_near(&expected, &flat(&composed), 1e-14, case.name);
+        let tensor_ops = (case.tensor_ops)(&wide).unwrap();
+        assert_near(&expected, &flat(&tensor_ops), 1e-14, case.name);
         let (found, found_gradients) = gradients(&case, &inputs(&case, DType::F32));
         assert_near(&found, &expected, 1e-5, case.name);
         for (i, (found, expected)) in found_gradients.iter().zip(&expected_gradients).enumerate() {
@@ -319,7 +321,7 @@ fn logits_that_are_not_kept_change_no_bit() {
     }
 }
 
-/// Inputs that come as views of other tensors, as a decoder may hand them over.
+/// Inputs that are views of other tensors, as a decoder may pass them.
 #[test]
 fn kernels_take_strided_inputs() {
     let x = values(&[37, TOKENS], 1, DType::F32);
@@ -347,19 +349,23 @@ fn configs() -> Vec<DecoderConfig> {
 }
 
 /// The mean log-probability plus the mean entropy of a small batch, and its gradient.
-fn loss(decoder: &Decoder, keep: Keep) -> (f64, Gradients) {
+fn loss(decoder: &Decoder, keep: GradientCheckpointing) -> (f64, Gradients) {
     let mut batch = PackedRows::default();
     batch.push(&[1, 7, 3, 9, 22, 41]);
     batch.push(&[5, 6]);
     let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-    let scored = Scored {
+    let scored = ScoredTokens {
         predictors: &predictors,
         targets: &batch.tokens,
         temperature: 1.0,
     };
     let pass = TrainingPass::forward(decoder, &batch, scored, keep).unwrap();
     let share = vec![1.0 / predictors.len() as f64; predictors.len()];
-    let scores = [&pass.scores().logprobs, &pass.scores().entropies].map(flat);
+    let scores = [
+        &pass.token_logprobs().logprobs,
+        &pass.token_logprobs().entropies,
+    ]
+    .map(flat);
     let loss = scores.concat().iter().sum::<f64>() * share[0];
     let derivatives = LogprobGradients {
         logprobs: &share,
@@ -379,8 +385,8 @@ fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
         let weights = Weights::random(&config, 3).unwrap();
         let all = [DType::F32, DType::F64].map(|dtype| {
             let weights = in_dtype(&weights, dtype);
-            let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
-            let (_, gradients) = loss(&decoder, Keep::Activations);
+            let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
+            let (_, gradients) = loss(&decoder, GradientCheckpointing::Off);
             gradients
                 .check(weights.iter().map(|(name, _)| name))
                 .unwrap();
@@ -403,8 +409,9 @@ fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
 fn the_gradient_of_a_decoder_follows_finite_differences() {
     for config in configs() {
         let weights = in_dtype(&Weights::random(&config, 3).unwrap(), DType::F64);
-        let decoder = |weights: &Weights| Decoder::new(&config, weights, Use::Train).unwrap();
-        let (_, gradients) = loss(&decoder(&weights), Keep::Activations);
+        let decoder =
+            |weights: &Weights| Decoder::new(&config, weights, DecoderMode::Train).unwrap();
+        let (_, gradients) = loss(&decoder(&weights), GradientCheckpointing::Off);
         for (at, (name, weight)) in weights.iter().enumerate() {
             let direction = values(weight.dims(), at, DType::F64);
             let shifted = |step: f64| {
@@ -417,7 +424,7 @@ fn the_gradient_of_a_decoder_follows_finite_differences() {
                     (other.to_owned(), moved)
                 };
                 let weights = Weights::new(weights.iter().map(shift).collect());
-                loss(&decoder(&weights), Keep::Activations).0
+                loss(&decoder(&weights), GradientCheckpointing::Off).0
             };
             let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
             let gradient = gradients.get(name).unwrap();
@@ -431,8 +438,9 @@ fn the_gradient_of_a_decoder_follows_finite_differences() {
 fn layers_computed_again_change_no_bit() {
     for config in configs() {
         let weights = Weights::random(&config, 3).unwrap();
-        let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
-        let [kept, again] = [Keep::Activations, Keep::Inputs].map(|keep| loss(&decoder, keep));
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
+        let [kept, again] = [GradientCheckpointing::Off, GradientCheckpointing::On]
+            .map(|keep| loss(&decoder, keep));
         assert_eq!(kept.0, again.0);
         for (name, gradient) in kept.1.iter() {
             assert_eq!(flat(gradient), flat(again.1.get(name).unwrap()), "{name}");
@@ -443,8 +451,13 @@ fn layers_computed_again_change_no_bit() {
 #[test]
 fn the_guard_names_a_parameter_without_gradient() {
     let config = &configs()[0];
-    let decoder = Decoder::new(config, &Weights::random(config, 3).unwrap(), Use::Train).unwrap();
-    let (_, gradients) = loss(&decoder, Keep::Activations);
+    let decoder = Decoder::new(
+        config,
+        &Weights::random(config, 3).unwrap(),
+        DecoderMode::Train,
+    )
+    .unwrap();
+    let (_, gradients) = loss(&decoder, GradientCheckpointing::Off);
     let names = ["model.norm.weight", "model.layers.7.extra"];
     let message = gradients.check(names.into_iter()).unwrap_err().to_string();
     assert!(message.contains("model.layers.7.extra"), "{message}");
@@ -453,15 +466,20 @@ fn the_guard_names_a_parameter_without_gradient() {
 #[test]
 fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
     let config = &configs()[0];
-    let decoder = Decoder::new(config, &Weights::random(config, 3).unwrap(), Use::Sample).unwrap();
+    let decoder = Decoder::new(
+        config,
+        &Weights::random(config, 3).unwrap(),
+        DecoderMode::Sample,
+    )
+    .unwrap();
     let mut batch = PackedRows::default();
     batch.push(&[1, 2]);
-    let scored = Scored {
+    let scored = ScoredTokens {
         predictors: &[0],
         targets: &[2],
         temperature: 1.0,
     };
-    let pass = TrainingPass::forward(&decoder, &batch, scored, Keep::Activations).unwrap();
+    let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off).unwrap();
     let derivatives = LogprobGradients {
         logprobs: &[1.0],
         entropies: None,
@@ -470,12 +488,12 @@ fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
     assert!(message.contains("sampling"), "{message}");
 }
 
-/// Other dtypes take the compositions; the cache is made of tensors then.
+/// Other dtypes use the tensor operations and a cache of tensors.
 #[test]
 fn a_decoder_in_f64_samples_through_its_cache() {
     for config in configs() {
         let weights = in_dtype(&Weights::random(&config, 3).unwrap(), DType::F64);
-        let decoder = Decoder::new(&config, &weights, Use::Sample).unwrap();
+        let decoder = Decoder::new(&config, &weights, DecoderMode::Sample).unwrap();
         let tokens = [3, 1, 4, 1, 5, 9, 2, 6];
         let mut whole = PackedRows::default();
         whole.push(&tokens);
@@ -506,6 +524,6 @@ fn a_decoder_in_f64_samples_through_its_cache() {
 }
 
 #[test]
-fn compositions_in_f32_give_every_parameter_the_gradient_of_f64() {
-    ops::with_compositions(every_parameter_of_every_family_gets_the_gradient_of_f64);
+fn tensor_ops_in_f32_give_every_parameter_the_gradient_of_f64() {
+    ops::with_tensor_ops(every_parameter_of_every_family_gets_the_gradient_of_f64);
 }

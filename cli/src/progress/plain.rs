@@ -1,6 +1,6 @@
 //! A stage as plain text, for where there is no terminal. Pure: time comes in as seconds since the start.
 
-use crate::number::seconds as seconds_in_words;
+use report::number::seconds as seconds_in_words;
 
 /// Seconds between plain lines of one stage.
 const LINE_EVERY_SECONDS: f64 = 5.0;

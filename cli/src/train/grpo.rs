@@ -1,56 +1,58 @@
-//! The GRPO stage: trains in this process, records each step, and draws the learning curve.
+//! The GRPO stage: trains in this process, records each step, and evaluates the learning curve.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use learner::{Event, Learner};
 use policy::Model;
+use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 
 use crate::{
-    evaluation::{Candidate, Examiner, HeldOut},
+    evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
     local::{LocalRun, checkpoint_model, newest_model},
     progress,
-    run::{CURVE_SPLIT, Mode, PolicyName, RunFolder, Stage, StepRecord},
     shutdown::Interrupted,
     threads,
 };
 
-/// Trains from `warm`, or from the newest checkpoint in the folder; answers with the model and its number of steps.
+/// Trains from `warm`, or from the newest checkpoint in the folder. Returns the model and its
+/// number of steps.
 pub(super) async fn grpo(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     warm: Model,
 ) -> Result<(Model, u64)> {
-    let config = examiner.config;
-    let curve = Curve {
+    let config = evaluator.config;
+    let curve = LearningCurve {
         folder,
-        examiner,
-        questions: HeldOut::draw(config, examiner.setup).curve,
+        evaluator,
+        questions: EvaluationQuestions::draw(config, evaluator.setup).curve,
     };
-    let question_ids = examiner
+    let question_ids = evaluator
         .setup
         .dataset
         .split("train")
         .map(|question| question.question_id.clone())
         .collect();
-    curve.point(&warm, 0).await?;
+    curve.evaluate(&warm, 0).await?;
     let learner = Learner::open(
-        config.learner_of_run(),
-        config.placed(&warm)?,
+        config.learner.clone(),
+        config.arguments(config.seed),
+        config.placement().place(&warm)?,
         question_ids,
         folder.path(),
         true,
     )?;
     curve.catch_up(learner.snapshot().policy_version).await?;
-    let stage = examiner
+    let stage = evaluator
         .progress
         .stage("GRPO", config.learner.steps, "steps");
     let mut run = LocalRun::start(
         learner,
-        &examiner.setup.env(),
+        &evaluator.setup.env(),
         threads::engines(config)?,
-        &config.actor_of_run(),
-        examiner.shutdown,
+        (&config.actor, config.placement()),
+        evaluator.shutdown,
     );
     let mut newest = None;
     let mut interrupted = false;
@@ -58,19 +60,19 @@ pub(super) async fn grpo(
         match event {
             Event::Step { step, metrics } => {
                 note(&stage, step, &metrics);
-                folder.append_step(&StepRecord {
+                folder.append_step(&LearnerStepRecord {
                     step,
-                    stage: Stage::Grpo,
+                    stage: TrainingStage::Grpo,
                     policy_version: step,
                     metrics,
                 })?;
             }
             Event::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
-                match curve.point_at(&model, step).await {
-                    // The trainer has heard of the signal too; its last checkpoint is waited for.
+                match curve.evaluate_if_due(&model, step).await {
+                    // The trainer has received the signal as well and writes a last checkpoint.
                     Err(error) if error.is::<Interrupted>() => {}
-                    drawn => drawn?,
+                    evaluated => evaluated?,
                 }
                 newest = Some(path);
             }
@@ -91,48 +93,52 @@ pub(super) async fn grpo(
     Ok((model, step))
 }
 
-fn note(stage: &progress::Stage, step: u64, metrics: &learner::metrics::Metrics) {
+fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::Metrics) {
     stage.set(step);
-    let figure = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+    let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
     stage.note(&format!(
         "correct {:.0} %, reward {:.2}",
-        100.0 * figure("rewards/correct/mean"),
-        figure("reward")
+        100.0 * metric("rewards/correct/mean"),
+        metric("reward")
     ));
 }
 
-/// The learning curve: greedy and sampled accuracy on questions apart from the table's.
-struct Curve<'a> {
+/// The learning curve: greedy and sampled accuracy on questions that the comparison table does not
+/// use.
+struct LearningCurve<'a> {
     folder: &'a RunFolder,
-    examiner: &'a Examiner<'a>,
+    evaluator: &'a Evaluator<'a>,
     questions: Vec<proto::v1::Question>,
 }
 
-impl Curve<'_> {
-    /// Draws the points at checkpoints up to `version` that a signal broke off.
+impl LearningCurve<'_> {
+    /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
         for step in 1..=version {
             let checkpoint = self.folder.path().join(format!("checkpoints/step_{step}"));
             if checkpoint.is_dir() {
-                self.point_at(&checkpoint_model(&checkpoint)?, step).await?;
+                self.evaluate_if_due(&checkpoint_model(&checkpoint)?, step)
+                    .await?;
             }
         }
         Ok(())
     }
 
-    async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
-        let every = self.examiner.config.evaluation.every_steps;
-        let is_due =
-            every > 0 && (step.is_multiple_of(every) || step == self.examiner.config.learner.steps);
+    /// Evaluates the model of a step if the settings ask for it.
+    async fn evaluate_if_due(&self, model: &Model, step: u64) -> Result<()> {
+        let every = self.evaluator.config.evaluation.every_steps;
+        let is_due = every > 0
+            && (step.is_multiple_of(every) || step == self.evaluator.config.learner.steps);
         if is_due {
-            self.point(model, step).await
+            self.evaluate(model, step).await
         } else {
             Ok(())
         }
     }
 
-    async fn point(&self, model: &Model, step: u64) -> Result<()> {
-        if self.examiner.config.evaluation.every_steps == 0 || self.questions.is_empty() {
+    /// Evaluates the model of a step in both modes, unless the run folder has the result.
+    async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
+        if self.evaluator.config.evaluation.every_steps == 0 || self.questions.is_empty() {
             return Ok(());
         }
         let policy = if step == 0 {
@@ -141,21 +147,21 @@ impl Curve<'_> {
             PolicyName::Grpo
         };
         let chat = Arc::new(model.chat.clone());
-        let engine = self.examiner.engine(model, step)?;
-        for mode in [Mode::Greedy, Mode::Sampled] {
-            let candidate = Candidate {
+        let engine = self.evaluator.engine(model, step)?;
+        for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
+            let evaluated = EvaluatedPolicy {
                 policy,
                 policy_version: step,
                 step,
                 mode,
             };
-            if candidate.is_recorded(self.folder, CURVE_SPLIT)? {
+            if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }
-            let policy = self.examiner.model(&engine, mode);
+            let policy = self.evaluator.model(&engine, mode);
             let (evaluation, _) = self
-                .examiner
-                .examine(candidate, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .evaluator
+                .examine(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             self.folder.append_evaluation(&evaluation)?;
         }

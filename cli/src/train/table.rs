@@ -1,63 +1,61 @@
-//! The comparison table: who answers how many of the held-out questions.
+//! The comparison table: the accuracy of each policy on the evaluation questions.
 
 use std::sync::Arc;
 
 use actor::Policy;
 use anyhow::Result;
 use policy::{Chat, Model};
+use report::{DecodingMode, PolicyName, RunFolder};
 
-use crate::{
-    evaluation::{Candidate, Examiner, HeldOut},
-    run::{Mode, PolicyName, RunFolder},
-};
+use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
-/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for a
-/// quarter of the main block.
+/// Evaluates random play, the oracle and the untrained base model.
 pub(super) async fn baselines(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
-    for name in [PolicyName::Random, PolicyName::Oracle] {
-        let policy = examiner.scripted(name, &chat);
-        Sitting::new(folder, examiner, &chat, candidate(name, 0, Mode::Greedy))
-            .sit(&*policy)
-            .await?;
-    }
-    let engine = examiner.engine(base, 0)?;
-    let policy = examiner.model(&engine, Mode::Greedy);
-    Sitting::new(
+    let table = TableEvaluation {
         folder,
-        examiner,
-        &chat,
-        candidate(PolicyName::Base, 0, Mode::Greedy),
-    )
-    .sit(&policy)
-    .await
+        evaluator,
+        chat: &chat,
+    };
+    for name in [PolicyName::Random, PolicyName::Oracle] {
+        let policy = evaluator.scripted(name, &chat);
+        let evaluated = evaluated(name, 0, DecodingMode::Greedy);
+        table.evaluate(evaluated, &*policy).await?;
+    }
+    let engine = evaluator.engine(base, 0)?;
+    let policy = evaluator.model(&engine, DecodingMode::Greedy);
+    let evaluated = evaluated(PolicyName::Base, 0, DecodingMode::Greedy);
+    table.evaluate(evaluated, &policy).await
 }
 
-/// A model, greedy on all blocks and sampled on `eval`.
+/// Evaluates a model: greedy on all splits, and sampled on `eval`.
 pub(super) async fn model(
     folder: &RunFolder,
-    examiner: &Examiner<'_>,
+    evaluator: &Evaluator<'_>,
     name: PolicyName,
     model: &Model,
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
-    let engine = examiner.engine(model, step)?;
-    for mode in [Mode::Greedy, Mode::Sampled] {
-        let policy = examiner.model(&engine, mode);
-        Sitting::new(folder, examiner, &chat, candidate(name, step, mode))
-            .sit(&policy)
-            .await?;
+    let table = TableEvaluation {
+        folder,
+        evaluator,
+        chat: &chat,
+    };
+    let engine = evaluator.engine(model, step)?;
+    for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
+        let policy = evaluator.model(&engine, mode);
+        table.evaluate(evaluated(name, step, mode), &policy).await?;
     }
     Ok(())
 }
 
-fn candidate(policy: PolicyName, step: u64, mode: Mode) -> Candidate {
-    Candidate {
+fn evaluated(policy: PolicyName, step: u64, mode: DecodingMode) -> EvaluatedPolicy {
+    EvaluatedPolicy {
         policy,
         policy_version: step,
         step,
@@ -65,47 +63,37 @@ fn candidate(policy: PolicyName, step: u64, mode: Mode) -> Candidate {
     }
 }
 
-/// One candidate before the questions of the table.
-struct Sitting<'a> {
+/// Evaluates policies for the comparison table and records the results in the run folder.
+struct TableEvaluation<'a> {
     folder: &'a RunFolder,
-    examiner: &'a Examiner<'a>,
+    evaluator: &'a Evaluator<'a>,
     chat: &'a Arc<Chat>,
-    candidate: Candidate,
 }
 
-impl<'a> Sitting<'a> {
-    fn new(
-        folder: &'a RunFolder,
-        examiner: &'a Examiner<'a>,
-        chat: &'a Arc<Chat>,
-        candidate: Candidate,
-    ) -> Self {
-        Self {
-            folder,
-            examiner,
-            chat,
-            candidate,
-        }
-    }
-
-    async fn sit(&self, policy: &dyn Policy) -> Result<()> {
-        for (split, mut questions) in HeldOut::draw(self.examiner.config, self.examiner.setup).table
-        {
+impl TableEvaluation<'_> {
+    /// Evaluates a policy on each split of the table that the run folder has no result for.
+    async fn evaluate(&self, evaluated: EvaluatedPolicy, policy: &dyn Policy) -> Result<()> {
+        let Evaluator { config, setup, .. } = self.evaluator;
+        for (split, mut questions) in EvaluationQuestions::draw(config, setup).table {
             let is_main = split == "eval";
-            let is_base = self.candidate.policy == PolicyName::Base;
-            let main_only = self.candidate.mode == Mode::Sampled || is_base;
-            if (main_only && !is_main) || self.candidate.is_recorded(self.folder, &split)? {
+            let is_base = evaluated.policy == PolicyName::Base;
+            let is_greedy = evaluated.mode == DecodingMode::Greedy;
+            if (!is_main && (is_base || !is_greedy))
+                || evaluated.is_recorded(self.folder, &split)?
+            {
                 continue;
             }
             if is_base {
+                // An untrained model makes no tool call and uses up every budget, so its episodes
+                // are slow: it gets a quarter of the questions.
                 questions.truncate(questions.len().div_ceil(4));
             }
             let (evaluation, episodes) = self
-                .examiner
-                .examine(self.candidate, policy, self.chat, &split, &questions)
+                .evaluator
+                .examine(evaluated, policy, self.chat, &split, &questions)
                 .await?;
-            if is_main && self.candidate.mode == Mode::Greedy {
-                for transcript in self.examiner.transcripts(self.candidate.policy, &episodes) {
+            if is_main && is_greedy {
+                for transcript in self.evaluator.transcripts(evaluated.policy, &episodes) {
                     self.folder.append_transcript(&transcript)?;
                 }
             }

@@ -14,7 +14,8 @@ use std::{
     path::Path,
 };
 
-use env_node::{EnvConfig, EnvNode};
+use ::env::{EnvSettings, Environment};
+use env_node::{EnvNode, EnvNodeSettings};
 use proto::{EnvClient, Transport};
 
 use crate::{
@@ -27,12 +28,13 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// The node that the test plays on undisturbed: in this process, with the image's data.
 fn node_in_process() -> EnvClient {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/image/data");
-    let config = EnvConfig {
+    let config = EnvSettings {
         signing_key: Some(KEY.to_owned().into()),
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     };
     let dataset = data::Dataset::open(&data, None).unwrap();
-    let node = EnvNode::open(dataset, config).unwrap();
+    let environment = Environment::open(dataset, config).unwrap();
+    let node = EnvNode::new(environment, EnvNodeSettings::default()).unwrap();
     EnvClient::new(Transport::in_process(node.service()))
 }
 

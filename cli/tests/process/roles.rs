@@ -105,7 +105,7 @@ fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
 /// OpenEnv's variables are defaults: an explicit setting goes before them, an empty one is none.
 #[test]
 fn openenvs_variables_set_an_env_node() {
-    let output = sqlenv(&["env-node", "--set", "env.openenv.max_sessions=0"])
+    let output = sqlenv(&["env-node", "--set", "env_node.openenv.max_sessions=0"])
         .envs([("MAX_CONCURRENT_ENVS", "8"), ("OPENENV_MODE", "")])
         .output()
         .unwrap();

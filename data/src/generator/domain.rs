@@ -1,79 +1,91 @@
-//! Domains as data: what tables a kind of business has, what their columns hold, and how people speak of them.
+//! Domains: the tables and columns that a kind of business has, and the English words for them.
 //!
-//! The files lie in `domains/` and are part of the program. A domain is a stock to draw from: each database of it keeps
-//! some of the optional columns, and a new database may use the other names (`also`).
+//! The TOML files in `domains/` are compiled into the program. Each database of a domain keeps a
+//! random selection of the optional columns, and a renamed database may use the alternative names
+//! (`also`).
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+/// Names and texts of domain files, read at compile time.
+macro_rules! domain_files {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../domains/", $name, ".toml")))),*]
+    };
+}
+
 /// The domain files, in the order in which databases are built.
-const FILES: [(&str, &str); DOMAINS] = include!("../../domains/files.rs");
+const FILES: &[(&str, &str)] = domain_files!(
+    "airline" "clinic" "company" "farm" "festival" "harbor" "hotel" "league" "library" "metro"
+    "museum" "rental" "restaurant" "school" "shop"
+);
 const WORDS: &str = include_str!("../../domains/words.toml");
-const DOMAINS: usize = 15;
 
 /// Word lists that several domains share, by name.
-pub(crate) type Words = BTreeMap<String, Vec<String>>;
+pub(crate) type WordLists = BTreeMap<String, Vec<String>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Domain {
     pub(crate) name: String,
-    /// Never trained on.
+    /// Whether the domain is excluded from training.
     #[serde(default)]
     pub(crate) held_out: bool,
     pub(crate) tables: Vec<TableSpec>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableSpec {
     pub(crate) name: String,
-    /// Singular noun; the key column is named after it.
+    /// The singular noun. The key column is named after it.
     pub(crate) one: String,
     #[serde(default)]
     pub(crate) also: Vec<TableName>,
-    /// Smallest and largest number of rows.
+    /// The smallest and the largest number of rows.
     pub(crate) rows: [i64; 2],
-    /// Names of the columns that together make the key; without it the table has a key column of its own.
+    /// Names of the columns that form a composite key. Without it the table has a key column of its
+    /// own.
     #[serde(default)]
     pub(crate) key: Vec<String>,
     pub(crate) columns: Vec<ColumnSpec>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableName {
     pub(crate) name: String,
     pub(crate) one: String,
 }
 
-/// One column. Phrases have one `{}` for the value.
-#[derive(Debug, Clone, Deserialize)]
+/// One column. Phrases contain one `{}` for the value.
+#[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct ColumnSpec {
     pub(crate) name: String,
-    /// How people call it; the name with blanks unless given.
+    /// The column's name in English. The default is the name with blanks for underscores.
     pub(crate) noun: Option<String>,
     #[serde(default)]
     pub(crate) also: Vec<ColumnName>,
-    /// Absent in some databases.
+    /// Whether some databases lack the column.
     #[serde(default)]
     pub(crate) optional: bool,
-    /// Per cent of rows without a value.
+    /// The percentage of rows without a value.
     #[serde(default)]
     pub(crate) nulls: u32,
     #[serde(flatten)]
-    pub(crate) holds: Holds,
-    /// Small values are more frequent; for a parent: few parents have most children.
+    pub(crate) kind: ColumnKind,
+    /// Whether small values are more frequent. For a parent: whether few parents have most
+    /// children.
     #[serde(default)]
     pub(crate) skewed: bool,
-    /// Values differ in case.
+    /// Whether values differ in case.
     #[serde(default)]
     pub(crate) mixed_case: bool,
-    /// A sum over rows has a meaning.
+    /// Whether a sum over rows has a meaning.
     #[serde(default)]
     pub(crate) additive: bool,
-    /// "from {}", "in the genre {}"; for a parent the word before it: "by".
+    /// "from {}", "in the genre {}". For a parent, the word before it: "by".
     pub(crate) says: Option<String>,
     /// "with more than {} pages".
     pub(crate) above: Option<String>,
@@ -92,24 +104,26 @@ pub(crate) struct ColumnName {
     pub(crate) noun: Option<String>,
 }
 
-/// What a column holds.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// What a column contains.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Holds {
-    /// The table's own key. Not in domain files; every table without a composite key gets one.
+pub(crate) enum ColumnKind {
+    /// The table's own key. Domain files do not contain it: every table without a composite key
+    /// gets one.
+    #[default]
     #[serde(skip)]
     Key,
-    /// The key of a row of that table.
+    /// A foreign key that refers to the named table.
     Parent(String),
-    /// Names that differ from row to row, one word of each list.
+    /// Names that differ from row to row, composed of one word of each list.
     Label(Vec<String>),
-    /// One of a word list.
+    /// A word of the named list.
     Words(String),
-    /// One of these.
+    /// One of these values.
     OneOf(Vec<String>),
-    /// A whole number in a range.
+    /// An integer in a range.
     Integer([i64; 2]),
-    /// A whole number in a range, kept as text.
+    /// An integer in a range, stored as text.
     TextInteger([i64; 2]),
     /// An amount with two decimals in a range of whole numbers.
     Decimal([i64; 2]),
@@ -119,17 +133,17 @@ pub(crate) enum Holds {
     Date([i64; 2]),
 }
 
-/// All domains, parsed.
+/// Parses all domain files.
 pub(crate) fn domains() -> Vec<Domain> {
     FILES.iter().map(|(name, text)| parse(name, text)).collect()
 }
 
-/// The shared word lists.
-pub(crate) fn words() -> Words {
+/// Parses the shared word lists.
+pub(crate) fn word_lists() -> WordLists {
     parse("words", WORDS)
 }
 
-/// The texts that decide what is built.
+/// Returns the texts that determine a build.
 pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(_, text)| *text).chain([WORDS])
 }
@@ -154,33 +168,12 @@ mod tests {
         }
     }
 
-    /// `flatten` keeps serde from refusing unknown fields, so a slip of the pen is caught here.
+    /// `flatten` is incompatible with `deny_unknown_fields`, so this test rejects unknown fields.
     #[test]
     fn columns_have_known_fields_only() {
-        let known = BTreeSet::from([
-            "name",
-            "noun",
-            "also",
-            "optional",
-            "nulls",
-            "skewed",
-            "mixed_case",
-            "additive",
-            "says",
-            "above",
-            "below",
-            "most",
-            "least",
-            "parent",
-            "label",
-            "words",
-            "one_of",
-            "integer",
-            "text_integer",
-            "decimal",
-            "year",
-            "date",
-        ]);
+        let known = "name noun also optional nulls skewed mixed_case additive says above below most \
+                     least parent label words one_of integer text_integer decimal year date";
+        let known: BTreeSet<&str> = known.split_whitespace().collect();
         for (name, text) in FILES {
             let domain: toml::Value = toml::from_str(text).unwrap();
             for table in domain["tables"].as_array().unwrap() {
@@ -198,28 +191,25 @@ mod tests {
 
     #[test]
     fn references_resolve_and_labels_suffice() {
-        let words = words();
+        let words = word_lists();
         for domain in domains() {
             for table in &domain.tables {
                 for column in &table.columns {
-                    let place = format!("{}.{}.{}", domain.name, table.name, column.name);
-                    match &column.holds {
-                        Holds::Parent(parent) => {
+                    let path = format!("{}.{}.{}", domain.name, table.name, column.name);
+                    match &column.kind {
+                        ColumnKind::Parent(parent) => {
                             let parent = domain.tables.iter().find(|table| table.name == *parent);
-                            assert!(
-                                parent.is_some_and(|parent| parent.key.is_empty()),
-                                "{place}"
-                            );
+                            assert!(parent.is_some_and(|parent| parent.key.is_empty()), "{path}");
                         }
-                        Holds::Label(lists) => {
+                        ColumnKind::Label(lists) => {
                             let total: usize = lists.iter().map(|list| words[list].len()).product();
-                            assert!(total as i64 >= table.rows[1], "{place}: {total} labels");
+                            assert!(total as i64 >= table.rows[1], "{path}: {total} labels");
                         }
-                        Holds::Words(list) => assert!(words.contains_key(list), "{place}"),
+                        ColumnKind::Words(list) => assert!(words.contains_key(list), "{path}"),
                         _ => {}
                     }
                     for phrase in [&column.above, &column.below].into_iter().flatten() {
-                        assert_eq!(phrase.matches("{}").count(), 1, "{place}: {phrase}");
+                        assert_eq!(phrase.matches("{}").count(), 1, "{path}: {phrase}");
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! The folder of a build on disk: locked while it is written, drafted beside its place, and put there by renaming.
+//! The folder of a build: it is locked while it is written, drafted beside its path, and renamed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -23,25 +23,25 @@ pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{suffix}"))
 }
 
-/// The sole right to build into a folder, given back on drop.
-pub(super) struct Lock {
+/// An exclusive lock on building into a folder. Dropping it releases the lock.
+pub(super) struct BuildLock {
     path: PathBuf,
-    _held: File,
+    _file: File,
 }
 
-impl Drop for Lock {
+impl Drop for BuildLock {
     fn drop(&mut self) {
-        // Removed while it is still held; a file that stays does no harm.
+        // The file is removed before the lock is released. A file that stays does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 /// Waits until no other process builds into `out`.
-pub(super) fn lock(out: &Path) -> Result<Lock, DataError> {
+pub(super) fn lock(out: &Path) -> Result<BuildLock, DataError> {
     if out.file_name().is_none() {
         return Err(DataError::format(
             out,
-            "not a name for a folder of data; choose one such as data/build",
+            "not a name for a data folder; choose one such as data/build",
         ));
     }
     let path = sibling(out, "lock");
@@ -49,15 +49,16 @@ pub(super) fn lock(out: &Path) -> Result<Lock, DataError> {
         create_folder(parent)?;
     }
     loop {
-        let held = File::create(&path).map_err(DataError::io(&path, "create"))?;
-        held.lock().map_err(DataError::io(&path, "lock"))?;
-        if is_at(&held, &path).map_err(DataError::io(&path, "lock"))? {
-            return Ok(Lock { path, _held: held });
+        let file = File::create(&path).map_err(DataError::io(&path, "create"))?;
+        file.lock().map_err(DataError::io(&path, "lock"))?;
+        if is_at(&file, &path).map_err(DataError::io(&path, "lock"))? {
+            return Ok(BuildLock { path, _file: file });
         }
     }
 }
 
-/// Whether `file` is still the one at `path`. Its last holder removes it: a lock on a file that is gone keeps nobody out.
+/// Whether `file` is still the file at `path`. A process that releases the lock removes the file,
+/// and a lock on a removed file excludes nobody.
 fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -91,9 +92,10 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Holders come and go, each removing the file; at no time are there two.
+    /// Threads take and release the lock, and each removes the file. At no time do two threads have
+    /// it.
     #[test]
-    fn one_holds_the_lock_and_nothing_is_left_of_it() {
+    fn the_lock_is_exclusive_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("data");
         let holders = AtomicUsize::new(0);

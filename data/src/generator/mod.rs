@@ -1,17 +1,19 @@
 //! The generator of the project's own databases and questions.
 //!
-//! Invariant: the bytes of a build are a function of its seed and of what is compiled in (domains, grammar, SQLite), on
-//! every machine and with any number of threads. Databases are built side by side, each from streams of its own.
+//! Invariant: the bytes of a build depend only on its seed and on what is compiled in (domains,
+//! grammar, SQLite). They are the same on every machine and with any number of threads, because
+//! each database is built from random streams of its own.
 
+mod binding;
 mod domain;
+mod filter;
 mod folder;
-mod keep;
 mod questions;
 mod render;
+mod rng;
 mod rows;
 mod schema;
 mod store;
-mod stream;
 mod template;
 
 use std::collections::BTreeMap;
@@ -19,52 +21,40 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use crate::manifest::{FILE_NAME, Manifest, ManifestDatabase, Role};
+use crate::manifest::{DatabaseRole, FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
-use domain::{Domain, Words};
-use template::Template;
+use domain::Domain;
+use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs};
 
 /// The seed of the default data.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// Changes with the generator's code wherever that changes what it builds.
+/// The version of the generator's code. Raise it with every change that alters what is built.
 const VERSION: &str = "1";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 
-/// How far a build has come.
+/// The progress of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildProgress {
     /// The database that was finished last.
     pub database_name: String,
-    /// Its number of questions.
+    /// The number of its questions.
     pub questions: usize,
-    /// Databases finished.
+    /// The number of finished databases.
     pub done: usize,
-    /// Databases in all.
+    /// The number of all databases.
     pub total: usize,
 }
 
-/// A database to build.
-struct Plan<'a> {
-    name: String,
-    domain: &'a Domain,
-    role: Role,
-}
-
-/// Everything that all databases are built from.
-struct Stock {
-    words: Words,
-    templates: Vec<Template>,
-    seed: u64,
-}
-
-/// Builds databases and questions into `out`, replacing an earlier build.
+/// Builds databases and questions into `out`, and replaces an earlier build.
 ///
-/// The folder appears whole or not at all: it is written beside its place and renamed.
+/// The folder appears whole or not at all: the build is written to a folder beside it, which is
+/// renamed.
 ///
 /// # Errors
-/// A folder that is not a build of ours, a path that cannot be written, a full disk.
+/// Fails if `out` exists and is not an earlier build, if the path cannot be written, or if the disk
+/// is full.
 pub fn build(
     out: &Path,
     seed: u64,
@@ -74,11 +64,11 @@ pub fn build(
     build_locked(out, seed, progress)
 }
 
-/// Like [`build`], but keeps a build of the same seed and recipe whose files are intact. Processes that need the same
-/// folder at the same time build it once.
+/// Builds like [`build`], but keeps a build of the same seed and recipe whose files are intact.
+/// Several processes that need the same folder at the same time build it once.
 ///
 /// # Errors
-/// As [`build`].
+/// Fails like [`build`].
 pub fn build_if_needed(
     out: &Path,
     seed: u64,
@@ -124,52 +114,46 @@ fn write_build(
 ) -> Result<Manifest, DataError> {
     folder::create_folder(&dir.join("questions"))?;
     let domains = domain::domains();
-    let plans = plans(&domains);
-    let stock = Stock {
-        words: domain::words(),
+    let specs = database_specs(&domains);
+    let inputs = GeneratorInputs {
+        words: domain::word_lists(),
         templates: template::templates(),
         seed,
     };
-    let mut built = run_all(&plans, &stock, &dir.join("databases"), progress)?;
-    let mut splits: BTreeMap<String, Vec<Question>> = BTreeMap::new();
-    for question in built
-        .iter_mut()
-        .flat_map(|database| std::mem::take(&mut database.questions))
-    {
-        splits
-            .entry(question.split.clone())
-            .or_default()
-            .push(question);
+    let built = build_databases(&specs, &inputs, &dir.join("databases"), progress)?;
+    let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
+    for question in built.iter().flat_map(|database| &database.questions) {
+        splits.entry(&question.split).or_default().push(question);
     }
-    let mut files = BTreeMap::new();
+    let mut names = Vec::new();
     for (split, questions) in &splits {
         let name = format!("questions/{}.jsonl", split.replace('/', "-"));
         write_questions(&dir.join(&name), questions)?;
-        files.insert(name.clone(), hash::file_sha256(&dir.join(&name))?.0);
+        names.push(name);
     }
-    for plan in &plans {
-        let name = format!("databases/{0}/{0}.sqlite", plan.name);
-        files.insert(name.clone(), hash::file_sha256(&dir.join(&name))?.0);
-    }
-    let databases = plans
-        .iter()
-        .zip(&built)
-        .map(|(plan, built)| ManifestDatabase {
-            name: plan.name.clone(),
-            domain: plan.domain.name.clone(),
-            role: plan.role,
-            rows: built.rows,
-        });
+    names.extend(
+        specs
+            .iter()
+            .map(|spec| format!("databases/{0}/{0}.sqlite", spec.name)),
+    );
+    let hashed = |name: String| Ok((name.clone(), hash::file_sha256(&dir.join(name))?.0));
+    let database = |(spec, built): (&DatabaseSpec<'_>, &BuiltDatabase)| ManifestDatabase {
+        name: spec.name.clone(),
+        domain: spec.domain.name.clone(),
+        role: spec.role,
+        rows: built.rows,
+    };
+    let count = |(split, questions): (&&str, &Vec<_>)| ((*split).to_owned(), questions.len());
     let manifest = Manifest {
         recipe: recipe(),
         seed,
         licence: LICENCE.to_owned(),
-        databases: databases.collect(),
-        questions: splits
-            .iter()
-            .map(|(split, questions)| (split.clone(), questions.len()))
-            .collect(),
-        files,
+        databases: specs.iter().zip(&built).map(database).collect(),
+        questions: splits.iter().map(count).collect(),
+        files: names
+            .into_iter()
+            .map(hashed)
+            .collect::<Result<_, DataError>>()?,
     };
     let text =
         serde_json::to_string_pretty(&manifest).expect("a manifest is plain data: this is a bug");
@@ -177,54 +161,48 @@ fn write_build(
     Ok(manifest)
 }
 
-/// One database of each domain, and a second, unseen one of each domain that is trained on; sorted by name.
-fn plans(domains: &[Domain]) -> Vec<Plan<'_>> {
-    let mut plans = Vec::new();
+/// Returns one database of each domain, and a second, unseen one of each domain that is trained on,
+/// sorted by name.
+fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
+    let spec = |domain, name, role| DatabaseSpec { name, domain, role };
+    let mut specs = Vec::new();
     for domain in domains {
-        let first = if domain.held_out {
-            Role::UnseenDomain
+        let name = domain.name.clone();
+        if domain.held_out {
+            specs.push(spec(domain, name, DatabaseRole::UnseenDomain));
         } else {
-            Role::Known
-        };
-        plans.push(Plan {
-            name: domain.name.clone(),
-            domain,
-            role: first,
-        });
-        if !domain.held_out {
-            plans.push(Plan {
-                name: format!("{}_2", domain.name),
-                domain,
-                role: Role::UnseenDatabase,
-            });
+            let second = format!("{name}_2");
+            specs.push(spec(domain, name, DatabaseRole::Known));
+            specs.push(spec(domain, second, DatabaseRole::UnseenDatabase));
         }
     }
-    plans.sort_by(|left, right| left.name.cmp(&right.name));
-    plans
+    specs.sort_by(|left, right| left.name.cmp(&right.name));
+    specs
 }
 
-/// Builds every database, in the order of the plans whatever the threads do.
-fn run_all(
-    plans: &[Plan<'_>],
-    stock: &Stock,
+/// Builds every database. The results have the order of `specs`, whatever the threads do.
+fn build_databases(
+    specs: &[DatabaseSpec<'_>],
+    inputs: &GeneratorInputs,
     folder: &Path,
     progress: &mut dyn FnMut(BuildProgress),
-) -> Result<Vec<questions::Built>, DataError> {
+) -> Result<Vec<BuiltDatabase>, DataError> {
+    let total = specs.len();
     let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(plans.len());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (sender, receiver) = mpsc::channel();
-    let mut results: Vec<Option<questions::Built>> = plans.iter().map(|_| None).collect();
+    let mut results: Vec<Option<BuiltDatabase>> = specs.iter().map(|_| None).collect();
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..threads.min(total) {
             let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
-                while let Some((index, plan)) = take(next, plans) {
-                    let built = questions::build_database(plan, stock, folder);
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(spec) = specs.get(index) else { return };
+                    let built = questions::build_database(spec, inputs, folder);
                     if built.is_err() {
-                        // Nobody starts another one.
-                        next.store(plans.len(), Ordering::Relaxed);
+                        // No thread starts another database.
+                        next.store(total, Ordering::Relaxed);
                     }
                     if sender.send((index, built)).is_err() {
                         return;
@@ -235,12 +213,11 @@ fn run_all(
         drop(sender);
         for (done, (index, built)) in receiver.iter().enumerate() {
             let built = built?;
-            let (database_name, questions) = (plans[index].name.clone(), built.questions.len());
             progress(BuildProgress {
-                database_name,
-                questions,
+                database_name: specs[index].name.clone(),
+                questions: built.questions.len(),
                 done: done + 1,
-                total: plans.len(),
+                total,
             });
             results[index] = Some(built);
         }
@@ -249,11 +226,7 @@ fn run_all(
     Ok(results.into_iter().flatten().collect())
 }
 
-fn take<'a, 'b>(next: &AtomicUsize, plans: &'a [Plan<'b>]) -> Option<(usize, &'a Plan<'b>)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    plans.get(index).map(|plan| (index, plan))
-}
-
+/// Hashes everything but the seed that a build depends on.
 fn recipe() -> String {
     let parts: Vec<&str> = [VERSION, rusqlite::version()]
         .into_iter()
@@ -263,10 +236,9 @@ fn recipe() -> String {
     hex::encode(hash::name_hash(&parts))
 }
 
-fn write_questions(path: &Path, questions: &[Question]) -> Result<(), DataError> {
+fn write_questions(path: &Path, questions: &[&Question]) -> Result<(), DataError> {
     let line = |question| {
-        serde_json::to_string(question).expect("a question is plain data: this is a bug")
+        serde_json::to_string(question).expect("a question is plain data: this is a bug") + "\n"
     };
-    let lines: Vec<String> = questions.iter().map(line).collect();
-    folder::write_file(path, &format!("{}\n", lines.join("\n")))
+    folder::write_file(path, &questions.iter().map(line).collect::<String>())
 }

@@ -1,200 +1,177 @@
-//! The rows of a database: skewed, incomplete and uneven, as real ones are.
+//! The rows of a generated database: skewed, incomplete and uneven, like the rows of real
+//! databases.
 //!
-//! A column's kept values and their frequencies are drawn with the data seed, so that under a second seed not only the
-//! numbers but also the most frequent category and the number of categories differ.
+//! The data seed decides which values a column keeps and how often they occur. Under a second seed
+//! the numbers, the most frequent category and the number of categories differ.
 
 use std::collections::BTreeSet;
 
-use rusqlite::types::Value as Cell;
+use rusqlite::types::Value as SqlValue;
 
-use super::domain::{Holds, Words};
-use super::schema::{Column, Schema, Table};
-use super::stream::Stream;
+use super::domain::{ColumnKind, WordLists};
+use super::rng::RngStream;
+use super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
 
 /// Rows by table, in the schema's order of tables and columns.
-pub(crate) type Rows = Vec<Vec<Vec<Cell>>>;
+pub(crate) type DatabaseRows = Vec<Vec<Vec<SqlValue>>>;
 
-/// Per cent of parents that have no child.
-const CHILDLESS_PERCENT: u32 = 8;
+/// The percentage of parents without a child.
+const CHILDLESS_PERCENT: usize = 8;
 const FEWEST_VALUES: usize = 4;
 const MOST_VALUES: usize = 10;
 
-/// Fills a schema. `name` and `seed` alone decide the rows.
-pub(crate) fn fill(schema: &Schema, words: &Words, name: &str, seed: u64) -> Rows {
-    let counts: Vec<usize> = schema
-        .tables
-        .iter()
-        .map(|table| {
-            Stream::new(seed, &[name, &table.name, "count"]).between(table.rows[0], table.rows[1])
-                as usize
-        })
-        .collect();
-    schema
-        .tables
-        .iter()
-        .enumerate()
-        .map(|(index, table)| fill_table(table, &counts, index, words, name, seed))
-        .collect()
-}
-
-fn fill_table(
-    table: &Table,
-    counts: &[usize],
-    index: usize,
-    words: &Words,
+/// Fills a schema with rows. The result depends only on the schema, `name` and `seed`.
+pub(crate) fn fill(
+    schema: &GeneratedSchema,
+    words: &WordLists,
     name: &str,
     seed: u64,
-) -> Vec<Vec<Cell>> {
-    let columns: Vec<Vec<Cell>> = table
-        .columns
-        .iter()
-        .map(|column| {
-            let mut stream = Stream::new(seed, &[name, &table.name, &column.name]);
-            fill_column(column, counts[index], counts, words, &mut stream)
-        })
-        .collect();
-    let rows = (0..columns.first().map_or(0, Vec::len))
-        .map(|row| columns.iter().map(|column| column[row].clone()).collect());
-    distinct_by_key(rows, table)
+) -> DatabaseRows {
+    let count = |table: &GeneratedTable| {
+        let [fewest, most] = table.rows;
+        RngStream::new(seed, &[name, &table.name, "count"]).between(fewest, most) as usize
+    };
+    let counts: Vec<usize> = schema.tables.iter().map(count).collect();
+    let fill_table = |(table, count): (&GeneratedTable, &usize)| {
+        let fill_column = |column: &GeneratedColumn| {
+            let mut rng = RngStream::new(seed, &[name, &table.name, &column.name]);
+            fill_column(column, *count, &counts, words, &mut rng)
+        };
+        let columns: Vec<Vec<SqlValue>> = table.columns.iter().map(fill_column).collect();
+        let row = |row: usize| columns.iter().map(|column| column[row].clone()).collect();
+        distinct_by_key((0..*count).map(row), table)
+    };
+    schema.tables.iter().zip(&counts).map(fill_table).collect()
 }
 
-/// Composite keys are drawn like any column; a row whose key was drawn before is dropped.
-fn distinct_by_key(rows: impl Iterator<Item = Vec<Cell>>, table: &Table) -> Vec<Vec<Cell>> {
+/// Drops rows whose composite key occurred before. Composite keys are drawn like any other column.
+fn distinct_by_key(
+    rows: impl Iterator<Item = Vec<SqlValue>>,
+    table: &GeneratedTable,
+) -> Vec<Vec<SqlValue>> {
     if table.key.len() == 1 {
         return rows.collect();
     }
     let mut keys = BTreeSet::new();
     rows.filter(|row| {
-        keys.insert(
-            table
-                .key
-                .iter()
-                .map(|column| format!("{:?}", row[*column]))
-                .collect::<Vec<_>>(),
-        )
+        let key = table.key.iter().map(|column| format!("{:?}", row[*column]));
+        keys.insert(key.collect::<Vec<_>>())
     })
     .collect()
 }
 
 fn fill_column(
-    column: &Column,
+    column: &GeneratedColumn,
     count: usize,
     counts: &[usize],
-    words: &Words,
-    stream: &mut Stream,
-) -> Vec<Cell> {
-    let cells: Vec<Cell> = match &column.spec.holds {
-        Holds::Key => (1..=count as i64).map(Cell::Integer).collect(),
-        Holds::Label(lists) => labels(lists, words, count, stream),
-        Holds::Parent(_) => {
+    words: &WordLists,
+    rng: &mut RngStream,
+) -> Vec<SqlValue> {
+    let spec = &column.spec;
+    let values: Vec<SqlValue> = match &spec.kind {
+        ColumnKind::Key => (1..=count as i64).map(SqlValue::Integer).collect(),
+        ColumnKind::Label(lists) => labels(lists, words, count, rng),
+        ColumnKind::Parent(_) => {
             let parents = column.parent.map_or(0, |parent| counts[parent]);
-            parent_keys(parents, column.spec.skewed, count, stream)
+            parent_keys(parents, spec.skewed, count, rng)
         }
-        Holds::Words(list) => categories(&words[list], column, count, stream),
-        Holds::OneOf(values) => categories(values, column, count, stream),
-        holds => (0..count)
-            .map(|_| measure(holds, column.spec.skewed, stream))
+        ColumnKind::Words(list) => categories(&words[list], spec.mixed_case, count, rng),
+        ColumnKind::OneOf(values) => categories(values, spec.mixed_case, count, rng),
+        kind => (0..count)
+            .map(|_| measure(kind, spec.skewed, rng))
             .collect(),
     };
-    let nulls = column.spec.nulls;
-    cells
-        .into_iter()
-        .map(|cell| {
-            if nulls > 0 && stream.chance(nulls) {
-                Cell::Null
-            } else {
-                cell
-            }
-        })
-        .collect()
+    let mut or_null = |value| match spec.nulls > 0 && rng.chance(spec.nulls) {
+        true => SqlValue::Null,
+        false => value,
+    };
+    values.into_iter().map(&mut or_null).collect()
 }
 
-fn labels(lists: &[String], words: &Words, count: usize, stream: &mut Stream) -> Vec<Cell> {
+fn labels(lists: &[String], words: &WordLists, count: usize, rng: &mut RngStream) -> Vec<SqlValue> {
     let total: usize = lists.iter().map(|list| words[list].len()).product();
     assert!(
         count <= total,
         "word lists {lists:?} give {total} labels, {count} are needed: this is a bug"
     );
-    // Every label at most once: a walk through a shuffled list of all combinations.
+    // Each label occurs at most once: the labels are a prefix of all combinations, shuffled.
     let mut combinations: Vec<usize> = (0..total).collect();
-    stream.shuffle(&mut combinations);
+    rng.shuffle(&mut combinations);
     let label = |mut combination: usize| {
-        let parts: Vec<&str> = lists
-            .iter()
-            .map(|list| {
-                let list = &words[list];
-                let word = &list[combination % list.len()];
-                combination /= list.len();
-                word.as_str()
-            })
-            .collect();
-        Cell::Text(parts.join(" "))
+        let word = |list: &String| {
+            let list = &words[list];
+            let word = &list[combination % list.len()];
+            combination /= list.len();
+            word.as_str()
+        };
+        SqlValue::Text(lists.iter().map(word).collect::<Vec<_>>().join(" "))
     };
     combinations.into_iter().take(count).map(label).collect()
 }
 
-fn parent_keys(parents: usize, skewed: bool, count: usize, stream: &mut Stream) -> Vec<Cell> {
+fn parent_keys(parents: usize, skewed: bool, count: usize, rng: &mut RngStream) -> Vec<SqlValue> {
     let mut keys: Vec<i64> = (1..=parents as i64).collect();
-    stream.shuffle(&mut keys);
-    let childless = parents * CHILDLESS_PERCENT as usize / 100;
+    rng.shuffle(&mut keys);
+    let childless = parents * CHILDLESS_PERCENT / 100;
     keys.truncate((parents - childless).max(1));
-    let mut draw = || {
-        if skewed {
-            stream.zipf(keys.len())
-        } else {
-            stream.below(keys.len())
-        }
+    let mut draw = || match skewed {
+        true => rng.zipf(keys.len()),
+        false => rng.below(keys.len()),
     };
-    (0..count).map(|_| Cell::Integer(keys[draw()])).collect()
-}
-
-fn categories(values: &[String], column: &Column, count: usize, stream: &mut Stream) -> Vec<Cell> {
-    let mut kept: Vec<String> = values.to_vec();
-    stream.shuffle(&mut kept);
-    let most = kept.len().min(MOST_VALUES);
-    let fewest = FEWEST_VALUES.min(most);
-    kept.truncate(stream.between(fewest as i64, most as i64) as usize);
-    if column.spec.mixed_case {
-        for value in &mut kept {
-            *value = match stream.below(3) {
-                0 => value.to_uppercase(),
-                1 => value.to_lowercase(),
-                _ => value.clone(),
-            };
-        }
-    }
     (0..count)
-        .map(|_| Cell::Text(kept[stream.zipf(kept.len())].clone()))
+        .map(|_| SqlValue::Integer(keys[draw()]))
         .collect()
 }
 
-fn measure(holds: &Holds, skewed: bool, stream: &mut Stream) -> Cell {
-    match holds {
-        Holds::Integer([low, high]) | Holds::Year([low, high]) => {
-            Cell::Integer(number(*low, *high, skewed, stream))
+fn categories(
+    values: &[String],
+    mixed_case: bool,
+    count: usize,
+    rng: &mut RngStream,
+) -> Vec<SqlValue> {
+    let mut kept: Vec<String> = values.to_vec();
+    rng.shuffle(&mut kept);
+    let most = kept.len().min(MOST_VALUES);
+    let fewest = FEWEST_VALUES.min(most);
+    kept.truncate(rng.between(fewest as i64, most as i64) as usize);
+    if mixed_case {
+        for value in &mut kept {
+            match rng.below(3) {
+                0 => *value = value.to_uppercase(),
+                1 => *value = value.to_lowercase(),
+                _ => {}
+            }
         }
-        Holds::TextInteger([low, high]) => {
-            Cell::Text(number(*low, *high, skewed, stream).to_string())
+    }
+    (0..count)
+        .map(|_| SqlValue::Text(kept[rng.zipf(kept.len())].clone()))
+        .collect()
+}
+
+fn measure(kind: &ColumnKind, skewed: bool, rng: &mut RngStream) -> SqlValue {
+    match kind {
+        ColumnKind::Integer([low, high]) | ColumnKind::Year([low, high]) => {
+            SqlValue::Integer(number(*low, *high, skewed, rng))
         }
-        Holds::Decimal([low, high]) => {
-            Cell::Real(number(low * 100, high * 100, skewed, stream) as f64 / 100.0)
+        ColumnKind::TextInteger([low, high]) => {
+            SqlValue::Text(number(*low, *high, skewed, rng).to_string())
         }
-        Holds::Date([first, last]) => {
-            let (year, month, day) = (
-                stream.between(*first, *last),
-                stream.between(1, 12),
-                stream.between(1, 28),
-            );
-            Cell::Text(format!("{year}-{month:02}-{day:02}"))
+        ColumnKind::Decimal([low, high]) => {
+            SqlValue::Real(number(low * 100, high * 100, skewed, rng) as f64 / 100.0)
         }
-        _ => unreachable!("{holds:?} is filled elsewhere: this is a bug"),
+        ColumnKind::Date([first, last]) => {
+            let year = rng.between(*first, *last);
+            let (month, day) = (rng.between(1, 12), rng.between(1, 28));
+            SqlValue::Text(format!("{year}-{month:02}-{day:02}"))
+        }
+        _ => unreachable!("{kind:?} is filled elsewhere: this is a bug"),
     }
 }
 
-fn number(low: i64, high: i64, skewed: bool, stream: &mut Stream) -> i64 {
-    let first = stream.between(low, high);
+fn number(low: i64, high: i64, skewed: bool, rng: &mut RngStream) -> i64 {
+    let first = rng.between(low, high);
     if skewed {
-        first.min(stream.between(low, high))
+        first.min(rng.between(low, high))
     } else {
         first
     }

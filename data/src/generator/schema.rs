@@ -1,27 +1,28 @@
-//! One database of a domain: which columns it keeps and what they are called.
+//! The schema of one generated database: the columns it keeps and the names it uses.
 
-use super::domain::{ColumnName, ColumnSpec, Domain, Holds, TableSpec};
-use super::stream::Stream;
+use super::domain::{ColumnKind, ColumnName, ColumnSpec, Domain, TableSpec};
+use super::rng::RngStream;
 
 const KEEP_OPTIONAL_PERCENT: u32 = 75;
 const RENAME_PERCENT: u32 = 60;
 
 /// The tables of a database and the words for them.
-pub(crate) struct Schema {
-    pub(crate) tables: Vec<Table>,
+pub(crate) struct GeneratedSchema {
+    pub(crate) tables: Vec<GeneratedTable>,
 }
 
-/// A table; `columns[0]` is the key unless the key is composite.
-pub(crate) struct Table {
+/// A table. `columns[0]` is the key unless the key is composite.
+pub(crate) struct GeneratedTable {
     pub(crate) name: String,
+    /// The singular noun for a row.
     pub(crate) one: String,
     /// Indices of the key's columns.
     pub(crate) key: Vec<usize>,
     pub(crate) rows: [i64; 2],
-    pub(crate) columns: Vec<Column>,
+    pub(crate) columns: Vec<GeneratedColumn>,
 }
 
-pub(crate) struct Column {
+pub(crate) struct GeneratedColumn {
     pub(crate) name: String,
     pub(crate) noun: String,
     pub(crate) spec: ColumnSpec,
@@ -29,93 +30,103 @@ pub(crate) struct Column {
     pub(crate) parent: Option<usize>,
 }
 
-impl Schema {
-    /// Draws a schema; `renamed` allows the other names that a domain declares.
-    pub(crate) fn draw(domain: &Domain, stream: &mut Stream, renamed: bool) -> Self {
+/// A column, by the index of its table and its index in that table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ColumnId {
+    pub(crate) table: usize,
+    pub(crate) column: usize,
+}
+
+impl GeneratedSchema {
+    /// Draws a schema. `renamed` allows the alternative names that a domain declares.
+    pub(crate) fn draw(domain: &Domain, rng: &mut RngStream, renamed: bool) -> Self {
+        // All tables are named before any column is drawn: a foreign key uses its parent's name.
         let names: Vec<(String, String)> = domain
             .tables
             .iter()
-            .map(|spec| table_name(spec, stream, renamed))
+            .map(|spec| table_name(spec, rng, renamed))
             .collect();
-        let tables = domain
-            .tables
-            .iter()
-            .zip(&names)
-            .map(|(spec, (name, one))| Table {
-                name: name.clone(),
-                one: one.clone(),
-                key: Vec::new(),
-                rows: spec.rows,
-                columns: Vec::new(),
-            });
-        let mut schema = Self {
-            tables: tables.collect(),
-        };
-        for (index, spec) in domain.tables.iter().enumerate() {
-            schema.tables[index].columns = columns(domain, spec, &names, index, stream, renamed);
-            let column_index = |name: &String| {
-                schema.tables[index]
-                    .columns
-                    .iter()
-                    .position(|column| column.spec.name == *name)
-            };
-            schema.tables[index].key = match spec.key.as_slice() {
+        let table = |(index, spec): (usize, &TableSpec)| {
+            let columns = draw_columns(domain, spec, &names, index, rng, renamed);
+            let position = |name: &String| columns.iter().position(|it| it.spec.name == *name);
+            let key = match spec.key.as_slice() {
                 [] => vec![0],
-                key => key.iter().filter_map(column_index).collect(),
+                key => key.iter().filter_map(position).collect(),
             };
+            let (name, one) = names[index].clone();
+            GeneratedTable {
+                name,
+                one,
+                key,
+                rows: spec.rows,
+                columns,
+            }
+        };
+        Self {
+            tables: domain.tables.iter().enumerate().map(table).collect(),
         }
-        schema
+    }
+
+    pub(crate) fn column(&self, id: ColumnId) -> &GeneratedColumn {
+        &self.tables[id.table].columns[id.column]
+    }
+
+    /// Returns the first key column of a table.
+    pub(crate) fn key(&self, table: usize) -> ColumnId {
+        let column = self.tables[table].key[0];
+        ColumnId { table, column }
     }
 }
 
-fn table_name(spec: &TableSpec, stream: &mut Stream, renamed: bool) -> (String, String) {
-    let other = if spec.also.is_empty() {
-        0
-    } else {
-        stream.below(spec.also.len())
-    };
-    match spec.also.get(other) {
-        Some(also) if renamed && stream.chance(RENAME_PERCENT) => {
+fn table_name(spec: &TableSpec, rng: &mut RngStream, renamed: bool) -> (String, String) {
+    let index = alternative(spec.also.len(), rng);
+    match spec.also.get(index) {
+        Some(also) if renamed && rng.chance(RENAME_PERCENT) => {
             (also.name.clone(), also.one.clone())
         }
         _ => (spec.name.clone(), spec.one.clone()),
     }
 }
 
-fn columns(
+/// Draws which alternative name to use. Databases that keep their names draw it too: the bytes of
+/// the default build depend on it.
+fn alternative(count: usize, rng: &mut RngStream) -> usize {
+    if count == 0 { 0 } else { rng.below(count) }
+}
+
+fn draw_columns(
     domain: &Domain,
     spec: &TableSpec,
     names: &[(String, String)],
     table: usize,
-    stream: &mut Stream,
+    rng: &mut RngStream,
     renamed: bool,
-) -> Vec<Column> {
+) -> Vec<GeneratedColumn> {
     let mut columns = Vec::new();
     if spec.key.is_empty() {
         columns.push(key_column(&names[table].1));
     }
     for column in &spec.columns {
-        let is_kept = !column.optional || stream.chance(KEEP_OPTIONAL_PERCENT);
-        let renamed = renamed && stream.chance(RENAME_PERCENT);
+        let is_kept = !column.optional || rng.chance(KEEP_OPTIONAL_PERCENT);
+        let renamed = renamed && rng.chance(RENAME_PERCENT);
         if !is_kept {
             continue;
         }
-        let parent = match &column.holds {
-            Holds::Parent(name) => domain.tables.iter().position(|table| table.name == *name),
+        let parent = match &column.kind {
+            ColumnKind::Parent(name) => domain.tables.iter().position(|table| table.name == *name),
             _ => None,
         };
         columns.push(match parent {
             // A foreign key follows its table when that is renamed.
             Some(parent) if column.name == key_name(&domain.tables[parent].one) => {
-                let noun = names[parent].1.clone();
-                Column {
+                GeneratedColumn {
                     name: key_name(&names[parent].1),
-                    noun,
+                    noun: names[parent].1.clone(),
                     spec: column.clone(),
                     parent: Some(parent),
                 }
             }
-            _ => named_column(column, parent, renamed, stream),
+            _ => named_column(column, parent, renamed, rng),
         });
     }
     columns
@@ -125,25 +136,19 @@ fn named_column(
     spec: &ColumnSpec,
     parent: Option<usize>,
     renamed: bool,
-    stream: &mut Stream,
-) -> Column {
-    let own = ColumnName {
-        name: spec.name.clone(),
-        noun: spec.noun.clone(),
+    rng: &mut RngStream,
+) -> GeneratedColumn {
+    let index = alternative(spec.also.len(), rng);
+    let ColumnName { name, noun } = match spec.also.get(index) {
+        Some(also) if renamed => also.clone(),
+        _ => ColumnName {
+            name: spec.name.clone(),
+            noun: spec.noun.clone(),
+        },
     };
-    let other = if spec.also.is_empty() {
-        0
-    } else {
-        stream.below(spec.also.len())
-    };
-    let name = spec.also.get(other).filter(|_| renamed).unwrap_or(&own);
-    let noun = name
-        .noun
-        .clone()
-        .unwrap_or_else(|| name.name.replace('_', " "));
-    Column {
-        name: name.name.clone(),
-        noun,
+    GeneratedColumn {
+        noun: noun.unwrap_or_else(|| name.replace('_', " ")),
+        name,
         spec: spec.clone(),
         parent,
     }
@@ -153,27 +158,16 @@ fn key_name(one: &str) -> String {
     format!("{}_id", one.replace(' ', "_"))
 }
 
-fn key_column(one: &str) -> Column {
-    let spec = ColumnSpec {
-        name: key_name(one),
-        noun: None,
-        also: Vec::new(),
-        optional: false,
-        nulls: 0,
-        holds: Holds::Key,
-        skewed: false,
-        mixed_case: false,
-        additive: false,
-        says: None,
-        above: None,
-        below: None,
-        most: None,
-        least: None,
-    };
-    Column {
-        name: key_name(one),
+fn key_column(one: &str) -> GeneratedColumn {
+    let name = key_name(one);
+    GeneratedColumn {
+        name: name.clone(),
         noun: format!("{one} number"),
-        spec,
+        spec: ColumnSpec {
+            name,
+            kind: ColumnKind::Key,
+            ..ColumnSpec::default()
+        },
         parent: None,
     }
 }

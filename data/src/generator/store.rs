@@ -1,16 +1,19 @@
-//! A filled schema as an SQLite database, in memory and as a file with always the same bytes.
+//! Stores a generated database in SQLite: in memory, and as a file whose bytes are reproducible.
 
 use std::path::Path;
 
 use rusqlite::{Connection, params_from_iter};
 
-use super::domain::Holds;
-use super::rows::Rows;
-use super::schema::{Column, Schema, Table};
+use super::domain::ColumnKind;
+use super::rows::DatabaseRows;
+use super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
 use crate::DataError;
 
 /// Creates the tables and inserts the rows, in memory.
-pub(crate) fn in_memory(schema: &Schema, rows: &Rows) -> rusqlite::Result<Connection> {
+pub(crate) fn in_memory(
+    schema: &GeneratedSchema,
+    rows: &DatabaseRows,
+) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch("PRAGMA page_size = 4096; PRAGMA encoding = 'UTF-8';")?;
     let transaction = connection.transaction()?;
@@ -27,7 +30,7 @@ pub(crate) fn in_memory(schema: &Schema, rows: &Rows) -> rusqlite::Result<Connec
     Ok(connection)
 }
 
-/// Writes a database to a new file. The bytes depend on the content and on SQLite's version alone.
+/// Writes a database to a new file. The bytes depend only on the content and on SQLite's version.
 pub(crate) fn write(connection: &Connection, path: &Path) -> Result<(), DataError> {
     let target = path
         .to_str()
@@ -38,26 +41,23 @@ pub(crate) fn write(connection: &Connection, path: &Path) -> Result<(), DataErro
         .map_err(DataError::sqlite(path))
 }
 
-fn create(schema: &Schema, table: &Table) -> String {
+fn create(schema: &GeneratedSchema, table: &GeneratedTable) -> String {
     let mut lines: Vec<String> = table
         .columns
         .iter()
         .map(|column| column_definition(table, column))
         .collect();
     if table.key.len() > 1 {
-        let key: Vec<&str> = table
-            .key
-            .iter()
-            .map(|column| table.columns[*column].name.as_str())
-            .collect();
+        let name = |column: &usize| table.columns[*column].name.as_str();
+        let key: Vec<&str> = table.key.iter().map(name).collect();
         lines.push(format!("PRIMARY KEY ({})", key.join(", ")));
     }
     for column in &table.columns {
-        if let Some(parent) = column.parent.map(|parent| &schema.tables[parent]) {
-            let key = &parent.columns[parent.key[0]].name;
+        if let Some(parent) = column.parent {
+            let key = &schema.column(schema.key(parent)).name;
+            let (foreign, parent) = (&column.name, &schema.tables[parent].name);
             lines.push(format!(
-                "FOREIGN KEY ({}) REFERENCES {} ({key})",
-                column.name, parent.name
+                "FOREIGN KEY ({foreign}) REFERENCES {parent} ({key})"
             ));
         }
     }
@@ -68,17 +68,14 @@ fn create(schema: &Schema, table: &Table) -> String {
     )
 }
 
-fn column_definition(table: &Table, column: &Column) -> String {
-    let kind = match column.spec.holds {
-        Holds::Key | Holds::Parent(_) | Holds::Integer(_) | Holds::Year(_) => "INTEGER",
-        Holds::Decimal(_) => "REAL",
-        Holds::Label(_)
-        | Holds::Words(_)
-        | Holds::OneOf(_)
-        | Holds::TextInteger(_)
-        | Holds::Date(_) => "TEXT",
+fn column_definition(table: &GeneratedTable, column: &GeneratedColumn) -> String {
+    let sql_type = match column.spec.kind {
+        ColumnKind::Key | ColumnKind::Parent(_) => "INTEGER",
+        ColumnKind::Integer(_) | ColumnKind::Year(_) => "INTEGER",
+        ColumnKind::Decimal(_) => "REAL",
+        _ => "TEXT",
     };
-    let is_key = table.key.len() == 1 && column.spec.holds == Holds::Key;
+    let is_key = table.key.len() == 1 && column.spec.kind == ColumnKind::Key;
     let suffix = if is_key {
         " PRIMARY KEY"
     } else if column.spec.nulls == 0 {
@@ -86,5 +83,5 @@ fn column_definition(table: &Table, column: &Column) -> String {
     } else {
         ""
     };
-    format!("{} {kind}{suffix}", column.name)
+    format!("{} {sql_type}{suffix}", column.name)
 }

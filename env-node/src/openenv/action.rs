@@ -1,7 +1,7 @@
 //! Reads the payload of a step: an action of the environment, or, from clients that call tools, a
 //! request to list the tools or to call one.
 
-use proto::v1::Action;
+use env::Action;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::EnvError;
+use crate::error::SettingError;
 
 /// OpenEnv's own tools send messages of this size. A smaller limit would refuse them.
 const MIN_MESSAGE_BYTES: usize = 1 << 20;
@@ -67,9 +67,9 @@ impl Default for OpenEnvConfig {
 }
 
 impl OpenEnvConfig {
-    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+    pub(crate) fn validate(&self) -> Result<(), SettingError> {
         let refuse = |field, remedy: &str| {
-            Err(EnvError::Config {
+            Err(SettingError {
                 field,
                 remedy: remedy.to_owned(),
             })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::{Json, body::Bytes, extract::State, http::StatusCode};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use proto::v1::{Action, ResetRequest};
+use env::{Action, EnvError, EpisodeSpec};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ use super::{
     session, tools,
     validation::{self, Id, Invalid, Positive},
 };
-use crate::{error::EnvError, node::EnvNode, rejection::Rejection};
+use crate::{node::EnvNode, rejection::Rejection};
 
 pub(super) async fn not_found() -> Rejection {
     Rejection::new(StatusCode::NOT_FOUND, "Not Found")
@@ -77,12 +77,12 @@ pub(super) fn reject(error: &EnvError) -> Rejection {
 }
 
 /// Reads the reset that a body asks for. An empty body asks for any question.
-pub(crate) fn read_reset(body: &[u8], node: &EnvNode) -> Result<ResetRequest, Rejection> {
+pub(crate) fn read_reset(body: &[u8], node: &EnvNode) -> Result<EpisodeSpec, Rejection> {
     let arguments: ResetArguments = match body {
         [] => ResetArguments::default(),
         body => read_body(body)?,
     };
-    arguments.into_request(node).map_err(|error| reject(&error))
+    arguments.into_spec(node).map_err(|error| reject(&error))
 }
 
 /// `POST /reset`.
@@ -90,8 +90,8 @@ pub(super) async fn reset(
     State(service): State<Arc<OpenEnvService>>,
     body: Bytes,
 ) -> Result<Json<Payload>, Rejection> {
-    let request = read_reset(&body, &service.node)?;
-    reply(session::reset(&service.node, request))
+    let spec = read_reset(&body, &service.node)?;
+    reply(session::reset(&service.node, spec))
 }
 
 /// `POST /step`.

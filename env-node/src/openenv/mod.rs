@@ -4,7 +4,7 @@
 //! The wire follows openenv 0.10.0. Clients of openenv-core 0.2.3 read it too.
 
 mod action;
-mod config;
+pub(crate) mod config;
 mod documents;
 mod http;
 mod json;
@@ -35,7 +35,7 @@ use serde::Deserialize;
 pub use config::{Mode, OpenEnvConfig};
 pub(crate) use documents::metadata;
 pub(crate) use http::read_reset;
-pub(crate) use payload::{ComponentsView, ObservationView};
+pub(crate) use payload::ObservationView;
 pub(crate) use session::{EpisodeSession, SessionError};
 use session_registry::{SessionGuard, SessionRegistry};
 use socket::SocketProtocol;

@@ -4,7 +4,7 @@
 //! `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's clients 0.2
 //! and 0.10 look in different places. Fields are named one by one, so that a gold answer cannot leak.
 
-use proto::v1::{Observation, ResetResponse, RewardComponents, StepResponse};
+use env::{Observation, ResetResult, RewardComponents, StepResult};
 use serde::{Serialize, Serializer};
 
 /// An observation with its metadata.
@@ -25,33 +25,13 @@ pub(crate) struct Metadata {
     pub(super) episode_id: Option<String>,
     /// After a step: the reward by component.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reward_components: Option<ComponentsView>,
+    reward_components: Option<RewardComponents>,
     /// After the end: whether the answer is correct.
     #[serde(skip_serializing_if = "Option::is_none")]
     correct: Option<bool>,
     /// Over plain HTTP: the episode token, in base64, for the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_token: Option<String>,
-}
-
-/// The JSON of a step's reward by component.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ComponentsView {
-    operational: f64,
-    progress: f64,
-    terminal: f64,
-    clip: f64,
-}
-
-impl From<RewardComponents> for ComponentsView {
-    fn from(reward: RewardComponents) -> Self {
-        Self {
-            operational: reward.operational,
-            progress: reward.progress,
-            terminal: reward.terminal,
-            clip: reward.clip,
-        }
-    }
 }
 
 /// The JSON of an observation, without reward and `done`.
@@ -80,29 +60,28 @@ impl<'a> From<&'a Observation> for ObservationView<'a> {
     }
 }
 
-impl From<ResetResponse> for Payload {
-    fn from(response: ResetResponse) -> Self {
+impl From<ResetResult> for Payload {
+    fn from(result: ResetResult) -> Self {
         Self {
-            observation: response.observation.unwrap_or_default(),
+            observation: result.observation,
             metadata: Metadata {
-                question_id: Some(response.question_id),
-                episode_id: Some(response.episode_id),
+                question_id: Some(result.question_id),
+                episode_id: Some(result.episode_id),
                 ..Metadata::default()
             },
         }
     }
 }
 
-impl From<StepResponse> for Payload {
-    fn from(response: StepResponse) -> Self {
-        let observation = response.observation.unwrap_or_default();
+impl From<StepResult> for Payload {
+    fn from(result: StepResult) -> Self {
         Self {
             metadata: Metadata {
-                reward_components: response.reward_components.map(ComponentsView::from),
-                correct: observation.done.then_some(response.correct),
+                reward_components: Some(result.reward_components),
+                correct: result.observation.done.then_some(result.correct),
                 ..Metadata::default()
             },
-            observation,
+            observation: result.observation,
         }
     }
 }

@@ -3,12 +3,12 @@
 //! Invariant: a question is named by its id or by its index in a split, or it is drawn by the seed.
 //! Without a seed each reset draws anew. Unknown arguments are ignored, as in OpenEnv's environments.
 
-use proto::v1::{ListQuestionsRequest, ResetRequest};
+use env::{EnvError, EpisodeSpec};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::validation::{Id, Unsigned};
-use crate::{catalog, error::EnvError, node::EnvNode};
+use crate::node::EnvNode;
 
 /// The arguments of a reset. Each may be absent or `null`.
 #[derive(Debug, Default, Deserialize)]
@@ -24,11 +24,11 @@ pub(super) struct ResetArguments {
 }
 
 impl ResetArguments {
-    /// Returns the request that the arguments stand for.
+    /// Returns the episode spec that the arguments stand for.
     ///
     /// # Errors
     /// The split, the database or the index in the split does not exist.
-    pub(super) fn into_request(self, node: &EnvNode) -> Result<ResetRequest, EnvError> {
+    pub(super) fn into_spec(self, node: &EnvNode) -> Result<EpisodeSpec, EnvError> {
         let seed = self
             .seed
             .map_or_else(|| Uuid::new_v4().as_u64_pair().0, |seed| seed.0);
@@ -37,9 +37,9 @@ impl ResetArguments {
         let question_id = match self.question_id.unwrap_or_default() {
             id if !id.is_empty() => id,
             _ if self.index.is_none() && database_name.is_empty() => String::new(),
-            _ => select(node, split.clone(), database_name, self.index, seed)?,
+            _ => select(node, &split, &database_name, self.index, seed)?,
         };
-        Ok(ResetRequest {
+        Ok(EpisodeSpec {
             question_id,
             split,
             seed,
@@ -59,23 +59,21 @@ impl ResetArguments {
 /// draws. An empty name selects all.
 fn select(
     node: &EnvNode,
-    split: String,
-    database_name: String,
+    split: &str,
+    database_name: &str,
     index: Option<Unsigned>,
     seed: u64,
 ) -> Result<String, EnvError> {
     let page = |index: u64| {
-        node.list_questions(&ListQuestionsRequest {
-            split: split.clone(),
-            database_name: database_name.clone(),
-            page_size: 1,
-            page_token: index.to_string(),
-        })
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let range = index..index.saturating_add(1);
+        node.environment()
+            .list_questions(split, database_name, range)
     };
-    let count = u64::from(page(0)?.total_size);
-    let index = index.map_or_else(|| catalog::scrambled(seed) % count.max(1), |index| index.0);
+    let count = page(0)?.total as u64;
+    let index = index.map_or_else(|| env::scrambled(seed) % count.max(1), |index| index.0);
     match page(index)?.questions.pop() {
-        Some(question) => Ok(question.question_id),
+        Some(question) => Ok(question.question_id.clone()),
         None => Err(EnvError::NotFound {
             kind: "index",
             name: index.to_string(),

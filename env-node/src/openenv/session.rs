@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use proto::v1::{Action, ResetRequest};
+use env::{Action, EnvError, EpisodeSpec};
 
 use super::payload::Payload;
-use crate::{error::EnvError, grpc::now_unix_seconds, metrics, node::EnvNode};
+use crate::{clock::now_unix_seconds, metrics, node::EnvNode};
 
 /// Pauses before the retries of a step that a busy machine refused: about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
@@ -45,8 +45,8 @@ impl EpisodeSession {
     }
 
     /// Starts an episode, in place of the current one.
-    pub(crate) fn reset(&mut self, request: ResetRequest) -> Result<Payload, EnvError> {
-        let (token, payload) = reset(&self.node, request)?;
+    pub(crate) fn reset(&mut self, spec: EpisodeSpec) -> Result<Payload, EnvError> {
+        let (token, payload) = reset(&self.node, spec)?;
         self.current = Some(CurrentEpisode {
             token,
             id: payload.metadata.episode_id.clone().unwrap_or_default(),
@@ -74,10 +74,10 @@ impl EpisodeSession {
 }
 
 /// Starts an episode. Returns its token and its first observation.
-pub(super) fn reset(node: &EnvNode, request: ResetRequest) -> Result<(Vec<u8>, Payload), EnvError> {
-    let mut response = node.reset(request, now_unix_seconds())?;
-    let token = std::mem::take(&mut response.token);
-    Ok((token, response.into()))
+pub(super) fn reset(node: &EnvNode, spec: EpisodeSpec) -> Result<(Vec<u8>, Payload), EnvError> {
+    let mut result = node.reset(spec)?;
+    let token = std::mem::take(&mut result.token);
+    Ok((token, result.into()))
 }
 
 /// Applies one action to the episode in `token`. Returns the next token and the observation.
@@ -92,16 +92,20 @@ pub(super) async fn step(
     let began = Instant::now();
     let mut pauses = PAUSES_MILLISECONDS.iter();
     loop {
-        let outcome = node.step(token.to_vec(), action, now_unix_seconds()).await;
+        let environment = node.environment();
+        let outcome = environment
+            .step(token.to_vec(), action, now_unix_seconds())
+            .await;
         match (outcome, pauses.next()) {
             (Err(error), Some(&pause)) if is_transient(&error) => {
                 tracing::debug!(%error, pause_milliseconds = pause, "retrying the step");
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
-            (Ok(mut response), _) => {
-                metrics::step_served(&action.action_type, &response, began.elapsed());
-                let token = std::mem::take(&mut response.token);
-                return Ok((token, response.into()));
+            (Ok(mut result), _) => {
+                let observation = &result.observation;
+                metrics::step_served(&action.action_type, observation, began.elapsed());
+                let token = std::mem::take(&mut result.token);
+                return Ok((token, result.into()));
             }
             (Err(error), _) => return Err(error),
         }

@@ -3,7 +3,7 @@
 //! Invariant: the task at an index is the question that `reset(split=.., index=..)` starts. Tasks do
 //! not hold answers.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -12,7 +12,8 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use proto::v1::{ListQuestionsRequest, ListQuestionsResponse, Question};
+use data::Question;
+use env::QuestionPage;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ use super::{
     http::{read_body, reject},
     validation::Integer,
 };
-use crate::{node::EnvNode, rejection::Rejection};
+use crate::{node::EnvNode, rejection::Rejection, wire};
 
 type JsonResult = Result<Json<Value>, Rejection>;
 
@@ -67,8 +68,8 @@ async fn splits(
     Path(environment): Path<String>,
 ) -> JsonResult {
     check_name(&environment)?;
-    let splits = service.node.info().splits.into_iter();
-    let splits = splits.map(|split| json!({"name": split.name, "type": split_type(&split.name)}));
+    let splits = service.node.environment().splits();
+    let splits = splits.map(|(name, _)| json!({"name": name, "type": split_type(name)}));
     Ok(Json(splits.collect()))
 }
 
@@ -100,7 +101,7 @@ async fn num_tasks(
 ) -> JsonResult {
     let SplitBody { split } = read_body(&body)?;
     check_name(&environment)?;
-    let count = page(&service.node, &split, 0, 1)?.total_size;
+    let count = list(&service.node, &split, 0..0)?.total;
     Ok(Json(json!({"num_tasks": count})))
 }
 
@@ -112,7 +113,7 @@ async fn task(
     let TaskBody { split, index } = read_body(&body)?;
     check_name(&environment)?;
     let questions = match usize::try_from(index.0) {
-        Ok(index) => page(&service.node, &split, index, 1)?.questions,
+        Ok(index) => list(&service.node, &split, index..index.saturating_add(1))?.questions,
         Err(_) => Vec::new(),
     };
     match questions.first() {
@@ -131,7 +132,7 @@ async fn task_range(
 ) -> JsonResult {
     let TaskRangeBody { split, start, stop } = read_body(&body)?;
     check_name(&environment)?;
-    let count = page(&service.node, &split, 0, 1)?.total_size as usize;
+    let count = list(&service.node, &split, 0..0)?.total;
     let start = start.map_or(0, |start| slice_bound(start.0, count));
     let stop = stop.map_or(count, |stop| slice_bound(stop.0, count));
     let tasks = tasks_between(&service.node, &split, start, stop)?;
@@ -162,44 +163,21 @@ fn tasks_between(
     start: usize,
     stop: usize,
 ) -> Result<Vec<Value>, Rejection> {
-    let mut tasks = Vec::new();
-    let mut next = start;
-    while next < stop {
-        let questions = page(node, split, next, stop - next)?.questions;
-        if questions.is_empty() {
-            break;
-        }
-        next += questions.len();
-        tasks.extend(questions.iter().map(task_of));
-    }
-    Ok(tasks)
+    let questions = list(node, split, start..stop)?.questions;
+    Ok(questions.into_iter().map(task_of).collect())
 }
 
-/// Returns at most `size` questions of a split, from `start` on, and the number of all.
-fn page(
-    node: &EnvNode,
+fn list<'a>(
+    node: &'a EnvNode,
     split: &str,
-    start: usize,
-    size: usize,
-) -> Result<ListQuestionsResponse, Rejection> {
-    let request = ListQuestionsRequest {
-        split: split.to_owned(),
-        page_token: start.to_string(),
-        page_size: u32::try_from(size).unwrap_or(u32::MAX),
-        ..ListQuestionsRequest::default()
-    };
-    node.list_questions(&request)
-        .map_err(|error| reject(&error))
+    range: Range<usize>,
+) -> Result<QuestionPage<'a>, Rejection> {
+    let page = node.environment().list_questions(split, "", range);
+    page.map_err(|error| reject(&error))
 }
 
 fn task_of(question: &Question) -> Value {
-    json!({
-        "question_id": question.question_id,
-        "question": question.question_text,
-        "database_name": question.database_name,
-        "split": question.split,
-        "difficulty": question.difficulty,
-    })
+    wire::question_json(question, "question")
 }
 
 #[cfg(test)]

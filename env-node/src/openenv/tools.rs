@@ -2,7 +2,8 @@
 //!
 //! Invariant: a call that names no tool, or whose argument does not fit, is not a step of the episode.
 
-use proto::{TOOLS, v1::Action};
+use env::Action;
+use proto::TOOLS;
 use serde_json::{Map, Value, json};
 
 use super::{payload::Payload, validation::excerpt};

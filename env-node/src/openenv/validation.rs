@@ -3,16 +3,13 @@
 //! A request is refused for the first field that does not fit. OpenEnv's clients read that there is
 //! an error; its location and message are for people.
 
+use env::{MAX_EPISODE_ID_CHARS, truncated};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use serde_path_to_error::Segment;
 
-use crate::rows::cut;
-
 /// Bytes of a request that a reply repeats in one place.
 const EXCERPT_BYTES: usize = 1 << 10;
-/// Characters of an identifier that a client chooses.
-const MAX_ID_CHARS: usize = 255;
 
 /// Why a request cannot be read.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +80,7 @@ pub(super) fn read<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T
 
 /// Cuts a text of the request to what a reply may repeat.
 pub(super) fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
-    cut(text, EXCERPT_BYTES)
+    truncated(text, EXCERPT_BYTES)
 }
 
 /// An integer as pydantic's lax mode reads it: also a whole float, a boolean, or digits in a string.
@@ -101,7 +98,7 @@ pub(super) struct Unsigned(pub(super) u64);
 #[serde(try_from = "Value")]
 pub(super) struct Positive;
 
-/// A client's name for an episode or a request, of at most 255 characters.
+/// A client's name for an episode or a request, of at most [`MAX_EPISODE_ID_CHARS`] characters.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Id(pub(super) String);
@@ -147,9 +144,9 @@ impl TryFrom<String> for Id {
 
     fn try_from(id: String) -> Result<Self, Self::Error> {
         match id.chars().count() {
-            0..=MAX_ID_CHARS => Ok(Self(id)),
+            0..=MAX_EPISODE_ID_CHARS => Ok(Self(id)),
             count => Err(format!(
-                "has {count} characters; give at most {MAX_ID_CHARS}"
+                "has {count} characters; give at most {MAX_EPISODE_ID_CHARS}"
             )),
         }
     }

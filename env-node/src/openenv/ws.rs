@@ -135,8 +135,8 @@ async fn reset(
     frame: &Map<String, Value>,
 ) -> Result<ServerFrame, FrameError> {
     let ResetFrame { data } = read(frame)?;
-    let request = data.into_request(&service.node).map_err(failed)?;
-    let payload = guard.session.lock().await.reset(request);
+    let spec = data.into_spec(&service.node).map_err(failed)?;
+    let payload = guard.session.lock().await.reset(spec);
     Ok(ServerFrame::Observation(payload.map_err(failed)?))
 }
 

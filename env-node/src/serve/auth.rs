@@ -15,7 +15,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::EnvError,
+    error::SettingError,
     rejection::Rejection,
     status::{self, Reason},
 };
@@ -31,9 +31,9 @@ pub(super) struct BearerToken(Arc<[u8; 32]>);
 
 impl BearerToken {
     /// Reads the token from a file. Returns `None` where no file is named.
-    pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, EnvError> {
+    pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, SettingError> {
         let Some(path) = path else { return Ok(None) };
-        let refuse = |problem: String| EnvError::Config {
+        let refuse = |problem: String| SettingError {
             field: "server.bearer_token_file",
             remedy: format!(
                 "{} {problem}; give a text file with a token of at least {MIN_TOKEN_BYTES} bytes",

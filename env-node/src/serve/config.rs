@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::error::EnvError;
+use crate::error::SettingError;
 
 /// What a request holds beside the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
@@ -105,8 +105,8 @@ impl ServerConfig {
         &self,
         argument_bytes: usize,
         message_bytes: usize,
-    ) -> Result<(), EnvError> {
-        let refuse = |field, remedy: String| Err(EnvError::Config { field, remedy });
+    ) -> Result<(), SettingError> {
+        let refuse = |field, remedy: String| Err(SettingError { field, remedy });
         for (field, value) in [
             ("server.max_connections", self.max_connections),
             (

@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{error::EnvError, rejection::Rejection};
+use crate::{error::SettingError, rejection::Rejection};
 
 /// What a page may send, and read of a response.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
@@ -34,12 +34,12 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 pub(super) struct AllowedOrigins(Arc<[HeaderValue]>);
 
 impl AllowedOrigins {
-    pub(super) fn new(allowed: &[String]) -> Result<Self, EnvError> {
+    pub(super) fn new(allowed: &[String]) -> Result<Self, SettingError> {
         let origins: Result<Arc<[HeaderValue]>, _> = allowed
             .iter()
             .map(|origin| origin.parse::<HeaderValue>())
             .collect();
-        origins.map(Self).map_err(|_| EnvError::Config {
+        origins.map(Self).map_err(|_| SettingError {
             field: "server.allowed_origins",
             remedy: "give origins such as https://trainer.example, or *".to_owned(),
         })

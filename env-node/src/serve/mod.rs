@@ -6,7 +6,7 @@
 mod auth;
 mod body_budget;
 mod call_limits;
-mod config;
+pub(crate) mod config;
 mod connection;
 mod cors;
 mod health;
@@ -33,7 +33,7 @@ use self::{
     protocols::Protocols,
     tls::Tls,
 };
-use crate::{error::EnvError, metrics, node::EnvNode, openenv::Sockets};
+use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
 
 /// How long the server waits before it accepts again after the system refused it a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -53,8 +53,8 @@ impl Server {
     ///
     /// # Errors
     /// A certificate, key or token file cannot be used, or an origin is malformed.
-    pub fn open(node: &EnvNode) -> Result<Self, EnvError> {
-        let config = node.server_config().clone();
+    pub fn open(node: &EnvNode) -> Result<Self, SettingError> {
+        let config = node.settings().server.clone();
         let draining = CancellationToken::new();
         let sockets = Sockets::new(draining.clone());
         let health = HealthReporter::new();

@@ -27,7 +27,7 @@ use super::{
     refusals,
 };
 use crate::{
-    error::EnvError,
+    error::SettingError,
     node::EnvNode,
     openenv::{self, Sockets},
     rejection::Rejection,
@@ -47,7 +47,7 @@ impl Protocols {
         config: &ServerConfig,
         health: HealthServer<impl Health>,
         sockets: Sockets,
-    ) -> Result<Self, EnvError> {
+    ) -> Result<Self, SettingError> {
         let limits = CallLimits::new(config);
         let origins = AllowedOrigins::new(&config.allowed_origins)?;
         // Each layer lies around those added before it.
@@ -116,7 +116,7 @@ fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
 }
 
 fn http(node: &EnvNode, sockets: Sockets) -> Router {
-    openenv::router(node, node.openenv_config(), sockets)
+    openenv::router(node, &node.settings().openenv, sockets)
         .merge(web::router(node))
         .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }

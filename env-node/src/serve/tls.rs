@@ -17,7 +17,7 @@ use tokio_rustls::{
 };
 
 use super::config::TlsConfig;
-use crate::error::EnvError;
+use crate::error::SettingError;
 
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
@@ -31,9 +31,9 @@ struct ReloadedTls {
 }
 
 impl Tls {
-    pub(super) fn open(config: Option<&TlsConfig>) -> Result<Self, EnvError> {
+    pub(super) fn open(config: Option<&TlsConfig>) -> Result<Self, SettingError> {
         let reloaded = config.map(|files| {
-            Ok::<_, EnvError>(ReloadedTls {
+            Ok::<_, SettingError>(ReloadedTls {
                 files: files.clone(),
                 acceptor: watch::Sender::new(acceptor(files)?),
             })
@@ -71,7 +71,7 @@ impl ReloadedTls {
     }
 }
 
-fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, EnvError> {
+fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, SettingError> {
     let certificates = certificates("server.tls.certificate_file", &files.certificate_file)?;
     let key = PrivateKeyDer::from_pem_file(&files.key_file)
         .map_err(|error| refuse("server.tls.key_file", &files.key_file, &error))?;
@@ -89,7 +89,9 @@ fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, EnvError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn verifier(path: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, EnvError> {
+fn verifier(
+    path: &Path,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, SettingError> {
     const FIELD: &str = "server.tls.client_ca_file";
     let mut roots = RootCertStore::empty();
     for certificate in certificates(FIELD, path)? {
@@ -107,7 +109,7 @@ fn verifier(path: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVer
 fn certificates(
     field: &'static str,
     path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, EnvError> {
+) -> Result<Vec<CertificateDer<'static>>, SettingError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates: Vec<_> = read.map_err(|error| refuse(field, path, &error))?;
     if certificates.is_empty() {
@@ -116,8 +118,8 @@ fn certificates(
     Ok(certificates)
 }
 
-fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> EnvError {
-    EnvError::Config {
+fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> SettingError {
+    SettingError {
         field,
         remedy: format!(
             "{} cannot be used: {problem}; give a PEM file that this process may read and that fits \

@@ -16,13 +16,12 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use data::Question;
-use proto::v1::{Action, ResetRequest, StepRequest, env_server::Env};
+use env::{Action, EpisodeSpec, RewardProfile};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tonic::Request;
 
 use super::view;
-use crate::{node::EnvNode, openenv::ComponentsView, rejection::Rejection, reward::RewardProfile};
+use crate::{node::EnvNode, rejection::Rejection};
 
 const DEFAULT_PAGE_SIZE: usize = 50;
 const MAX_PAGE_SIZE: usize = 500;
@@ -38,22 +37,23 @@ pub(super) fn router(node: &EnvNode) -> Router {
 }
 
 async fn info(State(node): State<EnvNode>) -> Json<Value> {
-    let info = EnvNode::info(&node);
+    let environment = node.environment();
+    let settings = environment.settings();
     let mut databases: BTreeMap<&str, u64> = BTreeMap::new();
     let mut levels: BTreeSet<&str> = BTreeSet::new();
-    for question in node.questions() {
+    for question in environment.questions() {
         *databases.entry(&question.database_name).or_default() += 1;
         levels.insert(&question.difficulty);
     }
     let count = |(name, count): (&str, u64)| json!({"name": name, "question_count": count});
-    let splits = info.splits.iter();
+    let splits = environment.splits();
     Json(json!({
-        "environment_version": info.environment_version,
+        "environment_version": environment.version(),
         "reward_profiles": RewardProfile::ALL.map(|profile| profile.to_string()),
-        "default_reward_profile": info.default_reward_profile,
-        "default_step_budget": info.default_step_budget,
+        "default_reward_profile": settings.reward_profile.to_string(),
+        "default_step_budget": settings.step_budget,
         "databases": databases.into_iter().map(count).collect::<Vec<_>>(),
-        "splits": splits.map(|split| count((&split.name, split.question_count.into()))).collect::<Vec<_>>(),
+        "splits": splits.map(|(name, size)| count((name, size as u64))).collect::<Vec<_>>(),
         "levels": levels,
     }))
 }
@@ -112,6 +112,7 @@ async fn questions(
     let mut total = 0;
     let mut page = Vec::new();
     for question in node
+        .environment()
         .questions()
         .filter(|question| filter.matches(question, &words))
     {
@@ -147,21 +148,21 @@ async fn reset(
         ));
     }
     let question = node
+        .environment()
         .questions()
         .find(|question| question.question_id == body.question_id)
         .map(view::question);
-    let request = ResetRequest {
+    let reply = node.reset(EpisodeSpec {
         question_id: body.question_id,
         reward_profile: body.reward_profile,
         step_budget: body.step_budget,
-        ..ResetRequest::default()
-    };
-    let reply = Env::reset(&node, Request::new(request)).await?.into_inner();
+        ..EpisodeSpec::default()
+    })?;
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
         "episode_id": reply.episode_id,
         "question": question,
-        "observation": view::observation(&reply.observation.unwrap_or_default()),
+        "observation": view::observation(&reply.observation),
     })))
 }
 
@@ -190,18 +191,15 @@ async fn step(
             &format!("token is not base64 ({error}); pass on the token of a reply unchanged"),
         )
     })?;
-    let request = StepRequest {
-        token,
-        action: Some(Action {
-            action_type,
-            argument,
-        }),
+    let action = Action {
+        action_type,
+        argument,
     };
-    let reply = Env::step(&node, Request::new(request)).await?.into_inner();
+    let reply = node.step(token, &action).await?;
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
-        "observation": view::observation(&reply.observation.unwrap_or_default()),
-        "reward_components": ComponentsView::from(reply.reward_components.unwrap_or_default()),
+        "observation": view::observation(&reply.observation),
+        "reward_components": reply.reward_components,
         "correct": reply.correct,
     })))
 }

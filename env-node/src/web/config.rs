@@ -3,7 +3,7 @@
 use axum::http::HeaderValue;
 use serde::{Deserialize, Serialize};
 
-use crate::error::EnvError;
+use crate::error::SettingError;
 
 /// Settings of the page. Every field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,11 +25,11 @@ impl Default for WebConfig {
 }
 
 impl WebConfig {
-    pub(crate) fn validate(&self) -> Result<(), EnvError> {
+    pub(crate) fn validate(&self) -> Result<(), SettingError> {
         if self.frame_ancestors.iter().all(|origin| is_origin(origin)) {
             return Ok(());
         }
-        Err(EnvError::Config {
+        Err(SettingError {
             field: "web.frame_ancestors",
             remedy: "give origins such as https://huggingface.co".to_owned(),
         })

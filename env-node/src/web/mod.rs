@@ -7,7 +7,7 @@
 mod action_log;
 mod api;
 mod assets;
-mod config;
+pub(crate) mod config;
 mod shared_environment;
 mod view;
 mod watchers;
@@ -30,7 +30,7 @@ const MAX_REQUEST_BYTES: usize = 8 << 20;
 
 /// Serves the page and its interface; nothing where the page is disabled.
 pub(crate) fn router(node: &EnvNode) -> Router {
-    let config = node.web_config();
+    let config = &node.settings().web;
     if !config.enabled {
         return Router::new();
     }

@@ -12,22 +12,20 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use proto::{TOOLS, v1::Action};
+use env::{Action, truncated};
+use proto::TOOLS;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
-use tonic::Status;
 
 use super::{
     action_log::{ActionLog, timestamp},
     watchers,
 };
 use crate::{
-    error::EnvError,
-    grpc::now_unix_seconds,
+    clock::now_unix_seconds,
     node::EnvNode,
     openenv::{self, EpisodeSession, SessionError},
     rejection::Rejection,
-    rows::cut,
 };
 
 const MAX_WATCHERS: usize = 64;
@@ -83,9 +81,9 @@ async fn reset(
         b"null" => &[],
         body => body,
     };
-    let request = openenv::read_reset(body, &environment.node)?;
+    let spec = openenv::read_reset(body, &environment.node)?;
     let mut episode = environment.episode.lock().await;
-    let reply = json!(episode.session.reset(request).map_err(reject)?);
+    let reply = json!(episode.session.reset(spec)?);
     episode.observation = reply["observation"].clone();
     episode.log = ActionLog::default();
     environment.updates.send_replace(episode.update());
@@ -103,8 +101,8 @@ async fn step(
     episode.log.push(&json!({
         "timestamp": timestamp(now_unix_seconds()),
         "action": {
-            "action_type": cut(&action.action_type, LOGGED_TYPE_BYTES),
-            "argument": cut(&action.argument, LOGGED_ARGUMENT_BYTES),
+            "action_type": truncated(&action.action_type, LOGGED_TYPE_BYTES),
+            "argument": truncated(&action.argument, LOGGED_ARGUMENT_BYTES),
         },
         "observation": reply["observation"],
         "reward": reply["reward"],
@@ -145,13 +143,9 @@ impl From<SessionError> for Rejection {
                 StatusCode::CONFLICT,
                 "the environment was not reset; POST /web/reset first",
             ),
-            SessionError::Env(error) => reject(error),
+            SessionError::Env(error) => error.into(),
         }
     }
-}
-
-fn reject(error: EnvError) -> Rejection {
-    Status::from(error).into()
 }
 
 /// Reads `{"action": {"action_type", "argument"}}`, or `{"message": "TYPE: argument"}`.

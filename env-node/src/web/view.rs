@@ -3,20 +3,14 @@
 //! Invariant: fields are named one by one, so that a gold answer cannot leak.
 
 use data::Question;
-use proto::v1::Observation;
+use env::Observation;
 use serde_json::{Value, json};
 
-use crate::openenv::ObservationView;
+use crate::{openenv::ObservationView, wire};
 
 /// Returns a question without its answer.
 pub(super) fn question(question: &Question) -> Value {
-    json!({
-        "question_id": question.question_id,
-        "question_text": question.question_text,
-        "database_name": question.database_name,
-        "split": question.split,
-        "difficulty": question.difficulty,
-    })
+    wire::question_json(question, "question_text")
 }
 
 /// Returns an observation with `done` and `reward` in it.

@@ -6,7 +6,8 @@
 use std::{collections::BTreeMap, path::Path};
 
 use data::{AnswerType, DatabaseFile, Dataset, Question};
-use env_node::{EnvConfig, EnvNode};
+use env::{EnvSettings, Environment};
+use env_node::{EnvNode, EnvNodeSettings};
 use proto::{
     EnvClient, Transport,
     v1::{Action, ResetRequest, ResetResponse, StepRequest, StepResponse},
@@ -35,9 +36,13 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    pub(crate) fn new(config: EnvConfig) -> Self {
+    pub(crate) fn new(settings: EnvSettings) -> Self {
+        Self::with(settings, EnvNodeSettings::default())
+    }
+
+    pub(crate) fn with(env: EnvSettings, env_node: EnvNodeSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let node = EnvNode::open(dataset(folder.path()), config).unwrap();
+        let node = node(dataset(folder.path()), env, env_node);
         let client = EnvClient::new(Transport::in_process(node.service()));
         Self {
             folder,
@@ -118,6 +123,11 @@ pub(crate) fn rewards(replies: &[StepResponse]) -> Vec<f64> {
         .iter()
         .map(|reply| reply.observation.as_ref().unwrap().reward.unwrap())
         .collect()
+}
+
+/// A node on `dataset`.
+pub(crate) fn node(dataset: Dataset, env: EnvSettings, env_node: EnvNodeSettings) -> EnvNode {
+    EnvNode::new(Environment::open(dataset, env).unwrap(), env_node).unwrap()
 }
 
 /// Writes the database into `folder`.

@@ -2,7 +2,8 @@
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 
-use env_node::{EnvConfig, OpenEnvConfig, WebConfig};
+use env::EnvSettings;
+use env_node::{EnvNodeSettings, OpenEnvConfig, WebConfig};
 use futures::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::{
@@ -35,20 +36,20 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) async fn start(openenv: OpenEnvConfig) -> Self {
-        let config = EnvConfig {
+        let env_node = EnvNodeSettings {
             openenv,
             // OpenEnv's own server has no page by default.
             web: WebConfig {
                 enabled: false,
                 ..WebConfig::default()
             },
-            ..EnvConfig::default()
+            ..EnvNodeSettings::default()
         };
-        Self::start_with(config).await
+        Self::start_with(EnvSettings::default(), env_node).await
     }
 
-    pub(crate) async fn start_with(config: EnvConfig) -> Self {
-        let fixture = Fixture::new(config);
+    pub(crate) async fn start_with(env: EnvSettings, env_node: EnvNodeSettings) -> Self {
+        let fixture = Fixture::with(env, env_node);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = env_node::Server::open(&fixture.node).unwrap();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use env_node::{EnvConfig, OpenEnvConfig, SqlLimits};
+use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, OpenEnvConfig};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::{
@@ -319,16 +320,16 @@ async fn a_session_without_a_socket_ends_when_closed_or_idle() {
 /// retried, and no client notices.
 #[tokio::test]
 async fn a_busy_machine_is_waited_for() {
-    let server = Server::start_with(EnvConfig {
+    let env = EnvSettings {
         sql_threads: 1,
         sql_queue: 1,
         sql: SqlLimits {
             work_units: 2_000_000,
             ..SqlLimits::default()
         },
-        ..EnvConfig::default()
-    })
-    .await;
+        ..EnvSettings::default()
+    };
+    let server = Server::start_with(env, EnvNodeSettings::default()).await;
     let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
     let step = json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
     let mut sockets = Vec::new();

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use env_node::{EnvConfig, Mode, OpenEnvConfig, WebConfig};
+use env::EnvSettings;
+use env_node::{EnvNodeSettings, Mode, OpenEnvConfig, WebConfig};
 use futures::{SinkExt, StreamExt};
 use proptest::{
     prelude::*,
@@ -62,14 +63,14 @@ fn matches(expected: &Value, actual: &Value) -> bool {
 
 #[tokio::test]
 async fn http_as_the_table_says() {
-    let server = Server::start_with(EnvConfig {
+    let env_node = EnvNodeSettings {
         web: WebConfig {
             enabled: false,
             ..WebConfig::default()
         },
-        ..EnvConfig::default()
-    })
-    .await;
+        ..EnvNodeSettings::default()
+    };
+    let server = Server::start_with(EnvSettings::default(), env_node).await;
     let rows: Vec<Value> = serde_json::from_str(include_str!("http.json")).unwrap();
     for row in &rows {
         let body = row.get("body").map(sent);

@@ -1,6 +1,6 @@
 //! Episodes, health and reflection over a port; many episodes at once.
 
-use env_node::{EnvConfig, SqlLimits};
+use env::{EnvSettings, SqlLimits};
 use proto::v1::ResetRequest;
 use tonic::Code;
 use tonic_health::pb::{
@@ -15,7 +15,7 @@ use crate::{
 
 #[tokio::test]
 async fn serves_and_stops() {
-    let mut served = Served::start(EnvConfig::default()).await;
+    let mut served = Served::start(EnvSettings::default()).await;
     served.assert_well().await;
     for service in ["", "sqlenv.v1.Env"] {
         let request = HealthCheckRequest {
@@ -31,7 +31,7 @@ async fn serves_and_stops() {
 
 #[tokio::test]
 async fn a_stranger_learns_the_services_by_reflection() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let is_served = |listed: &str| {
         let expected = ["grpc.health.v1.Health", "sqlenv.v1.Env"];
         expected.iter().all(|name| listed.contains(name)) && !listed.contains("Learner")
@@ -78,14 +78,14 @@ async fn a_stranger_learns_the_services_by_reflection() {
 /// One thread, one place in the queue, and queries that run until their budget ends: most of many are refused, at once.
 #[tokio::test]
 async fn overload_is_refused_and_the_refused_step_can_be_retried() {
-    let fixture = Fixture::new(EnvConfig {
+    let fixture = Fixture::new(EnvSettings {
         sql_threads: 1,
         sql_queue: 1,
         sql: SqlLimits {
             work_units: 2_000_000,
             ..SqlLimits::default()
         },
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     });
     let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d, Cars e";
     let token = fixture.reset("cars-1", "").await.token;
@@ -121,7 +121,7 @@ async fn overload_is_refused_and_the_refused_step_can_be_retried() {
 
 #[tokio::test]
 async fn thousands_of_episodes_at_once_do_not_mix() {
-    let fixture = Fixture::new(EnvConfig::default());
+    let fixture = Fixture::new(EnvSettings::default());
     let mut client = fixture.client.clone();
     let episodes = (1..=1_000_u32).map(|number| {
         let mut client = fixture.client.clone();

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use env_node::EnvConfig;
+use env::EnvSettings;
 use futures::{StreamExt as _, stream};
 use proto::{
     EnvClient, Transport,
@@ -61,7 +61,7 @@ async fn play_all(client: EnvClient, after_step: impl Fn()) -> Vec<Transcript> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_death_of_a_node_changes_no_transcript_and_loses_no_episode() {
-    let undisturbed = play_all(Fixture::new(EnvConfig::default()).client, || {}).await;
+    let undisturbed = play_all(Fixture::new(EnvSettings::default()).client, || {}).await;
 
     let (doomed, other) = (Process::start(), Process::start());
     let list = format!("{},{}", doomed.url(), other.url());

@@ -1,6 +1,7 @@
 //! gRPC-Web by hand over HTTP/1.1, and which pages may use it.
 
-use env_node::{EnvConfig, ServerConfig};
+use env::EnvSettings;
+use env_node::ServerConfig;
 use prost::Message;
 use proto::v1::{ResetRequest, ResetResponse};
 
@@ -23,7 +24,7 @@ async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> Answer {
 
 #[tokio::test]
 async fn a_browser_plays_over_http_1() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let answer = reset(&served, "cars-1", &[]).await;
     assert_eq!(answer.status, 200);
     assert_eq!(
@@ -55,7 +56,7 @@ async fn only_pages_of_listed_origins_may_read_answers() {
         "access-control-request-method: POST",
         "access-control-request-headers: content-type,x-grpc-web",
     ];
-    let closed = Served::start(EnvConfig::default()).await;
+    let closed = Served::start(EnvSettings::default()).await;
     let answer = raw::request(closed.address, &preflight, b"").await;
     assert_eq!(answer.header(ALLOWED), None);
     let answer = reset(&closed, "cars-1", &["origin: https://trainer.example"]).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use env_node::{EnvConfig, ServerConfig, SqlLimits};
+use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, ServerConfig};
 use futures::{SinkExt, StreamExt};
 use proto::{EnvClient, Transport, v1::InfoRequest};
 use tokio::{io::AsyncWriteExt, time::timeout};
@@ -47,21 +48,24 @@ async fn a_draining_node_says_so_and_still_serves() {
 
 #[tokio::test]
 async fn a_call_in_flight_ends_before_the_node_does() {
-    let mut served = Served::start(EnvConfig {
+    let env = EnvSettings {
         sql: SqlLimits {
             work_units: 30_000_000,
             wall_clock_seconds: 60.0,
             ..SqlLimits::default()
         },
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
         server: ServerConfig {
             // Time for the call to arrive.
             drain_seconds: 0.3,
             connection_grace_seconds: 60.0,
             ..ServerConfig::default()
         },
-        ..EnvConfig::default()
-    })
-    .await;
+        ..EnvNodeSettings::default()
+    };
+    let mut served = Served::start_with(env, env_node).await;
     let token = served.fixture.reset("cars-1", "").await.token;
     let mut client = served.client();
     client.info(InfoRequest {}).await.unwrap();

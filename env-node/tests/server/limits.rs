@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use env_node::{EnvConfig, OpenEnvConfig, ServerConfig, SqlLimits};
+use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, OpenEnvConfig, ServerConfig};
 use proto::{
     EnvClient, Transport,
     v1::{InfoRequest, ResetRequest},
@@ -16,14 +17,14 @@ use tonic_types::StatusExt;
 use crate::{ENDLESS, Served, common::step_request, process::Process, raw};
 
 /// Queries may run for long.
-fn patient() -> EnvConfig {
-    EnvConfig {
+fn patient() -> EnvSettings {
+    EnvSettings {
         sql: SqlLimits {
             work_units: 1 << 40,
             wall_clock_seconds: 1.0,
             ..SqlLimits::default()
         },
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     }
 }
 
@@ -56,14 +57,14 @@ async fn a_passed_deadline_is_deadline_exceeded_on_both_sides() {
 
 #[tokio::test]
 async fn no_call_outlasts_the_nodes_own_limit() {
-    let served = Served::start(EnvConfig {
+    let env_node = EnvNodeSettings {
         server: ServerConfig {
             max_call_seconds: 0.2,
             ..ServerConfig::default()
         },
-        ..patient()
-    })
-    .await;
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(patient(), env_node).await;
     let token = served.fixture.reset("cars-1", "").await.token;
     let mut request = Request::new(step_request(&token, "QUERY", ENDLESS));
     request.set_timeout(Duration::from_secs(60));
@@ -169,8 +170,11 @@ async fn connections_beyond_the_limit_are_closed_and_a_place_is_given_back() {
 #[tokio::test]
 async fn bodies_beyond_the_room_are_refused() {
     const ROOM: usize = 1 << 20;
-    let served = Served::start(EnvConfig {
+    let env = EnvSettings {
         argument_bytes: ROOM / 2,
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
         server: ServerConfig {
             max_request_bytes: ROOM,
             max_body_bytes_in_flight: ROOM,
@@ -180,9 +184,9 @@ async fn bodies_beyond_the_room_are_refused() {
             message_bytes: ROOM,
             ..OpenEnvConfig::default()
         },
-        ..EnvConfig::default()
-    })
-    .await;
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(env, env_node).await;
     let begin = async |length: usize, sent: usize| {
         let mut stream = raw::connect(served.address).await;
         let head = format!(

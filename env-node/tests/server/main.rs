@@ -18,7 +18,8 @@ mod security;
 use std::net::SocketAddr;
 
 use common::Fixture;
-use env_node::{EnvConfig, Server, ServerConfig};
+use env::EnvSettings;
+use env_node::{EnvNodeSettings, Server, ServerConfig};
 use proto::{EnvClient, Transport};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
@@ -34,8 +35,12 @@ struct Served {
 }
 
 impl Served {
-    async fn start(config: EnvConfig) -> Self {
-        let fixture = Fixture::new(config);
+    async fn start(env: EnvSettings) -> Self {
+        Self::start_with(env, EnvNodeSettings::default()).await
+    }
+
+    async fn start_with(env: EnvSettings, env_node: EnvNodeSettings) -> Self {
+        let fixture = Fixture::with(env, env_node);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -52,11 +57,11 @@ impl Served {
     }
 
     async fn with(server: ServerConfig) -> Self {
-        Self::start(EnvConfig {
+        let env_node = EnvNodeSettings {
             server,
-            ..EnvConfig::default()
-        })
-        .await
+            ..EnvNodeSettings::default()
+        };
+        Self::start_with(EnvSettings::default(), env_node).await
     }
 
     fn url(&self) -> String {

@@ -1,6 +1,7 @@
 //! Peers that are slow, silent, half gone or hostile harm nobody but themselves.
 
-use env_node::{EnvConfig, ServerConfig};
+use env::EnvSettings;
+use env_node::ServerConfig;
 use proto::v1::ListQuestionsRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,7 +22,7 @@ const END_STREAM: u8 = 1;
 
 #[tokio::test]
 async fn garbage_ends_its_own_connection() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let hello = |more: &[u8]| [HTTP2_HELLO, more].concat();
     for (what, bytes) in [
         ("noise", vec![0xfe; 4_096]),
@@ -58,7 +59,7 @@ async fn garbage_ends_its_own_connection() {
 /// A flood of streams that are opened and reset at once makes the server end the connection.
 #[tokio::test]
 async fn rapid_resets_end_the_connection() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let mut stream = raw::connect(served.address).await;
     stream.write_all(HTTP2_HELLO).await.unwrap();
     let headers = grpc_headers("/sqlenv.v1.Env/Info");
@@ -160,7 +161,7 @@ async fn a_half_open_connection_is_found() {
 /// Headers beyond the limit are refused before a call begins.
 #[tokio::test]
 async fn too_many_headers_are_refused() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let long = format!("x: {}", "y".repeat(100_000));
     let answer = raw::request(served.address, &["GET /health HTTP/1.1", &long], b"").await;
     assert_eq!(answer.status, 431);

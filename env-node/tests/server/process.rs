@@ -6,7 +6,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use env_node::{EnvConfig, Server};
+use ::env::EnvSettings;
+use env_node::Server;
 use tokio::net::TcpListener;
 
 use crate::common::Fixture;
@@ -21,9 +22,9 @@ async fn node() {
     if env::var_os(NODE).is_none() {
         return;
     }
-    let fixture = Fixture::new(EnvConfig {
+    let fixture = Fixture::new(EnvSettings {
         signing_key: Some("0123456789abcdef0123456789abcdef".to_owned().into()),
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{LISTENS}{}", listener.local_addr().unwrap());

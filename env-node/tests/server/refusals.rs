@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use env_node::{EnvConfig, ServerConfig, SqlLimits};
+use env::{EnvSettings, SqlLimits};
+use env_node::{EnvNodeSettings, ServerConfig};
 use proto::{
     EnvClient,
     v1::{ErrorReason, ListQuestionsRequest, ResetRequest},
@@ -18,10 +19,10 @@ use crate::{
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-fn with_key(key: &str) -> EnvConfig {
-    EnvConfig {
+fn with_key(key: &str) -> EnvSettings {
+    EnvSettings {
         signing_key: Some(key.to_owned().into()),
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     }
 }
 
@@ -49,7 +50,7 @@ async fn a_token_that_is_not_this_nodes_is_refused_with_the_reason() {
     };
     let foreign = |config| async { Fixture::new(config).reset("cars-1", "").await.token };
     let other_key = foreign(with_key("another key of at least thirty-two bytes")).await;
-    let other_rules = foreign(EnvConfig {
+    let other_rules = foreign(EnvSettings {
         sql: SqlLimits {
             rows: 100,
             ..SqlLimits::default()
@@ -122,9 +123,9 @@ async fn a_token_that_is_not_this_nodes_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn an_expired_token_is_refused() {
-    let served = Served::start(EnvConfig {
+    let served = Served::start(EnvSettings {
         token_ttl_seconds: 0,
-        ..EnvConfig::default()
+        ..EnvSettings::default()
     })
     .await;
     let token = served.fixture.reset("cars-1", "").await.token;
@@ -139,7 +140,7 @@ async fn an_expired_token_is_refused() {
 
 #[tokio::test]
 async fn a_request_that_cannot_be_met_names_what_is_wrong() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let mut client = served.client();
     for (request, kind) in [
         (
@@ -215,15 +216,18 @@ async fn a_request_that_cannot_be_met_names_what_is_wrong() {
 
 #[tokio::test]
 async fn a_request_too_long_or_no_request_at_all_is_refused() {
-    let served = Served::start(EnvConfig {
+    let env = EnvSettings {
         argument_bytes: 1_000,
+        ..EnvSettings::default()
+    };
+    let env_node = EnvNodeSettings {
         server: ServerConfig {
             max_request_bytes: 3_000,
             ..ServerConfig::default()
         },
-        ..EnvConfig::default()
-    })
-    .await;
+        ..EnvNodeSettings::default()
+    };
+    let served = Served::start_with(env, env_node).await;
     let token = served.fixture.reset("cars-1", "").await.token;
     let mut client = served.client();
     let long = |bytes: usize| step_request(&token, "ANSWER", &"x".repeat(bytes));
@@ -259,7 +263,7 @@ async fn a_request_too_long_or_no_request_at_all_is_refused() {
 
 #[tokio::test]
 async fn a_path_of_grpc_in_another_content_type_is_415() {
-    let served = Served::start(EnvConfig::default()).await;
+    let served = Served::start(EnvSettings::default()).await;
     let head = [
         "POST /sqlenv.v1.Env/Step HTTP/1.1",
         "content-type: application/json",

@@ -6,7 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use env_node::{EnvConfig, EnvNode, Server, ServerConfig, TlsConfig};
+use env::EnvSettings;
+use env_node::{EnvNodeSettings, Server, ServerConfig, TlsConfig};
 use futures::{SinkExt, StreamExt};
 use proto::{Credentials, EnvClient, Transport, v1::InfoRequest};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -133,11 +134,12 @@ fn a_token_file_of_no_use_is_named() {
 
 fn refused_start(server: ServerConfig) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let config = EnvConfig {
+    let settings = EnvNodeSettings {
         server,
-        ..EnvConfig::default()
+        ..EnvNodeSettings::default()
     };
-    let node = EnvNode::open(common::dataset(folder.path()), config).unwrap();
+    let dataset = common::dataset(folder.path());
+    let node = common::node(dataset, EnvSettings::default(), settings);
     let opened = Server::open(&node).map(drop);
     opened.unwrap_err().to_string()
 }

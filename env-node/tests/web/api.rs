@@ -1,12 +1,12 @@
 //! The page's files and its interface.
 
-use env_node::{EnvConfig, WebConfig};
+use env_node::{EnvNodeSettings, WebConfig};
 use serde_json::{Value, json};
 
 use crate::{common, http::Site};
 
 async fn site() -> Site {
-    Site::serve(common::dataset, EnvConfig::default()).await
+    Site::serve(common::dataset, EnvNodeSettings::default()).await
 }
 
 #[tokio::test]
@@ -68,12 +68,12 @@ async fn short_addresses_redirect_to_the_page() {
 
 #[tokio::test]
 async fn a_disabled_page_is_not_found() {
-    let config = EnvConfig {
+    let config = EnvNodeSettings {
         web: WebConfig {
             enabled: false,
             ..WebConfig::default()
         },
-        ..EnvConfig::default()
+        ..EnvNodeSettings::default()
     };
     let site = Site::serve(common::dataset, config).await;
     for path in ["/", "/web/", "/web/api/info", "/web/state"] {

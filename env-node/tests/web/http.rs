@@ -1,6 +1,8 @@
 //! A node on a real port, and HTTP/1.1 by hand with one connection for each request.
 
-use env_node::{EnvConfig, EnvNode, Server};
+use crate::common;
+use env::EnvSettings;
+use env_node::{EnvNodeSettings, Server};
 use serde_json::Value;
 use std::net::SocketAddr;
 use tempfile::TempDir;
@@ -26,10 +28,11 @@ impl Site {
     /// Serves the dataset that `dataset` makes in a new folder.
     pub(crate) async fn serve(
         dataset: fn(&std::path::Path) -> data::Dataset,
-        config: EnvConfig,
+        env_node: EnvNodeSettings,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let node = EnvNode::open(dataset(folder.path()), config).unwrap();
+        let dataset = dataset(folder.path());
+        let node = common::node(dataset, EnvSettings::default(), env_node);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server::open(&node).unwrap();

@@ -1,6 +1,6 @@
 //! A person's episode on the page, by keyboard and mouse.
 
-use env_node::EnvConfig;
+use env_node::EnvNodeSettings;
 use serde_json::json;
 
 use crate::{browser::Browser, common, garage, http::Site};
@@ -39,7 +39,7 @@ async fn an_episode_is_played_to_its_end() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     browser
         .wait("document.querySelectorAll('.questions a').length === 3")
@@ -133,7 +133,7 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/play/cars-2", site.address))
         .await;
@@ -190,7 +190,7 @@ async fn a_request_to_a_busy_node_is_retried_and_then_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/play/cars-1", site.address))
         .await;
@@ -220,7 +220,7 @@ async fn what_looks_like_markup_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(garage::dataset, EnvConfig::default()).await;
+    let site = Site::serve(garage::dataset, EnvNodeSettings::default()).await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     assert!(browser.text(".questions .tags").await.contains("level-<0>"));
     browser.click(".questions a").await;

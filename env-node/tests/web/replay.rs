@@ -1,6 +1,6 @@
 //! Recorded episodes on the page.
 
-use env_node::EnvConfig;
+use env_node::EnvNodeSettings;
 use serde_json::json;
 
 use crate::{browser::Browser, common, garage, http::Site, page::assert_quiet};
@@ -60,7 +60,7 @@ async fn a_recording_is_replayed_and_continued() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("transcripts.jsonl");
     std::fs::write(&file, recordings()).unwrap();
@@ -156,7 +156,7 @@ async fn a_file_can_be_dropped() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     browser
         .open(&format!("http://{}/web/#/replay", site.address))
         .await;
@@ -181,7 +181,7 @@ async fn a_file_without_recordings_is_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other.json");
     browser

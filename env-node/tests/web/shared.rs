@@ -1,6 +1,6 @@
 //! OpenEnv's web routes: the environment that all visitors share, and its watchers.
 
-use env_node::EnvConfig;
+use env_node::EnvNodeSettings;
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio_tungstenite::{connect_async, tungstenite::Message};
@@ -8,7 +8,7 @@ use tokio_tungstenite::{connect_async, tungstenite::Message};
 use crate::{common, http::Site};
 
 async fn site() -> Site {
-    Site::serve(common::dataset, EnvConfig::default()).await
+    Site::serve(common::dataset, EnvNodeSettings::default()).await
 }
 
 #[tokio::test]

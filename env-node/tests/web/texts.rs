@@ -1,6 +1,6 @@
 //! The page's parsers for the texts of observations.
 
-use env_node::EnvConfig;
+use env_node::EnvNodeSettings;
 use serde_json::{Value, json};
 
 use crate::{browser::Browser, common, http::Site};
@@ -10,7 +10,7 @@ async fn a_text_with_two_readings_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let site = Site::serve(common::dataset, EnvConfig::default()).await;
+    let site = Site::serve(common::dataset, EnvNodeSettings::default()).await;
     browser.open(&format!("http://{}/web/", site.address)).await;
     browser.wait("document.querySelector('.questions a')").await;
     for (text, expected) in [

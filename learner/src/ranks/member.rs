@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct Member {
     /// Computes here.
     pub device: Device,
-    /// As the learner's setting.
+    /// As in [`RunArguments`](crate::RunArguments).
     pub threads: usize,
     /// How long it looks for a learner that is away.
     pub patience: Duration,
@@ -154,19 +154,15 @@ fn prepare(leader: &mut ToLeader, member: &Member) -> Result<Option<Prepared>> {
         train_response::Part::Finished(_) => return Ok(None),
         _ => return Err(leader.unexpected("a welcome")),
     };
-    let settings: LearnerConfig = serde_json::from_str(&welcome.settings)
+    let config: LearnerConfig = serde_json::from_str(&welcome.settings)
         .map_err(|fault| leader.fault(format!("sent settings that cannot be read: {fault}")))?;
     let dtype = DType::from_str(&welcome.dtype)
         .map_err(|fault| leader.fault(format!("sent a dtype that cannot be read: {fault}")))?;
-    let config = LearnerConfig {
-        threads: member.threads,
-        ..settings
-    };
     let weights = Weights::from_bytes(&leader.file(BASE)?, &member.device, dtype)?;
     let files = std::mem::take(&mut welcome.model_files).into_iter();
     let files = files.map(|file| (file.name, file.content)).collect();
     let model = Model::from_files(files, weights)?;
-    let mut trainer = Trainer::new(&config, &model)?;
+    let mut trainer = Trainer::new(&config, member.threads, &model)?;
     let state = leader.file(STATE)?;
     trainer.network.restore(&state, welcome.updates)?;
     Ok(Some(Prepared {

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use learner::{Event, Learner, LearnerConfig, config::CheckpointConfig};
+use learner::{Event, Learner, LearnerConfig, RunArguments, config::CheckpointConfig};
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
     LearnerClient, Transport,
@@ -38,7 +38,6 @@ pub(crate) fn small_model(seed: u64) -> Model {
 /// A run of a few quick steps.
 pub(crate) fn small_config() -> LearnerConfig {
     let mut config = LearnerConfig {
-        run_seed: 5,
         steps: 4,
         groups_per_step: 3,
         group_size: 4,
@@ -192,6 +191,27 @@ pub(crate) async fn train(
     (events, learner.snapshot().body().to_vec())
 }
 
+pub(crate) const ARGUMENTS: RunArguments = RunArguments {
+    seed: 5,
+    threads: 1,
+};
+
 pub(crate) fn open(config: LearnerConfig, folder: &Path, resume: bool) -> learner::Result<Learner> {
-    Learner::open(config, small_model(1), questions(), folder, resume)
+    open_with(config, ARGUMENTS, folder, resume)
+}
+
+pub(crate) fn open_with(
+    config: LearnerConfig,
+    arguments: RunArguments,
+    folder: &Path,
+    resume: bool,
+) -> learner::Result<Learner> {
+    Learner::open(
+        config,
+        arguments,
+        small_model(1),
+        questions(),
+        folder,
+        resume,
+    )
 }

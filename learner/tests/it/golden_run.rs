@@ -15,11 +15,11 @@ use learner::{
     group::{Group, GroupRules},
     loss::{LossSettings, LossType, SamplerCorrection},
     metrics::Metrics,
-    network::{Network, Pass},
+    network::{Network, PassSettings},
     optimizer::Parameter,
     trainer::{StepGroups, Trainer},
 };
-use policy::{DecoderConfig, Keep, Model, Weights};
+use policy::{DecoderConfig, GradientCheckpointing, Model, Weights};
 use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -170,7 +170,7 @@ fn runs_of_trl_s_are_made_again() {
 fn replay(run: &Value) -> Trainer {
     let model = model(run);
     let config = config(run);
-    let mut trainer = Trainer::new(&config, &model).unwrap();
+    let mut trainer = Trainer::new(&config, 1, &model).unwrap();
     let batches = batches(run, &config, model.config.vocab_size);
     let steps = run["steps"].as_array().unwrap();
     let steps = steps.chunks(config.num_iterations as usize);
@@ -233,10 +233,10 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
             let scored = (prompt.len()..tokens.len()).collect();
             samples.push(Sample { tokens, scored });
         }
-        let pass = Pass {
+        let pass = PassSettings {
             temperature: temperature(run),
             threads: 1,
-            keep: Keep::Activations,
+            checkpointing: GradientCheckpointing::Off,
         };
         let packed = micro_batches(&samples, 1 << 12, Prefixes::Repeated);
         let scores = network.scores(&packed, pass).unwrap();
@@ -315,7 +315,7 @@ fn dr_grpo_divides_by_its_rows_and_length() {
     for (given, length) in [(Some(16), 16.0), (None, 64.0)] {
         config.loss.dr_grpo_length = given;
         let groups = &batches(&run, &config, model.config.vocab_size)[0];
-        let mut trainer = Trainer::new(&config, &model).unwrap();
+        let mut trainer = Trainer::new(&config, 1, &model).unwrap();
         let loss = trainer.step(groups, 0).unwrap()["loss"];
         assert_close("loss", loss, sum / (8.0 * length), 2e-5, 1e-4);
     }
@@ -331,7 +331,7 @@ fn a_ratio_against_the_sampler_is_reported_as_it_is() {
         ..config(&run)
     };
     let groups = &batches(&run, &config, model.config.vocab_size)[0];
-    let metrics = Trainer::new(&config, &model)
+    let metrics = Trainer::new(&config, 1, &model)
         .unwrap()
         .step(groups, 0)
         .unwrap();

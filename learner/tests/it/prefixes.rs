@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
 use learner::batch::{MicroBatch, Prefixes, Sample, micro_batches};
-use policy::{Decoder, Keep, Model, TrainingPass, Use, Weights, ops::LogprobGradients};
+use policy::{
+    Decoder, DecoderMode, GradientCheckpointing, Model, TrainingPass, Weights,
+    ops::LogprobGradients,
+};
 
 use crate::common::small_model;
 
@@ -38,8 +41,9 @@ fn train(decoder: &Decoder, all: &[Sample], prefixes: Prefixes) -> Trained {
         let derivatives = derivatives(&micro);
         let scored = micro.scored_tokens(0.9);
         let pass =
-            TrainingPass::forward(decoder, &micro.packed, scored, Keep::Activations).unwrap();
-        let mut found = flat(&pass.scores().logprobs).into_iter();
+            TrainingPass::forward(decoder, &micro.packed, scored, GradientCheckpointing::Off)
+                .unwrap();
+        let mut found = flat(&pass.token_logprobs().logprobs).into_iter();
         for (&sample, &count) in micro.samples.iter().zip(&micro.scored) {
             logprobs.insert(sample, found.by_ref().take(count).collect());
         }
@@ -73,7 +77,7 @@ fn flat(tensor: &Tensor) -> Vec<f64> {
 fn decoder(model: &Model, dtype: DType) -> Decoder {
     let convert = |(name, x): (&str, &Tensor)| (name.to_owned(), x.to_dtype(dtype).unwrap());
     let weights = Weights::new(model.weights.iter().map(convert).collect());
-    Decoder::new(&model.config, &weights, Use::Train).unwrap()
+    Decoder::new(&model.config, &weights, DecoderMode::Train).unwrap()
 }
 
 fn fed_tokens(all: &[Sample], prefixes: Prefixes) -> usize {

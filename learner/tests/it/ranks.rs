@@ -76,7 +76,7 @@ async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
     let all = Ranks::in_process(count, TIMEOUT).into_iter().map(|ranks| {
         let (config, model) = (config.clone(), model.clone());
         tokio::task::spawn_blocking(move || {
-            let mut trainer = Trainer::new(&config, &model).unwrap();
+            let mut trainer = Trainer::new(&config, 1, &model).unwrap();
             trainer.ranks = ranks;
             let step = |step| {
                 let groups = step_groups(&config, model.config.vocab_size, step);
@@ -145,11 +145,11 @@ async fn first_step(second: Option<u64>) -> LearnerError {
     let config = config();
     let mut ranks = Ranks::in_process(2, TIMEOUT);
     let member = second.map(|seed| {
-        let mut trainer = Trainer::new(&config, &small_model(seed)).unwrap();
+        let mut trainer = Trainer::new(&config, 1, &small_model(seed)).unwrap();
         trainer.ranks = ranks.remove(1);
         trainer
     });
-    let mut leader = Trainer::new(&config, &small_model(1)).unwrap();
+    let mut leader = Trainer::new(&config, 1, &small_model(1)).unwrap();
     leader.ranks = ranks.remove(0);
     drop(ranks);
     let step = |mut trainer: Trainer| {

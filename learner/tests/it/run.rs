@@ -2,16 +2,20 @@
 
 use std::{fs, path::Path};
 
-use crate::common::{act, group, open, small_config, train};
-use learner::{Event, LearnerConfig, config::RatioAgainst};
+use crate::common::{ARGUMENTS, act, group, open, open_with, small_config, train};
+use learner::{Event, LearnerConfig, RunArguments, config::RatioAgainst};
 use proto::{
     LearnerClient, Transport,
     v1::{GroupClaim, SubmitRequest, SubmitVerdict},
 };
 
 async fn whole_run(config: LearnerConfig, actors: usize) -> Vec<u8> {
+    whole_run_with(config, ARGUMENTS, actors).await
+}
+
+async fn whole_run_with(config: LearnerConfig, arguments: RunArguments, actors: usize) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(config, folder.path(), false).unwrap();
+    let learner = open_with(config, arguments, folder.path(), false).unwrap();
     train(&learner, actors, None).await.1
 }
 
@@ -22,10 +26,11 @@ async fn actors_and_threads_do_not_change_a_bit() {
     assert_ne!(one, base, "training changes the weights");
     assert!(one == whole_run(small_config(), 3).await, "three actors");
     assert!(
-        one == whole_run(
-            LearnerConfig {
+        one == whole_run_with(
+            small_config(),
+            RunArguments {
                 threads: 3,
-                ..small_config()
+                ..ARGUMENTS
             },
             1
         )
@@ -33,10 +38,11 @@ async fn actors_and_threads_do_not_change_a_bit() {
         "three threads"
     );
     assert!(
-        one != whole_run(
-            LearnerConfig {
-                run_seed: 6,
-                ..small_config()
+        one != whole_run_with(
+            small_config(),
+            RunArguments {
+                seed: 6,
+                ..ARGUMENTS
             },
             1
         )
@@ -309,12 +315,15 @@ fn a_run_folder_is_not_reused_by_accident() {
     };
     assert!(fault.to_string().contains("other settings"), "{fault}");
     let unrelated = LearnerConfig {
-        threads: 2,
         steps: 9,
         ..small_config()
     };
+    let two_threads = RunArguments {
+        threads: 2,
+        ..ARGUMENTS
+    };
     assert!(
-        open(unrelated, folder.path(), true).is_ok(),
+        open_with(unrelated, two_threads, folder.path(), true).is_ok(),
         "threads and more steps may change"
     );
 }

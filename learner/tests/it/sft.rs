@@ -6,13 +6,14 @@ use candle_core::{Device, Tensor};
 
 use crate::common::small_model;
 use learner::{
+    RunArguments,
     batch::{Prefixes, Sample, micro_batches},
-    network::{Coefficients, Network, Pass},
+    network::{LossDerivatives, Network, PassSettings},
     optimizer::{OptimizerSettings, Parameter},
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, train},
 };
-use policy::{Keep, Model};
+use policy::{GradientCheckpointing, Model};
 use proto::v1::Segment;
 
 /// Episodes in which each assistant token repeats the token three places before it.
@@ -34,6 +35,11 @@ fn episodes(count: u32) -> Vec<Segment> {
     };
     (0..count).map(episode).collect()
 }
+
+const ARGUMENTS: RunArguments = RunArguments {
+    seed: 42,
+    threads: 1,
+};
 
 fn config() -> SftConfig {
     SftConfig {
@@ -66,10 +72,10 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
     let samples: Vec<Sample> = episodes.iter().map(sample).collect();
     let network =
         Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
-    let pass = Pass {
+    let pass = PassSettings {
         temperature: 1.0,
         threads: 1,
-        keep: Keep::Activations,
+        checkpointing: GradientCheckpointing::Off,
     };
     let scores = network
         .scores(&micro_batches(&samples, 64, Prefixes::Shared), pass)
@@ -89,7 +95,7 @@ fn training_learns_and_generalises() {
     let (taught, held_out) = all.split_at(80);
     let before = held_out_loss(&model, held_out);
     let mut losses = Vec::new();
-    let outcome = train(&model, taught, &config, &mut |progress| {
+    let outcome = train(&model, taught, &config, ARGUMENTS, &mut |progress| {
         losses.push(progress.loss);
         ControlFlow::Continue(())
     })
@@ -110,15 +116,23 @@ fn threads_do_not_change_a_bit() {
     let (model, episodes) = (small_model(3), episodes(20));
     let bytes = |threads| {
         let config = SftConfig {
-            threads,
             budget_tokens: 800,
             ..config()
         };
-        train(&model, &episodes, &config, &mut go_on)
-            .unwrap()
-            .weights
-            .to_bytes()
-            .unwrap()
+        train(
+            &model,
+            &episodes,
+            &config,
+            RunArguments {
+                threads,
+                ..ARGUMENTS
+            },
+            &mut go_on,
+        )
+        .unwrap()
+        .weights
+        .to_bytes()
+        .unwrap()
     };
     let one = bytes(1);
     assert!(one == bytes(2));
@@ -128,14 +142,20 @@ fn threads_do_not_change_a_bit() {
 #[test]
 fn a_training_that_is_broken_off_says_so() {
     let mut heard = 0;
-    let outcome = train(&small_model(3), &episodes(20), &config(), &mut |progress| {
-        heard = progress.step;
-        if progress.step == 3 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    })
+    let outcome = train(
+        &small_model(3),
+        &episodes(20),
+        &config(),
+        ARGUMENTS,
+        &mut |progress| {
+            heard = progress.step;
+            if progress.step == 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        },
+    )
     .unwrap();
     assert_eq!((heard, outcome.steps, outcome.finished), (3, 3, false));
 }
@@ -152,7 +172,7 @@ fn nothing_to_learn_is_an_error() {
         ..config()
     };
     for episodes in [vec![], vec![unmasked]] {
-        let fault = train(&small_model(3), &episodes, &config, &mut go_on).unwrap_err();
+        let fault = train(&small_model(3), &episodes, &config, ARGUMENTS, &mut go_on).unwrap_err();
         assert!(
             fault.to_string().contains("none with a token to learn"),
             "{fault}"
@@ -173,10 +193,10 @@ fn gradients_equal_finite_differences() {
         .collect();
     let micro = micro_batches(&samples, 30, Prefixes::Shared);
     assert!(micro.len() > 1);
-    let pass = Pass {
+    let pass = PassSettings {
         temperature: 0.8,
         threads: 2,
-        keep: Keep::Activations,
+        checkpointing: GradientCheckpointing::Off,
     };
     let weight = |at: usize| 0.3 - 0.1 * (at % 7) as f64;
     let mut network =
@@ -196,7 +216,7 @@ fn gradients_equal_finite_differences() {
             let d_logprobs: Vec<f64> = (0..micro.targets.len()).map(weight).collect();
             let d_entropies = Some(d_logprobs.iter().map(|d| 0.5 * d).collect());
             (
-                Coefficients {
+                LossDerivatives {
                     d_logprobs,
                     d_entropies,
                 },
@@ -245,11 +265,25 @@ fn weights_that_blow_up_end_the_training() {
     let mut config = config();
     config.schedule.warmup_steps = 0;
     config.optimizer.learning_rate = 3e38;
-    let fault = train(&small_model(3), &episodes(20), &config, &mut go_on).unwrap_err();
+    let fault = train(
+        &small_model(3),
+        &episodes(20),
+        &config,
+        ARGUMENTS,
+        &mut go_on,
+    )
+    .unwrap_err();
     let fault = fault.to_string();
     assert!(fault.starts_with("update 1 is not finite"), "{fault}");
     config.optimizer.learning_rate = 1e39;
-    let fault = train(&small_model(3), &episodes(20), &config, &mut go_on).unwrap_err();
+    let fault = train(
+        &small_model(3),
+        &episodes(20),
+        &config,
+        ARGUMENTS,
+        &mut go_on,
+    )
+    .unwrap_err();
     assert!(
         fault.to_string().contains("optimizer.learning_rate"),
         "{fault}"

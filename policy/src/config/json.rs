@@ -1,24 +1,25 @@
-//! Hugging Face's `config.json`: the three families, read and written.
+//! Hugging Face's `config.json` of the three families, read and written.
 //!
-//! Invariant: what is written is read back as it was. Both layouts are read: `rope_theta` at top level (transformers 4) and
-//! inside `rope_parameters` (transformers 5). Fields that the decoder does not honour are refused by name.
+//! Invariant: what is written is read back unchanged. Both layouts are read: `rope_theta` at top
+//! level (transformers 4) and inside `rope_parameters` (transformers 5). Fields that the decoder
+//! does not honour are errors that name them.
 
 use serde_json::{Map, Value, json};
 
 use super::{DecoderConfig, Family, RopeScaling};
 use crate::error::{PolicyError, Result};
 
-/// Reads the text of a `config.json`; whether the numbers fit together is not looked at.
+/// Reads the text of a `config.json` without a check that the numbers fit together.
 pub(super) fn read(text: &str) -> Result<DecoderConfig> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| PolicyError::setting("config.json", format!("not JSON: {error}")))?;
     let Value::Object(map) = value else {
         return Err(PolicyError::setting("config.json", "not a JSON object"));
     };
-    from_fields(&Fields(&map))
+    from_fields(&ConfigFields(&map))
 }
 
-fn from_fields(fields: &Fields<'_>) -> Result<DecoderConfig> {
+fn from_fields(fields: &ConfigFields<'_>) -> Result<DecoderConfig> {
     let family = fields.family()?;
     fields.refuse_unsupported()?;
     let hidden_size = fields.required("hidden_size")?;
@@ -46,7 +47,7 @@ fn from_fields(fields: &Fields<'_>) -> Result<DecoderConfig> {
     })
 }
 
-/// A `config.json` that transformers 4 and 5 load.
+/// Writes a `config.json` that transformers 4 and 5 load.
 pub(super) fn write(config: &DecoderConfig) -> String {
     let (model_type, architecture) = config.family.names();
     let mut rope = json!({"rope_type": "default", "rope_theta": config.rope_theta});
@@ -89,8 +90,8 @@ pub(super) fn write(config: &DecoderConfig) -> String {
     format!("{fields:#}\n")
 }
 
-/// The error for a field whose value is not one the decoder runs.
-pub(super) fn refused(
+/// Builds the error for a field whose value the decoder does not support.
+pub(super) fn unsupported(
     field: &str,
     found: impl std::fmt::Display,
     supported: impl std::fmt::Display,
@@ -102,9 +103,9 @@ pub(super) fn refused(
 }
 
 /// Typed access to the fields of a `config.json`, where null counts as absent.
-struct Fields<'a>(&'a Map<String, Value>);
+struct ConfigFields<'a>(&'a Map<String, Value>);
 
-impl Fields<'_> {
+impl ConfigFields<'_> {
     fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
@@ -115,13 +116,13 @@ impl Fields<'_> {
         };
         match value.as_u64().and_then(|count| usize::try_from(count).ok()) {
             Some(count) => Ok(Some(count)),
-            None => Err(refused(name, value, "a whole number")),
+            None => Err(unsupported(name, value, "a whole number")),
         }
     }
 
     fn required(&self, name: &str) -> Result<usize> {
         self.count(name)?
-            .ok_or_else(|| refused(name, "missing", "a whole number"))
+            .ok_or_else(|| unsupported(name, "missing", "a whole number"))
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {
@@ -129,7 +130,7 @@ impl Fields<'_> {
             .map(|value| {
                 value
                     .as_f64()
-                    .ok_or_else(|| refused(name, value, "a number"))
+                    .ok_or_else(|| unsupported(name, value, "a number"))
             })
             .transpose()
     }
@@ -138,7 +139,7 @@ impl Fields<'_> {
         self.get(name).map_or(Ok(default), |value| {
             value
                 .as_bool()
-                .ok_or_else(|| refused(name, value, "true or false"))
+                .ok_or_else(|| unsupported(name, value, "true or false"))
         })
     }
 
@@ -152,31 +153,31 @@ impl Fields<'_> {
             .into_iter()
             .find(|(_, name, architecture)| found == *name || found == *architecture)
             .map(|(family, ..)| family)
-            .ok_or_else(|| refused(field, found, "qwen3, qwen2, llama"))
+            .ok_or_else(|| unsupported(field, found, "qwen3, qwen2, llama"))
     }
 
     fn refuse_unsupported(&self) -> Result<()> {
         if let Some(activation) = self.get("hidden_act").filter(|&name| name != "silu") {
-            return Err(refused("hidden_act", activation, "\"silu\""));
+            return Err(unsupported("hidden_act", activation, "\"silu\""));
         }
         for name in ["mlp_bias", "use_sliding_window"] {
             if self.bool(name, false)? {
-                return Err(refused(name, true, false));
+                return Err(unsupported(name, true, false));
             }
         }
         let layers = self.get("layer_types").and_then(Value::as_array);
         match layers.and_then(|kinds| kinds.iter().find(|&kind| kind != "full_attention")) {
-            Some(kind) => Err(refused("layer_types", kind, "\"full_attention\"")),
+            Some(kind) => Err(unsupported("layer_types", kind, "\"full_attention\"")),
             None => Ok(()),
         }
     }
 
-    /// The rotary settings, wherever this version of transformers keeps them.
-    fn rope(&self) -> Option<Fields<'_>> {
+    /// Returns the rotary settings, from either layout.
+    fn rope(&self) -> Option<ConfigFields<'_>> {
         let settings = self
             .get("rope_parameters")
             .or_else(|| self.get("rope_scaling"))?;
-        settings.as_object().map(Fields)
+        settings.as_object().map(ConfigFields)
     }
 
     fn rope_theta(&self) -> Result<f64> {
@@ -197,7 +198,7 @@ impl Fields<'_> {
         let kind = rope.get("rope_type").or_else(|| rope.get("type"));
         let needed = |name| {
             rope.number(name)?
-                .ok_or_else(|| refused(name, "missing", "a number, as rope_type is llama3"))
+                .ok_or_else(|| unsupported(name, "missing", "a number, as rope_type is llama3"))
         };
         match kind.and_then(Value::as_str) {
             None | Some("default") => Ok(None),
@@ -207,7 +208,7 @@ impl Fields<'_> {
                 high_freq_factor: needed("high_freq_factor")?,
                 original_max_positions: rope.required("original_max_position_embeddings")?,
             })),
-            Some(kind) => Err(refused("rope_type", kind, "default, llama3")),
+            Some(kind) => Err(unsupported("rope_type", kind, "default, llama3")),
         }
     }
 }

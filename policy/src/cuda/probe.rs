@@ -1,4 +1,4 @@
-//! Asks the loader for NVIDIA's libraries, and the driver for its devices.
+//! Queries the loader for NVIDIA's libraries, and the driver for its devices.
 
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, DriverError,
@@ -8,14 +8,15 @@ use candle_core::cuda_backend::cudarc::driver::{
 
 use super::{Findings, FoundDevice, FoundLibrary, Library, lazy};
 
-/// Whether to ask devices for their free memory, for which each gets a context, and with it some of that memory.
+/// Whether to query the free memory of devices. The query creates a context on each, which takes
+/// some of that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum MemoryQuery {
     Ask,
     Skip,
 }
 
-pub(super) fn findings(memory: Memory) -> Findings {
+pub(super) fn findings(memory: MemoryQuery) -> Findings {
     let libraries = Library::ALL.map(|library| {
         let path = lazy::path(library);
         FoundLibrary {
@@ -32,7 +33,7 @@ pub(super) fn findings(memory: Memory) -> Findings {
         Ok(devices) => (devices, None),
         Err(error) => (
             Vec::new(),
-            Some(format!("the driver answers {:?}", error.0)),
+            Some(format!("the driver returns {:?}", error.0)),
         ),
     };
     Findings {
@@ -54,13 +55,13 @@ fn driver_version() -> Option<(u32, u32)> {
     Some((version / 1000, version % 1000 / 10))
 }
 
-fn devices(memory: Memory) -> Result<Vec<FoundDevice>, DriverError> {
+fn devices(memory: MemoryQuery) -> Result<Vec<FoundDevice>, DriverError> {
     result::init()?;
     let found = |ordinal| found_device(ordinal, memory);
     (0..device::get_count()?).map(found).collect()
 }
 
-fn found_device(ordinal: i32, memory: Memory) -> Result<FoundDevice, DriverError> {
+fn found_device(ordinal: i32, memory: MemoryQuery) -> Result<FoundDevice, DriverError> {
     let device = device::get(ordinal)?;
     let attribute = |attribute| {
         // SAFETY: the device is the driver's answer.
@@ -80,6 +81,6 @@ fn found_device(ordinal: i32, memory: Memory) -> Result<FoundDevice, DriverError
         ),
         // SAFETY: as above.
         total_memory: unsafe { device::total_mem(device) }? as u64,
-        free_memory: (memory == Memory::Ask).then(free_memory).flatten(),
+        free_memory: (memory == MemoryQuery::Ask).then(free_memory).flatten(),
     })
 }

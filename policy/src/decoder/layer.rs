@@ -1,128 +1,149 @@
-//! One layer of the decoder, forward and backward.
+//! One layer of the decoder, forward and backward: pre-norm attention and a SwiGLU MLP, each with a
+//! residual connection.
 //!
-//! Invariant: forward returns every tensor that backward reads, so a caller keeps them, drops them, or runs forward again.
+//! Invariant: forward returns every tensor that backward reads. The caller keeps them, drops them,
+//! or runs forward again (gradient checkpointing).
+//!
+//! Shapes: T packed tokens, W width of the residual stream, H query heads, K key-value heads, D
+//! head size, I width of the MLP.
 
 use candle_core::{DType, Tensor};
 
-use super::{Gradients, Row, Source};
+use super::{Gradients, PackedRow, WeightLoader};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
-use crate::kv_cache::CachedLayer;
+use crate::kv_cache::LayerCache;
 use crate::ops::{self, LinearWeight};
 
-/// What all layers of one pass share.
-pub(super) struct Context<'a> {
+/// The inputs that all layers of one pass share.
+pub(super) struct PassInputs<'a> {
     pub(super) config: &'a DecoderConfig,
-    pub(super) rows: &'a [Row],
-    /// Of the tokens' positions, see [`ops::rope`].
-    pub(super) turns: Tensor,
+    pub(super) rows: &'a [PackedRow],
+    /// The rows [T, D] of the cos/sin table for the tokens' positions, see [`ops::rope`].
+    pub(super) cos_sin: Tensor,
 }
 
 pub(super) struct Layer {
     input_norm: Norm,
     attention: Attention,
-    inner_norm: Norm,
+    post_attention_norm: Norm,
     gate: Projection,
     up: Projection,
     down: Projection,
 }
 
-/// What a layer's backward pass reads.
+/// The tensors that a layer's backward pass reads.
 pub(super) struct Activations {
     input: Tensor,
-    normed: Tensor,
+    attention_input: Tensor,
     attention: AttentionActivations,
-    middle: Tensor,
-    inner_normed: Tensor,
+    residual: Tensor,
+    mlp_input: Tensor,
     gate: Tensor,
     up: Tensor,
-    inner: Tensor,
+    mlp_hidden: Tensor,
 }
 
 impl Activations {
-    /// Bytes that one token takes.
+    /// Returns the bytes that one token takes.
     pub(super) fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
         let (heads, kv_heads) = (
             config.heads * config.head_dim,
             config.kv_heads * config.head_dim,
         );
-        let bare = match config.family {
+        let qk_before_norm = match config.family {
             Family::Qwen3 => heads + kv_heads,
             Family::Qwen2 | Family::Llama => 0,
         };
-        let attention = bare + 2 * heads + 2 * kv_heads;
+        let attention = qk_before_norm + 2 * heads + 2 * kv_heads;
         let around = 4 * config.hidden_size + 3 * config.intermediate_size;
         (attention + around) * dtype.size_in_bytes()
     }
 }
 
 impl Layer {
-    pub(super) fn new(config: &DecoderConfig, source: &Source<'_>, layer: usize) -> Result<Self> {
+    pub(super) fn new(
+        config: &DecoderConfig,
+        loader: &WeightLoader<'_>,
+        layer: usize,
+    ) -> Result<Self> {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let projection = |part: &str| Projection::new(source, &name(part), false);
+        let projection = |part: &str| Projection::new(loader, &name(part), false);
         Ok(Self {
-            input_norm: Norm::new(source, &name("input_layernorm"))?,
-            attention: Attention::new(config, source, &name("self_attn"))?,
-            inner_norm: Norm::new(source, &name("post_attention_layernorm"))?,
+            input_norm: Norm::new(loader, &name("input_layernorm"))?,
+            attention: Attention::new(config, loader, &name("self_attn"))?,
+            post_attention_norm: Norm::new(loader, &name("post_attention_layernorm"))?,
             gate: projection("mlp.gate_proj")?,
             up: projection("mlp.up_proj")?,
             down: projection("mlp.down_proj")?,
         })
     }
 
-    /// x [T, hidden] → the same shape, and what was computed on the way.
+    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass.
     pub(super) fn forward(
         &self,
         input: Tensor,
-        context: &Context<'_>,
-        cache: Option<CachedLayer<'_>>,
+        inputs: &PassInputs<'_>,
+        cache: Option<LayerCache<'_>>,
     ) -> Result<(Tensor, Activations)> {
-        let eps = context.config.rms_norm_eps;
-        let normed = self.input_norm.forward(&input, eps)?;
-        let (mixed, attention) = self.attention.forward(&normed, context, cache)?;
-        let middle = (&input + mixed)?;
-        let inner_normed = self.inner_norm.forward(&middle, eps)?;
-        let gate = self.gate.forward(&inner_normed)?;
-        let up = self.up.forward(&inner_normed)?;
-        let inner = ops::swiglu(&gate, &up)?;
-        let output = (&middle + self.down.forward(&inner)?)?;
+        let eps = inputs.config.rms_norm_eps;
+        let attention_input = self.input_norm.forward(&input, eps)?;
+        let (attention_output, attention) =
+            self.attention.forward(&attention_input, inputs, cache)?;
+        let residual = (&input + attention_output)?;
+        let mlp_input = self.post_attention_norm.forward(&residual, eps)?;
+        let gate = self.gate.forward(&mlp_input)?;
+        let up = self.up.forward(&mlp_input)?;
+        let mlp_hidden = ops::swiglu(&gate, &up)?;
+        let output = (&residual + self.down.forward(&mlp_hidden)?)?;
         let activations = Activations {
             input,
-            normed,
+            attention_input,
             attention,
-            middle,
-            inner_normed,
+            residual,
+            mlp_input,
             gate,
             up,
-            inner,
+            mlp_hidden,
         };
         Ok((output, activations))
     }
 
-    /// The gradient of the input, from that of the output; adds those of the weights.
+    /// Returns the gradient of the input from that of the output, and adds the gradients of the
+    /// weights.
     pub(super) fn backward(
         &self,
         activations: &Activations,
         doutput: &Tensor,
-        context: &Context<'_>,
+        inputs: &PassInputs<'_>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let (a, eps) = (activations, context.config.rms_norm_eps);
-        let dinner = backward(&[(&self.down, doutput)], &a.inner, gradients)?;
-        let (dgate, dup) = ops::swiglu_backward(&a.gate, &a.up, &dinner)?;
-        let dnormed = backward(
+        let (a, eps) = (activations, inputs.config.rms_norm_eps);
+        // The chain rule from the output back to the input. Each residual connection adds its
+        // gradient in the norm's backward pass.
+        let dmlp_hidden = projections_backward(&[(&self.down, doutput)], &a.mlp_hidden, gradients)?;
+        let (dgate, dup) = ops::swiglu_backward(&a.gate, &a.up, &dmlp_hidden)?;
+        let dnormed = projections_backward(
             &[(&self.gate, &dgate), (&self.up, &dup)],
-            &a.inner_normed,
+            &a.mlp_input,
             gradients,
         )?;
-        let dmiddle =
-            self.inner_norm
-                .backward(&a.middle, eps, &dnormed, Some(doutput), gradients)?;
-        let dnormed =
-            self.attention
-                .backward(&a.attention, &a.normed, &dmiddle, context, gradients)?;
+        let dresidual = self.post_attention_norm.backward(
+            &a.residual,
+            eps,
+            &dnormed,
+            Some(doutput),
+            gradients,
+        )?;
+        let dnormed = self.attention.backward(
+            &a.attention,
+            &a.attention_input,
+            &dresidual,
+            inputs,
+            gradients,
+        )?;
         self.input_norm
-            .backward(&a.input, eps, &dnormed, Some(&dmiddle), gradients)
+            .backward(&a.input, eps, &dnormed, Some(&dresidual), gradients)
     }
 }
 
@@ -131,24 +152,24 @@ struct Attention {
     k: Projection,
     v: Projection,
     o: Projection,
-    /// Norms over the width of a head, of queries and keys (Qwen3).
+    /// Norms over the head size of queries and keys, before the rotary embedding (Qwen3).
     norms: Option<(Norm, Norm)>,
 }
 
 struct AttentionActivations {
-    /// Before the norms over heads, where the family has them.
-    bare: Option<(Tensor, Tensor)>,
+    /// Queries and keys before their norms, if the family has these.
+    qk_before_norm: Option<(Tensor, Tensor)>,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mixed: Tensor,
+    attended: Tensor,
 }
 
 impl Attention {
-    fn new(config: &DecoderConfig, source: &Source<'_>, name: &str) -> Result<Self> {
+    fn new(config: &DecoderConfig, loader: &WeightLoader<'_>, name: &str) -> Result<Self> {
         let projection =
-            |part: &str, bias| Projection::new(source, &format!("{name}.{part}"), bias);
-        let norm = |part: &str| Norm::new(source, &format!("{name}.{part}"));
+            |part: &str, bias| Projection::new(loader, &format!("{name}.{part}"), bias);
+        let norm = |part: &str| Norm::new(loader, &format!("{name}.{part}"));
         Ok(Self {
             q: projection("q_proj", config.qkv_bias)?,
             k: projection("k_proj", config.qkv_bias)?,
@@ -164,36 +185,36 @@ impl Attention {
     fn forward(
         &self,
         x: &Tensor,
-        context: &Context<'_>,
-        cache: Option<CachedLayer<'_>>,
+        inputs: &PassInputs<'_>,
+        cache: Option<LayerCache<'_>>,
     ) -> Result<(Tensor, AttentionActivations)> {
-        let config = context.config;
+        let config = inputs.config;
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
         let mut q = split(self.q.forward(x)?, config.heads)?;
         let mut k = split(self.k.forward(x)?, config.kv_heads)?;
         let v = split(self.v.forward(x)?, config.kv_heads)?;
-        let mut bare = None;
+        let mut qk_before_norm = None;
         if let Some((q_norm, k_norm)) = &self.norms {
-            let normed = (
+            let attention_input = (
                 q_norm.forward(&q, config.rms_norm_eps)?,
                 k_norm.forward(&k, config.rms_norm_eps)?,
             );
-            bare = Some((q, k));
-            (q, k) = normed;
+            qk_before_norm = Some((q, k));
+            (q, k) = attention_input;
         }
-        let q = ops::rope(&q, &context.turns)?;
-        let k = ops::rope(&k, &context.turns)?;
-        let mixed = match cache {
-            Some(cache) => cache.attend(&q, &k, &v, context.rows)?,
-            None => ops::attention(&q, &k, &v, context.rows)?,
+        let q = ops::rope(&q, &inputs.cos_sin)?;
+        let k = ops::rope(&k, &inputs.cos_sin)?;
+        let attended = match cache {
+            Some(cache) => cache.attend(&q, &k, &v, inputs.rows)?,
+            None => ops::attention(&q, &k, &v, inputs.rows)?,
         };
-        let output = self.o.forward(&mixed)?;
+        let output = self.o.forward(&attended)?;
         let activations = AttentionActivations {
-            bare,
+            qk_before_norm,
             q,
             k,
             v,
-            mixed,
+            attended,
         };
         Ok((output, activations))
     }
@@ -203,22 +224,24 @@ impl Attention {
         activations: &AttentionActivations,
         x: &Tensor,
         doutput: &Tensor,
-        context: &Context<'_>,
+        inputs: &PassInputs<'_>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let AttentionActivations { q, k, v, mixed, .. } = activations;
-        let dmixed = backward(&[(&self.o, doutput)], mixed, gradients)?;
-        let [dq, dk, dv] = ops::attention_backward(q, k, v, context.rows, mixed, &dmixed)?;
-        let mut dq = ops::rope_backward(&dq, &context.turns)?;
-        let mut dk = ops::rope_backward(&dk, &context.turns)?;
-        if let (Some((q_norm, k_norm)), Some((q, k))) = (&self.norms, &activations.bare) {
-            let eps = context.config.rms_norm_eps;
+        let AttentionActivations {
+            q, k, v, attended, ..
+        } = activations;
+        let dattended = projections_backward(&[(&self.o, doutput)], attended, gradients)?;
+        let [dq, dk, dv] = ops::attention_backward(q, k, v, inputs.rows, attended, &dattended)?;
+        let mut dq = ops::rope_backward(&dq, &inputs.cos_sin)?;
+        let mut dk = ops::rope_backward(&dk, &inputs.cos_sin)?;
+        if let (Some((q_norm, k_norm)), Some((q, k))) = (&self.norms, &activations.qk_before_norm) {
+            let eps = inputs.config.rms_norm_eps;
             dq = q_norm.backward(q, eps, &dq, None, gradients)?;
             dk = k_norm.backward(k, eps, &dk, None, gradients)?;
         }
         let flat = |x: Tensor| x.flatten_from(1);
         let (dq, dk, dv) = (flat(dq)?, flat(dk)?, flat(dv)?);
-        backward(
+        projections_backward(
             &[(&self.q, &dq), (&self.k, &dk), (&self.v, &dv)],
             x,
             gradients,
@@ -226,17 +249,17 @@ impl Attention {
     }
 }
 
-/// A norm's weight.
+/// An RMSNorm.
 pub(super) struct Norm {
     name: String,
     weight: Tensor,
 }
 
 impl Norm {
-    /// The norm whose weight is `{name}.weight`.
-    pub(super) fn new(source: &Source<'_>, name: &str) -> Result<Self> {
+    /// Loads the norm whose weight is `{name}.weight`.
+    pub(super) fn new(loader: &WeightLoader<'_>, name: &str) -> Result<Self> {
         let name = format!("{name}.weight");
-        let weight = source.tensor(&name)?;
+        let weight = loader.tensor(&name)?;
         Ok(Self { name, weight })
     }
 
@@ -244,16 +267,17 @@ impl Norm {
         Ok(ops::rms_norm(x, &self.weight, eps)?)
     }
 
-    /// The gradient of x, `skip` included; adds that of the weight.
+    /// Returns the gradient of x, that of the residual connection included, and adds that of the
+    /// weight.
     pub(super) fn backward(
         &self,
         x: &Tensor,
         eps: f64,
         dy: &Tensor,
-        skip: Option<&Tensor>,
+        residual: Option<&Tensor>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, skip)?;
+        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, residual)?;
         gradients.set(&self.name, dweight);
         Ok(dx)
     }
@@ -267,10 +291,10 @@ struct Projection {
 }
 
 impl Projection {
-    fn new(source: &Source<'_>, name: &str, bias: bool) -> Result<Self> {
-        let weight = source.product(&source.tensor(&format!("{name}.weight"))?)?;
+    fn new(loader: &WeightLoader<'_>, name: &str, bias: bool) -> Result<Self> {
+        let weight = loader.linear(&loader.tensor(&format!("{name}.weight"))?)?;
         let bias = bias
-            .then(|| source.tensor(&format!("{name}.bias")))
+            .then(|| loader.tensor(&format!("{name}.bias")))
             .transpose()?;
         Ok(Self {
             name: name.to_owned(),
@@ -288,8 +312,9 @@ impl Projection {
     }
 }
 
-/// The gradient of an x that several projections read, from those of their outputs; adds those of their weights.
-fn backward(
+/// Returns the gradient of an x that several projections read, from those of their outputs, and
+/// adds those of their weights.
+fn projections_backward(
     outputs: &[(&Projection, &Tensor)],
     x: &Tensor,
     gradients: &mut Gradients,
@@ -316,20 +341,25 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::{Decoder, PackedRows, Use, Weights};
+    use crate::{Decoder, DecoderMode, PackedRows, Weights};
 
     impl Activations {
         fn tensors(&self) -> Vec<&Tensor> {
             let AttentionActivations {
-                bare,
+                qk_before_norm,
                 q,
                 k,
                 v,
-                mixed,
+                attended,
             } = &self.attention;
-            let mut all = vec![&self.input, &self.normed, &self.middle, &self.inner_normed];
-            all.extend([&self.gate, &self.up, &self.inner, q, k, v, mixed]);
-            all.extend(bare.iter().flat_map(|(q, k)| [q, k]));
+            let mut all = vec![
+                &self.input,
+                &self.attention_input,
+                &self.residual,
+                &self.mlp_input,
+            ];
+            all.extend([&self.gate, &self.up, &self.mlp_hidden, q, k, v, attended]);
+            all.extend(qk_before_norm.iter().flat_map(|(q, k)| [q, k]));
             all
         }
     }
@@ -345,12 +375,12 @@ mod tests {
             for dtype in [DType::F32, DType::BF16] {
                 let weights = Weights::random(&config, 1).unwrap();
                 let weights = weights.to(&Device::Cpu, dtype).unwrap();
-                let decoder = Decoder::new(&config, &weights, Use::Train).unwrap();
+                let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
                 let mut batch = PackedRows::default();
                 batch.push(&[1, 2, 3, 4, 5]);
-                let context = decoder.context(&batch).unwrap();
+                let inputs = decoder.pass_inputs(&batch).unwrap();
                 let x = ops::select_rows(&decoder.embedding, &batch.tokens).unwrap();
-                let (_, kept) = decoder.layers[0].forward(x, &context, None).unwrap();
+                let (_, kept) = decoder.layers[0].forward(x, &inputs, None).unwrap();
                 let bytes = |x: &Tensor| x.elem_count() * x.dtype().size_in_bytes();
                 let bytes: usize = kept.tensors().into_iter().map(bytes).sum();
                 assert_eq!(

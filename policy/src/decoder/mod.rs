@@ -1,7 +1,8 @@
-//! The decoder: one forward pass over packed rows that trains and samples, and its backward pass.
+//! The decoder: one forward pass over packed rows for training and sampling, and its backward pass.
 //!
-//! Invariant: rows of any length lie end to end without padding, and on the CPU in f32 what a row returns depends, bit for
-//! bit, on that row's tokens alone, whether they come in one piece, in chunks, or one by one through the [`KvCache`].
+//! Invariant: rows of any length lie end to end without padding. On the CPU in f32 a row's output
+//! depends, bit for bit, on that row's tokens alone, whether they come in one prefill, in chunks,
+//! or by decode steps through the [`KvCache`].
 
 mod layer;
 mod training;
@@ -15,31 +16,33 @@ use crate::error::{PolicyError, Result};
 use crate::kv_cache::KvCache;
 use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
 use crate::weights::Weights;
-use layer::{Context, Layer, Norm};
-pub use training::{Gradients, Keep, Scored, TrainingPass};
+use layer::{Layer, Norm, PassInputs};
+pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass};
 
-/// Tokens of several rows, laid end to end.
+/// The tokens of several rows, laid end to end (packed, or "varlen", rows).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedRows {
-    /// All tokens.
+    /// The tokens of all rows, [T].
     pub tokens: Vec<u32>,
-    /// Their rows, in order.
-    pub rows: Vec<Row>,
+    /// The rows, in order.
+    pub rows: Vec<PackedRow>,
 }
 
 /// One row of a packed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Tokens of this row in the batch; at least 1.
+pub struct PackedRow {
+    /// Tokens of this row in the batch; at least 1. A decode step has 1, prefill more.
     pub len: usize,
-    /// Tokens before them: in the KV cache, or, without one, the first tokens of another row of the batch.
+    /// Tokens before them, which are in the KV cache or, without one, are the first tokens of
+    /// another row of the batch.
     pub past: usize,
-    /// Slot of the KV cache; without one, the number of that other row. Not read there where `past` is 0.
+    /// The slot of the KV cache or, without one, the index of that other row, which is not read if
+    /// `past` is 0.
     pub slot: usize,
 }
 
 impl PackedRows {
-    /// Appends whole sequence, as training has them.
+    /// Appends a whole sequence, as in training.
     pub fn push(&mut self, tokens: &[u32]) {
         self.push_cached(tokens, 0, 0);
     }
@@ -52,19 +55,20 @@ impl PackedRows {
     /// Appends the next tokens of the sequence in a slot that holds `past` tokens.
     pub fn push_cached(&mut self, tokens: &[u32], past: usize, slot: usize) {
         self.tokens.extend_from_slice(tokens);
-        self.rows.push(Row {
+        self.rows.push(PackedRow {
             len: tokens.len(),
             past,
             slot,
         });
     }
 
-    fn check(&self, config: &DecoderConfig) -> Result<()> {
+    fn validate(&self, config: &DecoderConfig) -> Result<()> {
         let total: usize = self.rows.iter().map(|row| row.len).sum();
         if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
             let (rows, tokens) = (self.rows.len(), self.tokens.len());
             return Err(PolicyError::Usage(format!(
-                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is empty"
+                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is \
+                 empty"
             )));
         }
         match self
@@ -80,8 +84,8 @@ impl PackedRows {
         }
     }
 
-    /// Without a cache, a past is another row's beginning.
-    fn check_prefixes(&self) -> Result<()> {
+    /// Checks rows without a cache, whose past must be a prefix of an earlier row.
+    fn validate_prefixes(&self) -> Result<()> {
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
             let held = match self.rows[..index].get(row.slot) {
                 Some(prefix) if prefix.past == 0 => prefix.len,
@@ -90,8 +94,8 @@ impl PackedRows {
             if row.past > held {
                 let (past, slot) = (row.past, row.slot);
                 return Err(PolicyError::Usage(format!(
-                    "row {index} has a past of {past} tokens; without a KV cache that holds it they must be those of an \
-                     earlier row without a past, and row {slot} has {held}"
+                    "row {index} has a past of {past} tokens; without a KV cache they must be a \
+                     prefix of an earlier row without a past, and row {slot} has {held}"
                 )));
             }
         }
@@ -99,32 +103,32 @@ impl PackedRows {
     }
 
     fn positions(&self) -> Vec<u32> {
-        let positions = |row: &Row| (row.past as u32)..(row.past + row.len) as u32;
+        let positions = |row: &PackedRow| (row.past as u32)..(row.past + row.len) as u32;
         self.rows.iter().flat_map(positions).collect()
     }
 }
 
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// There is a backward pass.
+pub enum DecoderMode {
+    /// Training: weights stay plain tensors, as the backward pass needs them.
     Train,
-    /// The weights are laid out once for the kernels.
+    /// Sampling: weights are packed once for the kernels.
     Sample,
 }
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// A decoder of one of the supported families.
+/// A pre-norm decoder of one of the supported families.
 pub struct Decoder {
     config: DecoderConfig,
     embedding: Tensor,
     layers: Vec<Layer>,
     norm: Norm,
-    /// The logits' weight [V, H] as training reads it, and as sampling does.
+    /// The weight of the LM head [V, W] as training reads it, and as sampling does.
     head: Tensor,
-    head_product: LinearWeight,
+    lm_head_linear: LinearWeight,
     rope: Arc<RopeTable>,
 }
 
@@ -132,44 +136,44 @@ impl Decoder {
     /// Builds the decoder on the weights' device and in their dtype.
     ///
     /// # Errors
-    /// [`PolicyError::Tensor`] names a weight that is missing or misshaped.
-    pub fn new(config: &DecoderConfig, weights: &Weights, purpose: Use) -> Result<Self> {
+    /// [`PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
+    pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
-        Self::build(config, weights, purpose, rope)
+        Self::build(config, weights, mode, rope)
     }
 
-    /// A decoder of the same shape with other weights.
+    /// Builds a decoder of the same shape with other weights.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_weights(&self, weights: &Weights, purpose: Use) -> Result<Self> {
-        Self::build(&self.config, weights, purpose, Arc::clone(&self.rope))
+    pub fn with_weights(&self, weights: &Weights, mode: DecoderMode) -> Result<Self> {
+        Self::build(&self.config, weights, mode, Arc::clone(&self.rope))
     }
 
     fn build(
         config: &DecoderConfig,
         weights: &Weights,
-        purpose: Use,
+        mode: DecoderMode,
         rope: Arc<RopeTable>,
     ) -> Result<Self> {
         let weights = weights.clone().fitted(config)?;
-        let source = Source {
+        let loader = WeightLoader {
             weights: &weights,
-            purpose,
+            mode,
         };
-        let embedding = source.tensor(EMBEDDING)?;
+        let embedding = loader.tensor(EMBEDDING)?;
         let head = match config.tie_word_embeddings {
             true => embedding.clone(),
-            false => source.tensor(HEAD)?,
+            false => loader.tensor(HEAD)?,
         };
         Ok(Self {
             layers: (0..config.layers)
-                .map(|layer| Layer::new(config, &source, layer))
+                .map(|layer| Layer::new(config, &loader, layer))
                 .collect::<Result<_>>()?,
-            norm: Norm::new(&source, "model.norm")?,
-            head_product: match purpose {
-                Use::Train => LinearWeight::Tensor(head.clone()),
-                Use::Sample => LinearWeight::packed_unrounded(&head)?,
+            norm: Norm::new(&loader, "model.norm")?,
+            lm_head_linear: match mode {
+                DecoderMode::Train => LinearWeight::Tensor(head.clone()),
+                DecoderMode::Sample => LinearWeight::packed_unrounded(&head)?,
             },
             rope,
             config: config.clone(),
@@ -178,62 +182,64 @@ impl Decoder {
         })
     }
 
-    /// The decoder's shape.
+    /// Returns the decoder's shape.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// The device of the weights.
+    /// Returns the device of the weights.
     pub fn device(&self) -> &Device {
         self.embedding.device()
     }
 
-    /// The dtype of the weights.
+    /// Returns the dtype of the weights.
     pub fn dtype(&self) -> DType {
         self.embedding.dtype()
     }
 
-    /// Runs T packed tokens → [T, hidden], after the final norm. With a cache, the rows' keys and values are appended to
-    /// their slots; without one, every row is a whole sequence or continues another.
+    /// Runs T packed tokens → hidden states [T, W] after the final norm. With a cache, this is
+    /// prefill or decode: the rows' keys and values are appended to their slots. Without one, every
+    /// row is a whole sequence or continues another.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where rows, tokens and cache do not fit each other; nothing is changed then.
+    /// [`PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is changed
+    /// then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
-        batch.check(&self.config)?;
+        batch.validate(&self.config)?;
         match &mut cache {
-            Some(cache) => cache.admit(&batch.rows)?,
-            None => batch.check_prefixes()?,
+            Some(cache) => cache.allocate(&batch.rows)?,
+            None => batch.validate_prefixes()?,
         }
-        let context = self.context(batch)?;
+        let inputs = self.pass_inputs(batch)?;
         let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let cache = cache.as_mut().map(|cache| cache.layer(i));
-            (x, _) = layer.forward(x, &context, cache)?;
+            (x, _) = layer.forward(x, &inputs, cache)?;
         }
         self.norm.forward(&x, self.config.rms_norm_eps)
     }
 
-    fn context<'a>(&'a self, batch: &'a PackedRows) -> Result<Context<'a>> {
-        Ok(Context {
+    fn pass_inputs<'a>(&'a self, batch: &'a PackedRows) -> Result<PassInputs<'a>> {
+        Ok(PassInputs {
             config: &self.config,
             rows: &batch.rows,
-            turns: self.rope.turns(&batch.positions(), self.device())?,
+            cos_sin: self.rope.cos_sin(&batch.positions(), self.device())?,
         })
     }
 
-    /// Logits [N, V] of hidden states [N, hidden], at least in f32.
+    /// Returns the logits [N, V] of hidden states [N, W], at least in f32.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear_unrounded(hidden, &self.head_product)?)
+        Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
     }
 
-    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64
-    /// MiB of logits are held.
+    /// Returns log-probabilities and entropies `[N]` of `targets` after hidden states `[N, W]`. On
+    /// the CPU in f32 at most 64 MiB of logits are held.
     ///
     /// # Errors
-    /// Where the number of targets is not N, or one is outside of the vocabulary.
+    /// If the number of targets is not N, or one is outside of the vocabulary.
     pub fn token_logprobs(
         &self,
         hidden: &Tensor,
@@ -249,21 +255,21 @@ impl Decoder {
     }
 }
 
-/// Weights for a purpose.
-struct Source<'a> {
+/// Looks up weights and prepares them for a mode.
+struct WeightLoader<'a> {
     weights: &'a Weights,
-    purpose: Use,
+    mode: DecoderMode,
 }
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     fn tensor(&self, name: &str) -> Result<Tensor> {
         Ok(self.weights.get(name)?.detach())
     }
 
-    fn product(&self, weight: &Tensor) -> Result<LinearWeight> {
-        Ok(match self.purpose {
-            Use::Train => LinearWeight::Tensor(weight.clone()),
-            Use::Sample => LinearWeight::packed(weight)?,
+    fn linear(&self, weight: &Tensor) -> Result<LinearWeight> {
+        Ok(match self.mode {
+            DecoderMode::Train => LinearWeight::Tensor(weight.clone()),
+            DecoderMode::Sample => LinearWeight::packed(weight)?,
         })
     }
 }

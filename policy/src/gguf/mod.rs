@@ -1,8 +1,9 @@
-//! A GGUF file, the format of llama.cpp, as a model: shape, weights in f32, tokenizer, chat template.
+//! Import of GGUF files, the format of llama.cpp: shape, weights in f32, tokenizer, chat template.
 //!
-//! Invariant: the model is the file's; a key or tensor that would make another model of it is refused by its name. Of how
-//! text ends, the end-of-sequence token alone is taken.
-//! Bytes of a stranger cost memory in proportion to their number, whatever they claim. Leaves out writing.
+//! Pure. Invariant: the imported model computes what the file's model computes; a key or tensor
+//! that would change that is an error that names it. Of the end-of-text tokens only the
+//! end-of-sequence token is taken. Untrusted bytes cost memory in proportion to their length,
+//! whatever sizes they claim. Writing GGUF is not supported.
 
 mod metadata;
 mod tensors;
@@ -12,30 +13,32 @@ use std::io::Cursor;
 
 use candle_core::quantized::gguf_file::Content;
 
-use self::metadata::Metadata;
+use self::metadata::GgufMetadata;
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::model::Model;
 
-/// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE tokenizer.
+/// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE
+/// tokenizer.
 ///
 /// # Errors
-/// Names the key or tensor that is missing, damaged or not supported.
+/// [`PolicyError`] names the key or tensor that is missing, damaged or not supported.
 pub fn read(bytes: &[u8]) -> Result<Model> {
     check_alignment(bytes)?;
     let content = Content::read(&mut Cursor::new(bytes))
-        .map_err(|error| PolicyError::Usage(format!("not a whole GGUF file: {error}")))?;
-    let metadata = Metadata::new(&content.metadata)?;
+        .map_err(|error| PolicyError::Usage(format!("not a complete GGUF file: {error}")))?;
+    let metadata = GgufMetadata::new(&content.metadata)?;
     let config = config(&metadata, &content)?;
     let mut files = text::files(&metadata, config.vocab_size)?;
     files.push(("config.json".to_owned(), config.to_json().into_bytes()));
     Model::from_files(files, tensors::weights(bytes, &content, &config)?)
 }
 
-/// candle divides by `general.alignment`, also where it is 0. Looks at every place that could be that key.
+/// Checks every place in the file that could be the key `general.alignment`: candle divides by its
+/// value without a check for 0.
 fn check_alignment(bytes: &[u8]) -> Result<()> {
     const KEY: &[u8] = b"general.alignment";
-    /// A u32, as the specification has it.
+    /// The type u32, as in the specification.
     const KIND: [u8; 4] = [4, 0, 0, 0];
     let is_sound = |(at, _): (usize, &[u8])| {
         let behind = bytes.get(at + KEY.len()..at + KEY.len() + 8);
@@ -47,20 +50,20 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
         .filter(|(_, place)| *place == KEY)
         .all(is_sound)
     {
-        return Err(refused("general.alignment", "is no number above 0"));
+        return Err(invalid_key("general.alignment", "is not a number above 0"));
     }
     Ok(())
 }
 
-fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
+fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfig> {
     let family = family(metadata.architecture())?;
     metadata.refuse_unsupported()?;
     let tensors = &content.tensor_infos;
     let layers = metadata.required("block_count")?;
-    // Before anything is made for each of them.
+    // Check before anything is allocated for each layer.
     if layers > tensors.len() {
         let reason = format!("is {layers}, but the file holds {} tensors", tensors.len());
-        return Err(refused(&metadata.key("block_count"), reason));
+        return Err(invalid_key(&metadata.key("block_count"), reason));
     }
     let (hidden_size, heads) = (
         metadata.required("embedding_length")?,
@@ -73,7 +76,7 @@ fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(found) = metadata.count(name)?.filter(|&width| width != head_dim) {
             let reason = format!("is {found}; supported: the width of a head ({head_dim})");
-            return Err(refused(&metadata.key(name), reason));
+            return Err(invalid_key(&metadata.key(name), reason));
         }
     }
     let embedding = tensors::info(content, tensors::EMBEDDING)?.shape.dims();
@@ -96,7 +99,7 @@ fn config(metadata: &Metadata<'_>, content: &Content) -> Result<DecoderConfig> {
         qkv_bias: tensors.contains_key("blk.0.attn_q.bias"),
         output_bias: tensors.contains_key("blk.0.attn_output.bias"),
     };
-    // As the folder's config.json will be read.
+    // Validates the config as the folder's config.json will be.
     DecoderConfig::from_json(&config.to_json())
 }
 
@@ -107,12 +110,12 @@ fn family(architecture: &str) -> Result<Family> {
         "qwen3" => Ok(Family::Qwen3),
         other => {
             let reason = format!("is {other:?}; supported: llama, qwen2, qwen3");
-            Err(refused("general.architecture", reason))
+            Err(invalid_key("general.architecture", reason))
         }
     }
 }
 
-/// The error for a key of the metadata.
-fn refused(key: &str, reason: impl ToString) -> PolicyError {
+/// Builds the error for a key of the metadata.
+fn invalid_key(key: &str, reason: impl ToString) -> PolicyError {
     PolicyError::setting(format!("gguf: {key}"), reason)
 }

@@ -1,15 +1,17 @@
-//! The text side of a GGUF file as the files of a Hugging Face folder: byte-level BPE, special tokens, chat template.
+//! The tokenizer of a GGUF file as the files of a Hugging Face folder: byte-level BPE, special
+//! tokens, chat template.
 //!
-//! Invariant: text is cut into the pieces that llama.cpp cuts it into, or the file is refused.
+//! Invariant: text is split into the same pieces as by llama.cpp, or the file is an error.
 
 use serde_json::{Map, Value, json};
 
-use super::metadata::Metadata;
-use super::refused;
+use super::invalid_key;
+use super::metadata::GgufMetadata;
 use crate::error::Result;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
-/// Kinds of tokens: control tokens, which are hidden, and added ones, which are not; those unused are padding.
+/// The kinds of tokens: control tokens, which decoding may hide, and added ones, which it does not;
+/// unused ones are padding.
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
@@ -17,11 +19,11 @@ const UNUSED: i32 = 5;
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// All text files of the folder.
-pub(super) fn files(metadata: &Metadata<'_>, rows: usize) -> Result<Vec<(String, Vec<u8>)>> {
+/// Builds all text files of the folder.
+pub(super) fn files(metadata: &GgufMetadata<'_>, rows: usize) -> Result<Vec<(String, Vec<u8>)>> {
     let template = metadata.text("tokenizer.chat_template")?.ok_or_else(|| {
         let reason = "is missing; import an instruction-tuned model, which comes with one";
-        refused("tokenizer.chat_template", reason)
+        invalid_key("tokenizer.chat_template", reason)
     })?;
     let tokens = metadata.texts(TOKENS)?;
     if tokens.len() > rows {
@@ -29,7 +31,7 @@ pub(super) fn files(metadata: &Metadata<'_>, rows: usize) -> Result<Vec<(String,
             "has {} entries for {rows} rows of the embedding",
             tokens.len()
         );
-        return Err(refused(TOKENS, reason));
+        return Err(invalid_key(TOKENS, reason));
     }
     let special = special_tokens(metadata, tokens.len())?;
     let json = |name: &str, content: &Value| (name.to_owned(), format!("{content:#}").into_bytes());
@@ -47,12 +49,12 @@ pub(super) fn files(metadata: &Metadata<'_>, rows: usize) -> Result<Vec<(String,
     ])
 }
 
-fn tokenizer(metadata: &Metadata<'_>, tokens: &[&str]) -> Result<Value> {
+fn tokenizer(metadata: &GgufMetadata<'_>, tokens: &[&str]) -> Result<Value> {
     let model = metadata.required_text("tokenizer.ggml.model")?;
     if model != "gpt2" {
         let reason =
             format!("is {model:?}; supported: gpt2 (byte-level BPE). Use the Hugging Face folder");
-        return Err(refused("tokenizer.ggml.model", reason));
+        return Err(invalid_key("tokenizer.ggml.model", reason));
     }
     let pieces = metadata.text("tokenizer.ggml.pre")?.unwrap_or("default");
     let kinds = metadata.kinds("tokenizer.ggml.token_type")?;
@@ -100,16 +102,19 @@ fn added_token(id: usize, content: &str, special: bool) -> Value {
     })
 }
 
-fn merges(metadata: &Metadata<'_>) -> Result<Vec<Value>> {
+fn merges(metadata: &GgufMetadata<'_>) -> Result<Vec<Value>> {
     const KEY: &str = "tokenizer.ggml.merges";
     let pair = |merge: &str| match merge.split_once(' ') {
         Some((left, right)) => Ok(json!([left, right])),
-        None => Err(refused(KEY, format!("holds {merge:?}, which is no pair"))),
+        None => Err(invalid_key(
+            KEY,
+            format!("holds {merge:?}, which is not a pair"),
+        )),
     };
     metadata.texts(KEY)?.into_iter().map(pair).collect()
 }
 
-/// How text is cut before merging, by llama.cpp's name for it.
+/// Returns the pre-tokenizer, which splits text before merges, by llama.cpp's name for it.
 fn pre_tokenizer(pieces: &str) -> Result<Value> {
     let split = |pattern: &str| {
         let pattern = json!({"Regex": pattern});
@@ -125,20 +130,24 @@ fn pre_tokenizer(pieces: &str) -> Result<Value> {
         "llama-bpe" => split(LLAMA3),
         other => {
             let reason = format!(
-                "is {other:?}; supported: gpt-2, llama-bpe, qwen2, smollm. Use the Hugging Face folder"
+                "is {other:?}; supported: gpt-2, llama-bpe, qwen2, smollm. Use the Hugging Face \
+                 folder"
             );
-            return Err(refused("tokenizer.ggml.pre", reason));
+            return Err(invalid_key("tokenizer.ggml.pre", reason));
         }
     };
     Ok(json!({"type": "Sequence", "pretokenizers": [first, byte_level(false)]}))
 }
 
 fn byte_level(use_regex: bool) -> Value {
-    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": use_regex,
+    })
 }
 
-/// Hugging Face's name and the id of each special token that the file names.
-fn special_tokens(metadata: &Metadata<'_>, count: usize) -> Result<Vec<(&'static str, usize)>> {
+/// Returns Hugging Face's name and the id of each special token that the file names.
+fn special_tokens(metadata: &GgufMetadata<'_>, count: usize) -> Result<Vec<(&'static str, usize)>> {
     let mut special = Vec::new();
     for (name, key) in [
         ("bos_token", "tokenizer.ggml.bos_token_id"),
@@ -149,7 +158,7 @@ fn special_tokens(metadata: &Metadata<'_>, count: usize) -> Result<Vec<(&'static
         match metadata.id(key)? {
             Some(id) if id >= count => {
                 let reason = format!("is {id}, but there are {count} tokens");
-                return Err(refused(key, reason));
+                return Err(invalid_key(key, reason));
             }
             id => special.extend(id.map(|id| (name, id))),
         }

@@ -1,94 +1,101 @@
-//! Causal attention with grouped heads over packed rows, from the rows' own keys or from a KV cache.
+//! Causal grouped-query attention (GQA) over packed (varlen) rows, with keys from the batch itself
+//! or from a KV cache.
 //!
-//! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens alone. There is no mask
-//! tensor for the kernels: a query sees the keys up to its own position.
+//! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens
+//! alone. The kernels have no mask tensor: each query visits the keys up to its own position only,
+//! which is the causal mask.
+//!
+//! Shapes: T packed tokens, H query heads, K key-value heads, D head size.
 
 use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
-use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, Scratch, Span};
-use super::kv_pages::{KvPages, PAGE, Sequence};
+use super::attention_kernel::{Backward, BackwardScratch, Forward, Heads, RowHead, Scratch};
+use super::kv_pages::{KvPages, PAGE, PagedSequence};
 use super::paged_attention::attention_in_pages;
 use super::simd::dispatch;
-use super::{at_least_f32, composed_backward, has_kernels, read, same_shape, tensor, wide, widens};
-use crate::Row;
+use super::{
+    at_least_f32, autograd_backward, check_same_shape, compute_dtype, read, tensor, uses_kernels,
+    widens_for_kernels,
+};
+use crate::PackedRow;
 
-/// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
-/// row of the batch ([`Row::slot`]).
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
-    if widens(q) {
+/// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
+/// continues another row of the batch ([`PackedRow::slot`]).
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[PackedRow]) -> Result<Tensor> {
+    if widens_for_kernels(q) {
         let [wide_q, wide_k, wide_v] = widened([q, k, v])?;
         return attention(&wide_q, &wide_k, &wide_v, rows)?.to_dtype(q.dtype());
     }
-    if !has_kernels(q) {
+    if !uses_kernels(q) {
         return attention_in_pages(q, k, v, rows);
     }
     let heads = Heads::of(q, k, v)?;
-    let batch = Batch::new(rows, heads, q.dim(0)?)?;
+    let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut keys = BatchKeys::new(&batch);
-        let mut scratch = Scratch::new(heads, batch.most_keys);
+        let mut keys = GatheredKv::new(&batch);
+        let mut scratch = Scratch::new(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
-            for span in batch.spans(index) {
-                keys.load(row, span, k, v);
+            for row_head in batch.row_heads(index) {
+                keys.load(row, row_head, k, v);
                 dispatch(Forward {
-                    span,
+                    row_head,
                     q,
                     pages: &keys.pages,
-                    sequence: keys.sequence(span),
+                    sequence: keys.sequence(row_head),
                     scratch: &mut scratch,
                     out: &mut out,
                 });
             }
-            keys.loaded(row, index);
+            keys.mark_loaded(row, index);
         }
         Ok(out)
     })?;
     tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-/// The gradients of q, k and v, from `out` and the gradient of it.
+/// Returns the gradients of q, k and v, from the output `out` and its gradient `dout`.
 pub fn attention_backward(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    rows: &[Row],
+    rows: &[PackedRow],
     out: &Tensor,
     dout: &Tensor,
 ) -> Result<[Tensor; 3]> {
-    if !has_kernels(q) {
-        return composed_backward([q, k, v], dout, |[q, k, v]| {
-            attention_composed(q, k, v, rows)
+    if !uses_kernels(q) {
+        return autograd_backward([q, k, v], dout, |[q, k, v]| {
+            attention_tensor_ops(q, k, v, rows)
         });
     }
-    same_shape("attention", out, dout)?;
+    check_same_shape("attention", out, dout)?;
     let heads = Heads::of(q, k, v)?;
-    let batch = Batch::new(rows, heads, q.dim(0)?)?;
+    let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let [dq, dk, dv] = read([q, k, v, out, dout], |[q, k, v, out, dout]| {
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
-        let mut keys_values = BatchKeys::new(&batch);
-        let mut values_keys = BatchKeys::new(&batch);
-        let mut scratch = BackwardScratch::new(heads, batch.most_keys);
+        let mut keys_values = GatheredKv::new(&batch);
+        let mut values_keys = GatheredKv::new(&batch);
+        let mut scratch = BackwardScratch::new(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
-            for span in batch.spans(index) {
-                keys_values.load(row, span, k, v);
-                values_keys.load(row, span, v, k);
+            for row_head in batch.row_heads(index) {
+                keys_values.load(row, row_head, k, v);
+                values_keys.load(row, row_head, v, k);
                 dispatch(Backward {
-                    span,
+                    row_head,
                     q,
                     out,
                     dout,
                     keys_values: &keys_values.pages,
                     values_keys: &values_keys.pages,
-                    sequence: keys_values.sequence(span),
+                    sequence: keys_values.sequence(row_head),
                     scratch: &mut scratch,
                     dq: &mut dq,
                     dk: &mut dk,
                     dv: &mut dv,
                 });
             }
-            keys_values.loaded(row, index);
-            values_keys.loaded(row, index);
+            keys_values.mark_loaded(row, index);
+            values_keys.mark_loaded(row, index);
         }
         Ok([dq, dk, dv])
     })?;
@@ -99,38 +106,44 @@ pub fn attention_backward(
     ])
 }
 
-/// [`attention`] from candle's operations, row by row, so that candle can differentiate it.
-pub fn attention_composed(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[Row]) -> Result<Tensor> {
-    let scores = wide(q.dtype());
+/// [`attention`] by tensor operations, row by row, so that candle can differentiate it.
+pub fn attention_tensor_ops(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    rows: &[PackedRow],
+) -> Result<Tensor> {
+    let scores = compute_dtype(q.dtype());
     let (kv_heads, head_dim) = (k.dim(1)?, k.dim(2)?);
     let mut outputs = Vec::with_capacity(rows.len());
-    let firsts = firsts(rows);
-    for (row, &first) in rows.iter().zip(&firsts) {
+    let row_offsets = row_offsets(rows);
+    for (row, &first) in rows.iter().zip(&row_offsets) {
         let own = |x: &Tensor| x.narrow(0, first, row.len);
         let all = |x: &Tensor| {
             let all = match row.past {
                 0 => own(x)?,
-                past => Tensor::cat(&[x.narrow(0, firsts[row.slot], past)?, own(x)?], 0)?,
+                past => Tensor::cat(&[x.narrow(0, row_offsets[row.slot], past)?, own(x)?], 0)?,
             };
             let heads_first = all.transpose(0, 1)?.contiguous()?;
             heads_first.reshape((kv_heads, 1, (), head_dim))
         };
         let keys = row.past + row.len;
-        let hidden = hidden(row.past..keys, (1, row.len, keys), scores, q.device())?;
-        let q = Grouped::new(&own(q)?.unsqueeze(0)?, kv_heads)?;
-        outputs.push(attend(&q, &all(k)?, &all(v)?, &hidden)?.squeeze(0)?);
+        let causal_mask = causal_mask(row.past..keys, (1, row.len, keys), scores, q.device())?;
+        let q = GroupedQueries::new(&own(q)?.unsqueeze(0)?, kv_heads)?;
+        outputs.push(grouped_attention(&q, &all(k)?, &all(v)?, &causal_mask)?.squeeze(0)?);
     }
     Tensor::cat(&outputs, 0)
 }
 
-/// Queries with those of one key-value head beside each other, so that keys and values need no copy for each of them.
-struct Grouped {
-    /// [kv_heads, R, heads / kv_heads, len, D].
+/// Queries grouped by their key-value head, so that keys and values need no copy for each query
+/// head (GQA).
+struct GroupedQueries {
+    /// [K, R, H / K, len, D].
     q: Tensor,
 }
 
-impl Grouped {
-    /// Of [R, len, heads, D].
+impl GroupedQueries {
+    /// Groups q [R, len, H, D].
     fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
         let (rows, len, heads, head_dim) = q.dims4()?;
         let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
@@ -139,10 +152,12 @@ impl Grouped {
     }
 }
 
-/// What is added to the scores of R rows of `len` queries at `positions` for `keys` keys: [R, 1, len, keys], 0 up to a
-/// query's own position and so little beyond that the weight is an exact zero. It is finite: a row of minus infinities
-/// has no gradient.
-pub(super) fn hidden(
+/// Returns the causal mask [R, 1, len, keys] that is added to the scores of R rows of `len` queries
+/// at `positions`.
+///
+/// It is 0 up to a query's own position and -1e30 beyond, so that the softmax weight is an exact
+/// zero there. The value is finite because a row of minus infinities would have no gradient.
+pub(super) fn causal_mask(
     positions: impl Iterator<Item = usize>,
     (rows, len, keys): (usize, usize, usize),
     dtype: DType,
@@ -156,16 +171,24 @@ pub(super) fn hidden(
     beyond.to_dtype(dtype)? * LOWEST
 }
 
-/// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is
-/// widened to f32 inside, so that scores, softmax and weights are never rounded to it.
-fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor> {
+/// Attends with R rows of equally many queries to keys and values [K, R, keys, D] → [R, len, H *
+/// D]. Half precision is widened to f32 inside, so scores, softmax and weights are never rounded to
+/// it.
+fn grouped_attention(
+    q: &GroupedQueries,
+    k: &Tensor,
+    v: &Tensor,
+    causal_mask: &Tensor,
+) -> Result<Tensor> {
     let (kv_heads, rows, group, len, head_dim) = q.q.dims5()?;
     let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);
     let queries = (batched(&q.q)? / (head_dim as f64).sqrt())?;
     let scores = queries.matmul(&batched(k)?.t()?)?;
     let scores = scores.reshape((kv_heads, rows, group, len, ()))?;
-    let scores = scores.broadcast_add(hidden)?;
+    let scores = scores.broadcast_add(causal_mask)?;
     let weights = scores
+        // Subtracting the maximum keeps exp from overflowing; it cancels in the quotient, so it
+        // needs no gradient.
         .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
         .exp()?;
     let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
@@ -176,31 +199,32 @@ fn attend(q: &Grouped, k: &Tensor, v: &Tensor, hidden: &Tensor) -> Result<Tensor
         .reshape((rows, len, kv_heads * group * head_dim))
 }
 
-/// Appends the new keys and values to the cached sequences, whose pages `table` gives by slot, and attends to them.
+/// Appends the new keys and values to the cached sequences and attends to them. `table` gives the
+/// block table of a slot.
 pub(crate) fn cached_attention<'a>(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    rows: &[Row],
+    rows: &[PackedRow],
     pages: &mut KvPages,
     table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
     let dtype = q.dtype();
     let [q, k, v] = &widened([q, k, v])?;
     let heads = Heads::of(q, k, v)?;
-    let batch = Batch::new(rows, heads, q.dim(0)?)?;
+    let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
         let mut out = vec![0.0; q.len()];
-        let mut scratch = Scratch::new(heads, batch.most_keys);
+        let mut scratch = Scratch::new(heads, batch.max_keys);
         for (index, row) in rows.iter().enumerate() {
-            for span in batch.spans(index) {
-                let sequence = Sequence {
+            for row_head in batch.row_heads(index) {
+                let sequence = PagedSequence {
                     table: table(row.slot),
-                    kv_head: span.kv_head,
+                    kv_head: row_head.kv_head,
                 };
-                span.append(span.past..span.all_keys(), k, v, pages, sequence);
+                row_head.append(row_head.past..row_head.all_keys(), k, v, pages, sequence);
                 dispatch(Forward {
-                    span,
+                    row_head,
                     q,
                     pages,
                     sequence,
@@ -218,9 +242,9 @@ fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
     Ok([at_least_f32(q)?, at_least_f32(k)?, at_least_f32(v)?])
 }
 
-/// Where each row begins.
-fn firsts(rows: &[Row]) -> Vec<usize> {
-    let begin = |next: &mut usize, row: &Row| {
+/// Returns the first packed token of each row.
+pub(super) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
+    let begin = |next: &mut usize, row: &PackedRow| {
         let first = *next;
         *next += row.len;
         Some(first)
@@ -228,83 +252,86 @@ fn firsts(rows: &[Row]) -> Vec<usize> {
     rows.iter().scan(0, begin).collect()
 }
 
-/// The rows of a call and where they lie.
-struct Batch<'a> {
-    rows: &'a [Row],
-    firsts: Vec<usize>,
+/// The rows of one call and their offsets in the packed batch.
+struct AttentionBatch<'a> {
+    rows: &'a [PackedRow],
+    row_offsets: Vec<usize>,
     heads: Heads,
-    most_keys: usize,
+    max_keys: usize,
 }
 
-impl<'a> Batch<'a> {
-    fn new(rows: &'a [Row], heads: Heads, tokens: usize) -> Result<Self> {
+impl<'a> AttentionBatch<'a> {
+    fn new(rows: &'a [PackedRow], heads: Heads, tokens: usize) -> Result<Self> {
         if rows.iter().map(|row| row.len).sum::<usize>() != tokens {
             bail!("attention: the rows do not add up to {tokens} tokens");
         }
         Ok(Self {
             rows,
-            firsts: firsts(rows),
+            row_offsets: row_offsets(rows),
             heads,
-            most_keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
+            max_keys: rows.iter().map(|row| row.past + row.len).max().unwrap_or(0),
         })
     }
 
-    /// One row with each of its key-value heads.
-    fn spans(&self, index: usize) -> impl Iterator<Item = Span> {
-        let (row, heads, first) = (self.rows[index], self.heads, self.firsts[index]);
-        let past_first = self.firsts.get(row.slot).copied().unwrap_or(0);
-        (0..heads.kv_heads).map(move |kv_head| Span {
+    /// Iterates over the key-value heads of one row.
+    fn row_heads(&self, index: usize) -> impl Iterator<Item = RowHead> {
+        let (row, heads, first) = (self.rows[index], self.heads, self.row_offsets[index]);
+        let past_offset = self.row_offsets.get(row.slot).copied().unwrap_or(0);
+        (0..heads.kv_heads).map(move |kv_head| RowHead {
             heads,
             kv_head,
             first,
             len: row.len,
             past: row.past,
-            past_first,
+            past_offset,
         })
     }
 }
 
-/// Keys and values of one row at a time, a sequence for each key-value head. What rows of one past share is written once.
-struct BatchKeys {
+/// Keys and values of one row at a time, copied from the packed batch into pages as the kernel
+/// reads them. Rows that continue the same prefix reuse its pages.
+struct GatheredKv {
     pages: KvPages,
     table: Vec<u32>,
-    /// The row whose tokens lie at the start of all sequences, and how many.
-    holds: Option<(usize, usize)>,
+    /// The row whose tokens the pages begin with, and how many of them.
+    loaded_prefix: Option<(usize, usize)>,
 }
 
-impl BatchKeys {
-    fn new(batch: &Batch<'_>) -> Self {
-        let (heads, pages) = (batch.heads, batch.most_keys.div_ceil(PAGE));
+impl GatheredKv {
+    fn new(batch: &AttentionBatch<'_>) -> Self {
+        let (heads, pages) = (batch.heads, batch.max_keys.div_ceil(PAGE));
         Self {
             pages: KvPages::new(pages, heads.kv_heads, heads.head_dim),
             table: (0..pages as u32).collect(),
-            holds: None,
+            loaded_prefix: None,
         }
     }
 
-    /// Writes the keys that `span` sees and that are not there yet.
-    fn load(&mut self, row: &Row, span: Span, k: &[f32], v: &[f32]) {
-        let there = match self.holds {
-            Some((holds, tokens)) if row.past > 0 && holds == row.slot => tokens.min(row.past),
+    /// Writes the keys and values that `row_head` sees and that the pages do not hold yet.
+    fn load(&mut self, row: &PackedRow, row_head: RowHead, k: &[f32], v: &[f32]) {
+        let there = match self.loaded_prefix {
+            Some((loaded_prefix, tokens)) if row.past > 0 && loaded_prefix == row.slot => {
+                tokens.min(row.past)
+            }
             _ => 0,
         };
-        let sequence = Sequence {
+        let sequence = PagedSequence {
             table: &self.table,
-            kv_head: span.kv_head,
+            kv_head: row_head.kv_head,
         };
-        span.append(there..span.all_keys(), k, v, &mut self.pages, sequence);
+        row_head.append(there..row_head.all_keys(), k, v, &mut self.pages, sequence);
     }
 
-    fn sequence(&self, span: Span) -> Sequence<'_> {
-        Sequence {
+    fn sequence(&self, row_head: RowHead) -> PagedSequence<'_> {
+        PagedSequence {
             table: &self.table,
-            kv_head: span.kv_head,
+            kv_head: row_head.kv_head,
         }
     }
 
-    /// Takes note of what all heads of `row` have loaded.
-    fn loaded(&mut self, row: &Row, index: usize) {
-        self.holds = Some(match row.past {
+    /// Records the prefix that the pages hold once all heads of `row` are loaded.
+    fn mark_loaded(&mut self, row: &PackedRow, index: usize) {
+        self.loaded_prefix = Some(match row.past {
             0 => (index, row.len),
             past => (row.slot, past),
         });

@@ -1,64 +1,75 @@
-//! Log-probability and entropy of chosen tokens, without ever holding [T, V].
+//! Log-probability and entropy of chosen tokens, without ever holding the logits [N, V] of a large
+//! batch.
 //!
-//! Invariant: the log-probability of a row of logits has one definition, `Statistics::of`; sampling reads it through
-//! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
-//! are few they are kept for the backward pass; else those of a few rows at a time are computed, and there again.
+//! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
+//! Sampling reads it through [`log_softmax_at`] and training through [`token_logprobs`], so the two
+//! agree bit for bit. Small logits are kept for the backward pass. Large ones are computed for a
+//! few rows at a time, and again in the backward pass (as in the chunked or fused linear
+//! cross-entropy of TRL and Liger).
+//!
+//! Shapes: N tokens, V vocabulary, hidden width W.
 
 use candle_core::{Result, Tensor, bail};
 
-use super::logprobs_composed::Head;
+use super::logprobs_tensor_ops::LmHead;
 use super::math::exp;
-use super::matmul::{Right, Store, View, multiply, product};
+use super::matmul::{Right, View, WriteMode, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, tensor, widens};
+use super::{at_least_f32, read, tensor, uses_kernels, widens_for_kernels};
 
-/// Logits kept for the backward pass at most (64 MiB).
-const KEPT_LOGITS: usize = 1 << 24;
-/// Logits computed at a time where they are not kept (16 MiB), but at least [`LEAST_ROWS`] rows.
-const MOST_LOGITS: usize = 1 << 22;
-const LEAST_ROWS: usize = 48;
-/// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
+/// The most logits that are saved for the backward pass (64 MiB).
+const MAX_SAVED_LOGITS: usize = 1 << 24;
+/// The logits of a chunk where they are not saved (16 MiB), but at least [`MIN_CHUNK_ROWS`] rows.
+const CHUNK_LOGITS: usize = 1 << 22;
+const MIN_CHUNK_ROWS: usize = 48;
+/// The lowest shifted logit. Its exponential is zero, and zero times it is zero, where zero times
+/// minus infinity would be NaN.
 const LOWEST: f32 = -1e4;
 
-/// Of the chosen tokens, both `[N]`.
+/// Scores of the chosen tokens, both `[N]`.
 #[derive(Clone, Debug)]
 pub struct TokenLogprobs {
     /// log softmax(logits / temperature) at the target.
     pub logprobs: Tensor,
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
-    kept: Kept,
+    saved: SavedForBackward,
 }
 
-/// What spares the backward pass a product, where there was room for it.
+/// What is saved for the backward pass, to spare it a product.
 #[derive(Clone, Debug)]
-enum Kept {
+enum SavedForBackward {
     Nothing,
     /// [N, V].
     Logits(Vec<f32>),
-    /// Of all tokens, [N, V].
+    /// Log-probabilities of all tokens, [N, V].
     Logprobs(Tensor),
 }
 
-/// d loss / d score, one a token.
+/// The derivatives of the loss by the scores of each token.
 #[derive(Clone, Copy, Debug)]
 pub struct LogprobGradients<'a> {
-    /// By the log-probabilities.
+    /// By the log-probabilities, [N].
     pub logprobs: &'a [f64],
-    /// By the entropies, where they enter the loss.
+    /// By the entropies, [N], if they enter the loss.
     pub entropies: Option<&'a [f64]>,
 }
 
-/// log softmax(logits / temperature) at `token`: what is recorded when the token is sampled.
+/// Returns log softmax(logits / temperature) at `token`: the log-probability that is recorded when
+/// the token is sampled.
 ///
 /// # Panics
-/// Where `token` is not a column.
+/// If `token` is not a column.
 pub fn log_softmax_at(logits: &[f32], token: usize, temperature: f32) -> f32 {
-    let statistics = dispatch(Statistics::of(logits, temperature.recip()));
+    let statistics = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
     statistics.logprob(logits[token])
 }
 
-/// hidden `[N, H]`, head weight `[V, H]`, targets `[N]` → log-probabilities and entropies of the targets at a temperature.
+/// Scores `targets` `[N]` after hidden states `[N, W]`, by the LM head's weight `[V, W]`, at a
+/// temperature.
+///
+/// # Errors
+/// If the number of targets is not N, or a target is outside of the vocabulary.
 pub fn token_logprobs(
     hidden: &Tensor,
     head: &Tensor,
@@ -72,45 +83,48 @@ pub fn token_logprobs(
     if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
         bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
     }
-    if widens(hidden) {
+    if widens_for_kernels(hidden) {
         let (hidden, head) = (at_least_f32(hidden)?, at_least_f32(head)?);
         return token_logprobs(&hidden, &head, targets, temperature);
     }
-    if !has_kernels(hidden) {
-        let found = Head::new(hidden, head, targets, temperature)?.forward()?;
+    if !uses_kernels(hidden) {
+        let forward = LmHead::new(hidden, head, targets, temperature)?.forward()?;
         return Ok(TokenLogprobs {
-            logprobs: found.logprobs,
-            entropies: found.entropies,
-            kept: found.all.map_or(Kept::Nothing, Kept::Logprobs),
+            logprobs: forward.logprobs,
+            entropies: forward.entropies,
+            saved: forward
+                .all
+                .map_or(SavedForBackward::Nothing, SavedForBackward::Logprobs),
         });
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
         let rows = logits.chunks_exact(vocabulary).zip(&targets[first..]);
         for (logits, &target) in rows {
-            let row = dispatch(Statistics::of(logits, temperature.recip()));
+            let row = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
             logprobs.push(row.logprob(logits[target as usize]));
             entropies.push(row.entropy());
         }
     };
-    let kept = if rows * vocabulary <= KEPT_LOGITS {
+    let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
         let logits = all_logits(hidden, head)?;
         score(0, &logits);
-        Kept::Logits(logits)
+        SavedForBackward::Logits(logits)
     } else {
         for_chunks(hidden, head, |first, logits, _, _| score(first, logits))?;
-        Kept::Nothing
+        SavedForBackward::Nothing
     };
     Ok(TokenLogprobs {
         logprobs: tensor(logprobs, rows)?,
         entropies: tensor(entropies, rows)?,
-        kept,
+        saved,
     })
 }
 
-/// The gradients of hidden states and head, from what [`token_logprobs`] found for the same arguments.
+/// Returns the gradients of hidden states and LM head, from the result of [`token_logprobs`] for
+/// the same arguments.
 pub fn token_logprobs_backward(
-    found: TokenLogprobs,
+    forward: TokenLogprobs,
     hidden: &Tensor,
     head: &Tensor,
     targets: &[u32],
@@ -127,10 +141,10 @@ pub fn token_logprobs_backward(
             targets.len()
         );
     }
-    if widens(hidden) {
+    if widens_for_kernels(hidden) {
         let (wide_hidden, wide_head) = (at_least_f32(hidden)?, at_least_f32(head)?);
         let (dhidden, dhead) = token_logprobs_backward(
-            found,
+            forward,
             &wide_hidden,
             &wide_head,
             targets,
@@ -142,12 +156,12 @@ pub fn token_logprobs_backward(
             dhead.to_dtype(head.dtype())?,
         ));
     }
-    if !has_kernels(hidden) {
-        let logprobs = match &found.kept {
-            Kept::Logprobs(logprobs) => Some(logprobs),
+    if !uses_kernels(hidden) {
+        let logprobs = match &forward.saved {
+            SavedForBackward::Logprobs(logprobs) => Some(logprobs),
             _ => None,
         };
-        let head = Head::new(hidden, head, targets, temperature)?;
+        let head = LmHead::new(hidden, head, targets, temperature)?;
         return head.backward(logprobs, gradients);
     }
     let (vocabulary, width) = head.dims2()?;
@@ -156,8 +170,8 @@ pub fn token_logprobs_backward(
     let mut add = |first: usize, logits: &mut [f32], hidden: &[f32], head: View<'_>| {
         let rows = logits.len() / vocabulary;
         for (i, logits) in logits.chunks_exact_mut(vocabulary).enumerate() {
-            dispatch(Gradient {
-                row: dispatch(Statistics::of(logits, temperature.recip())),
+            dispatch(LogitGradient {
+                row: dispatch(SoftmaxReduction::of(logits, temperature.recip())),
                 target: targets[first + i] as usize,
                 dlogprob: gradients.logprobs[first + i] as f32,
                 dentropy: gradients.entropies.map_or(0.0, |d| d[first + i] as f32),
@@ -166,18 +180,24 @@ pub fn token_logprobs_backward(
         }
         let dlogits = View::new(logits, rows, vocabulary, vocabulary);
         let into = &mut dhidden[first * width..];
-        multiply(dlogits, Right::Plain(head), into, width, Store::Overwrite);
+        multiply(
+            dlogits,
+            Right::Plain(head),
+            into,
+            width,
+            WriteMode::Overwrite,
+        );
         let hidden = Right::Plain(View::new(hidden, rows, width, width));
         multiply(
             dlogits.transposed(),
             hidden,
             &mut dhead,
             width,
-            Store::Accumulate,
+            WriteMode::Accumulate,
         );
     };
-    match found.kept {
-        Kept::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
+    match forward.saved {
+        SavedForBackward::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
             let head = View::new(head, vocabulary, width, width);
             add(0, &mut logits, hidden, head);
             Ok(())
@@ -190,7 +210,7 @@ pub fn token_logprobs_backward(
     ))
 }
 
-/// Logits [N, V] of all rows.
+/// Returns the logits [N, V] of all rows.
 fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
     let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
     read([hidden, head], |[hidden, head]| {
@@ -202,14 +222,15 @@ fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
     })
 }
 
-/// Calls `f` for one chunk of rows after the other, with the first row, the logits, the hidden states and the head.
+/// Calls `f` for each chunk of rows with its first row, its logits, its hidden states and the LM
+/// head.
 fn for_chunks(
     hidden: &Tensor,
     head: &Tensor,
     mut f: impl FnMut(usize, &mut [f32], &[f32], View<'_>),
 ) -> Result<()> {
     let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
-    let chunk = (MOST_LOGITS / vocabulary).max(LEAST_ROWS).min(rows);
+    let chunk = (CHUNK_LOGITS / vocabulary).max(MIN_CHUNK_ROWS).min(rows);
     read([hidden, head], |[hidden, head]| {
         let head = View::new(head, vocabulary, width, width);
         let mut logits = vec![0.0; chunk * vocabulary];
@@ -219,27 +240,27 @@ fn for_chunks(
             let logits = &mut logits[..count * vocabulary];
             let left = View::new(hidden, count, width, width);
             let right = Right::Plain(head.transposed());
-            multiply(left, right, logits, vocabulary, Store::Overwrite);
+            multiply(left, right, logits, vocabulary, WriteMode::Overwrite);
             f(first, logits, hidden, head);
         }
         Ok(())
     })
 }
 
-/// What a row of logits says of all its tokens.
+/// The statistics of softmax over one row of logits.
 #[derive(Clone, Copy)]
-struct Row {
+struct SoftmaxStatistics {
     inverse_temperature: f32,
-    /// Of the scaled logits z.
+    /// The maximum of the scaled logits z.
     max: f32,
-    /// Sum of e^(z - max), and its logarithm.
+    /// The sum of e^(z - max), and its logarithm.
     sum: f32,
     log_sum: f32,
-    /// Sum of e^(z - max) (z - max).
+    /// The sum of e^(z - max) (z - max), for the entropy.
     weighted: f32,
 }
 
-impl Row {
+impl SoftmaxStatistics {
     fn logprob(&self, logit: f32) -> f32 {
         (logit * self.inverse_temperature - self.max) - self.log_sum
     }
@@ -249,12 +270,12 @@ impl Row {
     }
 }
 
-struct Statistics<'a> {
+struct SoftmaxReduction<'a> {
     logits: &'a [f32],
     inverse_temperature: f32,
 }
 
-impl<'a> Statistics<'a> {
+impl<'a> SoftmaxReduction<'a> {
     fn of(logits: &'a [f32], inverse_temperature: f32) -> Self {
         Self {
             logits,
@@ -263,17 +284,19 @@ impl<'a> Statistics<'a> {
     }
 }
 
-impl Kernel for Statistics<'_> {
-    type Output = Row;
+impl Kernel for SoftmaxReduction<'_> {
+    type Output = SoftmaxStatistics;
 
     #[inline(always)]
-    fn run<S: Simd>(self) -> Row {
+    fn run<S: Simd>(self) -> SoftmaxStatistics {
         let chunks = || {
             self.logits
                 .chunks(LANES)
                 .map(|x| S::load_some(x, f32::NEG_INFINITY))
         };
         let scale = S::splat(self.inverse_temperature);
+        // Overflow-safe softmax in two passes: the maximum first, so that every exponent is at most
+        // 0.
         let mut max = S::splat(f32::NEG_INFINITY);
         for logits in chunks() {
             max = max.max(logits.mul(scale));
@@ -287,7 +310,7 @@ impl Kernel for Statistics<'_> {
             weighted = weight.fma(shifted, weighted);
         }
         let sum = sum.sum_lanes();
-        Row {
+        SoftmaxStatistics {
             inverse_temperature: self.inverse_temperature,
             max,
             sum,
@@ -297,16 +320,16 @@ impl Kernel for Statistics<'_> {
     }
 }
 
-/// Turns a row of logits into the gradient of them.
-struct Gradient<'a> {
-    row: Row,
+/// Turns a row of logits into their gradient, in place.
+struct LogitGradient<'a> {
+    row: SoftmaxStatistics,
     target: usize,
     dlogprob: f32,
     dentropy: f32,
     logits: &'a mut [f32],
 }
 
-impl Kernel for Gradient<'_> {
+impl Kernel for LogitGradient<'_> {
     type Output = ();
 
     /// d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature.

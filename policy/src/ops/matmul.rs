@@ -1,11 +1,12 @@
-//! Matrix multiplication whose bits depend on nothing but the two vectors of each output element.
+//! Matrix multiplication whose bits depend only on the two vectors of each output element.
 //!
-//! Invariant: every element of C is one chain of fused multiply-adds over k, from the first to the last, starting at zero
-//! (or at C's value when accumulating). Where k is split the accumulator travels through memory unrounded. So the bits do
-//! not change with the number of rows, the tile, the packing or the instruction set.
+//! Invariant: every element of C is one chain of fused multiply-adds over k, from the first to the
+//! last, starting at zero (or at C's value when accumulating). Where k is split the accumulator
+//! travels through memory unrounded. So the bits do not change with the number of rows, the tile,
+//! the packing or the instruction set.
 //!
-//! One thread. Blocked as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a strip of B
-//! stays in the first-level cache while the rows of A pass.
+//! One thread. The blocking is that of Goto and van de Geijn, "Anatomy of high-performance matrix
+//! multiplication" (2008): a strip of B stays in the first-level cache while the rows of A pass.
 
 #[cfg(test)]
 mod free_order;
@@ -15,14 +16,15 @@ use super::simd::{Kernel, Simd, dispatch};
 pub(crate) use tile::multiply_strip;
 use tile::{Block, Left, strips_at_once};
 
-/// Columns of a panel of B.
+/// Columns of a panel of B: two AVX-512 registers.
 pub(crate) const PANEL: usize = 32;
-/// Depth of a strip of B: 32 columns of it are 32 KiB.
+/// Depth of a strip of B. 32 columns of that depth are 32 KiB, which fit the first-level cache.
 const DEPTH: usize = 256;
-/// Rows of a strided A that are copied at a time: at that depth 960 KiB, in the second-level cache.
+/// Rows of a strided A that are copied at a time. At full depth they are 960 KiB, which fit the
+/// second-level cache.
 const ROWS: usize = 960;
 
-/// A strided matrix of f32, read only.
+/// A read-only strided matrix of f32.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     data: &'a [f32],
@@ -33,10 +35,10 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A row-major matrix whose rows start `row_stride` apart.
+    /// Views `data` as a row-major matrix whose rows start `row_stride` apart.
     ///
     /// # Panics
-    /// Where `data` is too short for the shape.
+    /// If `data` is too short for the shape.
     pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(
             rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(),
@@ -51,7 +53,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The transposed matrix, without a copy.
+    /// Returns the transposed matrix without a copy.
     pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.cols,
@@ -62,7 +64,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Rows `i0..i0 + rows` of columns `k0..k0 + depth`.
+    /// Returns rows `i0..i0 + rows` of columns `k0..k0 + depth`.
     #[inline(always)]
     pub(crate) fn part(self, i0: usize, rows: usize, k0: usize, depth: usize) -> Self {
         Self {
@@ -73,7 +75,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros beyond the last column.
+    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros
+    /// beyond the last column.
     fn pack_strip(self, k0: usize, depth: usize, n0: usize, strip: &mut [f32]) {
         let width = PANEL.min(self.cols - n0);
         if width < PANEL {
@@ -89,7 +92,7 @@ impl<'a> View<'a> {
                 }
             }
         } else {
-            // In pieces of 16 rows, so that what is written stays in the first-level cache.
+            // In pieces of 16 rows, so that the written rows stay in the first-level cache.
             for (piece, rows) in strip[..depth * PANEL].chunks_mut(16 * PANEL).enumerate() {
                 let first = (k0 + piece * 16) * self.row_stride + n0 * self.col_stride;
                 for n in 0..width {
@@ -104,14 +107,14 @@ impl<'a> View<'a> {
 }
 
 /// A matrix B laid out once for many multiplications: panel after panel, each `[k][32]`.
-pub(crate) struct Packed {
+pub(crate) struct PackedMatrix {
     data: Vec<f32>,
     k: usize,
     n: usize,
 }
 
-impl Packed {
-    /// Lays out `b`, of shape [k, n].
+impl PackedMatrix {
+    /// Packs `b` [k, n].
     pub(crate) fn new(b: View<'_>) -> Self {
         let panels = b.cols.div_ceil(PANEL);
         let mut data = vec![0.0; panels * b.rows * PANEL];
@@ -125,19 +128,19 @@ impl Packed {
         }
     }
 
-    /// Columns of B.
+    /// Returns the columns of B.
     pub(crate) fn columns(&self) -> usize {
         self.n
     }
 }
 
-/// The right-hand matrix of a multiplication.
+/// The right-hand matrix B of a multiplication.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
-    /// Packed on the way, strip by strip.
+    /// Packed during the multiplication, strip by strip.
     Plain(View<'a>),
-    /// Packed before.
-    Packed(&'a Packed),
+    /// Packed beforehand, as weights for sampling are.
+    Packed(&'a PackedMatrix),
 }
 
 impl Right<'_> {
@@ -151,34 +154,40 @@ impl Right<'_> {
 
 /// Whether C is overwritten or added to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Store {
+pub(crate) enum WriteMode {
     Overwrite,
     Accumulate,
 }
 
-/// A B as a new row-major matrix.
+/// Returns A B as a new row-major matrix.
 ///
 /// # Panics
-/// Where the shapes do not fit.
+/// If the shapes do not fit.
 pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
     let n = b.shape().1;
     let mut c = vec![0.0; a.rows * n];
-    multiply(a, b, &mut c, n, Store::Overwrite);
+    multiply(a, b, &mut c, n, WriteMode::Overwrite);
     c
 }
 
-/// C = A B, or C += A B; C is row-major [m, n], its rows `c_stride` apart.
+/// Computes C = A B or C += A B. C is row-major [m, n], its rows `c_stride` apart.
 ///
 /// # Panics
-/// Where the shapes do not fit.
-pub(crate) fn multiply(a: View<'_>, b: Right<'_>, c: &mut [f32], c_stride: usize, into: Store) {
+/// If the shapes do not fit.
+pub(crate) fn multiply(
+    a: View<'_>,
+    b: Right<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    write_mode: WriteMode,
+) {
     let (k, n) = b.shape();
     assert_eq!(a.cols, k, "inner dimensions differ: this is a bug");
     assert!(
         a.rows == 0 || n == 0 || (a.rows - 1) * c_stride + n <= c.len(),
         "the output is too short: this is a bug"
     );
-    if into == Store::Overwrite && k == 0 {
+    if write_mode == WriteMode::Overwrite && k == 0 {
         for row in c.chunks_mut(c_stride).take(a.rows) {
             row[..n].fill(0.0);
         }
@@ -188,7 +197,7 @@ pub(crate) fn multiply(a: View<'_>, b: Right<'_>, c: &mut [f32], c_stride: usize
         b,
         c,
         c_stride,
-        into,
+        write_mode,
     });
 }
 
@@ -197,7 +206,7 @@ struct Multiply<'a, 'c> {
     b: Right<'a>,
     c: &'c mut [f32],
     c_stride: usize,
-    into: Store,
+    write_mode: WriteMode,
 }
 
 impl Kernel for Multiply<'_, '_> {
@@ -220,6 +229,8 @@ impl Kernel for Multiply<'_, '_> {
             Right::Plain(_) => vec![0.0; DEPTH.min(k) * PANEL],
             Right::Packed(_) => Vec::new(),
         };
+        // k outside n, so that the packed rows of A are read by all strips of B before they are
+        // replaced.
         for i0 in (0..self.a.rows).step_by(most_rows.max(1)) {
             let rows = most_rows.min(self.a.rows - i0);
             for k0 in (0..k).step_by(DEPTH) {
@@ -230,7 +241,9 @@ impl Kernel for Multiply<'_, '_> {
                 } else {
                     Left::Plain(a)
                 };
-                let carry = k0 > 0 || self.into == Store::Accumulate;
+                // Later parts of k continue the chain from C's unrounded f32 value: the chain is
+                // the same as unsplit.
+                let accumulate = k0 > 0 || self.write_mode == WriteMode::Accumulate;
                 let mut n0 = 0;
                 while n0 < n {
                     let (strips, strip_count) = match self.b {
@@ -253,7 +266,7 @@ impl Kernel for Multiply<'_, '_> {
                         strips,
                         strip_count,
                         strip_stride: k * PANEL,
-                        carry,
+                        accumulate,
                     };
                     block.run::<S>(&mut self.c[i0 * self.c_stride + n0..], self.c_stride, width);
                     n0 += strip_count * PANEL;
@@ -315,15 +328,15 @@ mod tests {
                 ),
             ];
             for (a, b) in views {
-                let packed = Packed::new(b);
+                let packed = PackedMatrix::new(b);
                 for right in [Right::Plain(b), Right::Packed(&packed)] {
-                    for into in [Store::Overwrite, Store::Accumulate] {
+                    for write_mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         for set in InstructionSet::available() {
                             let before = values(m * n, 3);
                             let mut c = before.clone();
-                            with_instruction_set(set, || multiply(a, right, &mut c, n, into));
+                            with_instruction_set(set, || multiply(a, right, &mut c, n, write_mode));
                             for (at, &c) in c.iter().enumerate() {
-                                let start = if into == Store::Accumulate {
+                                let start = if write_mode == WriteMode::Accumulate {
                                     before[at]
                                 } else {
                                     0.0

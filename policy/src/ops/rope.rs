@@ -1,93 +1,100 @@
-//! Rotary position embedding, the half-split layout of Hugging Face (Su et al., arXiv:2104.09864).
+//! Rotary position embedding (RoPE) in the half-split layout of Hugging Face (Su et al.,
+//! arXiv:2104.09864).
 //!
-//! Invariant: the angle is f32(position) * inverse frequency in f32, as transformers computes it; its sine and cosine come
-//! from a pure-Rust libm, so they are the same on every machine.
+//! Invariant: the angle is f32(position) * inverse frequency in f32, as transformers computes it.
+//! Its sine and cosine come from a pure-Rust libm, so they are the same on every machine.
 
 use std::sync::{Arc, RwLock};
 
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, has_kernels, read, tensor};
+use super::{at_least_f32, read, tensor, uses_kernels};
 
-/// Sines and cosines of every position met so far.
+/// The cos/sin table of the positions met so far. It grows on demand.
 pub struct RopeTable {
     inverse_frequencies: Vec<f32>,
-    /// Per position: the cosines, then the sines.
-    turns: RwLock<Arc<Vec<f32>>>,
+    /// Per position: D / 2 cosines, then D / 2 sines.
+    cos_sin: RwLock<Arc<Vec<f32>>>,
 }
 
 impl RopeTable {
-    /// A table for these inverse frequencies, one for each pair of a head's D values.
+    /// Builds a table for these inverse frequencies, one for each pair of a head's D values.
     pub fn new(inverse_frequencies: Vec<f32>) -> Self {
         Self {
             inverse_frequencies,
-            turns: RwLock::default(),
+            cos_sin: RwLock::default(),
         }
     }
 
-    /// For each of the positions `[T]` its cosines, then its sines: `[T, D]` in f32 on a device, for all calls of a pass.
-    pub fn turns(&self, positions: &[u32], device: &Device) -> Result<Tensor> {
+    /// Returns the cosines, then the sines of each of the positions `[T]`: `[T, D]` in f32 on a
+    /// device, for all layers of a pass.
+    pub fn cos_sin(&self, positions: &[u32], device: &Device) -> Result<Tensor> {
         let width = 2 * self.inverse_frequencies.len();
         let count = positions.iter().max().map_or(0, |&last| last as usize + 1);
-        let turns = self.turns_up_to(count);
+        let cos_sin = self.table_up_to(count);
         let mut gathered = Vec::with_capacity(positions.len() * width);
         for &position in positions {
-            gathered.extend_from_slice(&turns[position as usize * width..][..width]);
+            gathered.extend_from_slice(&cos_sin[position as usize * width..][..width]);
         }
         Tensor::from_vec(gathered, (positions.len(), width), device)
     }
 
-    fn turns_up_to(&self, count: usize) -> Arc<Vec<f32>> {
+    fn table_up_to(&self, count: usize) -> Arc<Vec<f32>> {
         let width = 2 * self.inverse_frequencies.len();
         const WHOLE: &str = "no reader or writer panics: this is a bug";
-        let known = Arc::clone(&self.turns.read().expect(WHOLE));
+        let known = Arc::clone(&self.cos_sin.read().expect(WHOLE));
         if known.len() >= count * width {
             return known;
         }
-        let mut turns = Vec::with_capacity(count.next_power_of_two() * width);
+        let mut cos_sin = Vec::with_capacity(count.next_power_of_two() * width);
+        // Doubling keeps the cost of growing a table token by token linear.
         for position in 0..count.next_power_of_two() {
             let angles = self
                 .inverse_frequencies
                 .iter()
                 .map(|frequency| f64::from(position as f32 * frequency));
-            turns.extend(angles.clone().map(|angle| libm::cos(angle) as f32));
-            turns.extend(angles.map(|angle| libm::sin(angle) as f32));
+            cos_sin.extend(angles.clone().map(|angle| libm::cos(angle) as f32));
+            cos_sin.extend(angles.map(|angle| libm::sin(angle) as f32));
         }
-        let turns = Arc::new(turns);
-        *self.turns.write().expect(WHOLE) = Arc::clone(&turns);
-        turns
+        let cos_sin = Arc::new(cos_sin);
+        *self.cos_sin.write().expect(WHOLE) = Arc::clone(&cos_sin);
+        cos_sin
     }
 }
 
-/// Rotates x `[T, heads, D]` by the turns `[T, D]` of its tokens' positions.
-pub fn rope(x: &Tensor, turns: &Tensor) -> Result<Tensor> {
-    turn(x, turns, false)
+/// Rotates x `[T, H, D]` by the cos/sin rows `[T, D]` of its tokens' positions.
+pub fn rope(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
+    rotate(x, cos_sin, false)
 }
 
-/// The gradient of x: the inverse rotation of dy.
-pub fn rope_backward(dy: &Tensor, turns: &Tensor) -> Result<Tensor> {
-    turn(dy, turns, true)
+/// Returns the gradient of x: the inverse rotation of dy.
+pub fn rope_backward(dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
+    rotate(dy, cos_sin, true)
 }
 
-/// [`rope`] from candle's operations; half precision is widened to f32 inside.
-pub fn rope_composed(x: &Tensor, turns: &Tensor) -> Result<Tensor> {
-    turn_composed(x, turns, false)
+/// [`rope`] by tensor operations; half precision is widened to f32 inside.
+pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
+    rotate_tensor_ops(x, cos_sin, false)
 }
 
-fn turn(x: &Tensor, turns: &Tensor, inverse: bool) -> Result<Tensor> {
-    if !has_kernels(x) {
-        return turn_composed(x, turns, inverse);
+fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+    if !uses_kernels(x) {
+        return rotate_tensor_ops(x, cos_sin, inverse);
     }
     let (tokens, heads, width) = x.dims3()?;
-    if turns.dims() != [tokens, width] {
-        bail!("rope: {:?} against turns {:?}", x.shape(), turns.shape());
+    if cos_sin.dims() != [tokens, width] {
+        bail!(
+            "rope: {:?} against cos_sin {:?}",
+            x.shape(),
+            cos_sin.shape()
+        );
     }
-    let y = read([x, turns], |[x, turns]| {
+    let y = read([x, cos_sin], |[x, cos_sin]| {
         let mut y = vec![0.0; x.len()];
-        dispatch(Turn {
+        dispatch(Rotate {
             x,
-            turns,
+            cos_sin,
             heads,
             half: width / 2,
             inverse,
@@ -98,41 +105,42 @@ fn turn(x: &Tensor, turns: &Tensor, inverse: bool) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-fn turn_composed(x: &Tensor, turns: &Tensor, inverse: bool) -> Result<Tensor> {
+fn rotate_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let half = x.dim(2)? / 2;
-    let turns = turns.to_dtype(wide.dtype())?.unsqueeze(1)?;
-    let cos = turns.narrow(2, 0, half)?;
-    let sin = turns.narrow(2, half, half)?;
+    let cos_sin = cos_sin.to_dtype(wide.dtype())?.unsqueeze(1)?;
+    let cos = cos_sin.narrow(2, 0, half)?;
+    let sin = cos_sin.narrow(2, half, half)?;
     let sin = if inverse { sin.neg()? } else { sin };
     let left = wide.narrow(2, 0, half)?;
     let right = wide.narrow(2, half, half)?;
-    let turned_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
-    let turned_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
-    Tensor::cat(&[turned_left, turned_right], 2)?.to_dtype(x.dtype())
+    let rotated_left = (left.broadcast_mul(&cos)? - right.broadcast_mul(&sin)?)?;
+    let rotated_right = (right.broadcast_mul(&cos)? + left.broadcast_mul(&sin)?)?;
+    Tensor::cat(&[rotated_left, rotated_right], 2)?.to_dtype(x.dtype())
 }
 
-struct Turn<'a> {
+struct Rotate<'a> {
     x: &'a [f32],
-    turns: &'a [f32],
+    cos_sin: &'a [f32],
     heads: usize,
     half: usize,
     inverse: bool,
     y: &'a mut [f32],
 }
 
-impl Kernel for Turn<'_> {
+impl Kernel for Rotate<'_> {
     type Output = ();
 
-    /// Plain loops: the compiler vectorises them, and without contraction their bits are the same at any width.
+    /// Plain loops: the compiler vectorises them, and since it contracts no multiply-add their bits
+    /// are the same at any width.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (half, width) = (self.half, 2 * self.half);
         let sign = if self.inverse { -1.0 } else { 1.0 };
         let tokens = self.x.chunks_exact(self.heads * width);
         let tokens = tokens.zip(self.y.chunks_exact_mut(self.heads * width));
-        for ((x, y), turns) in tokens.zip(self.turns.chunks_exact(width)) {
-            let (cos, sin) = turns.split_at(half);
+        for ((x, y), cos_sin) in tokens.zip(self.cos_sin.chunks_exact(width)) {
+            let (cos, sin) = cos_sin.split_at(half);
             for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
                 let (x_left, x_right) = x.split_at(half);
                 let (y_left, y_right) = y.split_at_mut(half);

@@ -1,4 +1,5 @@
-//! What the fixed order of a product costs: the same tiles with several chains for each element, beside it.
+//! Measures the cost of the fixed order of sums: the same tiles with several chains for each
+//! element, beside it.
 //!
 //! `cargo test --release --workspace --lib -- cost_of_the_order --ignored --nocapture` prints it.
 
@@ -6,10 +7,11 @@ use super::tests::values;
 use super::*;
 use crate::ops::simd::LANES;
 
-/// A row tile against all strips where the order is free: each element is the sum of several chains over k.
+/// A row tile against all strips with a free order: each element is the sum of several chains over
+/// k.
 struct FreeOrder<'a, const ROWS: usize, const CHAINS: usize> {
     a: &'a [f32],
-    b: &'a Packed,
+    b: &'a PackedMatrix,
     c: &'a mut [f32],
 }
 
@@ -45,14 +47,14 @@ impl<const ROWS: usize, const CHAINS: usize> Kernel for FreeOrder<'_, ROWS, CHAI
     }
 }
 
-/// What the fixed order costs where a tile is small; in a larger one there are chains enough either way.
+/// Measures small tiles. A larger tile has enough chains either way.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::disallowed_methods, reason = "a measurement")]
 fn cost_of_the_order() {
     fn measure<const ROWS: usize, const CHAINS: usize>(k: usize, n: usize) {
         let (a, b) = (values(ROWS * k, 1), values(k * n, 2));
-        let b = Packed::new(View::new(&b, k, n, n));
+        let b = PackedMatrix::new(View::new(&b, k, n, n));
         let mut c = vec![0.0; ROWS * n];
         let mut ratios = Vec::new();
         let mut speeds = Vec::new();
@@ -66,7 +68,7 @@ fn cost_of_the_order() {
                         dispatch(FreeOrder::<ROWS, CHAINS> { a, b: &b, c });
                     } else {
                         let a = View::new(&a, ROWS, k, k);
-                        multiply(a, Right::Packed(&b), &mut c, n, Store::Overwrite);
+                        multiply(a, Right::Packed(&b), &mut c, n, WriteMode::Overwrite);
                     }
                     std::hint::black_box(&c);
                 }

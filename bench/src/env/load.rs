@@ -1,0 +1,187 @@
+//! Load on an environment: many live episodes, some of which step at any moment.
+//!
+//! Each worker owns a share of the episodes and steps them in turn. All episodes stay alive, while the number of calls in
+//! flight is the number of workers. This is the load of a trainer whose samplers are busy with the other episodes.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+
+use super::session::EpisodeClient;
+
+/// A question and the actions that solve it.
+#[derive(Clone, Debug)]
+pub(super) struct SolvedQuestion {
+    pub(super) question_id: String,
+    pub(super) database_name: String,
+    /// Action types and arguments; the last action answers.
+    pub(super) actions: Vec<(&'static str, String)>,
+}
+
+/// Statistics of one measurement.
+#[derive(Clone, Debug)]
+pub(super) struct LoadStatistics {
+    /// Latencies of env steps, in microseconds, with three significant digits.
+    pub(super) latencies: Histogram<u64>,
+    pub(super) seconds: f64,
+    /// Episodes that ended.
+    pub(super) episodes: u64,
+    /// Those of them whose answer was not rewarded as right.
+    pub(super) wrong: u64,
+}
+
+impl LoadStatistics {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            latencies: Histogram::new(3)?,
+            seconds: 0.0,
+            episodes: 0,
+            wrong: 0,
+        })
+    }
+}
+
+/// Steps all episodes for `warm_up`, then for `duration`, with at most `in_flight` calls at a time.
+///
+/// # Errors
+/// Returns the error of the first call that fails.
+pub(super) async fn run(
+    clients: Vec<EpisodeClient>,
+    questions: Arc<Vec<SolvedQuestion>>,
+    in_flight: usize,
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<LoadStatistics> {
+    ensure!(
+        !questions.is_empty(),
+        "the data has no questions; choose other --data or --databases"
+    );
+    let phase = Arc::new(Phase::default());
+    let mut workers = JoinSet::new();
+    for (index, clients) in shares(clients, in_flight).into_iter().enumerate() {
+        let (questions, phase) = (Arc::clone(&questions), Arc::clone(&phase));
+        workers.spawn(async move { work(clients, &questions, index, &phase).await });
+    }
+    let timing = async {
+        tokio::time::sleep(warm_up).await;
+        phase.is_measured.store(true, Ordering::Release);
+        let start = now();
+        tokio::time::sleep(duration).await;
+        phase.is_over.store(true, Ordering::Release);
+        now().duration_since(start).as_secs_f64()
+    };
+    let mut total = LoadStatistics::new()?;
+    let finished = async {
+        while let Some(worker) = workers.join_next().await {
+            let share = worker??;
+            total.latencies.add(&share.latencies)?;
+            total.episodes += share.episodes;
+            total.wrong += share.wrong;
+        }
+        anyhow::Ok(())
+    };
+    // `try_join` returns as soon as a worker fails, not only after the measurement.
+    let (seconds, ()) = tokio::try_join!(async { Ok(timing.await) }, finished)?;
+    total.seconds = seconds;
+    Ok(total)
+}
+
+/// What the workers do at the moment.
+#[derive(Default)]
+struct Phase {
+    is_measured: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// A live episode and its state.
+struct LiveEpisode {
+    client: EpisodeClient,
+    /// Index of its question.
+    question: usize,
+    /// Number of actions done; `None` before the reset.
+    actions_done: Option<usize>,
+}
+
+async fn work(
+    clients: Vec<EpisodeClient>,
+    questions: &[SolvedQuestion],
+    worker: usize,
+    phase: &Phase,
+) -> Result<LoadStatistics> {
+    let mut statistics = LoadStatistics::new()?;
+    let live = |(index, client)| LiveEpisode {
+        client,
+        question: (worker + index * 31) % questions.len(),
+        actions_done: None,
+    };
+    let mut episodes: Vec<LiveEpisode> = clients.into_iter().enumerate().map(live).collect();
+    while !phase.is_over.load(Ordering::Acquire) {
+        for episode in &mut episodes {
+            if phase.is_over.load(Ordering::Acquire) {
+                break;
+            }
+            advance(episode, questions, phase, &mut statistics).await?;
+        }
+    }
+    Ok(statistics)
+}
+
+/// Makes the next call of an episode: its reset, which is not counted, or an env step.
+async fn advance(
+    episode: &mut LiveEpisode,
+    questions: &[SolvedQuestion],
+    phase: &Phase,
+    statistics: &mut LoadStatistics,
+) -> Result<()> {
+    let question = &questions[episode.question];
+    let Some(done) = episode.actions_done else {
+        let (id, database) = (&question.question_id, &question.database_name);
+        episode.client.reset(id, database).await?;
+        episode.actions_done = Some(0);
+        return Ok(());
+    };
+    let (action_type, argument) = &question.actions[done];
+    let start = now();
+    let result = episode.client.step(action_type, argument).await?;
+    let is_measured = phase.is_measured.load(Ordering::Acquire);
+    if is_measured {
+        let latency = now().duration_since(start).as_micros();
+        statistics.latencies.record(latency.try_into()?)?;
+    }
+    if done + 1 < question.actions.len() {
+        ensure!(!result.done, "an episode ended before its answer");
+        episode.actions_done = Some(done + 1);
+        return Ok(());
+    }
+    ensure!(result.done, "an answer did not end its episode");
+    if is_measured {
+        statistics.episodes += 1;
+        statistics.wrong += u64::from(result.reward < 0.5);
+    }
+    episode.question = (episode.question + 1) % questions.len();
+    episode.actions_done = None;
+    Ok(())
+}
+
+/// Distributes the clients over at most `workers` workers.
+fn shares(clients: Vec<EpisodeClient>, workers: usize) -> Vec<Vec<EpisodeClient>> {
+    let workers = workers.clamp(1, clients.len().max(1));
+    let mut shares: Vec<Vec<EpisodeClient>> = (0..workers).map(|_| Vec::new()).collect();
+    for (index, client) in clients.into_iter().enumerate() {
+        shares[index % workers].push(client);
+    }
+    shares
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,256 @@
+//! `sqlenv gpu-check`: all checks and benchmarks of a device, on a machine that need not have a network.
+//!
+//! A check that fails or panics is a result and does not keep the others from running. Without the device nothing counts
+//! as checked.
+
+mod args;
+mod collectives;
+mod parity;
+mod programs;
+mod report;
+mod speed;
+mod train;
+
+use std::{any::Any, fmt, fs, io::Write, panic::AssertUnwindSafe, path::Path};
+
+use anyhow::{Context as _, Result};
+use candle_core::{DType, Device};
+use clap::ValueEnum as _;
+use futures::FutureExt as _;
+use policy::DeviceChoice;
+
+pub use self::args::{Check, GpuCheckArgs};
+use self::report::{CheckResult, CheckStatus, GpuCheckReport, Measurement};
+use crate::{ModelShape, diagnosis::Diagnosis, policy::now};
+
+/// How `gpu-check` ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuCheckOutcome {
+    /// No check failed.
+    Passed,
+    /// A check failed.
+    Failed,
+    /// The device does not exist or cannot be used, so nothing was checked.
+    NoDevice,
+}
+
+/// What is checked, and how.
+struct CheckTarget<'a> {
+    args: &'a GpuCheckArgs,
+    /// Name of the preset of the training run.
+    preset: &'a str,
+    diagnosis: &'a Diagnosis,
+    device: Device,
+    shape: ModelShape,
+}
+
+impl CheckTarget<'_> {
+    /// Returns the dtype that is compared with f32 on the CPU. On the CPU itself it is f64: f32 is the reference there.
+    fn exact(&self) -> DType {
+        if self.device.is_cpu() {
+            DType::F64
+        } else {
+            DType::F32
+        }
+    }
+
+    /// Names the memory whose peak is measured.
+    fn memory(&self) -> &'static str {
+        if self.device.is_cpu() {
+            "main memory"
+        } else {
+            "the device's memory"
+        }
+    }
+}
+
+/// Why a check could not run. As an error it gives [`CheckStatus::Skipped`].
+#[derive(Debug)]
+struct Skipped(String);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
+
+/// Runs the checks, prints a line for each to `out` and writes gpu-check.json and gpu-check.md.
+///
+/// `preset` is the name of the preset of the training run.
+///
+/// # Errors
+/// The results cannot be written.
+pub async fn gpu_check(
+    args: &GpuCheckArgs,
+    preset: &str,
+    out: &mut impl Write,
+) -> Result<GpuCheckOutcome> {
+    let diagnosis = Diagnosis::of_this_machine();
+    let args = &GpuCheckArgs {
+        device: named(args.device, &diagnosis),
+        ..args.clone()
+    };
+    let device = match open(args.device, &diagnosis) {
+        Ok(device) => device,
+        Err(reason) => {
+            eprintln!(
+                "error: nothing was checked: {reason}; `--device cpu` runs the same checks on the CPU"
+            );
+            return Ok(GpuCheckOutcome::NoDevice);
+        }
+    };
+    let default_shape = if device.is_cpu() {
+        ModelShape::Tiny
+    } else {
+        ModelShape::Qwen3_06b
+    };
+    let target = CheckTarget {
+        args,
+        preset,
+        diagnosis: &diagnosis,
+        shape: args.shape.unwrap_or(default_shape),
+        device,
+    };
+    if args.first_token {
+        writeln!(out, "{}", speed::first_token(&target).await?)?;
+        return Ok(GpuCheckOutcome::Passed);
+    }
+    let report = GpuCheckReport {
+        device: args.device.to_string(),
+        shape: target.shape.to_string(),
+        checks: results(&target, out).await?,
+        diagnosis: diagnosis.clone(),
+    };
+    write(&report, &args.out, out)?;
+    Ok(if report.failures() == 0 {
+        GpuCheckOutcome::Passed
+    } else {
+        GpuCheckOutcome::Failed
+    })
+}
+
+async fn results(target: &CheckTarget<'_>, out: &mut impl Write) -> Result<Vec<CheckResult>> {
+    let mut results = Vec::new();
+    for &check in Check::value_variants() {
+        if target.args.only.is_empty() || target.args.only.contains(&check) {
+            write!(out, "{:<10} ", check.name())?;
+            out.flush()?;
+            let result = result(check, target).await;
+            // The next check may start a program that needs the device's memory.
+            policy::release_memory(&target.device);
+            writeln!(out, "{result}")?;
+            results.push(result);
+        }
+    }
+    Ok(results)
+}
+
+/// Resolves `auto` to the device that it stands for.
+fn named(choice: DeviceChoice, diagnosis: &Diagnosis) -> DeviceChoice {
+    let first = || diagnosis.cuda.as_ref()?.first_usable().ok();
+    match choice {
+        DeviceChoice::Auto => DeviceChoice::Cuda(first().unwrap_or(0)),
+        choice => choice,
+    }
+}
+
+/// Opens the device of `choice` and never another one.
+fn open(choice: DeviceChoice, diagnosis: &Diagnosis) -> Result<Device, String> {
+    if let Some(ordinal) = ordinal(choice) {
+        diagnosis.device(ordinal)?;
+    }
+    choice.open().map_err(|error| error.to_string())
+}
+
+/// Returns the number of a CUDA device.
+fn ordinal(choice: DeviceChoice) -> Option<usize> {
+    match choice {
+        DeviceChoice::Cpu | DeviceChoice::Auto => None,
+        DeviceChoice::Cuda(ordinal) => Some(ordinal),
+    }
+}
+
+async fn result(check: Check, target: &CheckTarget<'_>) -> CheckResult {
+    let start = now();
+    let ended = AssertUnwindSafe(run(check, target)).catch_unwind().await;
+    let (status, measurements) = match ended {
+        Ok(Ok(measurements)) => (CheckStatus::of(&measurements), measurements),
+        Ok(Err(error)) => match error.downcast_ref::<Skipped>() {
+            Some(Skipped(reason)) => (CheckStatus::Skipped(reason.clone()), Vec::new()),
+            None => (CheckStatus::Failed(format!("{error:#}")), Vec::new()),
+        },
+        Err(panic) => {
+            let reason = format!("it panicked: {}", panic_message(&*panic));
+            (CheckStatus::Failed(reason), Vec::new())
+        }
+    };
+    CheckResult {
+        name: check.name(),
+        status,
+        measurements,
+        seconds: start.elapsed().as_secs_f64(),
+    }
+}
+
+async fn run(check: Check, target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    match check {
+        Check::Device => device(target),
+        Check::Forward => parity::forward(target),
+        Check::Gradients => parity::gradients(target),
+        Check::Bf16 => parity::bf16(target),
+        Check::Cache => parity::cache(target),
+        Check::Engine => parity::engine(target).await,
+        Check::Update => parity::update(target),
+        Check::Nccl => collectives::nccl(target),
+        Check::Sanitizer => programs::sanitizer(target),
+        Check::StartUp => programs::start_up(target),
+        Check::Bandwidth => speed::bandwidth(target),
+        Check::Sampler => speed::sampler(target).await,
+        Check::Learner => speed::learner(target),
+        Check::Prefix => speed::prefix(target),
+        Check::Torch => programs::torch(target, "sampler,learner"),
+        Check::ContinuousBatching => programs::torch(target, "continuous"),
+        Check::Train => train::train(target),
+    }
+}
+
+/// Returns what `sqlenv doctor` knows of the device. Whether it can be used is checked before all checks.
+fn device(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    let Some(ordinal) = ordinal(target.args.device) else {
+        return Err(Skipped("the checks run on the CPU".to_owned()).into());
+    };
+    let devices = target.diagnosis.cuda.as_ref().map(|cuda| &cuda.devices);
+    let device = devices
+        .and_then(|devices| devices.get(ordinal))
+        .with_context(|| format!("the driver has no device {ordinal}"))?;
+    let (major, minor) = device.compute_capability;
+    let capability = f64::from(10 * major + minor) / 10.0;
+    let memory =
+        |name: &str, bytes: u64| Measurement::new(name, bytes as f64 / f64::from(1 << 30), "GiB");
+    let mut measurements = vec![
+        Measurement::new("compute capability", capability, ""),
+        memory("memory", device.total_memory),
+    ];
+    measurements.extend(device.free_memory.map(|free| memory("free memory", free)));
+    Ok(measurements)
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+}
+
+fn write(report: &GpuCheckReport, folder: &Path, out: &mut impl Write) -> Result<()> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    for (name, content) in [("gpu-check.json", json), ("gpu-check.md", report.page())] {
+        let path = folder.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        writeln!(out, "{}", path.display())?;
+    }
+    Ok(())
+}

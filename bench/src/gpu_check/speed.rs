@@ -1,0 +1,187 @@
+//! Speed of the device, by the benchmarks of `sqlenv bench policy`.
+
+use actor::{CompletionRequest, Engine, EngineSettings};
+use anyhow::Result;
+use candle_core::Tensor;
+use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
+use serde::{Deserialize, Serialize};
+
+use super::{CheckTarget, report::Measurement};
+use crate::{
+    BenchPolicyArgs,
+    policy::{Throughput, learner, now, sampler, shape},
+};
+
+/// Bytes of the copy on a GPU, and on the CPU.
+const COPY_BYTES: [usize; 2] = [1 << 30, 1 << 26];
+
+/// The parts of the time to the first token, in seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct FirstToken {
+    /// Drawing the random weights of the model, which a run does not do.
+    pub(super) weights: f64,
+    /// Opening the device and copying the weights to it.
+    pub(super) engine: f64,
+    /// The first token of a completion.
+    pub(super) token: f64,
+    /// Kernel modules that were loaded as machine code meanwhile.
+    pub(super) carried_modules: u32,
+    /// Kernel modules that the driver compiled meanwhile.
+    pub(super) compiled_modules: u32,
+}
+
+/// Measures the time to the first token and returns the parts as JSON.
+pub(super) async fn first_token(target: &CheckTarget<'_>) -> Result<String> {
+    let start = now();
+    let model = shape::random_model(target.shape)?;
+    let weights = start.elapsed().as_secs_f64();
+    let settings = EngineSettings {
+        slots: 1,
+        ..EngineSettings::default()
+    };
+    let placement = Placement {
+        device: target.args.device,
+        dtype: DTypeChoice::Auto,
+    };
+    let context_tokens = target.args.tokens + 1;
+    let engine = Engine::spawn(&model, 0, context_tokens, &settings, placement)?;
+    let ready = start.elapsed().as_secs_f64();
+    let request = CompletionRequest {
+        context: shape::text(0, target.args.tokens, model.config.vocab_size),
+        max_tokens: 1,
+        coordinates: Coordinates::default(),
+    };
+    engine
+        .complete(request, SamplingSettings::default())
+        .await?;
+    let (carried_modules, compiled_modules) = policy::cuda::modules();
+    let first = FirstToken {
+        weights,
+        engine: ready - weights,
+        token: start.elapsed().as_secs_f64() - ready,
+        carried_modules,
+        compiled_modules,
+    };
+    Ok(serde_json::to_string(&first)?)
+}
+
+/// Measures the bytes per second that a copy on the device reads and writes.
+pub(super) fn bandwidth(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    Ok(vec![Measurement::new(
+        "copy",
+        bytes_per_second(target)? / 1e9,
+        "GB/s",
+    )])
+}
+
+fn bytes_per_second(target: &CheckTarget<'_>) -> Result<f64> {
+    const COPIES: usize = 8;
+    let bytes = COPY_BYTES[usize::from(target.device.is_cpu())];
+    let numbers = Tensor::zeros(
+        bytes / size_of::<f32>(),
+        candle_core::DType::F32,
+        &target.device,
+    )?;
+    let mut best = 0.0_f64;
+    for _ in 0..3 {
+        target.device.synchronize()?;
+        let start = now();
+        for _ in 0..COPIES {
+            numbers.copy()?;
+        }
+        target.device.synchronize()?;
+        best = best.max((2 * COPIES * bytes) as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+/// Measures output tokens per second for each number of rows, and their share of what the memory bandwidth allows.
+pub(super) async fn sampler(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    let args = bench_args(target);
+    let model = shape::random_model_on(target.shape, &args)?;
+    let bytes_per_second = bytes_per_second(target)?;
+    let mut measurements = Vec::new();
+    for &rows in &args.rows {
+        let result = sampler::measure(&model, rows, 1, &args).await?;
+        let most = rows as f64 * bytes_per_second / step_bytes(&model.config, rows, target);
+        measurements.push(Measurement::new(
+            format!("{rows} rows"),
+            result.tokens_per_second,
+            "tokens/s",
+        ));
+        measurements.push(Measurement::new(
+            format!("{rows} rows, share of what reading weights and KV cache allows"),
+            100.0 * result.tokens_per_second / most,
+            "%",
+        ));
+    }
+    Ok(measurements)
+}
+
+/// Returns the bytes that one decode step must read: the weights, and keys and values of contexts whose completions are
+/// half done.
+fn step_bytes(config: &DecoderConfig, rows: usize, target: &CheckTarget<'_>) -> f64 {
+    let size = DTypeChoice::Auto.on(&target.device).size_in_bytes();
+    let token = 2 * config.layers * config.kv_heads * config.head_dim;
+    let context = target.args.tokens + target.args.tokens / 2;
+    (size * (config.parameters() + rows * context * token)) as f64
+}
+
+pub(super) fn learner(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    let args = bench_args(target);
+    let model = shape::random_model_on(target.shape, &args)?;
+    let result = learner::measure(&model, target.shape, &args)?;
+    Ok(measurements([result], target.memory()))
+}
+
+pub(super) fn prefix(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
+    let args = bench_args(target);
+    let model = shape::random_model_on(target.shape, &args)?;
+    let results = learner::measure_prefixes(&model, target.shape, &args)?;
+    Ok(measurements(results, target.memory()))
+}
+
+fn measurements(results: impl IntoIterator<Item = Throughput>, memory: &str) -> Vec<Measurement> {
+    let mut measurements = Vec::new();
+    for result in results {
+        let Throughput {
+            what,
+            rows,
+            row_tokens,
+            ..
+        } = result;
+        let name = format!("{what}, {rows} rows of {row_tokens} tokens");
+        measurements.push(Measurement::new(
+            &name,
+            result.tokens_per_second,
+            "tokens/s",
+        ));
+        measurements.extend(
+            result
+                .peak_mib
+                .map(|peak| Measurement::new(format!("{name}, peak of {memory}"), peak, "MiB")),
+        );
+    }
+    measurements
+}
+
+/// Returns the arguments of `sqlenv bench policy` for the same measurements.
+fn bench_args(target: &CheckTarget<'_>) -> BenchPolicyArgs {
+    let args = target.args;
+    BenchPolicyArgs {
+        shapes: vec![target.shape],
+        parts: Vec::new(),
+        rows: args.rows.clone(),
+        prompt_tokens: args.tokens,
+        new_tokens: args.tokens,
+        learner_rows: Some(args.learner_rows),
+        learner_tokens: Some(args.learner_tokens),
+        prefix_tokens: args.learner_tokens,
+        micro_batch_tokens: Some(args.micro_batch_tokens),
+        // One engine and one worker are enough to keep a device busy.
+        threads: 1,
+        repeats: args.repeats,
+        device: args.device,
+        dtype: DTypeChoice::Auto,
+    }
+}

@@ -1,0 +1,132 @@
+//! `sqlenv bench policy`: tokens per second of the sampler, of the learner and of whole GRPO steps.
+//!
+//! Weights and tokens are arbitrary, because the cost of a step does not depend on them. As in a run, threads are engines
+//! over conversations and workers over micro-batches. Each number is the median of some repeats, after one to warm up.
+
+mod grpo;
+pub(crate) mod learner;
+pub(crate) mod sampler;
+pub(crate) mod shape;
+
+use std::{fmt, io::Write, time::Instant};
+
+use ::learner::{LearnerConfig, config::RolloutConfig};
+use anyhow::Result;
+use report::number::short_count;
+
+use self::shape::random_model_on;
+use crate::{BenchPolicyArgs, ModelShape, PolicyBenchmark};
+
+const HEADER: &str = "\
+| shape | parameters | what | rows | tokens a row | tokens/s | peak MiB | time goes to |
+|---|---|---|---|---|---|---|---|";
+
+/// Members of a group.
+const GROUP_SIZE: usize = 8;
+
+/// The result of one benchmark: a row of the table.
+pub(crate) struct Throughput {
+    pub(crate) what: &'static str,
+    pub(crate) rows: usize,
+    pub(crate) row_tokens: usize,
+    pub(crate) tokens_per_second: f64,
+    /// Peak of the main memory, or of the device's memory.
+    pub(crate) peak_mib: Option<f64>,
+    /// How the time divides into parts; empty if it was not measured.
+    time_shares: String,
+}
+
+impl fmt::Display for Throughput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peak = self
+            .peak_mib
+            .map_or_else(|| "n/a".to_owned(), |mib| format!("{mib:.0}"));
+        write!(
+            f,
+            "{} | {} | {} | {:.0} | {peak} | {}",
+            self.what, self.rows, self.row_tokens, self.tokens_per_second, self.time_shares
+        )
+    }
+}
+
+/// Runs the benchmarks for every shape and writes a table row for each result to `out`.
+///
+/// # Errors
+/// The engine or the learner fails, or their log-probabilities differ; both are bugs.
+pub async fn bench_policy(args: &BenchPolicyArgs, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "{HEADER}")?;
+    for &shape in &args.shapes {
+        let model = random_model_on(shape, args)?;
+        let parameters = short_count(model.config.parameters() as u64);
+        let mut print = |result: Throughput| writeln!(out, "| {shape} | {parameters} | {result} |");
+        for benchmark in benchmarks(shape, args) {
+            match benchmark {
+                PolicyBenchmark::Sampler => {
+                    for &rows in &args.rows {
+                        print(sampler::measure(&model, rows, 1, args).await?)?;
+                    }
+                }
+                PolicyBenchmark::Groups => {
+                    for rows in whole_groups(args) {
+                        print(sampler::measure(&model, rows, GROUP_SIZE, args).await?)?;
+                    }
+                }
+                PolicyBenchmark::Learner => print(learner::measure(&model, shape, args)?)?,
+                PolicyBenchmark::Prefix => {
+                    for result in learner::measure_prefixes(&model, shape, args)? {
+                        print(result)?;
+                    }
+                }
+                PolicyBenchmark::Grpo => {
+                    for rows in whole_groups(args) {
+                        print(grpo::measure(&model, shape, rows, args).await?)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn benchmarks(shape: ModelShape, args: &BenchPolicyArgs) -> Vec<PolicyBenchmark> {
+    use PolicyBenchmark::{Groups, Grpo, Learner, Prefix, Sampler};
+    match shape {
+        _ if !args.parts.is_empty() => args.parts.clone(),
+        ModelShape::Tiny | ModelShape::Small => vec![Sampler, Groups, Learner, Prefix, Grpo],
+        ModelShape::Qwen3_06b => vec![Sampler, Groups, Learner],
+    }
+}
+
+fn whole_groups(args: &BenchPolicyArgs) -> impl Iterator<Item = usize> {
+    let rows = args.rows.iter().copied();
+    rows.filter(|rows| rows.is_multiple_of(GROUP_SIZE))
+}
+
+/// Returns the settings of a learner whose contexts have up to `context_tokens`.
+fn learner_config(
+    shape: ModelShape,
+    context_tokens: usize,
+    args: &BenchPolicyArgs,
+) -> LearnerConfig {
+    let workload = shape::workload(shape, args);
+    LearnerConfig {
+        group_size: GROUP_SIZE,
+        micro_batch_tokens: workload.micro_batch_tokens.max(context_tokens),
+        rollout: RolloutConfig {
+            max_context_tokens: context_tokens as u32,
+            ..RolloutConfig::default()
+        },
+        ..LearnerConfig::default()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Returns the median; of an even number of values the upper one of the two in the middle.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,200 @@
+//! Layers of settings: a preset, a TOML file, `--set` and the named flags, laid over each other as tables.
+//!
+//! Invariant: every layer is brought to today's names before it is merged, so an old and a new spelling of one setting
+//! never meet in one table.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+use super::RunConfig;
+use crate::args::{ConfigArgs, Preset};
+
+/// Settings that earlier versions spelled differently, and TRL's names for settings that presets set: old name, name.
+const RENAMED: [(&str, &str); 8] = [
+    ("env.openenv", "env_node.openenv"),
+    ("env.server", "env_node.server"),
+    ("env.web", "env_node.web"),
+    ("warm_start.habits", "warm_start.demonstrators"),
+    ("learner.refill_zero_spread", "learner.dynamic_sampling"),
+    ("learner.max_steps", "learner.steps"),
+    ("learner.num_generations", "learner.group_size"),
+    (
+        "learner.checkpoint.save_steps",
+        "learner.checkpoint.every_steps",
+    ),
+];
+
+/// Settings that no longer exist, and the remedy. They are dropped from a run folder, where they never had an effect.
+const REMOVED: [(&str, &str); 13] = [
+    ("actors", "use threads"),
+    ("actor.engine.device", "use device"),
+    ("actor.engine.dtype", "use dtype"),
+    ("evaluation.transcripts", "leave it out"),
+    ("learner.run_seed", "use seed"),
+    ("learner.seed", "use seed"),
+    ("learner.threads", "use threads"),
+    ("warm_start.oracle.seed", "use seed"),
+    ("warm_start.oracle.threads", "use threads"),
+    ("warm_start.habits.seed", "use seed"),
+    ("warm_start.habits.threads", "use threads"),
+    ("warm_start.demonstrators.seed", "use seed"),
+    ("warm_start.demonstrators.threads", "use threads"),
+];
+
+/// Merges the preset, the file, `--set` and the flags into one table.
+pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
+    let preset = args.preset.unwrap_or(if args.model.is_some() {
+        Preset::Model
+    } else {
+        Preset::Tiny
+    });
+    let mut table = preset_table(preset);
+    if let Some(path) = &args.config {
+        merge(&mut table, read_table(path)?);
+    }
+    merged_on(table, args)
+}
+
+/// Lays `--set` and the flags over `table`.
+pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
+    for assignment in &args.set {
+        merge(&mut table, renamed(parse_assignment(assignment)?));
+    }
+    merge(&mut table, flags(args)?);
+    for (name, remedy) in REMOVED {
+        if remove(&mut table, name).is_some() {
+            bail!("setting {name} does not exist; {remedy}");
+        }
+    }
+    Ok(table)
+}
+
+/// Reads the settings in a run's folder, which any earlier version may have written.
+pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
+    let mut table = read_table(path)?;
+    for (name, _) in REMOVED {
+        remove(&mut table, name);
+    }
+    Ok(table)
+}
+
+/// Deserialises a role's settings. Sections of other roles are allowed; their contents are not looked at.
+pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
+    let known = to_table(&RunConfig::default())?;
+    if let Some(unknown) = table.keys().find(|name| !known.contains_key(name.as_str())) {
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        bail!(
+            "wrong setting {unknown}: it does not exist; give one of {}",
+            known.join(", ")
+        );
+    }
+    serde_path_to_error::deserialize(table).map_err(|error| {
+        // The message of the TOML parser ends with a line break.
+        let problem = error.inner().message().trim_end().to_owned();
+        anyhow!("wrong setting {}: {problem}", error.path())
+    })
+}
+
+pub(super) fn to_table(settings: &impl Serialize) -> Result<Table> {
+    Table::try_from(settings).context("the settings do not fit into TOML")
+}
+
+fn preset_table(preset: Preset) -> Table {
+    let text = match preset {
+        Preset::Tiny => include_str!("../../presets/tiny.toml"),
+        Preset::Model => include_str!("../../presets/model.toml"),
+        Preset::Smoke => include_str!("../../presets/smoke.toml"),
+    };
+    text.parse().expect("presets parse: this is a bug")
+}
+
+fn read_table(path: &Path) -> Result<Table> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the settings file {}", path.display()))?;
+    let table = text
+        .parse()
+        .with_context(|| format!("{} is not valid TOML", path.display()))?;
+    Ok(renamed(table))
+}
+
+/// Parses `a.b=1`; a value that is no TOML literal is taken as a string.
+pub(super) fn parse_assignment(assignment: &str) -> Result<Table> {
+    let (key, value) = assignment
+        .split_once('=')
+        .ok_or_else(|| anyhow!("--set {assignment:?} has no '='; write KEY=VALUE"))?;
+    let value = format!("value = {value}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(value.to_owned()));
+    Ok(nested(key.trim(), value))
+}
+
+/// Returns the flags that stand for settings.
+fn flags(args: &ConfigArgs) -> Result<Table> {
+    let mut table = Table::new();
+    if let Some(seed) = args.seed {
+        ensure!(
+            i64::try_from(seed).is_ok(),
+            "seed is {seed}; TOML holds numbers up to {}",
+            i64::MAX
+        );
+        merge(&mut table, nested("seed", Value::try_from(seed)?));
+    }
+    if let Some(names) = &args.databases {
+        merge(
+            &mut table,
+            nested("data.databases", Value::try_from(names)?),
+        );
+    }
+    for (name, path) in [("data.dir", &args.data), ("model.dir", &args.model)] {
+        if let Some(path) = path {
+            let value = Value::try_from(path)
+                .with_context(|| format!("{name} is {}; give a path in UTF-8", path.display()))?;
+            merge(&mut table, nested(name, value));
+        }
+    }
+    Ok(table)
+}
+
+/// Returns `value` in the tables that the dotted `name` stands for.
+fn nested(name: &str, value: Value) -> Table {
+    let mut parts = name.rsplit('.');
+    let last = parts.next().unwrap_or_default();
+    parts.fold(
+        Table::from_iter([(last.to_owned(), value)]),
+        |table, part| Table::from_iter([(part.to_owned(), Value::Table(table))]),
+    )
+}
+
+fn renamed(mut table: Table) -> Table {
+    for (old, name) in RENAMED {
+        if let Some(value) = remove(&mut table, old) {
+            merge(&mut table, nested(name, value));
+        }
+    }
+    table
+}
+
+/// Lays `upper` over `lower`, table by table.
+pub(super) fn merge(lower: &mut Table, upper: Table) {
+    for (key, value) in upper {
+        match (lower.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            (_, value) => {
+                lower.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Takes the value at `a.b` out of the table.
+fn remove(table: &mut Table, name: &str) -> Option<Value> {
+    match name.split_once('.') {
+        Some((first, rest)) => remove(table.get_mut(first)?.as_table_mut()?, rest),
+        None => table.remove(name),
+    }
+}

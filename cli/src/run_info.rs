@@ -1,0 +1,50 @@
+//! What `run.json` says about a run when it starts.
+
+use std::{collections::BTreeMap, thread::available_parallelism};
+
+use policy::Model;
+use report::{RunInfo, RunStatus};
+
+use crate::config::ModelConfig;
+
+/// The questions of a run in numbers.
+pub struct DatasetSummary {
+    /// Name of the dataset.
+    pub dataset: String,
+    /// Number of databases that the questions are about.
+    pub databases: u64,
+    /// Number of questions by split.
+    pub questions: BTreeMap<String, u64>,
+    /// Questions of `eval` whose SQL is also that of a training question, if known.
+    pub eval_queries_in_train: Option<u64>,
+}
+
+/// Describes a run that starts now, on this machine, with this command line.
+#[must_use]
+pub fn run_info(
+    name: &str,
+    (seed, model): (u64, &ModelConfig),
+    base: &Model,
+    summary: DatasetSummary,
+) -> RunInfo {
+    let model = match &model.dir {
+        Some(dir) => dir.display().to_string(),
+        None => "the embedded policy".to_owned(),
+    };
+    let tensors = base.weights.iter();
+    let cores = available_parallelism().map_or(1, usize::from);
+    RunInfo {
+        name: name.to_owned(),
+        status: RunStatus::Running,
+        model,
+        parameters: tensors.map(|(_, tensor)| tensor.elem_count() as u64).sum(),
+        dataset: summary.dataset,
+        databases: summary.databases,
+        questions: summary.questions,
+        eval_queries_in_train: summary.eval_queries_in_train,
+        run_seed: seed,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        machine: format!("{cores} cores, CPU"),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+    }
+}

@@ -1,0 +1,208 @@
+//! Renders a filled template as SQL and as English.
+//!
+//! `{c}` stands for what fills slot c, and `{c.attribute}` for a property of it. SQL qualifies a
+//! column only if another table of the query has a column of the same name. A wording that needs a
+//! phrase which the domain does not declare is dropped.
+
+mod english;
+mod sql;
+
+pub(crate) use english::wordings;
+pub(crate) use sql::{RenderedSql, sql};
+
+/// Replaces the slots of a text by what `slot` returns for a letter and an attribute.
+fn fill(text: &str, mut slot: impl FnMut(char, &str) -> Option<String>) -> Option<String> {
+    let mut filled = String::with_capacity(2 * text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}')?;
+        let (letter, attribute) = name.split_once('.').unwrap_or((name, ""));
+        filled.push_str(before);
+        filled.push_str(&slot(letter.chars().next()?, attribute)?);
+        rest = after;
+    }
+    filled.push_str(rest);
+    Some(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::binding::bindings;
+    use super::super::rng::RngStream;
+    use super::super::schema::GeneratedSchema;
+    use super::super::template::templates;
+    use super::super::{domain, rows};
+    use super::*;
+
+    const DOMAIN: &str = r#"
+        name = "kennel"
+        [[tables]]
+        name = "owners"
+        one = "owner"
+        rows = [6, 6]
+        columns = [
+          { name = "name", label = ["names"] },
+          { name = "city", one_of = ["Rome", "O'Hara"], says = "from {}" },
+        ]
+        [[tables]]
+        name = "dogs"
+        one = "dog"
+        rows = [12, 12]
+        columns = [
+          { name = "name", label = ["names", "marks"] },
+          { name = "owner_id", parent = "owners" },
+          { name = "vet_id", parent = "owners", says = "seen by" },
+          { name = "weight", text_integer = [1, 60], nulls = 50, most = "heaviest" },
+          { name = "age", integer = [1, 15], above = "older than {}" },
+          { name = "color", one_of = ["red"] },
+        ]
+    "#;
+
+    /// The SQL and the wordings of every filling of a template, sorted.
+    fn rendered(name: &str) -> Vec<(String, Vec<String>)> {
+        let domain: domain::Domain = toml::from_str(DOMAIN).unwrap();
+        let list = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let words = domain::WordLists::from([
+            (
+                "names".to_owned(),
+                list(&["Ann", "Bo", "Cy", "Di", "Ed", "Flo"]),
+            ),
+            ("marks".to_owned(), list(&["One", "Two"])),
+        ]);
+        let schema = GeneratedSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
+        let rows = rows::fill(&schema, &words, "kennel", 1);
+        let templates = templates();
+        let template = templates
+            .iter()
+            .find(|template| template.name == name)
+            .unwrap();
+        let bindings = bindings(template, &schema, &rows, &mut RngStream::new(1, &["bind"]));
+        let mut rendered: Vec<_> = bindings
+            .iter()
+            .map(|binding| {
+                (
+                    sql(template, binding, &schema).text,
+                    wordings(template, binding, &schema),
+                )
+            })
+            .collect();
+        rendered.sort();
+        rendered
+    }
+
+    fn assert_renders(template: &str, sql: &str, wordings: &[&str]) {
+        let rendered = rendered(template);
+        let found = rendered.iter().find(|(found, _)| found == sql);
+        let found = found.unwrap_or_else(|| panic!("{sql} is not among {rendered:#?}"));
+        for wording in wordings {
+            assert!(
+                found.1.iter().any(|found| found == wording),
+                "{wording} is not among {:#?}",
+                found.1
+            );
+        }
+    }
+
+    #[test]
+    fn literals_are_quoted_in_sql_and_plain_in_english() {
+        assert_renders(
+            "count-where",
+            "SELECT count(*) FROM owners WHERE city = 'O''Hara'",
+            &[
+                "How many owners from O'Hara are there?",
+                "What is the number of owners whose city is O'Hara?",
+            ],
+        );
+        assert_renders(
+            "count-where",
+            "SELECT count(*) FROM dogs WHERE color = 'red'",
+            &[
+                "Count the dogs with color red.",
+                "How many dogs have the color red?",
+            ],
+        );
+    }
+
+    #[test]
+    fn numbers_kept_as_text_are_cast_and_unknown_ones_skipped() {
+        assert_renders(
+            "label-of-lowest",
+            "SELECT name FROM dogs WHERE weight IS NOT NULL ORDER BY CAST(weight AS INTEGER) LIMIT 1",
+            &["Which dog has the lowest weight?"],
+        );
+        assert_renders(
+            "label-of-lowest",
+            "SELECT name FROM dogs ORDER BY age LIMIT 1",
+            &["Name the dog with the smallest age."],
+        );
+    }
+
+    #[test]
+    fn a_wording_without_its_phrase_is_dropped() {
+        let phrase = "What is the name of the heaviest dog?";
+        assert_renders(
+            "label-of-highest",
+            "SELECT name FROM dogs ORDER BY CAST(weight AS INTEGER) DESC LIMIT 1",
+            &[phrase],
+        );
+        let all = rendered("label-of-highest");
+        let age = all
+            .iter()
+            .find(|(sql, _)| sql.contains("ORDER BY age"))
+            .unwrap();
+        assert_eq!(age.1.len(), 3, "no word for the highest age: {:?}", age.1);
+        assert_renders(
+            "average",
+            "SELECT avg(age) FROM dogs",
+            &["On average, what is the age of a dog?"],
+        );
+        assert_renders(
+            "above-average",
+            "SELECT count(*) FROM dogs WHERE age > (SELECT avg(age) FROM dogs)",
+            &["How many dogs have an age above the average?"],
+        );
+    }
+
+    #[test]
+    fn joins_use_the_shared_name_and_qualify_only_what_is_ambiguous() {
+        assert_renders(
+            "parent-of-highest",
+            "SELECT owners.name FROM dogs JOIN owners USING (owner_id) ORDER BY age DESC LIMIT 1",
+            &["Which owner has the dog with the highest age?"],
+        );
+        assert_renders(
+            "count-by-parent-category",
+            "SELECT count(*) FROM dogs JOIN owners ON dogs.vet_id = owners.owner_id WHERE city = 'Rome'",
+            &["How many dogs seen by owners from Rome are there?"],
+        );
+        assert_renders(
+            "without-children",
+            "SELECT count(*) FROM owners WHERE owner_id NOT IN (SELECT owner_id FROM dogs)",
+            &["How many owners have no dogs?"],
+        );
+    }
+
+    #[test]
+    fn ties_are_sought_in_the_sort_key_without_the_limit() {
+        let domain: domain::Domain = toml::from_str(DOMAIN).unwrap();
+        let schema = GeneratedSchema::draw(&domain, &mut RngStream::new(1, &["schema"]), false);
+        let rows = vec![Vec::new(); schema.tables.len()];
+        let templates = templates();
+        let template = templates
+            .iter()
+            .find(|template| template.name == "top-group")
+            .unwrap();
+        let binding =
+            bindings(template, &schema, &rows, &mut RngStream::new(1, &["bind"])).remove(0);
+        let keys = sql(template, &binding, &schema).sort_keys.unwrap();
+        assert!(
+            keys.starts_with("SELECT count(*) FROM ") && keys.ends_with(" ORDER BY count(*) DESC"),
+            "{keys}"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! The questions a node serves, joined to their databases.
+//!
+//! Invariant: every question has its database, ids are unique, order is the dataset's. A draw depends on split and seed
+//! alone. Leaves out episodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
+
+use data::{Dataset, Question};
+
+use crate::{
+    database::Database, episode::EpisodeSpec, error::EnvError, gold::GoldRows,
+    settings::EnvSettings,
+};
+
+/// The node's questions and databases.
+pub(crate) struct Catalog {
+    items: Vec<Item>,
+    /// Question id to index.
+    by_id: BTreeMap<String, usize>,
+    /// Split to indices; `eval-unseen` holds its parts too. The empty name holds all.
+    by_split: BTreeMap<String, Vec<usize>>,
+    databases: BTreeMap<String, Arc<Database>>,
+}
+
+/// Some of the questions that a caller selected, in the dataset's order.
+#[derive(Debug)]
+pub struct QuestionPage<'a> {
+    /// The questions in the range that was asked for.
+    pub questions: Vec<&'a Question>,
+    /// How many questions are selected in all.
+    pub total: usize,
+}
+
+/// A question with what the node works out of it once.
+pub(crate) struct Item {
+    pub(crate) question: Arc<Question>,
+    pub(crate) database: Arc<Database>,
+    pub(crate) gold: Arc<OnceLock<GoldRows>>,
+}
+
+impl Catalog {
+    /// Opens every database and joins the questions to them.
+    pub(crate) fn open(dataset: Dataset, config: &EnvSettings) -> Result<Self, EnvError> {
+        let databases: BTreeMap<String, Arc<Database>> = dataset
+            .databases
+            .iter()
+            .map(|(name, file)| {
+                let database = Database::open(file, &config.result, &config.sql)?;
+                Ok((name.clone(), Arc::new(database)))
+            })
+            .collect::<Result<_, EnvError>>()?;
+        let items = join(&dataset.name, dataset.questions, &databases)?;
+        let ids = items.iter().map(|item| item.question.question_id.clone());
+        Ok(Self {
+            by_id: ids.zip(0..).collect(),
+            by_split: splits(&items),
+            items,
+            databases,
+        })
+    }
+
+    /// The question of this id.
+    pub(crate) fn get(&self, question_id: &str) -> Option<&Item> {
+        self.by_id.get(question_id).map(|&index| &self.items[index])
+    }
+
+    /// The questions, in the dataset's order.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.items.iter().map(|item| item.question.as_ref())
+    }
+
+    /// The question that a Reset asks for by name, or draws.
+    pub(crate) fn choose(&self, spec: &EpisodeSpec) -> Result<&Item, EnvError> {
+        if spec.question_id.is_empty() {
+            let split = self.split(&spec.split)?;
+            let index = scrambled(spec.seed) % split.len() as u64;
+            return Ok(&self.items[split[index as usize]]);
+        }
+        self.get(&spec.question_id)
+            .ok_or_else(|| EnvError::NotFound {
+                kind: "question",
+                name: spec.question_id.clone(),
+                remedy: format!("ListQuestions names the {} there are", self.items.len()),
+            })
+    }
+
+    fn split(&self, name: &str) -> Result<&[usize], EnvError> {
+        self.by_split.get(name).map(Vec::as_slice).ok_or_else(|| {
+            let names: Vec<&str> = self.split_sizes().map(|(name, _)| name).collect();
+            EnvError::NotFound {
+                kind: "split",
+                name: name.to_owned(),
+                remedy: format!("there are: {}", names.join(", ")),
+            }
+        })
+    }
+
+    /// Lists the questions of a split, and of a database unless its name is empty.
+    pub(crate) fn list(
+        &self,
+        split: &str,
+        database: &str,
+        range: Range<usize>,
+    ) -> Result<QuestionPage<'_>, EnvError> {
+        let split = self.split(split)?;
+        if !database.is_empty() && !self.databases.contains_key(database) {
+            let names: Vec<&str> = self.databases.keys().map(String::as_str).collect();
+            return Err(EnvError::NotFound {
+                kind: "database",
+                name: database.to_owned(),
+                remedy: format!("there are: {}", names.join(", ")),
+            });
+        }
+        let questions = split.iter().map(|&index| &*self.items[index].question);
+        let selected =
+            questions.filter(|question| database.is_empty() || question.database_name == database);
+        Ok(QuestionPage {
+            total: selected.clone().count(),
+            questions: selected.skip(range.start).take(range.len()).collect(),
+        })
+    }
+
+    /// The databases, by name.
+    pub(crate) fn databases(&self) -> impl Iterator<Item = &Database> {
+        self.databases.values().map(AsRef::as_ref)
+    }
+
+    /// Split names and their sizes.
+    pub(crate) fn split_sizes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let named = self.by_split.iter().filter(|(name, _)| !name.is_empty());
+        named.map(|(name, members)| (name.as_str(), members.len()))
+    }
+}
+
+fn join(
+    dataset: &str,
+    questions: Vec<Question>,
+    databases: &BTreeMap<String, Arc<Database>>,
+) -> Result<Vec<Item>, EnvError> {
+    let refuse = |reason: String| EnvError::Dataset {
+        dataset: dataset.to_owned(),
+        reason,
+    };
+    if questions.is_empty() {
+        return Err(refuse(
+            "has no questions; build or choose another".to_owned(),
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = questions
+        .iter()
+        .find(|question| !seen.insert(&question.question_id))
+    {
+        return Err(refuse(format!(
+            "has two questions {:?}; give each its own question_id",
+            twice.question_id
+        )));
+    }
+    questions
+        .into_iter()
+        .map(|question| {
+            let database = databases.get(&question.database_name).ok_or_else(|| {
+                refuse(format!("question {:?} is on database {:?}, which is not there; add it or leave the question out", question.question_id, question.database_name))
+            })?;
+            Ok(Item {
+                database: Arc::clone(database),
+                question: Arc::new(question),
+                gold: Arc::default(),
+            })
+        })
+        .collect()
+}
+
+/// A question of split `a/b` counts in `a/b`, `a` and the empty split, which holds all.
+fn splits(questions: &[Item]) -> BTreeMap<String, Vec<usize>> {
+    let mut splits: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, item) in questions.iter().enumerate() {
+        let name = item.question.split.as_str();
+        let parents = name.match_indices('/').map(|(slash, _)| &name[..slash]);
+        for split in parents.chain([name, ""]) {
+            let members = splits.entry(split.to_owned()).or_default();
+            if members.last() != Some(&index) {
+                members.push(index);
+            }
+        }
+    }
+    splits
+}
+
+/// SplitMix64's output function: spreads neighbouring seeds over all questions.
+pub fn scrambled(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,194 @@
+//! A database on disk: its identity and its schema.
+//!
+//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked, and the file is taken as immutable from
+//! then on. Leaves out what agents run against it: that is `sandbox.rs`.
+
+use std::{fs::File, io, path::Path};
+
+use data::DatabaseFile;
+use rusqlite::Connection;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::EnvError,
+    row_reader::read_rows,
+    sandbox::inspection::inspect,
+    schema::{Schema, Table},
+    settings::{ResultLimits, SqlLimits},
+};
+
+/// Rows that SAMPLE shows.
+const SAMPLE_ROWS: usize = 5;
+
+/// A verified database.
+#[derive(Clone, Debug)]
+pub(crate) struct Database {
+    pub(crate) file: DatabaseFile,
+    pub(crate) schema: Schema,
+    /// Bytes of the longest row of a table, or a little more.
+    pub(crate) longest_row_bytes: u32,
+}
+
+impl Database {
+    /// Checks the file's hash and reads its schema, row counts, longest row and sample rows.
+    pub(crate) fn open(
+        file: &DatabaseFile,
+        limits: &ResultLimits,
+        sql: &SqlLimits,
+    ) -> Result<Self, EnvError> {
+        let refuse = |reason: String| EnvError::Database {
+            name: file.name.clone(),
+            path: file.path.clone(),
+            reason,
+        };
+        let sha256 = sha256_of(&file.path)
+            .map_err(|error| refuse(format!("cannot be read: {error}; check the path")))?;
+        if sha256 != file.sha256 {
+            return Err(refuse(format!(
+                "has SHA-256 {sha256}, the dataset says {}; the file was changed, build or copy the dataset again",
+                file.sha256
+            )));
+        }
+        let (schema, longest_row_bytes) = inspect(&file.path, file.size_bytes, sql, |connection| {
+            read_schema(connection, limits)
+        })
+        .map_err(refuse)?;
+        if schema.tables.is_empty() {
+            return Err(refuse("has no tables; build or copy it again".to_owned()));
+        }
+        Ok(Self {
+            file: file.clone(),
+            schema,
+            longest_row_bytes,
+        })
+    }
+}
+
+fn sha256_of(path: &Path) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match io::Read::read(&mut file, &mut buffer)? {
+            0 => return Ok(hex::encode(hasher.finalize())),
+            count => hasher.update(&buffer[..count]),
+        }
+    }
+}
+
+fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Result<(Schema, u32)> {
+    let names: Vec<(String, bool)> = connection
+        .prepare(
+            "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' \
+             ESCAPE '\\' ORDER BY rowid",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut tables = Vec::new();
+    let mut longest_row_bytes = 0;
+    for (name, is_table) in &names {
+        let columns = columns(connection, name)?;
+        if *is_table {
+            longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, &columns)?);
+        }
+        tables.push(read_table(connection, name, &columns, limits)?);
+    }
+    Ok((Schema { tables }, longest_row_bytes))
+}
+
+/// Names and types.
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, String)>> {
+    connection
+        .prepare("SELECT name, type FROM pragma_table_info(?1)")?
+        .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+fn longest_row(
+    connection: &Connection,
+    table: &str,
+    columns: &[(String, String)],
+) -> rusqlite::Result<u32> {
+    // Nine bytes hold a number, or the length of a text.
+    let size = |(name, _): &(String, String)| {
+        let name = quoted(name);
+        format!("9 + iif(typeof({name}) IN ('text', 'blob'), octet_length({name}), 0)")
+    };
+    // In groups, since SQLite bounds the depth of an expression.
+    let groups = columns.chunks(100).map(|group| {
+        let sizes: Vec<String> = group.iter().map(size).collect();
+        format!("({})", sizes.join(" + "))
+    });
+    let sum = groups.collect::<Vec<_>>().join(" + ");
+    let sql = format!("SELECT ifnull(max({sum}), 0) FROM {}", quoted(table));
+    connection.query_row(&sql, [], |row| row.get(0))
+}
+
+fn read_table(
+    connection: &Connection,
+    name: &str,
+    columns: &[(String, String)],
+    limits: &ResultLimits,
+) -> rusqlite::Result<Table> {
+    let quoted = quoted(name);
+    let row_count: i64 =
+        connection.query_row(&format!("SELECT count(*) FROM {quoted}"), [], |row| {
+            row.get(0)
+        })?;
+    let mut statement =
+        connection.prepare(&format!("SELECT * FROM {quoted} LIMIT {SAMPLE_ROWS}"))?;
+    let sample = read_rows(&mut statement, SAMPLE_ROWS, |_| Ok(()))?;
+    Ok(Table::new(
+        name,
+        columns,
+        row_count.unsigned_abs(),
+        sample.render(limits),
+    ))
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_missing_or_broken_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broken.sqlite");
+        let file = |sha256: &str| DatabaseFile {
+            name: "broken".to_owned(),
+            path: path.clone(),
+            sha256: sha256.to_owned(),
+            size_bytes: 4,
+        };
+        let message = |sha256: &str| {
+            Database::open(
+                &file(sha256),
+                &ResultLimits::default(),
+                &SqlLimits::default(),
+            )
+            .unwrap_err()
+            .to_string()
+        };
+        assert!(
+            message("00").contains("cannot be read"),
+            "{}",
+            message("00")
+        );
+        std::fs::write(&path, "text").unwrap();
+        assert!(
+            message("00").contains("the dataset says 00"),
+            "{}",
+            message("00")
+        );
+        let text_sha256 = hex::encode(Sha256::digest("text"));
+        let broken = message(&text_sha256);
+        assert!(
+            broken.contains("broken.sqlite") && broken.contains("not a readable SQLite database"),
+            "{broken}"
+        );
+    }
+}

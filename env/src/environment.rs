@@ -1,0 +1,380 @@
+//! The environment: datasets, databases and SQL threads joined to the pure step.
+//!
+//! Invariant: it holds nothing but caches. A result is a function of the arguments, the dataset, the
+//! settings and, for the expiry of tokens, the time that the caller passes in.
+//!
+//! The wall clock is the one way by which a busy machine could change a result. A query that hits it
+//! is therefore a fault of the machine: the call fails with [`EnvError::WallClock`], nothing is kept,
+//! and the retry is the same step. Only if the same step hits it again is it answered, as an
+//! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset and
+//! not to the agent; a hit there always fails the call.
+
+use std::{ops::Range, sync::Arc};
+
+use data::{AnswerType, DatabaseFile, Dataset, Question};
+
+use crate::{
+    catalog::{Catalog, Item, QuestionPage},
+    episode::{
+        self, Action, Effect, EpisodeSpec, EpisodeState, MAX_EPISODE_ID_CHARS, Observation,
+        Outcome, Plan,
+    },
+    error::EnvError,
+    gold::{GoldRows, is_right},
+    metrics,
+    pool::Pool,
+    progress::Profile,
+    reward::{RewardComponents, RewardProfile},
+    sandbox::{Failure, Patience, QueryError, Sandbox, self_test},
+    setbacks::{Setbacks, StepId},
+    settings::{EnvSettings, MAX_STEP_BUDGET},
+    token::{TokenBody, TokenError, TokenKey},
+};
+
+/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the check
+/// of a longer one.
+const QUICK_ANSWER_BYTES: usize = 16 << 10;
+
+/// Runs episodes. Cheap to clone; all clones share databases and threads.
+#[derive(Clone)]
+pub struct Environment(Arc<EnvironmentState>);
+
+struct EnvironmentState {
+    settings: EnvSettings,
+    version: String,
+    key: TokenKey,
+    has_shared_key: bool,
+    setbacks: Setbacks,
+    catalog: Catalog,
+    pool: Pool,
+}
+
+/// What Reset returns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResetResult {
+    /// The episode, for the first step.
+    pub token: Vec<u8>,
+    /// The name of the episode.
+    pub episode_id: String,
+    /// The question that was named or drawn.
+    pub question_id: String,
+    /// What the agent sees first.
+    pub observation: Observation,
+}
+
+/// What a step returns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepResult {
+    /// The episode after the action, for the next step.
+    pub token: Vec<u8>,
+    /// What the agent sees.
+    pub observation: Observation,
+    /// The reward by layer.
+    pub reward_components: RewardComponents,
+    /// Whether the episode has ended with a right answer.
+    pub correct: bool,
+}
+
+impl Environment {
+    /// Verifies every database by its hash, reads the schemas, tests the sandbox and starts the SQL
+    /// threads.
+    ///
+    /// # Errors
+    /// A setting is out of range, the key file cannot be read, a database file is missing, changed or
+    /// broken, a question names an absent database, or the sandbox fails its self-test.
+    pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
+        metrics::describe();
+        settings.validate()?;
+        let shared_key = settings.shared_key()?;
+        let catalog = Catalog::open(dataset, &settings)?;
+        let smallest = catalog
+            .databases()
+            .min_by_key(|database| database.file.size_bytes);
+        smallest.map_or(Ok(()), |database| self_test(database, &settings.sql))?;
+        Ok(Self(Arc::new(EnvironmentState {
+            version: settings.environment_version(),
+            has_shared_key: shared_key.is_some(),
+            key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
+            setbacks: Setbacks::default(),
+            catalog,
+            pool: Pool::new(&settings)?,
+            settings,
+        })))
+    }
+
+    /// Returns the settings.
+    pub fn settings(&self) -> &EnvSettings {
+        &self.0.settings
+    }
+
+    /// Names the rules an episode is played by, see [`EnvSettings::environment_version`].
+    pub fn version(&self) -> &str {
+        &self.0.version
+    }
+
+    /// Returns whether the settings name the key that signs tokens, so that nodes can share episodes.
+    /// Otherwise the key is random and tokens end with this process.
+    pub fn has_shared_key(&self) -> bool {
+        self.0.has_shared_key
+    }
+
+    /// Returns the questions in the dataset's order, with their answers.
+    pub fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.0.catalog.questions()
+    }
+
+    /// Returns the database files by name.
+    pub fn databases(&self) -> impl Iterator<Item = &DatabaseFile> {
+        self.0.catalog.databases().map(|database| &database.file)
+    }
+
+    /// Returns the names of the splits, each with its number of questions.
+    pub fn splits(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.0.catalog.split_sizes()
+    }
+
+    /// Lists the questions of a split whose place in it lies in `range`, in the dataset's order. An
+    /// empty `split` selects all questions, a `database` that is not empty only those on it.
+    ///
+    /// # Errors
+    /// There is no such split or database.
+    pub fn list_questions(
+        &self,
+        split: &str,
+        database: &str,
+        range: Range<usize>,
+    ) -> Result<QuestionPage<'_>, EnvError> {
+        self.0.catalog.list(split, database, range)
+    }
+
+    /// Starts an episode.
+    ///
+    /// # Errors
+    /// There is no such question or split, or a field of `spec` is out of range.
+    pub fn reset(&self, spec: EpisodeSpec, now_unix_seconds: u64) -> Result<ResetResult, EnvError> {
+        let env = &self.0;
+        let item = env.catalog.choose(&spec)?;
+        let reward_profile = env.reward_profile(&spec)?;
+        let step_budget = env.step_budget(&spec)?;
+        let question_id = item.question.question_id.clone();
+        let episode_id = episode_id(spec, &question_id)?;
+        let body = TokenBody {
+            environment_version: env.version.clone(),
+            expires_at_unix_seconds: now_unix_seconds
+                .saturating_add(env.settings.token_ttl_seconds),
+            database_sha256: item.database.file.sha256.clone(),
+            state: EpisodeState {
+                episode_id: episode_id.clone(),
+                question_id: question_id.clone(),
+                reward_profile: reward_profile as i32,
+                step_budget,
+                ..EpisodeState::default()
+            },
+        };
+        metrics::episode_started(reward_profile);
+        let question_text = &item.question.question_text;
+        Ok(ResetResult {
+            token: env.key.seal(&body),
+            episode_id,
+            question_id,
+            observation: body.state.observation(question_text, &item.database.schema),
+        })
+    }
+
+    /// Applies one action to the episode in `token`.
+    ///
+    /// # Errors
+    /// The token is refused, or the machine could not run the action. The step was then not applied.
+    pub async fn step(
+        &self,
+        token: Vec<u8>,
+        action: &Action,
+        now_unix_seconds: u64,
+    ) -> Result<StepResult, EnvError> {
+        let env = &self.0;
+        let mut body = env.key.open(&token, &env.version, now_unix_seconds)?;
+        let item = env.question_of(&body)?;
+        let effect = if body.state.done {
+            episode::after_the_end(&body.state, env.settings.post_episode_penalty)
+        } else {
+            env.run_action(item, &token, &body.state, action).await?
+        };
+        let token = if body.state.done {
+            token
+        } else {
+            body.state.clone_from(&effect.state);
+            if body.state.done {
+                metrics::episode_ended(&body.state);
+            }
+            env.key.seal(&body)
+        };
+        let question_text = &item.question.question_text;
+        let schema = &item.database.schema;
+        Ok(StepResult {
+            token,
+            correct: effect.state.correct,
+            reward_components: effect.reward.components(),
+            observation: Observation {
+                reward: Some(effect.reward.total()),
+                result: effect.result,
+                error: effect.error,
+                ..effect.state.observation(question_text, schema)
+            },
+        })
+    }
+}
+
+impl EnvironmentState {
+    fn reward_profile(&self, spec: &EpisodeSpec) -> Result<RewardProfile, EnvError> {
+        if spec.reward_profile.is_empty() {
+            return Ok(self.settings.reward_profile);
+        }
+        let profile = spec.reward_profile.parse::<RewardProfile>();
+        profile.map_err(|error| EnvError::Request {
+            field: "reward_profile",
+            message: error.to_string(),
+        })
+    }
+
+    fn step_budget(&self, spec: &EpisodeSpec) -> Result<u32, EnvError> {
+        match spec.step_budget {
+            0 => Ok(self.settings.step_budget),
+            budget if budget <= MAX_STEP_BUDGET => Ok(budget),
+            budget => Err(EnvError::Request {
+                field: "step_budget",
+                message: format!(
+                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
+                ),
+            }),
+        }
+    }
+
+    fn question_of(&self, body: &TokenBody) -> Result<&Item, TokenError> {
+        let question_id = &body.state.question_id;
+        self.catalog
+            .get(question_id)
+            .filter(|item| item.database.file.sha256 == body.database_sha256)
+            .ok_or_else(|| TokenError::ForeignDatabase {
+                question_id: question_id.clone(),
+            })
+    }
+
+    async fn run_action(
+        &self,
+        item: &Item,
+        token: &[u8],
+        state: &EpisodeState,
+        action: &Action,
+    ) -> Result<Effect, EnvError> {
+        let schema = &item.database.schema;
+        let plan = episode::plan(action, schema, self.settings.argument_bytes);
+        let outcome = match &plan {
+            Plan::Describe(table) => Outcome::Text(schema.tables[*table].description.clone()),
+            Plan::Sample(table) => Outcome::Text(schema.tables[*table].sample.clone()),
+            Plan::Query(sql) => self.query(item, token, sql).await?,
+            Plan::Answer(answer) => Outcome::Verdict(self.is_right(item, answer).await?),
+            Plan::Refuse(error) => Outcome::Error(error.clone()),
+        };
+        Ok(episode::apply(state, action, &plan, outcome))
+    }
+
+    async fn query(&self, item: &Item, token: &[u8], sql: &str) -> Result<Outcome, EnvError> {
+        match self.run_query(item, sql).await? {
+            Err(error)
+                if error.failure == Failure::WallClock
+                    && self.setbacks.is_first(StepId::new(token, sql)) =>
+            {
+                Err(EnvError::WallClock {
+                    query: "the query".to_owned(),
+                    seconds: self.settings.sql.wall_clock_seconds,
+                })
+            }
+            Err(error) => Ok(Outcome::Error(error.message)),
+            Ok(outcome) => Ok(outcome),
+        }
+    }
+
+    async fn run_query(
+        &self,
+        item: &Item,
+        sql: &str,
+    ) -> Result<Result<Outcome, QueryError>, EnvError> {
+        let (sql, limits) = (sql.to_owned(), self.settings.result);
+        let (question, gold) = (Arc::clone(&item.question), Arc::clone(&item.gold));
+        let work = move |sandbox: &Sandbox| {
+            let run = sandbox.query(&sql);
+            metrics::query_run(&run);
+            let rows = match run.rows {
+                Ok(rows) => rows,
+                Err(error) => return Ok(Err(error)),
+            };
+            let gold = GoldRows::of(&question, &gold, sandbox)?;
+            let level = gold
+                .profile
+                .as_ref()
+                .map_or(0, |gold| Profile::new(&rows).level(gold));
+            let text = rows.render(&limits);
+            Ok(Ok(Outcome::Rows { text, level }))
+        };
+        self.pool
+            .run(Patience::Quick, Arc::clone(&item.database), work)
+            .await?
+    }
+
+    /// Short scalars are checked here; lists and tables, which need the gold rows, and what takes time, by the SQL threads.
+    async fn is_right(&self, item: &Item, answer: &str) -> Result<bool, EnvError> {
+        let needs_rows = matches!(
+            item.question.answer_type,
+            AnswerType::List | AnswerType::Table
+        );
+        let patience = match answer.len() {
+            ..=QUICK_ANSWER_BYTES => Patience::Quick,
+            _ => Patience::Full,
+        };
+        if !needs_rows && patience == Patience::Quick {
+            return Ok(is_right(&item.question, None, answer));
+        }
+        let (question, gold, answer) = (
+            Arc::clone(&item.question),
+            Arc::clone(&item.gold),
+            answer.to_owned(),
+        );
+        let work = move |sandbox: &Sandbox| {
+            if !needs_rows {
+                return Ok(is_right(&question, None, &answer));
+            }
+            let gold = GoldRows::of(&question, &gold, sandbox)?;
+            Ok(is_right(&question, gold.rows.as_deref(), &answer))
+        };
+        self.pool
+            .run(patience, Arc::clone(&item.database), work)
+            .await?
+    }
+}
+
+fn random_key() -> Result<TokenKey, EnvError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| EnvError::Internal(format!("the system gives no random key: {error}")))?;
+    let key = TokenKey::new(&bytes);
+    tracing::info!(
+        key_id = key.id(),
+        "signing episode tokens with a random key: they end with this process; set signing_key_file to share them between nodes"
+    );
+    Ok(key)
+}
+
+fn episode_id(spec: EpisodeSpec, question_id: &str) -> Result<String, EnvError> {
+    if spec.episode_id.is_empty() {
+        return Ok(format!("{question_id}#{}", spec.seed));
+    }
+    match spec.episode_id.chars().count() {
+        ..=MAX_EPISODE_ID_CHARS => Ok(spec.episode_id),
+        count => Err(EnvError::Request {
+            field: "episode_id",
+            message: format!(
+                "episode_id has {count} characters; at most {MAX_EPISODE_ID_CHARS} are allowed"
+            ),
+        }),
+    }
+}

@@ -1,0 +1,480 @@
+//! The rules of an episode, as a pure step on a value.
+//!
+//! [`plan`] says what an action asks for, the caller fetches it (from the database or the verifier), [`apply`] makes
+//! the next state. Invariant: (state, action, outcome) fix the next state, the texts and the reward; there is no clock,
+//! no chance, no database here. After the end the state never changes.
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    reward::{self, Event, RewardProfile, StepReward, Tally},
+    schema::Schema,
+    sql_text,
+    truncate::truncated,
+};
+
+/// Bytes of an unknown action's name that texts repeat.
+const ACTION_NAME_BYTES: usize = 64;
+/// Bytes of an unknown table's name that texts repeat.
+const TABLE_NAME_BYTES: usize = 255;
+/// Bytes of an argument that the history keeps; it travels with every token and observation.
+const HISTORY_ARGUMENT_BYTES: usize = 4 << 10;
+/// Bytes after which the history keeps only the start of arguments; room for 31 of the longest.
+const HISTORY_BYTES: usize = 128 << 10;
+/// Bytes of that start.
+const LATE_ARGUMENT_BYTES: usize = 64;
+
+/// Longest episode id, in characters, as OpenEnv counts it.
+pub const MAX_EPISODE_ID_CHARS: usize = 255;
+
+/// What an episode is started with. Empty fields and zeros take the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EpisodeSpec {
+    /// The question. Empty: `seed` draws one from `split`.
+    pub question_id: String,
+    /// The split that a question is drawn from. Empty: all questions.
+    pub split: String,
+    /// Seed of the draw; it is also part of the default episode id.
+    pub seed: u64,
+    /// Names the episode; at most [`MAX_EPISODE_ID_CHARS`] characters. Empty: `QUESTION_ID#SEED`.
+    pub episode_id: String,
+    /// Name of the reward profile. Empty: the default of the settings.
+    pub reward_profile: String,
+    /// Actions allowed. 0: the default of the settings.
+    pub step_budget: u32,
+}
+
+/// One action of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Action {
+    /// DESCRIBE, SAMPLE, QUERY or ANSWER, in any case.
+    pub action_type: String,
+    /// The table, the statement or the answer.
+    pub argument: String,
+}
+
+/// What the agent sees after Reset or an action.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// The question's text.
+    pub question: String,
+    /// The table names, and the columns of the tables that were described.
+    pub schema_info: String,
+    /// What the action returned; empty where it failed.
+    pub result: String,
+    /// Why the action failed; empty where it did not.
+    pub error: String,
+    /// Actions made.
+    pub step_count: u32,
+    /// Actions left.
+    pub budget_remaining: u32,
+    /// Actions made, oldest first, as `TYPE argument`.
+    pub action_history: Vec<String>,
+    /// Whether the episode is over.
+    pub done: bool,
+    /// The reward of the action; `None` after Reset.
+    pub reward: Option<f64>,
+}
+
+/// Everything that tells one moment of an episode from another; it travels in the token. The gold answer is not in it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct EpisodeState {
+    /// Chosen by the caller or derived from question and seed.
+    #[prost(string, tag = "1")]
+    pub episode_id: String,
+    /// The question that is played.
+    #[prost(string, tag = "2")]
+    pub question_id: String,
+    /// How steps are rewarded.
+    #[prost(enumeration = "RewardProfile", tag = "3")]
+    pub reward_profile: i32,
+    /// Actions allowed.
+    #[prost(uint32, tag = "4")]
+    pub step_budget: u32,
+    /// Actions made, oldest first, as `TYPE argument`.
+    #[prost(string, repeated, tag = "5")]
+    pub history: Vec<String>,
+    /// Indices of described tables, oldest first, each once.
+    #[prost(uint32, repeated, tag = "6")]
+    pub described: Vec<u32>,
+    /// Keys of queries that count as asked before.
+    #[prost(fixed64, repeated, tag = "7")]
+    pub query_keys: Vec<u64>,
+    /// The reward's memory.
+    #[prost(message, required, tag = "8")]
+    pub tally: Tally,
+    /// The episode is over.
+    #[prost(bool, tag = "9")]
+    pub done: bool,
+    /// It ended with a right answer.
+    #[prost(bool, tag = "10")]
+    pub correct: bool,
+}
+
+/// What an action asks for. Tables are indices into the schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan<'a> {
+    /// Show a table's columns.
+    Describe(usize),
+    /// Show a table's first rows.
+    Sample(usize),
+    /// Run a statement.
+    Query(&'a str),
+    /// Check an answer.
+    Answer(&'a str),
+    /// The action cannot be carried out, for this reason.
+    Refuse(String),
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The text of a table, for Describe and Sample.
+    Text(String),
+    /// A query's rows.
+    Rows {
+        /// The rows as text.
+        text: String,
+        /// Their closeness to the gold rows, 0 to [`crate::progress::TOP_LEVEL`].
+        level: u32,
+    },
+    /// What went wrong, for Query and Refuse.
+    Error(String),
+    /// Whether the answer is right.
+    Verdict(bool),
+}
+
+/// An action's effect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    /// The state after it.
+    pub state: EpisodeState,
+    /// The observation's `result`.
+    pub result: String,
+    /// The observation's `error`.
+    pub error: String,
+    /// The step's reward.
+    pub reward: StepReward,
+}
+
+impl EpisodeState {
+    /// Actions made.
+    pub fn step_count(&self) -> u32 {
+        self.history.len() as u32
+    }
+
+    /// What the agent sees in this state, `result`, `error` and `reward` left empty.
+    pub fn observation(&self, question_text: &str, schema: &Schema) -> Observation {
+        Observation {
+            question: question_text.to_owned(),
+            schema_info: schema.info(&self.described),
+            step_count: self.step_count(),
+            budget_remaining: self.step_budget.saturating_sub(self.step_count()),
+            action_history: self.history.clone(),
+            done: self.done,
+            ..Observation::default()
+        }
+    }
+}
+
+/// What `action` asks for. Action and table names count in any case.
+pub fn plan<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> Plan<'a> {
+    let argument = action.argument.as_str();
+    if argument.len() > argument_bytes {
+        return Plan::Refuse(format!(
+            "The argument has {} bytes; at most {argument_bytes} are allowed.",
+            argument.len()
+        ));
+    }
+    let table = |plan: fn(usize) -> Plan<'a>| match schema.find(argument.trim()) {
+        Some(index) => plan(index),
+        None => Plan::Refuse(format!(
+            "Table '{}' not found. Available tables: {}",
+            truncated(argument.trim(), TABLE_NAME_BYTES),
+            schema.names()
+        )),
+    };
+    match action_name(action).as_str() {
+        "DESCRIBE" => table(Plan::Describe),
+        "SAMPLE" => table(Plan::Sample),
+        "QUERY" => Plan::Query(argument),
+        "ANSWER" => Plan::Answer(argument),
+        other => Plan::Refuse(format!(
+            "Unknown action '{other}'. Use one of DESCRIBE, SAMPLE, QUERY, ANSWER."
+        )),
+    }
+}
+
+/// The state, texts and reward after `action`, which was planned as `plan` and came to `outcome`.
+pub fn apply(state: &EpisodeState, action: &Action, plan: &Plan<'_>, outcome: Outcome) -> Effect {
+    let mut state = state.clone();
+    state.history.push(history_entry(&state.history, action));
+    let answered = matches!(plan, Plan::Answer(_));
+    let spent = !answered && state.step_count() >= state.step_budget;
+
+    if let (Plan::Describe(table), Outcome::Text(_)) = (plan, &outcome) {
+        let table = *table as u32;
+        if !state.described.contains(&table) {
+            state.described.push(table);
+        }
+    }
+    let event = match (plan, &outcome) {
+        (Plan::Query(sql), outcome) => query_event(&mut state, sql, outcome),
+        (Plan::Answer(_), outcome) => Event::Answer {
+            correct: *outcome == Outcome::Verdict(true),
+        },
+        (_, outcome) => Event::Look {
+            ok: matches!(outcome, Outcome::Text(_)),
+        },
+    };
+    let (tally, reward) = reward::score(
+        state.reward_profile(),
+        state.step_budget,
+        &state.tally,
+        event,
+        spent,
+    );
+    state.tally = tally;
+    state.done = answered || spent;
+    state.correct = event == Event::Answer { correct: true };
+    let (result, error) = match outcome {
+        Outcome::Text(text) | Outcome::Rows { text, .. } => (text, String::new()),
+        Outcome::Error(error) => (String::new(), error),
+        Outcome::Verdict(true) => ("Answer submitted: correct.".to_owned(), String::new()),
+        Outcome::Verdict(false) => ("Answer submitted: incorrect.".to_owned(), String::new()),
+    };
+    Effect {
+        state,
+        result,
+        error,
+        reward,
+    }
+}
+
+/// The effect of any action after the end: nothing but an error, and `penalty` off the reward.
+pub fn after_the_end(state: &EpisodeState, penalty: f64) -> Effect {
+    Effect {
+        state: state.clone(),
+        result: String::new(),
+        error: "Episode is over. Reset to start another.".to_owned(),
+        reward: StepReward::penalty(penalty),
+    }
+}
+
+/// An action as the history keeps it, behind the `earlier` ones.
+fn history_entry(earlier: &[String], action: &Action) -> String {
+    let held: usize = earlier.iter().map(String::len).sum();
+    let room = HISTORY_BYTES.saturating_sub(held);
+    let kept = room.clamp(LATE_ARGUMENT_BYTES, HISTORY_ARGUMENT_BYTES);
+    let argument = truncated(action.argument.trim(), kept);
+    let entry = format!("{} {argument}", action_name(action));
+    entry.trim_end().to_owned()
+}
+
+fn action_name(action: &Action) -> String {
+    let name = action.action_type.trim();
+    truncated(name, ACTION_NAME_BYTES).to_ascii_uppercase()
+}
+
+/// Notes the query where the profile counts it as asked, and says whether it was asked before.
+fn query_event(state: &mut EpisodeState, sql: &str, outcome: &Outcome) -> Event {
+    let level = match outcome {
+        Outcome::Rows { level, .. } => Some(*level),
+        _ => None,
+    };
+    let profile = state.reward_profile();
+    let counts = level.is_some() || profile == RewardProfile::Default;
+    let key = query_key(profile, sql);
+    let repeated = counts && state.query_keys.contains(&key);
+    if counts && !repeated {
+        state.query_keys.push(key);
+    }
+    Event::Query { level, repeated }
+}
+
+/// Parity profiles know a query by its exact text, the default by its normal form.
+fn query_key(profile: RewardProfile, sql: &str) -> u64 {
+    let digest = match profile {
+        RewardProfile::Default => Sha256::digest(sql_text::normalised(sql)),
+        RewardProfile::SqlenvFinal | RewardProfile::SqlenvF003 => Sha256::digest(sql),
+    };
+    let mut key = [0; 8];
+    key.copy_from_slice(&digest[..8]);
+    u64::from_be_bytes(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Table;
+
+    const ARGUMENT_BYTES: usize = 100;
+
+    fn schema() -> Schema {
+        let column = |name: &str| (name.to_owned(), "TEXT".to_owned());
+        Schema {
+            tables: vec![
+                Table::new("cars", &[column("Id")], 3, "1. a".to_owned()),
+                Table::new("Makers", &[column("Name")], 1, "1. b".to_owned()),
+            ],
+        }
+    }
+
+    fn state(profile: RewardProfile, step_budget: u32) -> EpisodeState {
+        EpisodeState {
+            reward_profile: profile as i32,
+            step_budget,
+            ..EpisodeState::default()
+        }
+    }
+
+    fn act(state: &EpisodeState, action_type: &str, argument: &str, outcome: Outcome) -> Effect {
+        let action = Action {
+            action_type: action_type.to_owned(),
+            argument: argument.to_owned(),
+        };
+        let plan = plan(&action, &schema(), ARGUMENT_BYTES);
+        let outcome = match &plan {
+            Plan::Refuse(error) => Outcome::Error(error.clone()),
+            _ => outcome,
+        };
+        apply(state, &action, &plan, outcome)
+    }
+
+    #[test]
+    fn names_count_in_any_case() {
+        for (action_type, argument, expected) in [
+            ("describe", " CARS ", Plan::Describe(0)),
+            ("Sample", "makers", Plan::Sample(1)),
+            ("query", "SELECT 1", Plan::Query("SELECT 1")),
+            (" answer ", "", Plan::Answer("")),
+        ] {
+            let action = Action {
+                action_type: action_type.to_owned(),
+                argument: argument.to_owned(),
+            };
+            assert_eq!(plan(&action, &schema(), ARGUMENT_BYTES), expected);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_costs_a_step_and_says_what_can() {
+        let start = state(RewardProfile::Default, 15);
+        for (action_type, argument, error) in [
+            (
+                "DESCRIBE",
+                "nope",
+                "Table 'nope' not found. Available tables: cars, Makers",
+            ),
+            (
+                "SAMPLE",
+                "",
+                "Table '' not found. Available tables: cars, Makers",
+            ),
+            (
+                "LOOK",
+                "cars",
+                "Unknown action 'LOOK'. Use one of DESCRIBE, SAMPLE, QUERY, ANSWER.",
+            ),
+            (
+                "QUERY",
+                &"x".repeat(101),
+                "The argument has 101 bytes; at most 100 are allowed.",
+            ),
+        ] {
+            let effect = act(&start, action_type, argument, Outcome::Verdict(true));
+            assert_eq!(effect.error, error);
+            assert_eq!((effect.state.step_count(), effect.state.done), (1, false));
+            assert_eq!(effect.reward.total(), -0.02);
+        }
+    }
+
+    #[test]
+    fn described_tables_join_the_schema_once_in_order() {
+        let mut now = state(RewardProfile::Default, 15);
+        for table in ["Makers", "cars", "makers"] {
+            now = act(&now, "DESCRIBE", table, Outcome::Text(String::new())).state;
+        }
+        assert_eq!(now.described, [1, 0]);
+        assert_eq!(
+            now.observation("q", &schema()).schema_info,
+            "Available tables:\n- cars\n- Makers\nTable 'Makers' columns:\n- Name: TEXT\nTable 'cars' columns:\n- Id: TEXT"
+        );
+        assert_eq!(
+            now.history,
+            ["DESCRIBE Makers", "DESCRIBE cars", "DESCRIBE makers"]
+        );
+    }
+
+    #[test]
+    fn the_default_profile_sees_through_spelling_and_failure() {
+        let failed = || Outcome::Error("SQL error: x".to_owned());
+        let rows = || Outcome::Rows {
+            text: String::new(),
+            level: 0,
+        };
+        for (profile, second_failure, second_spelling) in [
+            (RewardProfile::Default, -0.05, -0.03),
+            (RewardProfile::SqlenvFinal, -0.02, 0.01),
+        ] {
+            let after_failure = act(&state(profile, 15), "QUERY", "SELEC 1", failed()).state;
+            let again = act(&after_failure, "QUERY", "SELEC 1", failed());
+            assert_eq!(again.reward.total(), second_failure, "{profile}");
+            let after_query = act(&state(profile, 15), "QUERY", "SELECT 1", rows()).state;
+            let again = act(&after_query, "QUERY", "SELECT  1; -- again", rows());
+            assert_eq!(again.reward.total(), second_spelling, "{profile}");
+        }
+    }
+
+    #[test]
+    fn a_long_history_keeps_less_of_each_argument() {
+        let name = "é".repeat(ACTION_NAME_BYTES);
+        let argument = "x".repeat(ARGUMENT_BYTES * 50);
+        let mut now = state(RewardProfile::Default, 1_000);
+        while !now.done {
+            now = act(&now, &name, &argument, Outcome::Verdict(false)).state;
+        }
+        let lengths: Vec<usize> = now.history.iter().map(String::len).collect();
+        assert_eq!(lengths.len(), 1_000);
+        // The name with its ellipsis, a blank, the argument with its ellipsis.
+        let entry = |kept: usize| ACTION_NAME_BYTES + 3 + 1 + kept + 3;
+        assert!(
+            lengths[..30]
+                .iter()
+                .all(|&length| length == entry(HISTORY_ARGUMENT_BYTES))
+        );
+        assert_eq!(lengths[999], entry(LATE_ARGUMENT_BYTES));
+        let most = HISTORY_BYTES + 1_000 * entry(LATE_ARGUMENT_BYTES);
+        assert!(lengths.iter().sum::<usize>() <= most);
+    }
+
+    #[test]
+    fn the_end_is_final() {
+        let wrong = act(
+            &state(RewardProfile::Default, 15),
+            "ANSWER",
+            "x",
+            Outcome::Verdict(false),
+        );
+        assert!(wrong.state.done && !wrong.state.correct);
+        let after = after_the_end(&wrong.state, 0.1);
+        assert_eq!(after.state, wrong.state);
+        assert_eq!(after.reward.total(), -0.1);
+        assert!(after.error.contains("Episode is over"));
+
+        let last = act(
+            &state(RewardProfile::Default, 1),
+            "DESCRIBE",
+            "cars",
+            Outcome::Text(String::new()),
+        );
+        assert!(last.state.done && !last.state.correct);
+        let right = act(
+            &state(RewardProfile::Default, 1),
+            "ANSWER",
+            "x",
+            Outcome::Verdict(true),
+        );
+        assert!(right.state.done && right.state.correct);
+    }
+}

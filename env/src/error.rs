@@ -1,0 +1,92 @@
+//! What can go wrong outside the agent's doing.
+//!
+//! What the agent does wrong (bad SQL, unknown table, spent budget) is an observation and never an [`EnvError`].
+
+use std::path::PathBuf;
+
+use crate::{token::TokenError, truncate::truncated};
+
+/// Bytes of a caller's own words that a message repeats.
+const NAME_BYTES: usize = 255;
+
+/// An env-node cannot start, or cannot serve a call.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// A setting is out of range, contradicts another or names a file that is no use. Remedy: in the message.
+    #[error("environment setting {field} cannot be used: {remedy}")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What is wrong, where the field does not say it, and what to give.
+        remedy: String,
+    },
+    /// A database file cannot be served. Remedy: in the message.
+    #[error("database {name:?} ({path}): {reason}", path = path.display())]
+    Database {
+        /// The database.
+        name: String,
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The sandbox lets a hostile statement pass, so that the node must not serve. Remedy: build it from unchanged sources
+    /// with SQLite as they name it.
+    #[error(
+        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its own folder, with the SQLite it names and the flags in .cargo/config.toml"
+    )]
+    SelfTest {
+        /// The statement.
+        statement: &'static str,
+    },
+    /// The dataset is inconsistent. Remedy: in the message.
+    #[error("dataset {dataset:?}: {reason}")]
+    Dataset {
+        /// The dataset.
+        dataset: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The caller asked for something that does not exist here. Remedy: in the message.
+    #[error("no {kind} {name:?}; {remedy}", name = truncated(name, NAME_BYTES))]
+    NotFound {
+        /// What was asked for: `question`, `split` or `database`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What there is instead.
+        remedy: String,
+    },
+    /// A field of the caller's request is malformed. Remedy: in the message.
+    #[error("{message}")]
+    Request {
+        /// The field.
+        field: &'static str,
+        /// What is wrong and what to give.
+        message: String,
+    },
+    /// The episode token is refused.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes, raise `sql_threads` or
+    /// `sql_queue`, or what the message names.
+    #[error("env-node is overloaded: {problem}; retry after a pause")]
+    Overloaded {
+        /// What there is too much of.
+        problem: String,
+    },
+    /// A query ran into the wall clock: this machine is too busy, or the query does much work in few steps. Remedy: retry;
+    /// the step was not applied.
+    #[error(
+        "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if this lasts, ease the machine or raise sql.wall_clock_seconds"
+    )]
+    WallClock {
+        /// Which query: the agent's, or a question's gold SQL.
+        query: String,
+        /// The setting it ran into.
+        seconds: f64,
+    },
+    /// A query thread failed. Remedy: retry; the step was not applied.
+    #[error("env-node failed inside: {0}; the step was not applied, retry it")]
+    Internal(String),
+}

@@ -1,0 +1,464 @@
+//! The three layers of a step's reward, in three profiles.
+//!
+//! Invariant: pure, and exact: all arithmetic is in whole `Points` of 1e-4, in which every constant and every
+//! progress level is a whole number. Leaves out what counts as a repeat (`episode.rs`) and how rows become a level
+//! (`progress.rs`).
+//!
+//! # The default profile cannot be farmed
+//!
+//! A step that is not ANSWER earns, with `s = 15 / max(budget, 15)`:
+//!
+//! * `s × 0.02` for success, minus `s × 0.02` always, minus `s × 0.03` for a QUERY asked before in the episode, failed
+//!   or not, comments and white space apart;
+//! * `+0.01` for the first successful QUERY of the episode;
+//! * `0.15 × (Φ' - Φ)`, Φ being the closeness of the newest successful QUERY to the gold rows, 0 at first, unclipped.
+//!
+//! 1. *No cycle pays.* Over any run of steps that ends at the Φ it began with, the third line telescopes to 0, the
+//!    first is never above 0, and the second is paid once in an episode. In particular, distinct trivial SELECTs earn
+//!    nothing after the first, and repeats lose.
+//! 2. *Shaping is bounded.* Over an episode the third line sums to 0.15 Φ, hence lies in [0, 0.15]; the second in
+//!    [0, 0.01]; the first in [-0.05 s × budget, 0], and s × budget ≤ 15. So the shaping lies in [-0.75, 0.16].
+//! 3. *A right answer outranks.* An episode with one totals at least 1 - 0.75 = 0.25; an episode without, at most 0.16.
+//!
+//! `s` keeps 2 and 3 true for every budget without a running cap, which would be state that the agent cannot see.
+//! (After Ng, Harada and Russell 1999, potential-based shaping with gamma = 1.)
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::truncate::truncated;
+
+/// Ten-thousandths of a reward.
+type Points = i32;
+
+const POINTS_PER_UNIT: f64 = 10_000.0;
+const CORRECT: Points = 10_000;
+/// 0.15 over four levels.
+const PROGRESS_PER_LEVEL: Points = 375;
+const EXEC_OK: Points = 200;
+const NEW_INFO: Points = 100;
+/// Budgets up to this one bear the full step cost in the default profile.
+const FULL_COST_BUDGET: u32 = 15;
+
+/// Which rules turn a step into a reward.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    prost::Enumeration,
+)]
+#[serde(rename_all = "kebab-case")]
+#[repr(i32)]
+pub enum RewardProfile {
+    /// Ours: free of farmable cycles, see the module's documentation.
+    Default = 0,
+    /// `SQLEnv`'s last published code, bit for bit, clip included.
+    SqlenvFinal = 1,
+    /// `SQLEnv`'s earlier design with cumulative caps.
+    SqlenvF003 = 2,
+}
+
+impl RewardProfile {
+    /// Every profile, the default first.
+    pub const ALL: [Self; 3] = [Self::Default, Self::SqlenvFinal, Self::SqlenvF003];
+}
+
+impl fmt::Display for RewardProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "default",
+            Self::SqlenvFinal => "sqlenv-final",
+            Self::SqlenvF003 => "sqlenv-f003",
+        })
+    }
+}
+
+/// Bytes of an unknown profile's name that the complaint repeats.
+const SHOWN_NAME_BYTES: usize = 64;
+
+/// No profile has this name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown reward profile {0:?}; use default, sqlenv-final or sqlenv-f003")]
+pub struct UnknownProfile(String);
+
+impl FromStr for RewardProfile {
+    type Err = UnknownProfile;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|profile| profile.to_string() == name)
+            .ok_or_else(|| UnknownProfile(truncated(name, SHOWN_NAME_BYTES).into_owned()))
+    }
+}
+
+/// What a step did, as far as rewards care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// DESCRIBE, SAMPLE, or an action that was refused.
+    Look {
+        /// Whether it succeeded.
+        ok: bool,
+    },
+    /// QUERY.
+    Query {
+        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]; `None` where it failed.
+        level: Option<u32>,
+        /// Asked before in the episode.
+        repeated: bool,
+    },
+    /// ANSWER.
+    Answer {
+        /// The verifier's verdict.
+        correct: bool,
+    },
+}
+
+/// The reward of a step by layer, in units of reward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RewardComponents {
+    /// For running without error, minus the cost of the step and of repeats.
+    pub operational: f64,
+    /// For coming closer to the gold rows.
+    pub progress: f64,
+    /// For the answer.
+    pub terminal: f64,
+    /// What the profile's bounds take off the sum of the others, or add to it.
+    pub clip: f64,
+}
+
+/// What a profile has to remember from step to step; part of the episode token.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Tally {
+    /// Level of the newest successful QUERY; in `sqlenv-f003`, the best level so far.
+    #[prost(uint32, tag = "1")]
+    pub level: u32,
+    /// Points paid for new information.
+    #[prost(sint32, tag = "2")]
+    pub new_info: i32,
+    /// Points of all layers before the answer.
+    #[prost(sint32, tag = "3")]
+    pub shaping: i32,
+}
+
+/// The reward of one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReward {
+    operational: Points,
+    progress: Points,
+    terminal: Points,
+    clip: Points,
+}
+
+impl StepReward {
+    /// The step's reward, a decimal number of four places.
+    pub fn total(&self) -> f64 {
+        units(self.points())
+    }
+
+    /// The reward by layer; up to rounding they sum to [`Self::total`].
+    pub fn components(&self) -> RewardComponents {
+        RewardComponents {
+            operational: units(self.operational),
+            progress: units(self.progress),
+            terminal: units(self.terminal),
+            clip: units(self.clip),
+        }
+    }
+
+    /// What an action after the end costs.
+    pub(crate) fn penalty(amount: f64) -> Self {
+        Self {
+            operational: -(amount * POINTS_PER_UNIT).round() as Points,
+            ..Self::default()
+        }
+    }
+
+    fn points(&self) -> Points {
+        self.operational + self.progress + self.terminal + self.clip
+    }
+
+    /// Brings the sum of operational and progress points into `[least, greatest]`.
+    fn clipped(mut self, least: Points, greatest: Points) -> Self {
+        let raw = self.points();
+        self.clip += raw.clamp(least, greatest) - raw;
+        self
+    }
+}
+
+fn units(points: Points) -> f64 {
+    f64::from(points) / POINTS_PER_UNIT
+}
+
+/// The reward of a step and the tally after it. `spent` says that the step used up the budget of `step_budget` actions.
+pub fn score(
+    profile: RewardProfile,
+    step_budget: u32,
+    tally: &Tally,
+    event: Event,
+    spent: bool,
+) -> (Tally, StepReward) {
+    if let Event::Answer { correct } = event {
+        let terminal = if correct { CORRECT } else { 0 };
+        let reward = StepReward {
+            terminal,
+            ..StepReward::default()
+        };
+        return (*tally, reward);
+    }
+    let (mut after, reward) = match profile {
+        RewardProfile::Default => score_default(step_budget, tally, event),
+        // Running out of budget is terminal in SQLEnv and pays 0, whatever the action found.
+        _ if spent => (*tally, StepReward::default()),
+        RewardProfile::SqlenvFinal => score_final(tally, event),
+        RewardProfile::SqlenvF003 => score_f003(tally, event),
+    };
+    after.shaping += reward.points();
+    (after, reward)
+}
+
+fn score_default(step_budget: u32, tally: &Tally, event: Event) -> (Tally, StepReward) {
+    let scaled = |points: Points| {
+        let budget = step_budget.max(FULL_COST_BUDGET);
+        (i64::from(points) * i64::from(FULL_COST_BUDGET) / i64::from(budget)) as Points
+    };
+    let new_info = if tally.new_info == 0 {
+        new_query(event, NEW_INFO)
+    } else {
+        0
+    };
+    let level = level_of(event).unwrap_or(tally.level);
+    let reward = StepReward {
+        operational: scaled(if_ok(event, EXEC_OK)) - scaled(200) - scaled(if_repeated(event, 300))
+            + new_info,
+        progress: level_change(tally.level, level),
+        ..StepReward::default()
+    };
+    (remember(tally, level, new_info), reward)
+}
+
+fn score_final(tally: &Tally, event: Event) -> (Tally, StepReward) {
+    let new_info = new_query(event, NEW_INFO);
+    let level = level_of(event).unwrap_or(tally.level);
+    let reward = StepReward {
+        operational: if_ok(event, EXEC_OK) - 200 - if_repeated(event, 300) + new_info,
+        progress: level_change(tally.level, level),
+        ..StepReward::default()
+    };
+    (
+        remember(tally, level, new_info),
+        reward.clipped(-1_000, 1_500),
+    )
+}
+
+fn score_f003(tally: &Tally, event: Event) -> (Tally, StepReward) {
+    let new_info = new_query(event, NEW_INFO).min(1_000 - tally.new_info);
+    let level = level_of(event).unwrap_or(0).max(tally.level);
+    let reward = StepReward {
+        operational: if_ok(event, EXEC_OK) - 50 - if_repeated(event, 100) + new_info,
+        progress: level_change(tally.level, level),
+        ..StepReward::default()
+    };
+    let reward = reward.clipped(-1_000, 1_500);
+    let room = (-2_000 - tally.shaping, 5_000 - tally.shaping);
+    (
+        remember(tally, level, new_info),
+        reward.clipped(room.0, room.1),
+    )
+}
+
+fn remember(tally: &Tally, level: u32, new_info: Points) -> Tally {
+    Tally {
+        level,
+        new_info: tally.new_info + new_info,
+        shaping: tally.shaping,
+    }
+}
+
+fn level_of(event: Event) -> Option<u32> {
+    match event {
+        Event::Query { level, .. } => level,
+        _ => None,
+    }
+}
+
+fn level_change(before: u32, after: u32) -> Points {
+    PROGRESS_PER_LEVEL * (after as Points - before as Points)
+}
+
+fn if_ok(event: Event, points: Points) -> Points {
+    match event {
+        Event::Look { ok: true } | Event::Query { level: Some(_), .. } => points,
+        _ => 0,
+    }
+}
+
+fn if_repeated(event: Event, points: Points) -> Points {
+    match event {
+        Event::Query { repeated: true, .. } => points,
+        _ => 0,
+    }
+}
+
+fn new_query(event: Event, points: Points) -> Points {
+    match event {
+        Event::Query {
+            level: Some(_),
+            repeated: false,
+        } => points,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::progress::TOP_LEVEL;
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            any::<bool>().prop_map(|ok| Event::Look { ok }),
+            (proptest::option::of(0..=TOP_LEVEL), any::<bool>())
+                .prop_map(|(level, repeated)| Event::Query { level, repeated }),
+        ]
+    }
+
+    /// Scores `events`, then an answer if there is one and budget is left for it.
+    fn play(
+        profile: RewardProfile,
+        budget: u32,
+        events: &[Event],
+        answer: Option<bool>,
+    ) -> Vec<StepReward> {
+        let answer = answer.map(|correct| Event::Answer { correct });
+        let mut tally = Tally::default();
+        let steps = events
+            .iter()
+            .copied()
+            .take(budget as usize - usize::from(answer.is_some()));
+        let mut rewards = Vec::new();
+        for event in steps.chain(answer) {
+            let spent = rewards.len() + 1 == budget as usize;
+            let (after, reward) = score(profile, budget, &tally, event, spent);
+            tally = after;
+            rewards.push(reward);
+        }
+        rewards
+    }
+
+    fn total(rewards: &[StepReward]) -> i64 {
+        rewards
+            .iter()
+            .map(|reward| i64::from(reward.points()))
+            .sum()
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for profile in RewardProfile::ALL {
+            let name = profile.to_string();
+            assert_eq!(name.parse(), Ok(profile));
+            assert_eq!(serde_json::to_value(profile).unwrap(), name);
+        }
+        assert!("sparse".parse::<RewardProfile>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn default_shaping_is_bounded_for_every_budget(
+            budget in 1..200_u32, events in proptest::collection::vec(event(), 0..200),
+        ) {
+            let shaping = total(&play(RewardProfile::Default, budget, &events, None));
+            prop_assert!((-7_500..=1_600).contains(&shaping), "{shaping}");
+        }
+
+        #[test]
+        fn default_ranks_a_right_answer_above_all_else(
+            budget in 1..200_u32,
+            right in proptest::collection::vec(event(), 0..200),
+            wrong in proptest::collection::vec(event(), 0..200),
+            answered in any::<bool>(),
+        ) {
+            let right = total(&play(RewardProfile::Default, budget, &right, Some(true)));
+            let wrong = total(&play(RewardProfile::Default, budget, &wrong, answered.then_some(false)));
+            prop_assert!(right > wrong, "{right} {wrong}");
+        }
+
+        /// From any tally, steps that come back to the level they began at earn nothing, the first query apart.
+        #[test]
+        fn default_has_no_cycle_that_pays(
+            budget in 1..200_u32,
+            before in proptest::collection::vec(event(), 0..20),
+            cycle in proptest::collection::vec(event(), 1..20),
+        ) {
+            let mut tally = Tally::default();
+            for event in before {
+                tally = score(RewardProfile::Default, budget, &tally, event, false).0;
+            }
+            let start = tally;
+            let mut earned = 0;
+            let back = Event::Query { level: Some(start.level), repeated: true };
+            for event in cycle.into_iter().chain([back]) {
+                let (after, reward) = score(RewardProfile::Default, budget, &tally, event, false);
+                earned += reward.points();
+                tally = after;
+            }
+            prop_assert_eq!(tally.level, start.level);
+            prop_assert!(earned <= tally.new_info - start.new_info, "{earned}");
+        }
+
+        #[test]
+        fn default_pays_nothing_for_distinct_trivial_queries_after_the_first(
+            budget in 2..200_u32, level in 0..=TOP_LEVEL, count in 2..50_usize,
+        ) {
+            let trivial = Event::Query { level: Some(level), repeated: false };
+            let rewards = play(RewardProfile::Default, budget, &vec![trivial; count], None);
+            prop_assert!(rewards[1..].iter().all(|reward| reward.points() == 0));
+        }
+
+        #[test]
+        fn parity_steps_stay_in_the_published_bounds(
+            budget in 1..100_u32, events in proptest::collection::vec(event(), 0..100), right in any::<bool>(),
+        ) {
+            for profile in [RewardProfile::SqlenvFinal, RewardProfile::SqlenvF003] {
+                for reward in play(profile, budget, &events, Some(right)) {
+                    prop_assert!((-0.10..=1.0).contains(&reward.total()));
+                    let parts = reward.components();
+                    let sum = parts.operational + parts.progress + parts.terminal + parts.clip;
+                    prop_assert!((sum - reward.total()).abs() < 1e-12);
+                }
+            }
+        }
+    }
+
+    /// Section 2.4's farm in `sqlenv-final` pays +0.05 per two steps; the default profile pays nothing for it.
+    #[test]
+    fn the_known_farm_pays_only_in_the_parity_profile() {
+        let fresh = |level| Event::Query {
+            level: Some(level),
+            repeated: false,
+        };
+        let farm: Vec<Event> = (0..13)
+            .map(|step| fresh(if step % 2 == 0 { TOP_LEVEL } else { 0 }))
+            .collect();
+        assert_eq!(
+            total(&play(RewardProfile::SqlenvFinal, 15, &farm, None)),
+            4_500
+        );
+        assert_eq!(total(&play(RewardProfile::Default, 15, &farm, None)), 1_600);
+        assert_eq!(
+            total(&play(RewardProfile::Default, 15, &farm[..1], None)),
+            1_600
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Rows of a query result, and the text an agent reads.
+//!
+//! Invariant: the text depends on the rows and the limits alone; reals have the shortest form that reads back. Leaves
+//! out column names: no result seen of `SQLEnv` has them.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+
+use crate::{settings::ResultLimits, truncate::truncated};
+
+/// One value of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// SQL NULL.
+    Null,
+    /// 64-bit integer.
+    Integer(i64),
+    /// Floating-point number; SQLite has no NaN.
+    Real(f64),
+    /// Text; bytes that are not UTF-8 are replaced.
+    Text(String),
+    /// Bytes.
+    Blob(Vec<u8>),
+}
+
+/// The first rows of a result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// Row by row, all of one width.
+    pub rows: Vec<Vec<Cell>>,
+    /// False where the result has more rows than were read.
+    pub complete: bool,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("NULL"),
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Real(number) if number.is_infinite() => {
+                f.write_str(if *number > 0.0 { "Inf" } else { "-Inf" })
+            }
+            Self::Real(number) => f.write_str(&data::real_text(*number)),
+            Self::Text(text) => f.write_str(text),
+            Self::Blob(bytes) => write!(f, "x'{}'", hex::encode(bytes)),
+        }
+    }
+}
+
+impl From<&Cell> for Value {
+    fn from(cell: &Cell) -> Self {
+        match cell {
+            Cell::Null => Self::Null,
+            Cell::Integer(number) => Self::from(*number),
+            Cell::Real(number) if number.is_finite() => Self::from(*number),
+            other => Self::from(other.to_string()),
+        }
+    }
+}
+
+impl Rows {
+    /// `N. a | b` lines, numbered from 1, cut to the limits, with a last line that says so where rows are missing.
+    pub fn render(&self, limits: &ResultLimits) -> String {
+        if self.rows.is_empty() {
+            return "(no rows)".to_owned();
+        }
+        let mut text = String::new();
+        let mut shown = 0;
+        for row in self.rows.iter().take(limits.rows) {
+            let line = render_row(shown + 1, row, limits);
+            if shown > 0 && text.len() + 1 + line.len() > limits.result_bytes {
+                break;
+            }
+            if shown > 0 {
+                text.push('\n');
+            }
+            text.push_str(&line);
+            shown += 1;
+        }
+        if shown < self.rows.len() || !self.complete {
+            let noun = if shown == 1 { "row" } else { "rows" };
+            let _ = write!(text, "\n... (first {shown} {noun} shown, there are more)");
+        }
+        text
+    }
+}
+
+fn render_row(number: usize, row: &[Cell], limits: &ResultLimits) -> String {
+    let mut line = format!("{number}. ");
+    for (index, cell) in row.iter().enumerate() {
+        if line.len() > limits.row_bytes {
+            break;
+        }
+        if index > 0 {
+            line.push_str(" | ");
+        }
+        match cell {
+            Cell::Text(text) => line.push_str(&truncated(text, limits.cell_bytes)),
+            Cell::Blob(bytes) => {
+                let shown = &bytes[..bytes.len().min(limits.cell_bytes)];
+                line.push_str(&truncated(
+                    &format!("x'{}'", hex::encode(shown)),
+                    limits.cell_bytes,
+                ));
+            }
+            other => line.push_str(&truncated(&other.to_string(), limits.cell_bytes)),
+        }
+    }
+    truncated(&line, limits.row_bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_print_as_sqlite_prints_them() {
+        for (cell, text) in [
+            (Cell::Null, "NULL"),
+            (Cell::Integer(-7), "-7"),
+            (Cell::Real(22.0), "22.0"),
+            (Cell::Real(100.0 / 3.0), "33.333333333333336"),
+            (Cell::Real(f64::NEG_INFINITY), "-Inf"),
+            (Cell::Text("a | b".to_owned()), "a | b"),
+            (Cell::Blob(vec![0, 255]), "x'00ff'"),
+        ] {
+            assert_eq!(cell.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn long_results_are_cut_and_say_so() {
+        let limits = ResultLimits {
+            rows: 2,
+            cell_bytes: 4,
+            row_bytes: 14,
+            result_bytes: 100,
+        };
+        let row = |text: &str| vec![Cell::Text(text.to_owned()), Cell::Null];
+        let rows = Rows {
+            rows: vec![row("abcdef"), row("ééé"), row("c")],
+            complete: true,
+        };
+        assert_eq!(
+            rows.render(&limits),
+            "1. abcd… | N…\n2. éé… | N…\n... (first 2 rows shown, there are more)"
+        );
+        let narrow = ResultLimits {
+            result_bytes: 10,
+            ..limits
+        };
+        assert_eq!(
+            rows.render(&narrow),
+            "1. abcd… | N…\n... (first 1 row shown, there are more)"
+        );
+        assert_eq!(Rows::default().render(&limits), "(no rows)");
+    }
+}

@@ -1,0 +1,187 @@
+//! The corpus of hostile statements, run in a sandbox.
+
+use std::{path::Path, thread};
+
+use data::DatabaseFile;
+use sha2::{Digest, Sha256};
+
+use super::query::{Failure, Patience, QueryRun, Sandbox};
+use crate::{
+    database::Database,
+    settings::{ResultLimits, SqlLimits},
+};
+
+#[path = "../../tests/common/corpus.rs"]
+pub(super) mod file;
+
+/// Writes the tables that the corpus speaks of into `folder`.
+pub(super) fn database(folder: &Path) -> Database {
+    let tables = "
+        CREATE TABLE makers (Id INTEGER PRIMARY KEY, Name TEXT NOT NULL, Country TEXT);
+        INSERT INTO makers VALUES (1,'Audi','Germany'),(2,'Citroën','France'),(3,'Fiat','Italy');
+        CREATE TABLE Cars (Id INTEGER PRIMARY KEY, Maker INTEGER, Horsepower TEXT, Accelerate REAL, Year INTEGER);
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40)
+        INSERT INTO Cars SELECT i, 1 + i % 3, 60 + i, 10 + i * 0.25, 1970 + i % 13 FROM n;
+        CREATE VIEW fast AS SELECT Id, Accelerate FROM Cars WHERE Accelerate < 12;
+        CREATE TABLE dated (at TEXT DEFAULT CURRENT_TIMESTAMP);
+    ";
+    open(&folder.join("cars.sqlite"), tables).unwrap()
+}
+
+pub(super) fn open(path: &Path, sql: &str) -> Result<Database, String> {
+    if !sql.is_empty() {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        connection.execute_batch(sql).unwrap();
+    }
+    let bytes = std::fs::read(path).unwrap();
+    let file = DatabaseFile {
+        name: "cars".to_owned(),
+        path: path.to_owned(),
+        sha256: hex::encode(Sha256::digest(&bytes)),
+        size_bytes: bytes.len() as u64,
+    };
+    Database::open(&file, &ResultLimits::default(), &SqlLimits::default())
+        .map_err(|error| error.to_string())
+}
+
+/// What came of a statement: the class and the text, and what it cost.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) class: &'static str,
+    pub(super) text: String,
+    pub(super) work_units: u64,
+    pub(super) peak_bytes: u64,
+}
+
+impl From<QueryRun> for Verdict {
+    fn from(run: QueryRun) -> Self {
+        let (class, text) = match run.rows {
+            Ok(rows) => ("ok", rows.render(&ResultLimits::default())),
+            Err(error) => {
+                let class = match error.failure {
+                    Failure::Denied => "denied",
+                    Failure::CutShort => "cut_short",
+                    Failure::WorkUnits => "work_units",
+                    Failure::Memory => "memory",
+                    Failure::WallClock => "wall_clock",
+                    Failure::Sqlite => "error",
+                };
+                (class, error.message)
+            }
+        };
+        Self {
+            class,
+            text,
+            work_units: run.work_units,
+            peak_bytes: run.peak_bytes,
+        }
+    }
+}
+
+/// Runs the corpus against `database` on one new connection, as often as `runs` says.
+fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<Verdict>> {
+    let sandbox = Sandbox::open(database, limits, Patience::Full).unwrap();
+    let once = |_| {
+        let cases = file::cases().into_iter();
+        cases.map(|case| sandbox.query(&case.sql).into()).collect()
+    };
+    (0..runs).map(once).collect()
+}
+
+/// The default limits, and time enough on the busiest machine.
+pub(super) fn limits() -> SqlLimits {
+    SqlLimits {
+        wall_clock_seconds: 600.0,
+        ..SqlLimits::default()
+    }
+}
+
+#[test]
+fn each_statement_ends_as_it_should_everywhere_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database(folder.path());
+    let hash = || Sha256::digest(std::fs::read(&database.file.path).unwrap());
+    let before = hash();
+    let limits = SqlLimits {
+        work_units: 2_000_000,
+        ..limits()
+    };
+    let (here, there) = thread::scope(|scope| {
+        let there = scope.spawn(|| run(&database, &limits, 1));
+        (run(&database, &limits, 2), there.join().unwrap())
+    });
+    let cases = file::cases();
+    assert!(cases.len() >= 180, "{}", cases.len());
+    let mut wrong = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let verdict = &here[0][index];
+        let is_expected = match case.class {
+            "ok" => verdict.text.lines().next().map(str::trim_end) == Some(case.part.trim_end()),
+            _ => verdict.text.contains(case.part),
+        };
+        if verdict.class != case.class || !is_expected {
+            wrong.push(format!("{:.120}\n   {verdict:.200?}", case.sql));
+        }
+        for other in [&here[1][index], &there[0][index]] {
+            if other != verdict {
+                wrong.push(format!(
+                    "{:.120}\n   {verdict:.200?}\n   {other:.200?}",
+                    case.sql
+                ));
+            }
+        }
+        if verdict.peak_bytes > limits.memory_bytes {
+            wrong.push(format!("{} bytes: {}", verdict.peak_bytes, case.sql));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(hash() == before, "the file was written");
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "a file was made"
+    );
+}
+
+#[test]
+fn a_nul_does_not_end_a_statement() {
+    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::open(&database(folder.path()), &limits(), Patience::Full).unwrap();
+    for sql in ["SELECT 1\0", "SELECT 1\0; DROP TABLE Cars", "\0SELECT 1"] {
+        let verdict = Verdict::from(sandbox.query(sql));
+        assert_eq!(verdict.class, "denied", "{sql:?}");
+        assert!(verdict.text.contains("NUL"), "{}", verdict.text);
+    }
+}
+
+#[test]
+fn schema_tables_are_a_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = SqlLimits {
+        allow_schema_tables: true,
+        ..limits()
+    };
+    let sandbox = Sandbox::open(&database(folder.path()), &limits, Patience::Full).unwrap();
+    for sql in [
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table'",
+        "SELECT count(name) - 1 FROM sqlite_schema",
+    ] {
+        let verdict = Verdict::from(sandbox.query(sql));
+        assert_eq!(
+            (verdict.class, verdict.text.as_str()),
+            ("ok", "1. 3"),
+            "{sql}"
+        );
+    }
+    for sql in [
+        "SELECT 1 FROM sqlite_temp_schema",
+        "SELECT * FROM pragma_database_list",
+    ] {
+        assert_ne!(Verdict::from(sandbox.query(sql)).class, "ok", "{sql}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What the sandbox costs, printed: the slowest hostile statements, and the overhead on honest ones.
+
+use std::{path::Path, time::Instant};
+
+use data::Dataset;
+
+use super::{
+    connection,
+    corpus::{Verdict, database, file, limits},
+    query::{Patience, Sandbox},
+    self_test::self_test,
+};
+use crate::{
+    database::Database,
+    row_reader::read_rows,
+    settings::{ResultLimits, SqlLimits},
+};
+
+/// Work that units do not see: it ends at the wall clock.
+const UNSEEN: &[&str] = &[
+    "{n 9999999} SELECT sum((t || i) + 0) FROM n, (SELECT replace(printf('%15000s', ''), ' ', '1') AS t)",
+    "{n 9999999} SELECT sum(t || i) FROM n, (SELECT replace(printf('%15000s', ''), ' ', '1') AS t)",
+];
+
+#[test]
+#[ignore = "takes a minute: prints the slowest statements under the default limits"]
+#[expect(clippy::disallowed_methods, reason = "prints how long statements take")]
+fn figures_under_the_default_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database(folder.path());
+    let worked = cpu_milliseconds();
+    self_test(&database, &SqlLimits::default()).unwrap();
+    eprintln!("self-test: {} ms", cpu_milliseconds() - worked);
+    let in_full = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    let by_clock = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let seen = file::cases().into_iter().map(|case| (&in_full, case.sql));
+    let unseen = UNSEEN.iter().map(|sql| (&by_clock, file::expanded(sql)));
+    let mut figures: Vec<_> = seen
+        .chain(unseen)
+        .map(|(sandbox, sql)| {
+            let (began, worked) = (Instant::now(), cpu_milliseconds());
+            let verdict = Verdict::from(sandbox.query(&sql));
+            let worked = cpu_milliseconds() - worked;
+            (worked, began.elapsed().as_millis(), verdict, sql)
+        })
+        .collect();
+    figures.sort_by_key(|(worked, ..)| std::cmp::Reverse(*worked));
+    let most = figures.iter().map(|figure| figure.2.peak_bytes).max();
+    eprintln!(
+        "{} statements, at most {most:?} bytes; the slowest:",
+        figures.len()
+    );
+    for (worked, took, verdict, sql) in figures.iter().take(25) {
+        let Verdict {
+            class, work_units, ..
+        } = verdict;
+        eprintln!("{worked} ms of {took} ms, {class}, {work_units} units: {sql:.250}");
+    }
+}
+
+/// Time this thread has run, by Linux; other work on the machine does not count.
+fn cpu_milliseconds() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text
+        .split(' ')
+        .next()
+        .and_then(|first| first.parse::<u64>().ok());
+    nanoseconds.unwrap_or_default() / 1_000_000
+}
+
+/// Prints what the sandbox costs Spider's gold SQL.
+#[test]
+#[ignore = "measures: run it alone, with ../shared/data/spider in place"]
+fn overhead_on_spiders_gold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
+    compare(&Dataset::open(&folder, Some(&["all".to_owned()])).unwrap());
+}
+
+/// Prints what the sandbox costs the gold SQL of our own data.
+#[test]
+#[ignore = "measures: run it alone"]
+fn overhead_on_our_gold() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("data");
+    data::build(&folder, data::DEFAULT_SEED, &mut |_| {}).unwrap();
+    compare(&Dataset::open(&folder, None).unwrap());
+}
+
+/// Runs all gold SQL on a bare connection and in the sandbox, where all of it must be answered.
+#[expect(clippy::disallowed_methods, reason = "measures time")]
+fn compare(dataset: &Dataset) {
+    let mut times = [Vec::new(), Vec::new()];
+    let (mut most_units, mut most_bytes) = (0, 0);
+    for (name, file) in &dataset.databases {
+        let database =
+            Database::open(file, &ResultLimits::default(), &SqlLimits::default()).unwrap();
+        let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+        let bare = connection::open(&file.path).unwrap();
+        let in_bare = |sql: &str| {
+            let mut statement = bare.prepare(sql).unwrap();
+            read_rows(&mut statement, 200, |_| Ok(())).unwrap();
+        };
+        let questions = dataset
+            .questions
+            .iter()
+            .filter(|question| question.database_name == *name);
+        for question in questions {
+            let sql = &question.gold_sql;
+            let run = sandbox.query(sql);
+            assert!(run.rows.is_ok(), "{sql}: {:?}", run.rows);
+            most_units = most_units.max(run.work_units);
+            most_bytes = most_bytes.max(run.peak_bytes);
+            let timed = |run: &dyn Fn()| {
+                run();
+                let began = Instant::now();
+                for _ in 0..5 {
+                    run();
+                }
+                began.elapsed().as_secs_f64() / 5.0 * 1e6
+            };
+            times[0].push(timed(&|| in_bare(sql)));
+            times[1].push(timed(&|| drop(sandbox.query(sql))));
+        }
+    }
+    for (name, times) in ["bare", "sandbox"].iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[(times.len() as f64 * part) as usize];
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        eprintln!(
+            "{name}: {} queries, median {:.1} us, mean {mean:.1}, p99 {:.1}",
+            times.len(),
+            at(0.5),
+            at(0.99)
+        );
+    }
+    eprintln!("at most {most_units} units and {most_bytes} bytes");
+}
+
+/// Prints what one call of a metered function takes, next to SQLite's own.
+#[test]
+#[ignore = "measures: run it alone"]
+fn cost_of_a_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database(folder.path());
+    let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let bare = connection::open(&database.file.path).unwrap();
+    for call in [
+        "length(a || i)",
+        "upper(a || i)",
+        "substr(a || i, 2, 3)",
+        "printf('%d', i)",
+        "instr(a || i, 'e')",
+        "replace(a || i, 'e', 'f')",
+        "trim(a || i)",
+        "a || i LIKE '%de%'",
+    ] {
+        let sql = file::expanded(&format!(
+            "{{n 200000}} SELECT max({call}) FROM n, (SELECT 'abcdefgh ' AS a)"
+        ));
+        let timed = |run: &dyn Fn()| {
+            let worked = cpu_milliseconds();
+            run();
+            (cpu_milliseconds() - worked) * 5
+        };
+        let in_bare = timed(&|| bare.query_row(&sql, [], |_| Ok(())).unwrap());
+        let in_sandbox = timed(&|| drop(sandbox.query(&sql).rows.unwrap()));
+        eprintln!("{call}: a row takes {in_bare} ns bare, {in_sandbox} ns in the sandbox");
+    }
+}

@@ -1,0 +1,412 @@
+//! The functions whose work grows with their arguments, each charged to the meter.
+//!
+//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
+//! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
+//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
+//! same rows, perhaps in another order where the statement names none.
+
+#[cfg(test)]
+mod parity;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{
+    Connection, Error, ErrorCode, OpenFlags, Statement, ToSql,
+    ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
+    functions::{Context, FunctionFlags},
+    types::{ToSqlOutput, ValueRef},
+};
+
+use super::{
+    connection, limits,
+    memory::unbilled,
+    meter::Meter,
+    pattern::{self, Dialect},
+    process,
+    text::{self, Sides},
+};
+use crate::settings::SqlLimits;
+
+/// Bytes that a call costs whatever its arguments.
+const CALL_BYTES: u64 = 256;
+/// Calls of SQLite's own functions with at most so many arguments are kept compiled.
+const KEPT_ARGUMENTS: usize = 8;
+/// What compiling a call costs.
+const COMPILE_BYTES: u64 = 64 << 10;
+/// What one conversion of a format costs, beside its text.
+const CONVERSION_BYTES: u64 = 512;
+/// What one modifier of a time costs.
+const MODIFIER_BYTES: u64 = 4 << 10;
+/// A byte that one of our own loops looks at takes the time of some bytes that are copied.
+pub(super) const LOOK_BYTES: u64 = 8;
+
+/// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
+const LINEAR: &[(&str, i32)] = &[
+    ("concat", -1),
+    ("concat_ws", -1),
+    ("date", -1),
+    ("datetime", -1),
+    ("format", -1),
+    ("hex", 1),
+    ("julianday", -1),
+    ("printf", -1),
+    ("quote", 1),
+    ("strftime", -1),
+    ("time", -1),
+    ("timediff", 2),
+    ("unixepoch", -1),
+];
+
+/// A function of our own: its result, or `None` where SQLite's own is to be asked.
+type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
+
+const NATIVE: &[(&str, i32, Native)] = &[
+    ("glob", 2, glob),
+    ("instr", 2, instr),
+    ("length", 1, length),
+    ("like", 2, like),
+    ("like", 3, like),
+    ("lower", 1, |call| map(call, u8::to_ascii_lowercase)),
+    ("ltrim", 1, |call| trim(call, Sides::Left)),
+    ("ltrim", 2, |call| trim(call, Sides::Left)),
+    ("replace", 3, replace),
+    ("rtrim", 1, |call| trim(call, Sides::Right)),
+    ("rtrim", 2, |call| trim(call, Sides::Right)),
+    ("substr", 2, substr),
+    ("substr", 3, substr),
+    ("substring", 2, substr),
+    ("substring", 3, substr),
+    ("trim", 1, |call| trim(call, Sides::Both)),
+    ("trim", 2, |call| trim(call, Sides::Both)),
+    ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
+];
+
+/// Gives `connection` the metered functions.
+pub(super) fn install(
+    connection: &Connection,
+    meter: &Arc<Meter>,
+    limits: &SqlLimits,
+) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    let builtin = Arc::new(Builtin::open(limits)?);
+    let linear = LINEAR
+        .iter()
+        .map(|(name, count)| (*name, *count, (|_| Ok(None)) as Native));
+    for (name, count, native) in linear.chain(NATIVE.iter().copied()) {
+        let (builtin, meter) = (Arc::clone(&builtin), Arc::clone(meter));
+        let max_bytes = limits.value_bytes as usize;
+        connection.create_scalar_function(name, count, flags, move |context| {
+            let call = Call {
+                context,
+                meter: &meter,
+                max_bytes,
+            };
+            call.spend(CALL_BYTES)?;
+            match native(&call)? {
+                Some(output) => Ok(output),
+                None => builtin.call(name, &call),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// One call of a function.
+struct Call<'a> {
+    context: &'a Context<'a>,
+    meter: &'a Meter,
+    /// Longest text that may come out.
+    max_bytes: usize,
+}
+
+impl Call<'_> {
+    fn arguments(&self) -> impl Iterator<Item = ValueRef<'_>> {
+        (0..self.context.len()).map(|index| self.context.get_raw(index))
+    }
+
+    /// The argument, where it is text, or bytes that SQLite takes for a text.
+    fn text(&self, index: usize) -> Option<&[u8]> {
+        match self.context.get_raw(index) {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The argument, where it is text that every function reads alike: UTF-8 without NUL.
+    fn plain_text(&self, index: usize) -> Option<&str> {
+        match self.context.get_raw(index) {
+            ValueRef::Text(text) if !text.contains(&0) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
+
+    fn spend(&self, bytes: u64) -> rusqlite::Result<()> {
+        self.meter.spend_bytes(bytes)
+    }
+}
+
+/// What a function returns. Text need not be UTF-8.
+#[derive(Clone, Debug, PartialEq)]
+enum Output {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(Vec<u8>),
+    Blob(Vec<u8>),
+}
+
+impl ToSql for Output {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Real(number) => ValueRef::Real(*number),
+            Self::Text(text) => ValueRef::Text(text),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl From<ValueRef<'_>> for Output {
+    fn from(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Null => Self::Null,
+            ValueRef::Integer(number) => Self::Integer(number),
+            ValueRef::Real(number) => Self::Real(number),
+            ValueRef::Text(text) => Self::Text(text.to_vec()),
+            ValueRef::Blob(bytes) => Self::Blob(bytes.to_vec()),
+        }
+    }
+}
+
+fn byte_count(value: ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
+        _ => 8,
+    }
+}
+
+/// SQLite's own functions, on a connection without tables.
+struct Builtin(Mutex<Connection>);
+
+impl Builtin {
+    fn open(limits: &SqlLimits) -> rusqlite::Result<Self> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
+        connection::without_lookaside(&connection)?;
+        limits::set(&connection, limits)?;
+        connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
+        connection
+            .set_prepared_statement_cache_capacity(LINEAR.len() * KEPT_ARGUMENTS + NATIVE.len());
+        Ok(Self(Mutex::new(connection)))
+    }
+
+    /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
+    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<Output> {
+        let arguments: Vec<ValueRef<'_>> = call
+            .arguments()
+            .enumerate()
+            .filter(|(index, value)| {
+                !first_modifier(name).is_some_and(|first| *index >= first && is_zone(*value))
+            })
+            .map(|(_, value)| value)
+            .collect();
+        call.spend(cost(name, &arguments))?;
+        let output = self.run(name, &arguments).map_err(without_text)?;
+        if let Output::Text(bytes) | Output::Blob(bytes) = &output {
+            call.spend(bytes.len() as u64)?;
+        }
+        Ok(output)
+    }
+
+    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let marks = vec!["?"; arguments.len()].join(",");
+        let sql = format!("SELECT {name}({marks})");
+        if arguments.len() > KEPT_ARGUMENTS {
+            return first_value(&mut connection.prepare(&sql)?, arguments);
+        }
+        // Kept for later calls, also of other statements.
+        let mut statement = unbilled(|| connection.prepare_cached(&sql))?;
+        first_value(&mut statement, arguments)
+    }
+}
+
+fn first_value(
+    statement: &mut Statement<'_>,
+    arguments: &[ValueRef<'_>],
+) -> rusqlite::Result<Output> {
+    for (index, value) in arguments.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
+    }
+    let mut rows = statement.raw_query();
+    let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
+    row.get_ref(0).map(Output::from)
+}
+
+/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
+fn without_text(error: Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
+        Some(ErrorCode::TooBig) => Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None),
+        _ => error,
+    }
+}
+
+/// Bytes that SQLite's own function `name` works on.
+fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
+    let bytes = arguments.iter().copied().map(byte_count);
+    let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
+    let work: u64 = if is_linear || arguments.len() == 1 || name.starts_with("substr") {
+        bytes.sum()
+    } else {
+        // Texts and numbers mixed: each byte may be compared with each.
+        bytes.fold(1, |work: u64, bytes| work.saturating_mul(bytes.max(1)))
+    };
+    let conversions = match (name, arguments.first()) {
+        (
+            "format" | "printf" | "strftime",
+            Some(ValueRef::Text(format) | ValueRef::Blob(format)),
+        ) => format.iter().filter(|byte| **byte == b'%').count() as u64,
+        _ => 0,
+    };
+    let modifiers =
+        first_modifier(name).map_or(0, |first| arguments.len().saturating_sub(first)) as u64;
+    let compiling = if arguments.len() > KEPT_ARGUMENTS {
+        COMPILE_BYTES
+    } else {
+        0
+    };
+    work.saturating_add(conversions * CONVERSION_BYTES + modifiers * MODIFIER_BYTES + compiling)
+}
+
+/// The place of the first modifier among the arguments of a function of time.
+fn first_modifier(function: &str) -> Option<usize> {
+    match function {
+        "date" | "datetime" | "julianday" | "time" | "unixepoch" => Some(1),
+        "strftime" => Some(2),
+        _ => None,
+    }
+}
+
+/// A modifier to or from local time, as SQLite reads it: whatever the type, up to the first NUL.
+fn is_zone(value: ValueRef<'_>) -> bool {
+    let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
+        return false;
+    };
+    let word = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    word.eq_ignore_ascii_case(b"localtime") || word.eq_ignore_ascii_case(b"utc")
+}
+
+fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let (haystack, needle, is_text) = match (call.context.get_raw(0), call.context.get_raw(1)) {
+        (ValueRef::Text(haystack), ValueRef::Text(needle)) => (haystack, needle, true),
+        (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
+        _ => return Ok(None),
+    };
+    call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
+    Ok(Some(Output::Integer(text::instr(
+        haystack, needle, is_text,
+    ))))
+}
+
+fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let (Some(text), Some(pattern), Some(replacement)) = (call.text(0), call.text(1), call.text(2))
+    else {
+        return Ok(None);
+    };
+    call.spend((text.len() + pattern.len()) as u64 * LOOK_BYTES)?;
+    let replaced = text::replace(text, pattern, replacement, call.max_bytes)
+        .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
+    call.spend(replaced.len() as u64)?;
+    Ok(Some(Output::Text(replaced)))
+}
+
+fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.text(0) else {
+        return Ok(None);
+    };
+    let set = match call.context.len() {
+        1 => b" ",
+        _ => match call.text(1) {
+            Some(set) => set,
+            None => return Ok(None),
+        },
+    };
+    let (trimmed, work) = text::trim(text, set, sides);
+    call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
+    Ok(Some(Output::Text(trimmed.to_vec())))
+}
+
+fn length(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.plain_text(0) else {
+        return Ok(None);
+    };
+    call.spend(text.len() as u64)?;
+    Ok(Some(Output::Integer(text.chars().count() as i64)))
+}
+
+fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.text(0) else {
+        return Ok(None);
+    };
+    call.spend(2 * text.len() as u64)?;
+    Ok(Some(Output::Text(text.iter().map(byte).collect())))
+}
+
+fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let Some(text) = call.plain_text(0) else {
+        return Ok(None);
+    };
+    let ValueRef::Integer(start) = call.context.get_raw(1) else {
+        return Ok(None);
+    };
+    let length = match call.context.len() {
+        2 => i64::MAX,
+        _ => match call.context.get_raw(2) {
+            ValueRef::Integer(length) => length,
+            _ => return Ok(None),
+        },
+    };
+    call.spend(2 * text.len() as u64)?;
+    let part = text::substr(text, start, length);
+    Ok(Some(Output::Text(part.as_bytes().to_vec())))
+}
+
+fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    compare(call, Dialect::Glob)
+}
+
+fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+    let escape = match call.context.len() {
+        2 => None,
+        _ => {
+            let Some(mut text) = call.text(2) else {
+                return Ok(None);
+            };
+            let escape = pattern::read(&mut text);
+            // SQLite's own says what is wrong with it.
+            if escape.is_none() || pattern::read(&mut text).is_some() {
+                return Ok(None);
+            }
+            escape
+        }
+    };
+    compare(call, Dialect::Like { escape })
+}
+
+fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>> {
+    let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
+        return Ok(None);
+    };
+    if pattern.len() > limits::PATTERN_BYTES as usize {
+        return Ok(None);
+    }
+    let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
+    let (matched, comparisons) = pattern::matches(pattern, text, dialect, affordable);
+    call.spend(comparisons * LOOK_BYTES)?;
+    Ok(matched.map(|matched| Output::Integer(i64::from(matched))))
+}

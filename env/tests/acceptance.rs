@@ -1,0 +1,273 @@
+//! The specification's acceptance vectors for episodes (B) and rewards (C), on the environment itself.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Fixture, NOW, rewards};
+use env::{EnvSettings, EpisodeSpec};
+
+const GOLD: &str = "SELECT count(*) FROM Cars";
+
+fn close(left: &[f64], right: &[f64]) -> bool {
+    left.len() == right.len()
+        && left
+            .iter()
+            .zip(right)
+            .all(|(left, right)| (left - right).abs() < 1e-9)
+}
+
+#[tokio::test]
+async fn b1_b2_reset() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let reset = fixture.reset("cars-1", "");
+    let seen = reset.observation;
+    assert_eq!(seen.question, "How many cars are there?");
+    assert_eq!(
+        seen.schema_info,
+        "Available tables:\n- makers\n- Cars\n- fast\n- odd \"name"
+    );
+    assert_eq!((seen.step_count, seen.budget_remaining), (0, 15));
+    assert_eq!((seen.reward, seen.done), (None, false));
+    assert!(seen.action_history.is_empty() && seen.result.is_empty() && seen.error.is_empty());
+    assert_eq!(reset.episode_id, "cars-1#0");
+
+    let draw = |seed| {
+        let spec = EpisodeSpec {
+            seed,
+            split: "train".to_owned(),
+            ..EpisodeSpec::default()
+        };
+        fixture.environment.reset(spec, NOW).unwrap().question_id
+    };
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        let first = draw(seed);
+        assert_eq!(first, draw(seed));
+        drawn.insert(first);
+    }
+    assert_eq!(drawn.into_iter().collect::<Vec<_>>(), ["cars-1", "cars-2"]);
+}
+
+#[tokio::test]
+async fn b3_to_b7_the_four_actions() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let replies = fixture
+        .play(
+            "cars-1",
+            "default",
+            &[
+                ("DESCRIBE", "cars"),
+                ("DESCRIBE", "nope"),
+                ("sample", "Cars"),
+                ("QUERY", GOLD),
+                ("QUERY", "SELECT Id FROM Cars WHERE Id <= 25"),
+                ("QUERY", "SELECT Salary FROM Cars"),
+            ],
+        )
+        .await;
+    let columns = "Table 'Cars' columns:\n- Id: INTEGER\n- Maker: INTEGER\n- Horsepower: TEXT\n- Accelerate: REAL\n- Year: INTEGER";
+    assert_eq!(
+        replies[0].observation.result,
+        format!("{columns}\nRow count: 40")
+    );
+    assert!(replies[0].observation.schema_info.ends_with(columns));
+    assert_eq!(
+        replies[1].observation.error,
+        "Table 'nope' not found. Available tables: makers, Cars, fast, odd \"name"
+    );
+    assert_eq!(replies[1].observation.step_count, 2);
+    assert_eq!(replies[2].observation.result.lines().count(), 5);
+    assert_eq!(
+        replies[2].observation.result.lines().next(),
+        Some("1. 1 | 2 | 61 | 10.25 | 1971")
+    );
+    assert_eq!(replies[3].observation.result, "1. 40");
+    let lines: Vec<&str> = replies[4].observation.result.lines().collect();
+    assert_eq!(lines.len(), 21);
+    assert_eq!(
+        &lines[19..],
+        ["20. 20", "... (first 20 rows shown, there are more)"]
+    );
+    let last = &replies[5].observation;
+    assert_eq!(
+        (last.error.as_str(), last.result.as_str()),
+        ("SQL error: no such column: Salary", "")
+    );
+    assert_eq!(last.budget_remaining, 9);
+    assert_eq!(last.action_history[1], "DESCRIBE nope");
+}
+
+#[tokio::test]
+async fn b10_b11_the_budget_ends_an_episode() {
+    for (penalty, after) in [(0.0, 0.0), (0.1, -0.1)] {
+        let fixture = Fixture::new(EnvSettings {
+            post_episode_penalty: penalty,
+            ..EnvSettings::default()
+        });
+        let mut actions: Vec<(&str, &str)> = vec![("QUERY", GOLD); 15];
+        actions.push(("ANSWER", "40"));
+        let replies = fixture.play("cars-1", "sqlenv-final", &actions).await;
+        let spent = &replies[14].observation;
+        assert!(spent.done && spent.step_count == 15 && spent.budget_remaining == 0);
+        assert_eq!(spent.reward, Some(0.0));
+        assert!(!replies[13].observation.done);
+        let over = &replies[15].observation;
+        assert!(
+            over.done && over.error.contains("Episode is over"),
+            "{}",
+            over.error
+        );
+        assert_eq!((over.step_count, over.reward), (15, Some(after)));
+        assert!(!replies[15].correct);
+        assert_eq!(replies[15].token, replies[14].token);
+    }
+}
+
+#[tokio::test]
+async fn b12_answers() {
+    let fixture = Fixture::new(EnvSettings::default());
+    for (question, answer, correct) in [
+        ("cars-1", "40", true),
+        ("cars-1", "Answer: 40.0", true),
+        ("cars-1", "41", false),
+        ("cars-1", "", false),
+        ("cars-1", "   ", false),
+        ("cars-2", "italy, France, Germany, Ireland", true),
+        ("cars-2", "Italy, France", false),
+        ("cars-3", "5 | 8\n1 | 8\n2 | 8\n3 | 8\n4 | 8", true),
+        ("cars-3", "1 | 8", false),
+    ] {
+        let reply = fixture
+            .play(question, "default", &[("ANSWER", answer)])
+            .await
+            .remove(0);
+        assert_eq!(reply.correct, correct, "{question} {answer:?}");
+        assert_eq!(
+            reply.observation.reward,
+            Some(if correct { 1.0 } else { 0.0 })
+        );
+        assert!(reply.observation.done);
+    }
+}
+
+#[tokio::test]
+async fn c1_to_c7_rewards() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let no_progress = "SELECT Name FROM makers";
+    for (profile, actions, expected) in [
+        (
+            "sqlenv-final",
+            vec![
+                ("DESCRIBE", "Cars"),
+                ("QUERY", no_progress),
+                ("QUERY", GOLD),
+                ("QUERY", GOLD),
+                ("QUERY", "SELECT Salary FROM Cars"),
+            ],
+            vec![0.0, 0.01, 0.15, -0.03, -0.02],
+        ),
+        (
+            "sqlenv-final",
+            vec![
+                ("DESCRIBE", "Cars"),
+                ("DESCRIBE", "makers"),
+                ("QUERY", GOLD),
+                ("ANSWER", "40"),
+            ],
+            vec![0.0, 0.0, 0.15, 1.0],
+        ),
+        (
+            "sqlenv-final",
+            vec![
+                ("QUERY", "SELEC"),
+                ("DESCRIBE", "Cars"),
+                ("DESCRIBE", "makers"),
+                ("QUERY", GOLD),
+                ("ANSWER", "40"),
+            ],
+            vec![-0.02, 0.0, 0.0, 0.15, 1.0],
+        ),
+        (
+            "sqlenv-f003",
+            vec![
+                ("DESCRIBE", "Cars"),
+                ("DESCRIBE", "makers"),
+                ("QUERY", GOLD),
+                ("ANSWER", "40"),
+            ],
+            vec![0.015, 0.015, 0.15, 1.0],
+        ),
+        (
+            "default",
+            vec![
+                ("DESCRIBE", "Cars"),
+                ("QUERY", "SELEC"),
+                ("QUERY", "SELEC ;"),
+                ("QUERY", GOLD),
+                ("ANSWER", "40"),
+            ],
+            vec![0.0, -0.02, -0.05, 0.16, 1.0],
+        ),
+    ] {
+        let replies = fixture.play("cars-1", profile, &actions).await;
+        assert!(
+            close(&rewards(&replies), &expected),
+            "{profile}: {:?}",
+            rewards(&replies)
+        );
+        for reply in &replies {
+            let layers = reply.reward_components;
+            let sum = layers.operational + layers.progress + layers.terminal + layers.clip;
+            assert!((sum - reply.observation.reward.unwrap()).abs() < 1e-12);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_is_a_function_of_token_and_action() {
+    let key = "an HMAC key that two nodes have in common";
+    let config = || EnvSettings {
+        signing_key: Some(key.to_owned().into()),
+        ..EnvSettings::default()
+    };
+    let (one, other) = (Fixture::new(config()), Fixture::new(config()));
+    let start = one.reset("cars-1", "default").token;
+    let described = one.step(&start, "DESCRIBE", "Cars").await;
+    assert_eq!(
+        one.step(&start, "DESCRIBE", "Cars").await,
+        described,
+        "a retry"
+    );
+    assert_eq!(
+        other.step(&start, "DESCRIBE", "Cars").await,
+        described,
+        "another node"
+    );
+    let fork = other.step(&start, "ANSWER", "40").await;
+    assert!(fork.correct && !described.correct);
+    let on = other.step(&described.token, "ANSWER", "40").await;
+    assert_eq!(
+        on.observation.action_history,
+        ["DESCRIBE Cars", "ANSWER 40"]
+    );
+}
+
+#[tokio::test]
+async fn the_token_never_holds_the_gold_answer() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let replies = fixture
+        .play(
+            "cars-2",
+            "default",
+            &[
+                ("DESCRIBE", "makers"),
+                ("QUERY", "SELECT Country FROM makers"),
+            ],
+        )
+        .await;
+    for reply in replies {
+        let text = String::from_utf8_lossy(&reply.token).into_owned();
+        assert!(!text.contains("Germany") && !text.contains("IS NOT NULL"));
+    }
+}

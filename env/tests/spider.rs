@@ -1,0 +1,74 @@
+//! The oracle on real data: describe the tables, run the gold SQL, answer. Needs `../shared/data/spider`.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    io::{Write as _, stderr},
+    path::Path,
+};
+
+use data::{Dataset, answer_text};
+use env::{Action, EnvSettings, Environment, EpisodeSpec};
+
+#[tokio::test]
+async fn the_oracle_is_right_on_every_question() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider");
+    if !folder.exists() {
+        // Past the test harness, which keeps what a passing test prints.
+        let line = format!(
+            "SKIPPED: the oracle on Spider, because {} is not there\n",
+            folder.display()
+        );
+        let _ = stderr().write_all(line.as_bytes());
+        return;
+    }
+    let dataset = Dataset::open(&folder, Some(&["all".to_owned()])).unwrap();
+    let questions = dataset.questions.clone();
+    let environment = Environment::open(dataset, EnvSettings::default()).unwrap();
+    let mut wrong = Vec::new();
+    for question in &questions {
+        let spec = EpisodeSpec {
+            question_id: question.question_id.clone(),
+            reward_profile: "sqlenv-final".to_owned(),
+            step_budget: 100,
+            ..EpisodeSpec::default()
+        };
+        let mut token = environment.reset(spec, 0).unwrap().token;
+        let mut total = 0.0;
+        let mut correct = false;
+        let mut errors = String::new();
+        let describes = question
+            .tables_involved
+            .iter()
+            .map(|table| ("DESCRIBE", table.clone()));
+        let rest = [
+            ("QUERY", question.gold_sql.clone()),
+            ("ANSWER", answer_text(question)),
+        ];
+        for (action_type, argument) in describes.chain(rest) {
+            let action = Action {
+                action_type: action_type.to_owned(),
+                argument,
+            };
+            let reply = environment.step(token, &action, 0).await.unwrap();
+            let seen = reply.observation;
+            total += seen.reward.unwrap();
+            errors += &seen.error;
+            token = reply.token;
+            correct = reply.correct;
+        }
+        if !correct || (total - 1.15_f64).abs() > 1e-9 {
+            wrong.push(format!(
+                "{} {correct} {total} {errors} {}",
+                question.question_id, question.gold_sql
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        questions.len(),
+        wrong.join("\n")
+    );
+}

@@ -1,0 +1,45 @@
+//! Errors of reading and writing a run folder.
+
+use std::{io, path::PathBuf};
+
+/// Why a run folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The path is not a directory.
+    #[error("{} is not a folder; give the folder of a run, such as runs/NAME", .0.display())]
+    NotAFolder(PathBuf),
+    /// Another process holds the lock of the run folder.
+    #[error(
+        "{} is in use by another process; wait until it ends or choose another run folder",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// A file operation failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// The operation, such as `write`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A record cannot be written as JSON.
+    #[error("cannot encode a record as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl ReportError {
+    /// Returns a function that wraps an [`io::Error`] of `action` on `path`.
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}

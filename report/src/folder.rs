@@ -1,0 +1,319 @@
+//! Writing and reading a run folder.
+//!
+//! Invariant: of several lines about the same thing (a resumed run repeats the steps after its checkpoint) the last one
+//! counts. Lines that cannot be read are skipped and counted, so that an interrupted run still has a report.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, TryLockError},
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    error::ReportError,
+    records::{Evaluation, LearnerStepRecord, RunInfo, StageTime, Transcript},
+};
+
+type Result<T> = std::result::Result<T, ReportError>;
+
+/// A run's folder and the names of the files in it.
+#[derive(Debug, Clone)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// Held by the process that writes the run, until the last clone is gone.
+    _lock: Option<Arc<File>>,
+}
+
+/// Everything a report is made from.
+#[derive(Debug, Default)]
+pub struct RunRecords {
+    /// `run.json`.
+    pub info: Option<RunInfo>,
+    /// `config.toml`, as text.
+    pub config: Option<String>,
+    /// `metrics.jsonl` by stage, then step.
+    pub steps: Vec<LearnerStepRecord>,
+    /// `evaluations.jsonl` by policy, split, mode, then step.
+    pub evaluations: Vec<Evaluation>,
+    /// `transcripts.jsonl` by policy, then question.
+    pub transcripts: Vec<Transcript>,
+    /// `timing.json`, in the order of the run.
+    pub timing: Vec<StageTime>,
+    /// File name and number of lines that could not be read.
+    pub unreadable: BTreeMap<&'static str, usize>,
+}
+
+const RUN: &str = "run.json";
+const CONFIG: &str = "config.toml";
+const METRICS: &str = "metrics.jsonl";
+const EVALUATIONS: &str = "evaluations.jsonl";
+const TRANSCRIPTS: &str = "transcripts.jsonl";
+const TIMING: &str = "timing.json";
+const REPORT: &str = "report.html";
+const LOCK: &str = ".lock";
+
+impl RunFolder {
+    /// Names the folder; nothing is touched yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            _lock: None,
+        }
+    }
+
+    /// Makes the folder if it is not there, keeps other processes from writing to it, and ends lines that a crash cut
+    /// short, so that appending is safe.
+    ///
+    /// # Errors
+    /// The folder cannot be made, another process writes to it, or a log in it cannot be mended.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;
+        let folder = Self {
+            _lock: Some(Arc::new(lock(&path)?)),
+            path,
+        };
+        for log in [METRICS, EVALUATIONS, TRANSCRIPTS] {
+            if folder
+                .text(log)?
+                .is_some_and(|t| !t.is_empty() && !t.ends_with('\n'))
+            {
+                folder.append_text(log, "\n")?;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// The folder's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes `run.json`.
+    ///
+    /// # Errors
+    /// The file cannot be written; so for all writers here.
+    pub fn write_info(&self, info: &RunInfo) -> Result<()> {
+        self.write(RUN, &(serde_json::to_string_pretty(info)? + "\n"))
+    }
+
+    /// Writes `config.toml`, the resolved config.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn write_config(&self, toml: &str) -> Result<()> {
+        self.write(CONFIG, toml)
+    }
+
+    /// Writes `timing.json`.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn write_timing(&self, stages: &[StageTime]) -> Result<()> {
+        self.write(TIMING, &(serde_json::to_string_pretty(stages)? + "\n"))
+    }
+
+    /// Writes the report and answers with its path.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn write_report(&self, page: &str) -> Result<PathBuf> {
+        self.write(REPORT, page)?;
+        Ok(self.path.join(REPORT))
+    }
+
+    /// Appends a line to `metrics.jsonl`.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn append_step(&self, step: &LearnerStepRecord) -> Result<()> {
+        self.append(METRICS, step)
+    }
+
+    /// Appends a line to `evaluations.jsonl`.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn append_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
+        self.append(EVALUATIONS, evaluation)
+    }
+
+    /// Appends a line to `transcripts.jsonl`.
+    ///
+    /// # Errors
+    /// As [`Self::write_info`].
+    pub fn append_transcript(&self, transcript: &Transcript) -> Result<()> {
+        self.append(TRANSCRIPTS, transcript)
+    }
+
+    /// Reads what is there. Files that are missing count as empty.
+    ///
+    /// # Errors
+    /// The folder is missing, or a file in it cannot be opened.
+    pub fn read(&self) -> Result<RunRecords> {
+        if !self.path.is_dir() {
+            return Err(ReportError::NotAFolder(self.path.clone()));
+        }
+        let mut unreadable = BTreeMap::new();
+        let steps: Vec<LearnerStepRecord> = self.lines(METRICS, &mut unreadable)?;
+        let evaluations: Vec<Evaluation> = self.lines(EVALUATIONS, &mut unreadable)?;
+        let transcripts: Vec<Transcript> = self.lines(TRANSCRIPTS, &mut unreadable)?;
+        Ok(RunRecords {
+            info: self.whole(RUN, &mut unreadable)?,
+            config: self.text(CONFIG)?,
+            steps: latest(steps, |s| (s.stage, s.step)),
+            evaluations: latest(evaluations, |e| (e.policy, e.split.clone(), e.mode, e.step)),
+            transcripts: latest(transcripts, |t| (t.policy, t.question_id.clone())),
+            timing: self.whole(TIMING, &mut unreadable)?.unwrap_or_default(),
+            unreadable,
+        })
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        // Beside its place first: a full disk leaves what was there before.
+        let (path, partial) = (
+            self.path.join(name),
+            self.path.join(format!(".{name}.partial")),
+        );
+        fs::write(&partial, text)
+            .and_then(|()| fs::rename(&partial, &path))
+            .map_err(ReportError::io("write", &path))
+    }
+
+    fn append(&self, name: &str, record: &impl Serialize) -> Result<()> {
+        // One write per line: a crash cuts at most the last line.
+        self.append_text(name, &(serde_json::to_string(record)? + "\n"))
+    }
+
+    fn append_text(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(ReportError::io("append to", &path))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let path = self.path.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ReportError::io("read", path)(error)),
+        }
+    }
+
+    fn whole<T: DeserializeOwned>(
+        &self,
+        name: &'static str,
+        unreadable: &mut BTreeMap<&'static str, usize>,
+    ) -> Result<Option<T>> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let read = serde_json::from_str(&text).ok();
+        if read.is_none() {
+            unreadable.insert(name, text.lines().count().max(1));
+        }
+        Ok(read)
+    }
+
+    fn lines<T: DeserializeOwned>(
+        &self,
+        name: &'static str,
+        unreadable: &mut BTreeMap<&'static str, usize>,
+    ) -> Result<Vec<T>> {
+        let text = self.text(name)?.unwrap_or_default();
+        let mut records = Vec::new();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            match serde_json::from_str(line) {
+                Ok(record) => records.push(record),
+                Err(_) => *unreadable.entry(name).or_default() += 1,
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let file = File::create(&path).map_err(ReportError::io("write", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ReportError::InUse(folder.to_owned())),
+        Err(TryLockError::Error(error)) => Err(ReportError::io("lock", path)(error)),
+    }
+}
+
+fn latest<T, K: Ord>(records: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let by_key: BTreeMap<K, T> = records.into_iter().map(|r| (key(&r), r)).collect();
+    by_key.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::TrainingStage;
+
+    fn step(step: u64, loss: f64) -> LearnerStepRecord {
+        LearnerStepRecord {
+            step,
+            stage: TrainingStage::Grpo,
+            policy_version: step,
+            metrics: BTreeMap::from([("loss".to_owned(), loss)]),
+        }
+    }
+
+    #[test]
+    fn a_resumed_runs_later_line_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create(dir.path().join("a/b")).unwrap();
+        for record in [step(1, 1.0), step(2, 2.0), step(2, 0.5)] {
+            folder.append_step(&record).unwrap();
+        }
+        assert_eq!(folder.read().unwrap().steps, [step(1, 1.0), step(2, 0.5)]);
+    }
+
+    #[test]
+    fn a_torn_line_is_skipped_and_counted_and_nan_is_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        folder.append_step(&step(1, f64::NAN)).unwrap();
+        let path = dir.path().join(METRICS);
+        let torn = fs::read_to_string(&path).unwrap() + "{\"step\": 2, \"sta";
+        fs::write(&path, torn).unwrap();
+        let records = folder.read().unwrap();
+        assert!(records.steps[0].metrics.is_empty());
+        assert_eq!(records.unreadable, BTreeMap::from([(METRICS, 1)]));
+
+        let folder = RunFolder::create(dir.path()).unwrap();
+        folder.append_step(&step(2, 2.0)).unwrap();
+        let error = RunFolder::create(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is in use by another process"), "{error}");
+        assert_eq!(folder.read().unwrap().steps.len(), 2);
+    }
+
+    #[test]
+    fn an_empty_folder_reads_as_nothing_and_a_missing_one_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = RunFolder::new(dir.path()).read().unwrap();
+        assert!(records.steps.is_empty() && records.info.is_none());
+        let error = RunFolder::new(dir.path().join("nope")).read().unwrap_err();
+        assert!(error.to_string().contains("nope"), "{error}");
+    }
+
+    #[test]
+    fn step_lines_are_flat() {
+        let line = serde_json::to_string(&step(3, 0.25)).unwrap();
+        assert_eq!(
+            line,
+            r#"{"step":3,"stage":"grpo","policy_version":3,"loss":0.25}"#
+        );
+    }
+}

@@ -1,0 +1,470 @@
+//! The report as a document: well-formed, complete, harmless, and sensible when parts of the run are missing.
+//!
+//! `tests/fixtures/run` is made up: plausible numbers from a script, results of no run.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Write as _, stderr},
+    path::{Path, PathBuf},
+};
+
+use report::{
+    DecodingMode, Evaluation, LearnerStepRecord, PlayedStep, PolicyName, RewardComponents,
+    RunFolder, RunInfo, RunRecords, RunStatus, StageTime, Tally, TrainingStage, Transcript,
+};
+use roxmltree::{Document, Node, ParsingOptions};
+
+fn fixture() -> RunRecords {
+    RunFolder::new(fixture_path())
+        .read()
+        .expect("the fixture is there")
+}
+
+fn fixture_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/run")
+}
+
+/// Parses the page as XML and holds it against the rules that every page keeps.
+fn checked<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
+    let options = ParsingOptions {
+        allow_dtd: true,
+        ..ParsingOptions::default()
+    };
+    let document = Document::parse_with_options(page, options)
+        .unwrap_or_else(|e| panic!("not well-formed: {e}"));
+    for node in document.descendants().filter(Node::is_element) {
+        let name = node.tag_name().name();
+        assert!(ALLOWED.contains(&name), "unexpected element {name}");
+        for attribute in node.attributes() {
+            let (name, value) = (attribute.name(), attribute.value());
+            assert!(
+                !name.starts_with("on") && !["href", "src", "style"].contains(&name),
+                "attribute {name}"
+            );
+            let number_like =
+                ["d", "x", "y", "cx", "cy", "width", "height", "viewBox"].contains(&name);
+            assert!(
+                !(number_like && (value.contains("NaN") || value.contains("inf"))),
+                "{name}={value}"
+            );
+        }
+    }
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("url("));
+    look(&document)
+}
+
+const ALLOWED: [&str; 45] = [
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "main",
+    "header",
+    "section",
+    "footer",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "p",
+    "small",
+    "b",
+    "i",
+    "q",
+    "code",
+    "pre",
+    "span",
+    "div",
+    "dl",
+    "dt",
+    "dd",
+    "ul",
+    "ol",
+    "li",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "figure",
+    "figcaption",
+    "details",
+    "summary",
+    "svg",
+    "g",
+    "path",
+    "text",
+    "circle",
+    "rect",
+];
+
+fn texts<'a>(document: &'a Document<'a>, element: &str) -> Vec<String> {
+    let elements = document.descendants().filter(|n| n.has_tag_name(element));
+    elements.map(text).collect()
+}
+
+fn text(node: Node<'_, '_>) -> String {
+    node.descendants()
+        .filter_map(|n| n.text().filter(|_| n.is_text()))
+        .collect()
+}
+
+#[test]
+fn the_fixture_gives_the_whole_page() {
+    let page = report::render(&fixture());
+    checked(&page, |document| {
+        assert_eq!(
+            texts(document, "h1"),
+            ["GRPO raised accuracy on new questions from 39.0 % to 83.5 %"]
+        );
+        assert_eq!(
+            texts(document, "h2"),
+            [
+                "Who answers how many",
+                "Learning curves",
+                "Where it changed",
+                "The same questions, before and after",
+                "Resolved config"
+            ]
+        );
+        assert_eq!(
+            texts(document, "h3"),
+            [
+                "Accuracy over training",
+                "Training reward",
+                "Entropy",
+                "Completion length",
+                "Groups without spread",
+                "Sampler against learner",
+                "Gradient norm",
+                "Learning rate",
+                "Warm start: loss",
+                "Warm start: learning rate",
+                "By level",
+                "How episodes end",
+                "Actions per episode",
+                "By database",
+                "Where the time went"
+            ]
+        );
+        let rows: Vec<String> = document
+            .descendants()
+            .filter(|n| n.has_tag_name("th") && n.attribute("scope") == Some("row"))
+            .map(text)
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "random",
+                "base",
+                "oracle imitation",
+                "warm start",
+                "GRPO",
+                "oracle"
+            ]
+        );
+    });
+}
+
+#[test]
+fn writing_gives_the_same_bytes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture_path()).unwrap() {
+        let from = entry.unwrap().path();
+        fs::copy(&from, dir.path().join(from.file_name().unwrap())).unwrap();
+    }
+    let path = report::write(dir.path()).unwrap();
+    let first = fs::read(&path).unwrap();
+    report::write(dir.path()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first);
+    assert_eq!(path, dir.path().join("report.html"));
+}
+
+#[test]
+fn a_missing_folder_is_named() {
+    let error = report::write(Path::new("no/such/run")).unwrap_err();
+    assert!(error.to_string().contains("no/such/run"), "{error}");
+}
+
+#[test]
+fn any_part_may_be_missing() {
+    let removals: [fn(&mut RunRecords); 9] = [
+        |r| r.info = None,
+        |r| r.config = None,
+        |r| r.steps.clear(),
+        |r| r.steps.retain(|s| s.stage == TrainingStage::Sft),
+        |r| r.evaluations.clear(),
+        |r| r.evaluations.retain(|e| e.policy == PolicyName::WarmStart),
+        |r| r.transcripts.clear(),
+        |r| r.timing.clear(),
+        |r| r.transcripts.retain(|t| t.policy == PolicyName::Grpo),
+    ];
+    for remove in removals {
+        let mut records = fixture();
+        remove(&mut records);
+        checked(&report::render(&records), |_| ());
+    }
+    checked(&report::render(&RunRecords::default()), |document| {
+        assert_eq!(texts(document, "h1"), ["Nothing has been evaluated yet"]);
+        assert!(texts(document, "h2").is_empty());
+    });
+}
+
+#[test]
+fn an_interrupted_run_says_so() {
+    let mut records = fixture();
+    records.info.as_mut().unwrap().status = RunStatus::Interrupted;
+    records.evaluations.retain(|e| e.policy != PolicyName::Grpo);
+    records.unreadable = BTreeMap::from([("metrics.jsonl", 1)]);
+    checked(&report::render(&records), |document| {
+        let said = text(document.root_element());
+        assert!(said.contains(
+            "The warm start answers 39.0 % of new questions; GRPO has not been evaluated"
+        ));
+        assert!(said.contains("This run was stopped at GRPO step 60. It can be resumed."));
+        assert!(said.contains("1 line of metrics.jsonl could not be read"));
+    });
+}
+
+fn evaluation(policy: PolicyName, correct: u64, low: f64, high: f64) -> Evaluation {
+    Evaluation {
+        policy,
+        policy_version: 0,
+        step: 0,
+        split: "eval".to_owned(),
+        mode: DecodingMode::Greedy,
+        questions: 100,
+        correct,
+        success_rate: correct as f64 / 100.0,
+        wilson_low: low,
+        wilson_high: high,
+        mean_reward: 0.0,
+        mean_steps: 0.0,
+        malformed_rate: 0.0,
+        failed: 0,
+        by_level: BTreeMap::new(),
+        by_database: BTreeMap::new(),
+    }
+}
+
+#[test]
+fn the_headline_claims_only_what_the_intervals_allow() {
+    let warm = evaluation(PolicyName::WarmStart, 50, 0.40, 0.60);
+    for (grpo, claim) in [
+        (
+            evaluation(PolicyName::Grpo, 80, 0.71, 0.87),
+            "GRPO raised accuracy on new questions from 50.0 % to 80.0 %",
+        ),
+        (
+            evaluation(PolicyName::Grpo, 20, 0.13, 0.29),
+            "GRPO lowered accuracy on new questions from 50.0 % to 20.0 %",
+        ),
+        (
+            evaluation(PolicyName::Grpo, 55, 0.45, 0.64),
+            "GRPO made no clear difference on new questions: 50.0 % before, 55.0 % after",
+        ),
+    ] {
+        let records = RunRecords {
+            evaluations: vec![warm.clone(), grpo],
+            ..RunRecords::default()
+        };
+        checked(&report::render(&records), |document| {
+            assert_eq!(texts(document, "h1"), [claim]);
+        });
+    }
+}
+
+#[test]
+fn hostile_content_stays_text() {
+    let hostile = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\" onload=\"x ' ]]> <!-- \u{0}\u{1b}\u{202e}";
+    let huge = format!("{hostile}{}", "<td>🦀\n".repeat(50_000));
+    let name = || hostile.to_owned();
+    let tallies = BTreeMap::from([
+        (
+            name(),
+            Tally {
+                questions: 3,
+                correct: 7,
+            },
+        ),
+        (String::new(), Tally::default()),
+    ]);
+    let step = PlayedStep {
+        completion: Some(name()),
+        action_type: name(),
+        argument: huge.clone(),
+        malformed: true,
+        result: Some(huge.clone()),
+        error: Some(name()),
+        reward: f64::NAN,
+        components: RewardComponents {
+            operational: f64::INFINITY,
+            ..RewardComponents::default()
+        },
+    };
+    let played = |policy| Transcript {
+        policy,
+        question_id: name(),
+        question: huge.clone(),
+        database: name(),
+        difficulty: name(),
+        gold_sql: huge.clone(),
+        gold_answer: name(),
+        correct: true,
+        reward: f64::NEG_INFINITY,
+        steps: vec![step.clone(); 3],
+    };
+    let evaluation = |policy| Evaluation {
+        success_rate: f64::NAN,
+        by_level: tallies.clone(),
+        by_database: tallies.clone(),
+        ..evaluation(policy, 3, f64::NAN, f64::INFINITY)
+    };
+    let records = RunRecords {
+        info: Some(RunInfo {
+            name: name(),
+            status: RunStatus::Running,
+            model: name(),
+            parameters: u64::MAX,
+            dataset: name(),
+            databases: u64::MAX,
+            questions: BTreeMap::from([(name(), u64::MAX)]),
+            eval_queries_in_train: Some(0),
+            run_seed: u64::MAX,
+            version: name(),
+            machine: name(),
+            command: name(),
+        }),
+        config: Some(huge.clone()),
+        steps: vec![LearnerStepRecord {
+            step: u64::MAX,
+            stage: TrainingStage::Grpo,
+            policy_version: 0,
+            metrics: BTreeMap::from([
+                ("reward".to_owned(), f64::MAX),
+                ("reward_std".to_owned(), f64::MAX),
+                ("num_tokens".to_owned(), -1.0),
+            ]),
+        }],
+        evaluations: vec![
+            evaluation(PolicyName::WarmStart),
+            evaluation(PolicyName::Grpo),
+        ],
+        transcripts: [PolicyName::Random, PolicyName::WarmStart, PolicyName::Grpo]
+            .map(played)
+            .into(),
+        timing: vec![
+            StageTime {
+                stage: name(),
+                seconds: 1e300,
+            },
+            StageTime {
+                stage: name(),
+                seconds: f64::NAN,
+            },
+        ],
+        unreadable: BTreeMap::new(),
+    };
+    let page = report::render(&records);
+    checked(&page, |document| {
+        assert!(
+            text(document.root_element()).contains("<script>alert(1)</script>"),
+            "shown as text"
+        );
+    });
+    // The config is shown whole; everything else is cut.
+    assert!(page.len() < 2 * 1024 * 1024, "{}", page.len());
+}
+
+/// Episodes that broke off are said; a run without any says nothing.
+#[test]
+fn episodes_that_broke_off_are_noted() {
+    let page = |failed| {
+        report::render(&RunRecords {
+            evaluations: vec![Evaluation {
+                failed,
+                ..evaluation(PolicyName::Grpo, 3, 0.1, 0.5)
+            }],
+            ..RunRecords::default()
+        })
+    };
+    assert!(!page(0).contains("broke off"));
+    assert!(page(4).contains("4 of "));
+    assert!(page(4).contains("broke off"));
+}
+
+/// The terminal's table has a line of equal width for each policy of the report's.
+#[test]
+fn the_summary_has_a_row_for_each_policy() {
+    let summary = report::summary(&fixture());
+    let lines: Vec<&str> = summary.lines().collect();
+    assert!(lines[0].contains("new queries, sampled"));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.trim_start().starts_with("GRPO "))
+    );
+    let width = |line: &str| line.chars().count();
+    assert!(
+        lines.iter().all(|line| width(line) == width(lines[0])),
+        "{summary}"
+    );
+    assert_eq!(report::summary(&RunRecords::default()), "");
+}
+
+/// Opt-in, as it needs Chromium: `SQLENV_BROWSER_TESTS=1 cargo test`.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "opt-in by environment variable")]
+fn a_browser_finds_nothing_to_complain_about() {
+    if std::env::var("SQLENV_BROWSER_TESTS").as_deref() != Ok("1") {
+        // Past the test harness, which keeps what a passing test prints.
+        let line = "SKIPPED: the report was not opened in a browser; SQLENV_BROWSER_TESTS=1 does, with Chromium\n";
+        let _ = stderr().write_all(line.as_bytes());
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.html");
+    fs::write(&path, report::render(&fixture())).unwrap();
+    let log = dir.path().join("net.json");
+    let run = std::process::Command::new("chromium")
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--v=0",
+            "--dump-dom",
+        ])
+        .arg(format!(
+            "--user-data-dir={}",
+            dir.path().join("profile").display()
+        ))
+        .arg(format!("--log-net-log={}", log.display()))
+        .arg("--disable-background-networking")
+        .arg(format!("file://{}", path.display()))
+        .output()
+        .expect("Chromium runs: install it, or unset SQLENV_BROWSER_TESTS");
+    let (dom, complaints) = (
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr),
+    );
+    assert!(!complaints.contains("CONSOLE"), "{complaints}");
+    for heading in [
+        "Who answers how many",
+        "Learning curves",
+        "Where it changed",
+        "The same questions, before and after",
+    ] {
+        assert!(dom.contains(heading), "{heading}");
+    }
+    // What a file:// page asks for has the origin "null"; the browser's own requests have none.
+    let requests = fs::read_to_string(&log).unwrap();
+    assert!(
+        !requests.contains(r#""initiator":"null""#),
+        "the page asked for something"
+    );
+}
