@@ -24,7 +24,7 @@ mod sampler;
 mod slots;
 pub mod tool_call;
 mod tool_schemas;
-pub mod weights;
+mod weights;
 mod worker;
 
 /// These crates are part of the public interface.
