@@ -1,5 +1,7 @@
 //! The metrics of the actor: all names and their descriptions.
 
+use std::time::Duration;
+
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -44,7 +46,10 @@ const GAUGES: [(&str, &str); 3] = [
 ];
 const HISTOGRAMS: [(&str, &str); 2] = [
     (PASS_SECONDS, "Duration of a forward pass with sampling."),
-    (IDLE_SECONDS, "Time that a group loop has to wait for work."),
+    (
+        IDLE_SECONDS,
+        "Time from a claim to its group, including the wait for work.",
+    ),
 ];
 
 /// Describes all metrics to the installed recorder.
@@ -99,8 +104,8 @@ pub(crate) fn count_group(verdict: &'static str) {
     counter!(GROUPS, "verdict" => verdict).increment(1);
 }
 
-pub(crate) fn record_idle(milliseconds: u32) {
-    histogram!(IDLE_SECONDS).record(f64::from(milliseconds) / 1_000.0);
+pub(crate) fn record_idle(waited: Duration) {
+    histogram!(IDLE_SECONDS).record(waited.as_secs_f64());
 }
 
 pub(crate) fn count_replay() {

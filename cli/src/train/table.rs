@@ -1,47 +1,32 @@
-//! The comparison table: who answers how many of the held-out questions.
+//! The evaluations of the comparison table.
 
 use std::sync::Arc;
 
 use actor::Policy;
 use anyhow::Result;
 use policy::{Chat, Model};
-
 use report::{DecodingMode, PolicyName, RunFolder};
 
 use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
-/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for a
-/// quarter of the main block.
+/// Evaluates random, oracle and the untrained base.
 pub(super) async fn baselines(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
+    let greedy = |name| EvaluatedPolicy::at_step(name, 0, DecodingMode::Greedy);
     for name in [PolicyName::Random, PolicyName::Oracle] {
         let policy = evaluator.scripted(name, &chat);
-        Sitting::new(
-            folder,
-            evaluator,
-            &chat,
-            evaluated(name, 0, DecodingMode::Greedy),
-        )
-        .sit(&*policy)
-        .await?;
+        evaluate(folder, evaluator, greedy(name), &*policy, &chat).await?;
     }
     let engine = evaluator.engine(base, 0)?;
     let policy = evaluator.model(&engine, DecodingMode::Greedy);
-    Sitting::new(
-        folder,
-        evaluator,
-        &chat,
-        evaluated(PolicyName::Base, 0, DecodingMode::Greedy),
-    )
-    .sit(&policy)
-    .await
+    evaluate(folder, evaluator, greedy(PolicyName::Base), &policy, &chat).await
 }
 
-/// A model, greedy on all blocks and sampled on `eval`.
+/// Evaluates a model, greedy on all splits and sampled on `eval`.
 pub(super) async fn model(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
@@ -53,69 +38,42 @@ pub(super) async fn model(
     let engine = evaluator.engine(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let policy = evaluator.model(&engine, mode);
-        Sitting::new(folder, evaluator, &chat, evaluated(name, step, mode))
-            .sit(&policy)
-            .await?;
+        let evaluated = EvaluatedPolicy::at_step(name, step, mode);
+        evaluate(folder, evaluator, evaluated, &policy, &chat).await?;
     }
     Ok(())
 }
 
-fn evaluated(policy: PolicyName, step: u64, mode: DecodingMode) -> EvaluatedPolicy {
-    EvaluatedPolicy {
-        policy,
-        policy_version: step,
-        step,
-        mode,
-    }
-}
-
-/// One evaluated before the questions of the table.
-struct Sitting<'a> {
-    folder: &'a RunFolder,
-    evaluator: &'a Evaluator<'a>,
-    chat: &'a Arc<Chat>,
+/// Evaluates a policy on the questions of the table and records what the folder does not have yet.
+async fn evaluate(
+    folder: &RunFolder,
+    evaluator: &Evaluator<'_>,
     evaluated: EvaluatedPolicy,
-}
-
-impl<'a> Sitting<'a> {
-    fn new(
-        folder: &'a RunFolder,
-        evaluator: &'a Evaluator<'a>,
-        chat: &'a Arc<Chat>,
-        evaluated: EvaluatedPolicy,
-    ) -> Self {
-        Self {
-            folder,
-            evaluator,
-            chat,
-            evaluated,
+    policy: &dyn Policy,
+    chat: &Arc<Chat>,
+) -> Result<()> {
+    let table = EvaluationQuestions::draw(evaluator.config, evaluator.setup).table;
+    for (split, mut questions) in table {
+        let is_main = split == "eval";
+        let is_base = evaluated.policy == PolicyName::Base;
+        let only_main = evaluated.mode == DecodingMode::Sampled || is_base;
+        if (only_main && !is_main) || evaluated.is_recorded(folder, &split)? {
+            continue;
         }
-    }
-
-    async fn sit(&self, policy: &dyn Policy) -> Result<()> {
-        for (split, mut questions) in
-            EvaluationQuestions::draw(self.evaluator.config, self.evaluator.setup).table
-        {
-            let is_main = split == "eval";
-            let is_base = self.evaluated.policy == PolicyName::Base;
-            let main_only = self.evaluated.mode == DecodingMode::Sampled || is_base;
-            if (main_only && !is_main) || self.evaluated.is_recorded(self.folder, &split)? {
-                continue;
-            }
-            if is_base {
-                questions.truncate(questions.len().div_ceil(4));
-            }
-            let (evaluation, episodes) = self
-                .evaluator
-                .examine(self.evaluated, policy, self.chat, &split, &questions)
-                .await?;
-            if is_main && self.evaluated.mode == DecodingMode::Greedy {
-                for transcript in self.evaluator.transcripts(self.evaluated.policy, &episodes) {
-                    self.folder.append_transcript(&transcript)?;
-                }
-            }
-            self.folder.append_evaluation(&evaluation)?;
+        if is_base {
+            // The base makes no tool calls, so each of its episodes uses up the whole step budget.
+            questions.truncate(questions.len().div_ceil(4));
         }
-        Ok(())
+        let (evaluation, episodes) = evaluator
+            .evaluate(evaluated, policy, chat, &split, &questions)
+            .await?;
+        if is_main && evaluated.mode == DecodingMode::Greedy {
+            for transcript in evaluator.transcripts(evaluated.policy, &episodes) {
+                folder.append_transcript(&transcript)?;
+            }
+        }
+        // The evaluation comes last: a run that stops in between records both again.
+        folder.append_evaluation(&evaluation)?;
     }
+    Ok(())
 }
