@@ -13,7 +13,7 @@ use candle_core::{
 };
 
 use crate::{
-    driver::now,
+    clock::now,
     error::{LearnerError, Result},
     optimizer::{Gradients, Parameter},
 };
@@ -52,8 +52,6 @@ impl Id {
 }
 
 impl Nccl {
-    pub(super) const IS_BUILT_IN: bool = true;
-
     /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for as long as NCCL waits.
     pub(super) fn open(
         id: &Id,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::nccl::Nccl;
 use crate::{
     bounds::at_least_one,
     error::{LearnerError, Result},
@@ -67,7 +66,7 @@ impl RankSettings {
     pub(crate) fn validate(&self) -> Result<()> {
         at_least_one("ranks.count", self.count as u64)?;
         at_least_one("ranks.timeout_seconds", self.timeout_seconds.into())?;
-        match self.reduce == ReduceBy::Nccl && !Nccl::IS_BUILT_IN {
+        match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
                 "is nccl, which this program is built without; build it by `make cuda`, or give grpc",
