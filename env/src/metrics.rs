@@ -70,7 +70,7 @@ pub(crate) fn query_run(run: &QueryRun) {
         Ok(_) => "ok",
         Err(Failure::Denied) => "denied",
         // The pool runs the query again; it counts then.
-        Err(Failure::CutShort) => return,
+        Err(Failure::QuickBudgetSpent) => return,
         Err(Failure::WorkUnits) => "work_units",
         Err(Failure::Memory) => "memory",
         Err(Failure::WallClock) => "wall_clock",

@@ -19,9 +19,9 @@ use rusqlite::{
 
 use super::{
     connection, limits,
-    memory::unbilled,
+    memory::uncharged,
     meter::Meter,
-    pattern::{self, Dialect},
+    pattern::{self, PatternSyntax},
     process,
     text::{self, Sides},
 };
@@ -58,7 +58,7 @@ const LINEAR: &[(&str, i32)] = &[
 ];
 
 /// A function of our own: its result, or `None` where SQLite's own is to be asked.
-type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
+type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[
     ("glob", 2, glob),
@@ -149,7 +149,7 @@ impl Call<'_> {
 
 /// What a function returns. Text need not be UTF-8.
 #[derive(Clone, Debug, PartialEq)]
-enum Output {
+enum SqlOutput {
     Null,
     Integer(i64),
     Real(f64),
@@ -157,7 +157,7 @@ enum Output {
     Blob(Vec<u8>),
 }
 
-impl ToSql for Output {
+impl ToSql for SqlOutput {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
@@ -169,7 +169,7 @@ impl ToSql for Output {
     }
 }
 
-impl From<ValueRef<'_>> for Output {
+impl From<ValueRef<'_>> for SqlOutput {
     fn from(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Null => Self::Null,
@@ -205,7 +205,7 @@ impl Builtin {
     }
 
     /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
-    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<Output> {
+    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<SqlOutput> {
         let arguments: Vec<ValueRef<'_>> = call
             .arguments()
             .enumerate()
@@ -216,13 +216,13 @@ impl Builtin {
             .collect();
         call.spend(cost(name, &arguments))?;
         let output = self.run(name, &arguments).map_err(without_text)?;
-        if let Output::Text(bytes) | Output::Blob(bytes) = &output {
+        if let SqlOutput::Text(bytes) | SqlOutput::Blob(bytes) = &output {
             call.spend(bytes.len() as u64)?;
         }
         Ok(output)
     }
 
-    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
+    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<SqlOutput> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let marks = vec!["?"; arguments.len()].join(",");
         let sql = format!("SELECT {name}({marks})");
@@ -230,7 +230,7 @@ impl Builtin {
             return first_value(&mut connection.prepare(&sql)?, arguments);
         }
         // Kept for later calls, also of other statements.
-        let mut statement = unbilled(|| connection.prepare_cached(&sql))?;
+        let mut statement = uncharged(|| connection.prepare_cached(&sql))?;
         first_value(&mut statement, arguments)
     }
 }
@@ -238,13 +238,13 @@ impl Builtin {
 fn first_value(
     statement: &mut Statement<'_>,
     arguments: &[ValueRef<'_>],
-) -> rusqlite::Result<Output> {
+) -> rusqlite::Result<SqlOutput> {
     for (index, value) in arguments.iter().enumerate() {
         statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
     }
     let mut rows = statement.raw_query();
     let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
-    row.get_ref(0).map(Output::from)
+    row.get_ref(0).map(SqlOutput::from)
 }
 
 /// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
@@ -301,19 +301,19 @@ fn is_zone(value: ValueRef<'_>) -> bool {
     word.eq_ignore_ascii_case(b"localtime") || word.eq_ignore_ascii_case(b"utc")
 }
 
-fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn instr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (haystack, needle, is_text) = match (call.context.get_raw(0), call.context.get_raw(1)) {
         (ValueRef::Text(haystack), ValueRef::Text(needle)) => (haystack, needle, true),
         (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
         _ => return Ok(None),
     };
     call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
-    Ok(Some(Output::Integer(text::instr(
+    Ok(Some(SqlOutput::Integer(text::instr(
         haystack, needle, is_text,
     ))))
 }
 
-fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn replace(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(text), Some(pattern), Some(replacement)) = (call.text(0), call.text(1), call.text(2))
     else {
         return Ok(None);
@@ -322,10 +322,10 @@ fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
     let replaced = text::replace(text, pattern, replacement, call.max_bytes)
         .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
     call.spend(replaced.len() as u64)?;
-    Ok(Some(Output::Text(replaced)))
+    Ok(Some(SqlOutput::Text(replaced)))
 }
 
-fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
+fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
@@ -338,26 +338,26 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
     };
     let (trimmed, work) = text::trim(text, set, sides);
     call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
-    Ok(Some(Output::Text(trimmed.to_vec())))
+    Ok(Some(SqlOutput::Text(trimmed.to_vec())))
 }
 
-fn length(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn length(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
     call.spend(text.len() as u64)?;
-    Ok(Some(Output::Integer(text.chars().count() as i64)))
+    Ok(Some(SqlOutput::Integer(text.chars().count() as i64)))
 }
 
-fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<Output>> {
+fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
     call.spend(2 * text.len() as u64)?;
-    Ok(Some(Output::Text(text.iter().map(byte).collect())))
+    Ok(Some(SqlOutput::Text(text.iter().map(byte).collect())))
 }
 
-fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn substr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
@@ -373,14 +373,14 @@ fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
     };
     call.spend(2 * text.len() as u64)?;
     let part = text::substr(text, start, length);
-    Ok(Some(Output::Text(part.as_bytes().to_vec())))
+    Ok(Some(SqlOutput::Text(part.as_bytes().to_vec())))
 }
 
-fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
-    compare(call, Dialect::Glob)
+fn glob(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
+    compare(call, PatternSyntax::Glob)
 }
 
-fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn like(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let escape = match call.context.len() {
         2 => None,
         _ => {
@@ -395,10 +395,10 @@ fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
             escape
         }
     };
-    compare(call, Dialect::Like { escape })
+    compare(call, PatternSyntax::Like { escape })
 }
 
-fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>> {
+fn compare(call: &Call<'_>, syntax: PatternSyntax) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
         return Ok(None);
     };
@@ -406,7 +406,7 @@ fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>
         return Ok(None);
     }
     let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
-    let (matched, comparisons) = pattern::matches(pattern, text, dialect, affordable);
+    let (matched, comparisons) = pattern::matches(pattern, text, syntax, affordable);
     call.spend(comparisons * LOOK_BYTES)?;
-    Ok(matched.map(|matched| Output::Integer(i64::from(matched))))
+    Ok(matched.map(|matched| SqlOutput::Integer(i64::from(matched))))
 }

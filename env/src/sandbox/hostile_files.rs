@@ -1,8 +1,8 @@
 //! Database files made to harm: schemas that hide something, and broken files.
 
 use super::{
-    corpus::{Verdict, database, limits, open},
-    query::{Patience, Sandbox},
+    corpus::{CorpusResult, database, limits, open},
+    query::{Sandbox, WorkBudget},
 };
 
 /// Schemas that hide work, growth or functions behind honest names.
@@ -55,7 +55,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         INSERT INTO words VALUES ('x');
     ";
     let database = open(&path("mixed.sqlite"), tables).unwrap();
-    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
     for (sql, class) in [
         ("SELECT b FROM t", "ok"),
         ("INSERT INTO t(a) VALUES ('y')", "denied"),
@@ -67,8 +67,8 @@ fn malicious_schemas_are_refused_or_bounded() {
         ("SELECT words FROM words WHERE words MATCH 'x'", "error"),
         ("SELECT block FROM words_data", "ok"),
     ] {
-        let verdict = Verdict::from(sandbox.query(sql));
-        assert_eq!(verdict.class, class, "{sql}: {verdict:?}");
+        let result = CorpusResult::from(sandbox.query(sql));
+        assert_eq!(result.class, class, "{sql}: {result:?}");
     }
 }
 
@@ -86,16 +86,16 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
             return;
         };
         opened += 1;
-        let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+        let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
         for sql in [
             "SELECT * FROM Cars ORDER BY Year",
             "SELECT count(*), max(Name) FROM makers",
             "SELECT * FROM fast JOIN makers",
         ] {
-            let verdict = Verdict::from(sandbox.query(sql));
+            let result = CorpusResult::from(sandbox.query(sql));
             assert!(
-                ["ok", "error", "memory"].contains(&verdict.class),
-                "{verdict:?}"
+                ["ok", "error", "memory"].contains(&result.class),
+                "{result:?}"
             );
         }
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
@@ -149,7 +149,7 @@ fn wide_and_long_rows_are_read() {
     );
     let database = open(&folder.path().join("odd.sqlite"), &tables).unwrap();
     assert!((90_000..91_000).contains(&database.longest_row_bytes));
-    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
     for (sql, text) in [
         ("SELECT c1499 FROM wide", "1. NULL"),
         ("SELECT length(a) FROM long", "1. 70000\n2. 90000"),
@@ -158,6 +158,6 @@ fn wide_and_long_rows_are_read() {
             "SQL error: string or blob too big",
         ),
     ] {
-        assert_eq!(Verdict::from(sandbox.query(sql)).text, text, "{sql}");
+        assert_eq!(CorpusResult::from(sandbox.query(sql)).text, text, "{sql}");
     }
 }

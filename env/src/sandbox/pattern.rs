@@ -6,7 +6,7 @@
 
 /// How patterns are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum PatternSyntax {
     /// `%` and `_`; ASCII letters match in any case; with an escape character or none.
     Like {
         /// The character after which a wildcard stands for itself.
@@ -17,7 +17,7 @@ pub(super) enum Dialect {
 }
 
 /// One part of a pattern.
-enum Part {
+enum PatternPart {
     /// Any characters, also none.
     Many,
     /// Any one character.
@@ -38,11 +38,11 @@ enum Part {
 pub(super) fn matches(
     pattern: &[u8],
     text: &[u8],
-    dialect: Dialect,
+    syntax: PatternSyntax,
     max_comparisons: u64,
 ) -> (Option<bool>, u64) {
-    let parts = parse(pattern, dialect);
-    let is_like = matches!(dialect, Dialect::Like { .. });
+    let parts = parse(pattern, syntax);
+    let is_like = matches!(syntax, PatternSyntax::Like { .. });
     let mut comparisons = parts.len() as u64;
     let (mut rest, mut next) = (text, 0);
     // Where to go on when a part does not match: after the last `Many`, one character further.
@@ -52,7 +52,7 @@ pub(super) fn matches(
         if comparisons > max_comparisons {
             return (None, comparisons);
         }
-        if matches!(parts.get(next), Some(Part::Many)) {
+        if matches!(parts.get(next), Some(PatternPart::Many)) {
             next += 1;
             if next == parts.len() {
                 return (Some(true), comparisons);
@@ -61,7 +61,7 @@ pub(super) fn matches(
             continue;
         }
         let character = read(&mut rest);
-        if let Some(Part::Set { ranges, .. }) = parts.get(next) {
+        if let Some(PatternPart::Set { ranges, .. }) = parts.get(next) {
             comparisons += ranges.len() as u64;
         }
         match (parts.get(next), character) {
@@ -82,17 +82,19 @@ pub(super) fn matches(
     }
 }
 
-fn fits(part: &Part, character: u32, any_case: bool) -> bool {
+fn fits(part: &PatternPart, character: u32, any_case: bool) -> bool {
     match part {
-        Part::One => true,
-        Part::Character(own) => *own == character || any_case && lower(*own) == lower(character),
-        Part::Set { ranges, inverted } => {
+        PatternPart::One => true,
+        PatternPart::Character(own) => {
+            *own == character || any_case && lower(*own) == lower(character)
+        }
+        PatternPart::Set { ranges, inverted } => {
             let within = ranges
                 .iter()
                 .any(|(low, high)| (low..=high).contains(&&character));
             within != *inverted
         }
-        Part::Many | Part::Never => false,
+        PatternPart::Many | PatternPart::Never => false,
     }
 }
 
@@ -104,28 +106,30 @@ fn lower(character: u32) -> u32 {
     }
 }
 
-fn parse(pattern: &[u8], dialect: Dialect) -> Vec<Part> {
-    let (many, one, escape) = match dialect {
-        Dialect::Like { escape } => ('%', '_', escape),
-        Dialect::Glob => ('*', '?', None),
+fn parse(pattern: &[u8], syntax: PatternSyntax) -> Vec<PatternPart> {
+    let (many, one, escape) = match syntax {
+        PatternSyntax::Like { escape } => ('%', '_', escape),
+        PatternSyntax::Glob => ('*', '?', None),
     };
     let mut rest = pattern;
     let mut parts = Vec::new();
     while let Some(character) = read(&mut rest) {
         parts.push(match character {
             // Also where the escape character is a wildcard.
-            _ if Some(character) == escape => read(&mut rest).map_or(Part::Never, Part::Character),
-            _ if character == u32::from(many) => Part::Many,
-            _ if character == u32::from(one) => Part::One,
-            _ if dialect == Dialect::Glob && character == u32::from('[') => set(&mut rest),
-            _ => Part::Character(character),
+            _ if Some(character) == escape => {
+                read(&mut rest).map_or(PatternPart::Never, PatternPart::Character)
+            }
+            _ if character == u32::from(many) => PatternPart::Many,
+            _ if character == u32::from(one) => PatternPart::One,
+            _ if syntax == PatternSyntax::Glob && character == u32::from('[') => set(&mut rest),
+            _ => PatternPart::Character(character),
         });
     }
     parts
 }
 
 /// Reads a set after its `[`. A `]` first and a `-` first or last stand for themselves.
-fn set(rest: &mut &[u8]) -> Part {
+fn set(rest: &mut &[u8]) -> PatternPart {
     let mut ranges = Vec::new();
     let mut next = read(rest);
     let inverted = next == Some(u32::from('^'));
@@ -139,10 +143,10 @@ fn set(rest: &mut &[u8]) -> Part {
     let mut prior = None;
     loop {
         let Some(character) = next else {
-            return Part::Never;
+            return PatternPart::Never;
         };
         if character == u32::from(']') {
-            return Part::Set { ranges, inverted };
+            return PatternPart::Set { ranges, inverted };
         }
         let ends_range = !matches!(rest.first(), None | Some(b']' | 0));
         match prior {

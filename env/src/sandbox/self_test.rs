@@ -5,7 +5,7 @@
 
 use super::{
     planner,
-    query::{Failure, Patience, QueryRun, Sandbox},
+    query::{Failure, QueryRun, Sandbox, WorkBudget},
 };
 use crate::{database::Database, error::EnvError, settings::SqlLimits};
 
@@ -65,7 +65,7 @@ pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), E
         reason: format!("cannot be opened: {error}"),
     };
     let sandbox =
-        Sandbox::open(database, &test_limits(limits), Patience::Full).map_err(cannot_open)?;
+        Sandbox::open(database, &test_limits(limits), WorkBudget::Full).map_err(cannot_open)?;
     if !planner::is_bounded().map_err(cannot_open)? {
         let statement = "a join that takes seconds to plan";
         return Err(EnvError::SelfTest { statement });
@@ -106,7 +106,7 @@ mod tests {
     /// The statement that passes once `weaken` has done its work.
     fn passes(database: &Database, weaken: fn(&mut Sandbox)) -> &'static str {
         let limits = test_limits(&SqlLimits::default());
-        let mut sandbox = Sandbox::open(database, &limits, Patience::Full).unwrap();
+        let mut sandbox = Sandbox::open(database, &limits, WorkBudget::Full).unwrap();
         weaken(&mut sandbox);
         unstopped(false, |sql| sandbox.query(sql)).unwrap_or_default()
     }

@@ -6,15 +6,11 @@ use data::Dataset;
 
 use super::{
     connection,
-    corpus::{Verdict, database, file, limits},
-    query::{Patience, Sandbox},
+    corpus::{CorpusResult, database, file, limits},
+    query::{Sandbox, WorkBudget},
     self_test::self_test,
 };
-use crate::{
-    database::Database,
-    row_reader::read_rows,
-    settings::{ResultLimits, SqlLimits},
-};
+use crate::{database::Database, row_reader::read_rows, rows::ResultLimits, settings::SqlLimits};
 
 /// Work that units do not see: it ends at the wall clock.
 const UNSEEN: &[&str] = &[
@@ -31,17 +27,17 @@ fn figures_under_the_default_limits() {
     let worked = cpu_milliseconds();
     self_test(&database, &SqlLimits::default()).unwrap();
     eprintln!("self-test: {} ms", cpu_milliseconds() - worked);
-    let in_full = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
-    let by_clock = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let in_full = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
+    let by_clock = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
     let seen = file::cases().into_iter().map(|case| (&in_full, case.sql));
     let unseen = UNSEEN.iter().map(|sql| (&by_clock, file::expanded(sql)));
     let mut figures: Vec<_> = seen
         .chain(unseen)
         .map(|(sandbox, sql)| {
             let (began, worked) = (Instant::now(), cpu_milliseconds());
-            let verdict = Verdict::from(sandbox.query(&sql));
+            let result = CorpusResult::from(sandbox.query(&sql));
             let worked = cpu_milliseconds() - worked;
-            (worked, began.elapsed().as_millis(), verdict, sql)
+            (worked, began.elapsed().as_millis(), result, sql)
         })
         .collect();
     figures.sort_by_key(|(worked, ..)| std::cmp::Reverse(*worked));
@@ -50,10 +46,10 @@ fn figures_under_the_default_limits() {
         "{} statements, at most {most:?} bytes; the slowest:",
         figures.len()
     );
-    for (worked, took, verdict, sql) in figures.iter().take(25) {
-        let Verdict {
+    for (worked, took, result, sql) in figures.iter().take(25) {
+        let CorpusResult {
             class, work_units, ..
-        } = verdict;
+        } = result;
         eprintln!("{worked} ms of {took} ms, {class}, {work_units} units: {sql:.250}");
     }
 }
@@ -94,7 +90,7 @@ fn compare(dataset: &Dataset) {
     for (name, file) in &dataset.databases {
         let database =
             Database::open(file, &ResultLimits::default(), &SqlLimits::default()).unwrap();
-        let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+        let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
         let bare = connection::open(&file.path).unwrap();
         let in_bare = |sql: &str| {
             let mut statement = bare.prepare(sql).unwrap();
@@ -142,7 +138,7 @@ fn compare(dataset: &Dataset) {
 fn cost_of_a_call() {
     let folder = tempfile::tempdir().unwrap();
     let database = database(folder.path());
-    let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
     let bare = connection::open(&database.file.path).unwrap();
     for call in [
         "length(a || i)",
