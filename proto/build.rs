@@ -17,6 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         out.join("descriptors.binpb"),
         protox::prost::Message::encode_to_vec(&descriptors),
     )?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        // Records of evaluations contain this message as JSON.
+        .type_attribute(
+            "sqlenv.v1.RewardComponents",
+            "#[derive(serde::Serialize, serde::Deserialize)]",
+        )
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The actor's own settings: how much it does at once and how patient it is. What to sample comes from the learner.
+//! Settings of an actor: how much it does at once and how long it retries. What to sample is set by
+//! the learner.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +9,13 @@ use crate::{error::ActorError, retry::Retry};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActorConfig {
-    /// Groups played at the same time.
+    /// Groups whose episodes run at the same time.
     pub concurrent_groups: usize,
     /// The sampling engine.
     pub engine: EngineSettings,
-    /// Patience with env-nodes. Once worn, the episode counts as broken off.
+    /// Retries of calls to env-nodes. When they are used up, the episode fails.
     pub env_retry: Retry,
-    /// Patience with the learner. Once worn, the actor stops.
+    /// Retries of calls to the learner. When they are used up, the actor stops.
     pub learner_retry: Retry,
 }
 
@@ -36,7 +37,7 @@ impl ActorConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ActorError::Setting`] names the first field that is out of range.
+    /// Returns [`ActorError::Setting`] for the first field that is out of range.
     pub fn validate(&self) -> Result<(), ActorError> {
         for (field, value) in [
             ("actor.concurrent_groups", self.concurrent_groups),
@@ -44,7 +45,7 @@ impl ActorConfig {
             ("actor.engine.pass_tokens", self.engine.pass_tokens),
         ] {
             if value == 0 {
-                let reason = "0 is out of range, need 1 or more".to_owned();
+                let reason = "0 is out of range; set 1 or more".to_owned();
                 return Err(ActorError::Setting { field, reason });
             }
         }
@@ -52,18 +53,19 @@ impl ActorConfig {
     }
 }
 
-/// Settings of the sampling engine. None changes what is sampled.
+/// Settings of the sampling engine. None of them changes what is sampled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
-    /// Conversations held in the KV cache, and rows of a batch.
+    /// Conversations in the KV cache, which is also the largest number of rows in a batch.
     pub slots: usize,
-    /// Tokens fed in one forward pass.
+    /// Tokens that one forward pass computes at most.
     pub pass_tokens: usize,
-    /// Bytes that the KV cache may take; fewer slots are made where they would not fit. 0: on a GPU a quarter of what is free
-    /// there when the engine starts, on the CPU 2 GiB.
+    /// Bytes that the KV cache may take. The engine has fewer slots if they do not fit. 0 selects a
+    /// quarter of the free memory of a GPU, or 2 GiB on the CPU.
     pub kv_cache_bytes: u64,
-    /// Feed a beginning that several conversations share, as the members of a group do, once. Off to measure what it saves.
+    /// Prefills a prefix that several conversations share, such as the prompt of a group, only once.
+    /// Turn it off to measure what it saves.
     pub prefix_sharing: bool,
 }
 
@@ -90,7 +92,7 @@ mod tests {
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(
             error,
-            "setting actor.engine.slots: 0 is out of range, need 1 or more"
+            "setting actor.engine.slots: 0 is out of range; set 1 or more"
         );
     }
 }

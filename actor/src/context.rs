@@ -1,96 +1,100 @@
-//! The token sequence that the model sees in one episode, cut into segments that fit the context.
+//! The token sequence that the policy sees in one episode, split into segments that fit the context.
 //!
-//! Invariant: tokens are only ever appended or dropped whole, never re-encoded; a sampled token bears mask 1 in exactly one
-//! segment, the one it was sampled in; no segment grows past the limit. When room runs out the oldest tool results give way
-//! first (a note stands in their place), then whole old turns; what is kept opens a new segment with mask 0.
-//! Leaves out what the tokens mean.
+//! Invariant: tokens are appended or dropped as whole runs and never encoded again. Each sampled
+//! token has mask 1 in exactly one segment, the one it was sampled in. No segment exceeds the limit.
+//!
+//! When the room runs out, a new segment starts with what is retained of the conversation, all with
+//! mask 0. Old tool results are dropped first, because they are the longest part and a later turn
+//! rarely needs them: it can run the query again. A short note replaces each of them, so that the
+//! conversation still alternates as the chat template demands. If that is not enough, whole old turns
+//! are dropped. The newest result goes last, since the next completion responds to it.
 
 use proto::v1::Segment;
 
-/// One turn as it lies in the context: what the model said, closed, and what it was told.
+/// The tokens of one turn: the completion and the tool result that follows it.
 #[derive(Debug)]
-struct Exchange {
+struct TurnTokens {
     completion: Vec<u32>,
-    /// The end-of-turn token where the completion was cut before it.
+    /// The end-of-turn token, if the completion was truncated before it.
     closing: Vec<u32>,
     result: Vec<u32>,
 }
 
-/// Where a completion lies.
+/// Where a completion lies in the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct CompletionSpan {
     /// Index of the segment.
-    pub segment: u32,
-    /// First token in the segment.
-    pub start: u32,
+    pub(crate) segment: u32,
+    /// First token within the segment.
+    pub(crate) start: u32,
     /// Number of tokens.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
 }
 
 /// The growing context of one episode.
 #[derive(Debug)]
-pub struct Context {
+pub(crate) struct Context {
     limit_tokens: usize,
     prompt: Vec<u32>,
-    note: Vec<u32>,
-    exchanges: Vec<Exchange>,
-    /// Exchanges before this one show the note in place of their result.
+    elision_note: Vec<u32>,
+    turns: Vec<TurnTokens>,
+    /// The results of the turns before this one are replaced by the note.
     elided: usize,
-    /// Exchanges before this one are gone altogether.
+    /// The turns before this one are dropped entirely.
     dropped: usize,
     segments: Vec<Segment>,
 }
 
 impl Context {
-    /// Opens a context of at most `limit_tokens` with a prompt; `note` replaces a tool result that gives way.
-    #[must_use]
-    pub fn new(prompt: Vec<u32>, note: Vec<u32>, limit_tokens: usize) -> Self {
+    /// Creates a context of at most `limit_tokens` that starts with a prompt. `elision_note` replaces
+    /// a tool result that is dropped.
+    pub(crate) fn new(prompt: Vec<u32>, elision_note: Vec<u32>, limit_tokens: usize) -> Self {
         Self {
             limit_tokens,
-            segments: vec![given(&[&prompt])],
+            segments: vec![unsampled_segment([&prompt[..]])],
             prompt,
-            note,
-            exchanges: Vec::new(),
+            elision_note,
+            turns: Vec::new(),
             elided: 0,
             dropped: 0,
         }
     }
 
-    /// The tokens that the model sees now.
-    #[must_use]
-    pub fn tokens(&self) -> &[u32] {
-        &self.open().tokens
+    /// Returns the tokens that the policy sees now.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        let open = self.segments.last();
+        &open
+            .expect("the last segment is open: this is a bug")
+            .tokens
     }
 
-    /// Tokens that still fit.
-    #[must_use]
-    pub fn room_tokens(&self) -> usize {
+    /// Returns the number of tokens that still fit.
+    pub(crate) fn room_tokens(&self) -> usize {
         self.limit_tokens.saturating_sub(self.tokens().len())
     }
 
-    /// Segments begun so far.
-    #[must_use]
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
+    /// Takes the segments out. The context is not used afterwards.
+    pub(crate) fn take_segments(&mut self) -> Vec<Segment> {
+        std::mem::take(&mut self.segments)
     }
 
-    /// Appends a completion with its log-probabilities, one a token.
-    pub fn push_completion(&mut self, tokens: &[u32], logprobs: &[f32]) -> Span {
+    /// Appends a completion with the log-probability of each token.
+    pub(crate) fn push_completion(&mut self, tokens: &[u32], logprobs: &[f32]) -> CompletionSpan {
         assert_eq!(
             tokens.len(),
             logprobs.len(),
-            "one log-probability a token: this is a bug"
+            "each token has a log-probability: this is a bug"
         );
-        let span = Span {
+        let span = CompletionSpan {
             segment: (self.segments.len() - 1) as u32,
             start: self.tokens().len() as u32,
             tokens: tokens.len() as u32,
         };
-        let open = self.open_mut();
+        let open = self.open_segment();
         open.tokens.extend_from_slice(tokens);
         open.mask.resize(open.tokens.len(), 1);
         open.logprobs.extend_from_slice(logprobs);
-        self.exchanges.push(Exchange {
+        self.turns.push(TurnTokens {
             completion: tokens.to_vec(),
             closing: Vec::new(),
             result: Vec::new(),
@@ -98,91 +102,86 @@ impl Context {
         span
     }
 
-    /// Appends what follows the last completion and makes room for `wanted_tokens` more.
+    /// Appends what follows the last completion, and makes room for `wanted_tokens` more.
     ///
-    /// `closing` is the end-of-turn token where the completion lacks it; `result` runs up to the next generation prompt.
-    /// Where all does not fit, a new segment begins; room for `wanted_tokens` is then found unless the prompt alone is too long.
-    pub fn push_result(&mut self, closing: &[u32], result: &[u32], wanted_tokens: usize) {
+    /// `closing` is the end-of-turn token if the completion lacks it. `result` includes the next
+    /// generation prompt. If not everything fits, a new segment starts. It has room for
+    /// `wanted_tokens` unless the prompt alone is too long.
+    pub(crate) fn push_result(&mut self, closing: &[u32], result: &[u32], wanted_tokens: usize) {
         let last = self
-            .exchanges
+            .turns
             .last_mut()
             .expect("a result follows a completion: this is a bug");
         last.closing = closing.to_vec();
         last.result = result.to_vec();
-        let next = self.tokens().len() + closing.len() + result.len();
-        if next + wanted_tokens <= self.limit_tokens {
-            append_given(self.open_mut(), closing);
-            append_given(self.open_mut(), result);
+        let needed = self.tokens().len() + closing.len() + result.len() + wanted_tokens;
+        if needed <= self.limit_tokens {
+            append_unsampled(self.open_segment(), closing);
+            append_unsampled(self.open_segment(), result);
         } else {
-            self.give_way(wanted_tokens);
-            self.segments.push(self.kept());
+            self.make_room(wanted_tokens);
+            let retained = unsampled_segment(self.retained());
+            self.segments.push(retained);
         }
     }
 
-    /// Elides results, oldest first, until a quarter of the limit is free besides the room wanted, so that segments stay
-    /// few; then, only as far as the room wanted demands, drops whole turns and at last elides the newest result.
-    fn give_way(&mut self, wanted_tokens: usize) {
-        let newest = self.exchanges.len() - 1;
+    /// Decides which results and turns the next segment drops.
+    ///
+    /// Each new segment trains on its whole prefix again, so segments should be few. Old results are
+    /// therefore elided until a quarter of the limit is free in addition to `wanted_tokens`. Turns
+    /// and the newest result are dropped only as far as `wanted_tokens` requires.
+    fn make_room(&mut self, wanted_tokens: usize) {
+        let newest = self.turns.len() - 1;
         let most = self.limit_tokens.saturating_sub(wanted_tokens);
         let comfortable = most.saturating_sub(self.limit_tokens / 4);
-        while self.elided < newest && self.kept_tokens() > comfortable {
+        while self.elided < newest && self.retained_tokens() > comfortable {
             self.elided += 1;
         }
-        while self.dropped < newest && self.kept_tokens() > most {
+        while self.dropped < newest && self.retained_tokens() > most {
             self.dropped += 1;
         }
-        if self.kept_tokens() > most {
+        if self.retained_tokens() > most {
             self.elided = newest + 1;
         }
-        if self.kept_tokens() > most {
+        if self.retained_tokens() > most {
             self.dropped = newest + 1;
         }
     }
 
-    fn kept_tokens(&self) -> usize {
-        self.kept_runs().map(<[u32]>::len).sum()
+    fn retained_tokens(&self) -> usize {
+        self.retained().map(<[u32]>::len).sum()
     }
 
-    fn kept(&self) -> Segment {
-        given(&self.kept_runs().collect::<Vec<_>>())
-    }
-
-    fn kept_runs(&self) -> impl Iterator<Item = &[u32]> {
-        let turns = self.exchanges.iter().enumerate().skip(self.dropped);
-        let turns = turns.flat_map(|(index, exchange)| {
+    /// Returns the token runs of the next segment: the prompt and what is left of the turns.
+    fn retained(&self) -> impl Iterator<Item = &[u32]> {
+        let turns = self.turns.iter().enumerate().skip(self.dropped);
+        let turns = turns.flat_map(|(index, turn)| {
             let result = if index < self.elided {
-                &self.note
+                &self.elision_note
             } else {
-                &exchange.result
+                &turn.result
             };
-            [&exchange.completion[..], &exchange.closing, result]
+            [&turn.completion[..], &turn.closing, result]
         });
         std::iter::once(&self.prompt[..]).chain(turns)
     }
 
-    fn open(&self) -> &Segment {
-        self.segments
-            .last()
-            .expect("a context has an open segment: this is a bug")
-    }
-
-    fn open_mut(&mut self) -> &mut Segment {
-        self.segments
-            .last_mut()
-            .expect("a context has an open segment: this is a bug")
+    fn open_segment(&mut self) -> &mut Segment {
+        let open = self.segments.last_mut();
+        open.expect("the last segment is open: this is a bug")
     }
 }
 
-/// A segment of tokens that were given, not sampled.
-fn given(runs: &[&[u32]]) -> Segment {
+/// Returns a segment of tokens that were not sampled.
+fn unsampled_segment<'a>(runs: impl IntoIterator<Item = &'a [u32]>) -> Segment {
     let mut segment = Segment::default();
     for run in runs {
-        append_given(&mut segment, run);
+        append_unsampled(&mut segment, run);
     }
     segment
 }
 
-fn append_given(segment: &mut Segment, tokens: &[u32]) {
+fn append_unsampled(segment: &mut Segment, tokens: &[u32]) {
     segment.tokens.extend_from_slice(tokens);
     segment.mask.resize(segment.tokens.len(), 0);
     segment.logprobs.resize(segment.tokens.len(), 0.0);
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn said(context: &mut Context, tokens: &[u32]) -> Span {
+    fn complete(context: &mut Context, tokens: &[u32]) -> CompletionSpan {
         context.push_completion(tokens, &vec![-0.5; tokens.len()])
     }
 
@@ -201,8 +200,8 @@ mod tests {
     fn turns_are_appended_while_they_fit() {
         let mut context = Context::new(vec![1, 2], vec![9], 12);
         assert_eq!(
-            said(&mut context, &[10, 11]),
-            Span {
+            complete(&mut context, &[10, 11]),
+            CompletionSpan {
                 segment: 0,
                 start: 2,
                 tokens: 2
@@ -211,14 +210,14 @@ mod tests {
         context.push_result(&[7], &[3, 4], 5);
         assert_eq!(context.tokens(), [1, 2, 10, 11, 7, 3, 4]);
         assert_eq!(
-            said(&mut context, &[12]),
-            Span {
+            complete(&mut context, &[12]),
+            CompletionSpan {
                 segment: 0,
                 start: 7,
                 tokens: 1
             }
         );
-        let segments = context.segments().to_vec();
+        let segments = context.segments.to_vec();
         assert_eq!(segments.len(), 1);
         assert_eq!(segments[0].mask, [0, 0, 1, 1, 0, 0, 0, 1]);
         assert_eq!(
@@ -228,34 +227,34 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_result_gives_way_and_the_newest_stays() {
+    fn the_oldest_result_is_elided_and_the_newest_is_retained() {
         let mut context = Context::new(vec![1, 2], vec![9], 16);
-        said(&mut context, &[10]);
+        complete(&mut context, &[10]);
         context.push_result(&[], &[20, 21, 22, 23, 24, 25], 4);
-        said(&mut context, &[11]);
+        complete(&mut context, &[11]);
         context.push_result(&[], &[30, 31, 32], 4);
         assert_eq!(context.tokens(), [1, 2, 10, 9, 11, 30, 31, 32]);
         assert_eq!(
-            context.segments()[0].tokens,
+            context.segments[0].tokens,
             [1, 2, 10, 20, 21, 22, 23, 24, 25, 11]
         );
         assert_eq!(
-            said(&mut context, &[12]),
-            Span {
+            complete(&mut context, &[12]),
+            CompletionSpan {
                 segment: 1,
                 start: 8,
                 tokens: 1
             }
         );
-        assert_eq!(context.segments()[1].mask, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(context.segments[1].mask, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
-    fn whole_turns_go_before_the_newest_result() {
+    fn old_turns_are_dropped_before_the_newest_result() {
         let mut context = Context::new(vec![1], vec![9], 12);
-        said(&mut context, &[10, 10, 10]);
+        complete(&mut context, &[10, 10, 10]);
         context.push_result(&[], &[20], 3);
-        said(&mut context, &[11, 11]);
+        complete(&mut context, &[11, 11]);
         context.push_result(&[], &[30, 31, 32, 33], 3);
         assert_eq!(context.tokens(), [1, 11, 11, 30, 31, 32, 33]);
     }
@@ -263,7 +262,7 @@ mod tests {
     #[test]
     fn a_result_that_can_never_fit_is_elided() {
         let mut context = Context::new(vec![1], vec![9], 10);
-        said(&mut context, &[10]);
+        complete(&mut context, &[10]);
         context.push_result(&[], &[20; 40], 4);
         assert_eq!(context.tokens(), [1, 10, 9]);
     }
@@ -277,7 +276,7 @@ mod tests {
     proptest! {
         /// Completions hold unique tokens, so that each can be found again.
         #[test]
-        fn every_sampled_token_is_masked_once_and_nothing_outgrows_the_limit(
+        fn every_sampled_token_has_mask_1_once_and_no_segment_exceeds_the_limit(
             prompt in 1usize..8,
             limit in 16usize..48,
             turns in prop::collection::vec((1usize..8, 0usize..30, any::<bool>()), 1..12),
@@ -293,9 +292,9 @@ mod tests {
                 next += tokens.len() as u32;
                 spans.push((context.push_completion(&tokens, &vec![-1.0; tokens.len()]), tokens));
                 context.push_result(if cut { &[5] } else { &[] }, &vec![3; result], WANTED);
-                prop_assert!(context.room_tokens() >= WANTED, "room is made for a whole completion");
+                prop_assert!(context.room_tokens() >= WANTED, "there is room for a whole completion");
             }
-            let segments = context.segments().to_vec();
+            let segments = context.segments.to_vec();
             let mut sampled = Vec::new();
             for segment in &segments {
                 prop_assert!(segment.tokens.len() <= limit);

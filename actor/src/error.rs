@@ -1,25 +1,27 @@
-//! The one error type of the actor.
+//! The error type of the actor.
 
-/// Why an actor, an evaluation or an engine stopped.
+/// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActorError {
-    /// A service did not answer, or refused. Remedy: see that it runs at the address given; the status says the rest.
+    /// A service did not respond, or rejected a call. Remedy: check that it runs at the given
+    /// address. The status has the details.
     #[error("{call} failed: {status}; check that the service runs and is reachable")]
     Call {
-        /// Service and method, as `Env.Reset`.
+        /// Service and method, such as `Env.Reset`.
         call: &'static str,
-        /// What the service said last.
+        /// The last status of the service.
         status: Box<tonic::Status>,
     },
-    /// A snapshot arrived broken or does not fit the model. Remedy: restart the learner; both sides must be one version.
+    /// A snapshot of the weights is damaged or does not fit the model. Remedy: restart the learner.
+    /// Both sides must run the same version of the program.
     #[error("policy snapshot v{policy_version}: {reason}; restart the learner if it persists")]
     Snapshot {
-        /// The version announced.
+        /// The announced version.
         policy_version: u64,
         /// What is wrong.
         reason: String,
     },
-    /// The learner's terms or the actor's own settings cannot be met. Remedy: change the field named.
+    /// A setting of the learner or of the actor is out of range. Remedy: change the named field.
     #[error("setting {field}: {reason}")]
     Setting {
         /// The field.
@@ -30,13 +32,13 @@ pub enum ActorError {
     /// The model failed, or could not be opened.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The engine's thread is gone; its log says why. Remedy: restart the actor.
+    /// The engine's thread ended. Its log has the reason. Remedy: restart the actor.
     #[error("the engine stopped: {0}; restart the actor")]
     Engine(String),
 }
 
 impl ActorError {
-    /// An error of a call.
+    /// Creates the error of a failed call.
     pub(crate) fn call(call: &'static str, status: tonic::Status) -> Self {
         Self::Call {
             call,
@@ -44,13 +46,14 @@ impl ActorError {
         }
     }
 
-    /// Whether a service failed or refused, which says nothing about the episode.
-    pub(crate) fn is_of_a_call(&self) -> bool {
+    /// Returns whether a call to a service failed. Such an error says nothing about the episode.
+    pub(crate) fn is_call_failure(&self) -> bool {
         matches!(self, Self::Call { .. })
     }
 
-    /// Whether a node did not take an episode's token: it was sealed under another key, for another version, or expired.
-    pub(crate) fn is_refused_token(&self) -> bool {
+    /// Returns whether env-node rejected an episode token, because it was sealed under another key,
+    /// for another version, or has expired.
+    pub(crate) fn is_rejected_token(&self) -> bool {
         use tonic::Code::{FailedPrecondition, Unauthenticated};
         matches!(self, Self::Call { status, .. }
             if matches!(status.code(), Unauthenticated | FailedPrecondition))

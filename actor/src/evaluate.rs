@@ -1,7 +1,11 @@
-//! Evaluation: a policy plays questions once each, and the trajectories become rates with their uncertainty.
+//! Evaluation: a policy runs one episode per question, and the trajectories become metrics.
 //!
-//! Invariant: an episode's random numbers depend on the seed and its question alone, so neither order, concurrency nor the
-//! other questions change its outcome. An episode that breaks off counts as failed and as not correct; the rest goes on.
+//! Invariant: the random numbers of an episode depend on the seed and its question alone. Neither the
+//! order, the concurrency nor the other questions change its result. An episode that fails for a
+//! reason outside the agent counts as incorrect, and the other episodes continue.
+//!
+//! The records are serialized as they are into the lines of a run folder's `evaluations.jsonl` and
+//! `transcripts.jsonl`, so their field names are a file format.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +17,46 @@ use proto::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
-    play::{Seat, Table},
-    policies::Policy,
+    model_policy::Policy,
     retry::Retry,
+    rollout_driver::run_episodes,
 };
 
-/// Questions asked for at once.
-const PAGE: u32 = 5_000;
+/// Questions per page of a listing.
+const PAGE_QUESTIONS: u32 = 5_000;
 /// The two-sided 95 % quantile of the normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// How often something was correct.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Score {
+/// How many questions were asked and how many were answered correctly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorrectCount {
     /// Episodes.
-    pub questions: usize,
-    /// Episodes that ended with a right answer.
-    pub correct: usize,
-    /// `correct / questions`; 0 without questions.
+    pub questions: u64,
+    /// Episodes that ended with a correct answer.
+    pub correct: u64,
+}
+
+impl CorrectCount {
+    fn of<'a>(episodes: impl IntoIterator<Item = &'a EpisodeRecord>) -> Self {
+        let mut count = Self::default();
+        for episode in episodes {
+            count.questions += 1;
+            count.correct += u64::from(episode.correct);
+        }
+        count
+    }
+}
+
+/// The share of correct answers with its uncertainty. Rates are between 0 and 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SuccessRate {
+    /// Episodes.
+    pub questions: u64,
+    /// Episodes that ended with a correct answer.
+    pub correct: u64,
+    /// `correct / questions`. 0 without questions.
     pub success_rate: f64,
     /// Lower end of Wilson's 95 % interval.
     pub wilson_low: f64,
@@ -39,10 +64,9 @@ pub struct Score {
     pub wilson_high: f64,
 }
 
-impl Score {
-    /// The score of `correct` in `questions`. No question says nothing: the interval is then all of 0 to 1.
-    #[must_use]
-    pub fn new(correct: usize, questions: usize) -> Self {
+impl From<CorrectCount> for SuccessRate {
+    /// Computes Wilson's score interval. Without questions it is the whole of 0 to 1.
+    fn from(CorrectCount { questions, correct }: CorrectCount) -> Self {
         if questions == 0 {
             return Self {
                 wilson_high: 1.0,
@@ -52,118 +76,155 @@ impl Score {
         let n = questions as f64;
         let rate = correct as f64 / n;
         let scale = 1.0 + Z * Z / n;
-        let middle = (rate + Z * Z / (2.0 * n)) / scale;
+        let centre = (rate + Z * Z / (2.0 * n)) / scale;
         let half = Z * (rate * (1.0 - rate) / n + Z * Z / (4.0 * n * n)).sqrt() / scale;
         Self {
             questions,
             correct,
             success_rate: rate,
-            wilson_low: (middle - half).max(0.0),
-            wilson_high: (middle + half).min(1.0),
+            wilson_low: (centre - half).max(0.0),
+            wilson_high: (centre + half).min(1.0),
         }
     }
 }
 
-/// One step as people read it.
+/// One env step of an episode, as text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
-    /// What the policy wrote.
-    pub completion: String,
-    /// The action's type.
+pub struct EnvStepRecord {
+    /// The completion. A transcript of a scripted policy leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<String>,
+    /// DESCRIBE, SAMPLE, QUERY or ANSWER.
     pub action_type: String,
-    /// The action's argument.
+    /// Table, SQL or answer.
     pub argument: String,
-    /// What the environment answered.
-    pub observation: String,
-    /// Whether that was an error.
-    pub is_error: bool,
-    /// True where the completion held no well-formed call.
+    /// True if the completion had no well-formed tool call.
+    #[serde(default)]
     pub malformed: bool,
-    /// The step's reward.
+    /// What the environment returned after a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// What the environment returned after a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The reward: the sum of its components.
     pub reward: f64,
-    /// Reward layers: operational, progress, terminal, clip.
-    pub components: [f64; 4],
+    /// The reward by layer.
+    pub components: RewardComponents,
 }
 
-/// One episode's outcome.
+/// One episode of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeRecord {
-    /// The question.
+    /// The question's id.
     pub question_id: String,
-    /// Its database.
-    pub database_name: String,
-    /// Its level.
+    /// The question's text.
+    pub question: String,
+    /// The database's name.
+    pub database: String,
+    /// The question's level.
     pub difficulty: String,
-    /// Whether the answer was right.
+    /// Whether the episode ended with a correct answer.
     pub correct: bool,
-    /// Sum of the step rewards.
-    pub total_reward: f64,
-    /// Why the episode broke off; empty where it ended.
+    /// The return: the sum of the rewards.
+    pub reward: f64,
+    /// Why the episode failed. Empty if it ended by itself. It is not part of a transcript.
+    #[serde(skip)]
     pub failure: String,
-    /// The steps, oldest first.
-    pub steps: Vec<StepRecord>,
+    /// The env steps, oldest first.
+    pub steps: Vec<EnvStepRecord>,
 }
 
-/// What a policy reached on a set of questions.
+/// Metrics of one policy on a set of questions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
+pub struct EvaluationMetrics {
     /// Over all questions.
-    pub score: Score,
-    /// Mean sum of rewards per episode.
+    #[serde(flatten)]
+    pub success: SuccessRate,
+    /// Mean return.
     pub mean_reward: f64,
-    /// Mean number of steps per episode.
+    /// Mean env steps per episode.
     pub mean_steps: f64,
-    /// Share of completions without a well-formed call.
+    /// Share of turns without a well-formed tool call.
     pub malformed_rate: f64,
-    /// Episodes that broke off for a reason outside the agent.
-    pub failed: usize,
-    /// By level.
-    pub by_level: BTreeMap<String, Score>,
-    /// By database.
-    pub by_database: BTreeMap<String, Score>,
-    /// The episodes, in the order of the questions.
-    pub episodes: Vec<EpisodeRecord>,
+    /// Episodes that failed for a reason outside the agent. They count as incorrect. Serialized only
+    /// if there are any.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u64,
+    /// By difficulty.
+    #[serde(default)]
+    pub by_level: BTreeMap<String, CorrectCount>,
+    /// By database name.
+    #[serde(default)]
+    pub by_database: BTreeMap<String, CorrectCount>,
 }
 
-/// Has `policy` play each question once, `concurrency` at a time. `progress` hears how many are done, of how many.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl EvaluationMetrics {
+    fn of(episodes: &[EpisodeRecord]) -> Self {
+        let steps = || episodes.iter().flat_map(|episode| &episode.steps);
+        let failed = episodes
+            .iter()
+            .filter(|episode| !episode.failure.is_empty());
+        Self {
+            success: CorrectCount::of(episodes).into(),
+            mean_reward: mean(episodes.iter().map(|episode| episode.reward)),
+            mean_steps: mean(episodes.iter().map(|episode| episode.steps.len() as f64)),
+            malformed_rate: mean(steps().map(|step| f64::from(u8::from(step.malformed)))),
+            failed: failed.count() as u64,
+            by_level: counts_by(episodes, |episode| &episode.difficulty),
+            by_database: counts_by(episodes, |episode| &episode.database),
+        }
+    }
+}
+
+/// Runs one episode of `policy` per question, `concurrency` at a time. Returns the metrics and the
+/// episodes in the order of the questions. Calls `on_done` with the number of finished episodes.
 pub async fn evaluate(
     policy: &dyn Policy,
-    table: &Table,
+    settings: &EpisodeSettings,
     questions: &[Question],
     seed: u64,
     concurrency: usize,
-    mut progress: impl FnMut(usize, usize),
-) -> Evaluation {
-    let seats: Vec<Seat> = questions
+    mut on_done: impl FnMut(usize),
+) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
+    let specs: Vec<EpisodeSpec> = questions
         .iter()
-        .map(|question| seat(question, seed))
+        .map(|question| episode_spec(question, seed))
         .collect();
     let mut done = 0;
-    let on_done = |_: &Trajectory| {
+    let count = |_: &Trajectory| {
         done += 1;
-        progress(done, seats.len());
+        on_done(done);
     };
-    let played = table.play_all(policy, &seats, concurrency, on_done).await;
-    let records = questions.iter().zip(&played);
-    summary(
-        records
-            .map(|(question, played)| record(&table.chat, question, &played.trajectory))
-            .collect(),
-    )
+    let outcomes = run_episodes(policy, settings, &specs, concurrency, count).await;
+    let episodes: Vec<EpisodeRecord> = questions
+        .iter()
+        .zip(&outcomes)
+        .map(|(question, outcome)| episode_record(&settings.chat, question, &outcome.trajectory))
+        .collect();
+    (EvaluationMetrics::of(&episodes), episodes)
 }
 
-/// All questions of a split (empty: all splits), in the node's order.
+/// Lists all questions of a split (empty: of all splits) in the order of env-node.
 ///
 /// # Errors
-/// The node does not answer, or knows no such split.
-pub async fn questions(env: &EnvClient, split: &str) -> Result<Vec<Question>, ActorError> {
+/// Env-node does not respond, or has no such split.
+pub async fn list_questions(env: &EnvClient, split: &str) -> Result<Vec<Question>, ActorError> {
     let retry = Retry::default();
     let mut questions = Vec::new();
     let mut page_token = String::new();
     loop {
         let request = ListQuestionsRequest {
             split: split.to_owned(),
-            page_size: PAGE,
+            page_size: PAGE_QUESTIONS,
             page_token,
             ..ListQuestionsRequest::default()
         };
@@ -181,79 +242,52 @@ pub async fn questions(env: &EnvClient, split: &str) -> Result<Vec<Question>, Ac
     }
 }
 
-fn seat(question: &Question, seed: u64) -> Seat {
-    let run_seed = derive_seed(seed, &question.question_id);
-    Seat {
+fn episode_spec(question: &Question, seed: u64) -> EpisodeSpec {
+    EpisodeSpec {
         question_id: question.question_id.clone(),
         coordinates: Coordinates {
-            run_seed,
+            run_seed: derive_seed(seed, &question.question_id),
             ..Coordinates::default()
         },
     }
 }
 
-fn record(chat: &Chat, question: &Question, trajectory: &Trajectory) -> EpisodeRecord {
-    let step = |turn: &Turn| step_record(chat, trajectory, turn);
+fn episode_record(chat: &Chat, question: &Question, trajectory: &Trajectory) -> EpisodeRecord {
+    let step = |turn: &Turn| env_step_record(chat, trajectory, turn);
     EpisodeRecord {
         question_id: question.question_id.clone(),
-        database_name: question.database_name.clone(),
+        question: question.question_text.clone(),
+        database: question.database_name.clone(),
         difficulty: question.difficulty.clone(),
         correct: trajectory.scored && trajectory.correct,
-        total_reward: trajectory.episode_return,
+        reward: trajectory.episode_return,
         failure: trajectory.failure.clone(),
         steps: trajectory.turns.iter().map(step).collect(),
     }
 }
 
-fn step_record(chat: &Chat, trajectory: &Trajectory, turn: &Turn) -> StepRecord {
+fn env_step_record(chat: &Chat, trajectory: &Trajectory, turn: &Turn) -> EnvStepRecord {
     let segment = &trajectory.segments[turn.segment as usize];
     let start = turn.completion_start as usize;
     let completion = &segment.tokens[start..start + turn.completion_tokens as usize];
     let action = turn.action.clone().unwrap_or_default();
-    let RewardComponents {
-        operational,
-        progress,
-        terminal,
-        clip,
-    } = turn.reward_components.unwrap_or_default();
-    StepRecord {
-        completion: chat.completion_text(completion).unwrap_or_default(),
+    let observation = || turn.observation_text.clone();
+    EnvStepRecord {
+        completion: Some(chat.completion_text(completion).unwrap_or_default()),
         action_type: action.action_type,
         argument: action.argument,
-        observation: turn.observation_text.clone(),
-        is_error: turn.observation_is_error,
         malformed: turn.malformed,
+        result: (!turn.observation_is_error).then(observation),
+        error: turn.observation_is_error.then(observation),
         reward: turn.reward,
-        components: [operational, progress, terminal, clip],
+        components: turn.reward_components.unwrap_or_default(),
     }
 }
 
-fn summary(episodes: Vec<EpisodeRecord>) -> Evaluation {
-    let steps = || episodes.iter().flat_map(|episode| &episode.steps);
-    Evaluation {
-        score: score(&episodes.iter().collect::<Vec<_>>()),
-        mean_reward: mean(episodes.iter().map(|episode| episode.total_reward)),
-        mean_steps: mean(episodes.iter().map(|episode| episode.steps.len() as f64)),
-        malformed_rate: mean(steps().map(|step| f64::from(u8::from(step.malformed)))),
-        failed: episodes
-            .iter()
-            .filter(|episode| !episode.failure.is_empty())
-            .count(),
-        by_level: scores_by(&episodes, |episode| &episode.difficulty),
-        by_database: scores_by(&episodes, |episode| &episode.database_name),
-        episodes,
-    }
-}
-
-fn score(episodes: &[&EpisodeRecord]) -> Score {
-    let correct = episodes.iter().filter(|episode| episode.correct).count();
-    Score::new(correct, episodes.len())
-}
-
-fn scores_by(
+fn counts_by(
     episodes: &[EpisodeRecord],
     key: impl Fn(&EpisodeRecord) -> &String,
-) -> BTreeMap<String, Score> {
+) -> BTreeMap<String, CorrectCount> {
     let mut groups: BTreeMap<String, Vec<&EpisodeRecord>> = BTreeMap::new();
     for episode in episodes {
         groups
@@ -263,11 +297,11 @@ fn scores_by(
     }
     groups
         .into_iter()
-        .map(|(key, episodes)| (key, score(&episodes)))
+        .map(|(key, episodes)| (key, CorrectCount::of(episodes)))
         .collect()
 }
 
-/// The mean; 0 of nothing.
+/// Returns the mean, or 0 for no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0usize), |(sum, count), value| {
         (sum + value, count + 1)
@@ -279,7 +313,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Bounds by Wilson's formula, evaluated apart from this code in Python's double precision, to four decimals.
+    /// The bounds were computed by Wilson's formula in Python, in double precision, independently of
+    /// this code, and rounded to four decimals.
     #[test]
     fn wilson_intervals() {
         for (correct, questions, low, high) in [
@@ -288,23 +323,31 @@ mod tests {
             (10, 10, 0.7225, 1.0),
             (114, 300, 0.3269, 0.4361),
         ] {
-            let score = Score::new(correct, questions);
-            assert!((score.wilson_low - low).abs() < 5e-5, "{score:?}");
-            assert!((score.wilson_high - high).abs() < 5e-5, "{score:?}");
+            let rate = SuccessRate::from(CorrectCount { questions, correct });
+            assert!((rate.wilson_low - low).abs() < 5e-5, "{rate:?}");
+            assert!((rate.wilson_high - high).abs() < 5e-5, "{rate:?}");
         }
     }
 
     #[test]
-    fn no_question_is_legal() {
-        let evaluation = summary(Vec::new());
-        assert_eq!(evaluation.score.questions, 0);
-        assert_eq!(
-            (evaluation.score.wilson_low, evaluation.score.wilson_high),
-            (0.0, 1.0)
-        );
-        assert_eq!(
-            (evaluation.mean_reward, evaluation.malformed_rate),
-            (0.0, 0.0)
-        );
+    fn an_evaluation_may_have_no_questions() {
+        let metrics = EvaluationMetrics::of(&[]);
+        let rate = metrics.success;
+        assert_eq!(rate.questions, 0);
+        assert_eq!((rate.wilson_low, rate.wilson_high), (0.0, 1.0));
+        assert_eq!((metrics.mean_reward, metrics.malformed_rate), (0.0, 0.0));
+    }
+
+    /// Lines of run folders that exist already.
+    #[test]
+    fn records_keep_the_file_format() {
+        let line = r#"{"questions":4,"correct":1,"success_rate":0.25,"wilson_low":0.0,"wilson_high":1.0,"mean_reward":0.5,"mean_steps":3.0,"malformed_rate":0.0,"by_level":{"level-0":{"questions":4,"correct":1}},"by_database":{}}"#;
+        let metrics: EvaluationMetrics = serde_json::from_str(line).unwrap();
+        assert_eq!(metrics.by_level["level-0"].questions, 4);
+        assert_eq!(serde_json::to_string(&metrics).unwrap(), line);
+        let line = r#"{"question_id":"q","question":"?","database":"d","difficulty":"easy","correct":true,"reward":1.0,"steps":[{"action_type":"ANSWER","argument":"1","malformed":false,"result":"ok","reward":1.0,"components":{"operational":0.0,"progress":0.0,"terminal":1.0,"clip":0.0}}]}"#;
+        let episode: EpisodeRecord = serde_json::from_str(line).unwrap();
+        assert_eq!(episode.steps[0].completion, None);
+        assert_eq!(serde_json::to_string(&episode).unwrap(), line);
     }
 }

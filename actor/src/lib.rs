@@ -1,43 +1,45 @@
-//! The actor: plays episodes with the policy against an environment and hands the trajectories to the learner.
+//! The actor: runs episodes of a policy against an environment and submits the trajectories to the
+//! learner.
 //!
-//! Invariant: what is sampled is a function of weights, question and coordinates (run seed, group, member, turn, position).
-//! It does not depend on which actor plays, on batching, on slots or on time. An actor is a pure client of two services and
-//! keeps nothing that matters.
+//! Invariant: what is sampled is a function of the weights, the question and the coordinates (run
+//! seed, group, member, turn, position). It does not depend on the actor that samples, on batching,
+//! on slots or on time. An actor is a client of two services and keeps no state of value.
 
-pub mod batcher;
+mod batcher;
+mod completion;
 mod config;
-pub mod context;
-mod demonstrate;
-mod dice;
+mod context;
 mod engine;
+mod env_session;
+mod episode_settings;
 mod error;
 mod evaluate;
-mod habits;
 pub mod metrics;
-mod play;
-mod policies;
+mod model_policy;
 pub mod prompt;
 mod retry;
-pub mod rollout;
+mod rollout;
+mod rollout_driver;
 mod sampler;
-mod scripts;
-mod seen;
-mod session;
 mod slots;
-mod sql_slips;
 pub mod tool_call;
 pub mod weights;
 mod worker;
 
+/// These crates are part of the public interface.
+pub use {policy, proto};
+
+pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};
-pub use demonstrate::{Demonstrations, demonstrate};
-pub use engine::{CompletionRequest, Engine, Place};
+pub use engine::{Engine, EpisodePermit};
+pub use episode_settings::{EpisodeSettings, EpisodeSpec};
 pub use error::ActorError;
-pub use evaluate::{EpisodeRecord, Evaluation, Score, StepRecord, evaluate, questions};
-pub use habits::{Demonstrator, Habits};
-pub use play::{Played, Seat, Table};
-pub use policies::{ModelPolicy, Policy, Script, ScriptedPolicy, TurnView};
+pub use evaluate::{
+    CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate, evaluate,
+    list_questions,
+};
+pub use model_policy::{ModelPolicy, Policy, TurnView};
 pub use retry::Retry;
-pub use rollout::{Completion, RolloutLimits, Stop};
-pub use scripts::{HastyPolicy, OraclePolicy, RandomPolicy, Solution, Solutions};
+pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
+pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
 pub use worker::run;

@@ -1,4 +1,4 @@
-//! The actor's metrics: each name stands here once, with its description.
+//! The metrics of the actor: all names and their descriptions.
 
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -9,7 +9,7 @@ const EPISODES: &str = "actor_episodes_total";
 const TURNS: &str = "actor_turns_total";
 const MALFORMED: &str = "actor_malformed_calls_total";
 const SAMPLED: &str = "actor_sampled_tokens_total";
-const FED: &str = "actor_fed_tokens_total";
+const COMPUTED: &str = "actor_computed_tokens_total";
 const REUSED: &str = "actor_reused_tokens_total";
 const RUNNING: &str = "actor_running_rows";
 const WAITING: &str = "actor_waiting_rows";
@@ -22,45 +22,42 @@ const REPLAYS: &str = "actor_replays_total";
 
 /// Describes all metrics to the installed recorder.
 pub fn describe() {
-    describe_counter!(
-        EPISODES,
-        "Episodes played, by outcome: correct, wrong, unscored."
-    );
-    describe_counter!(TURNS, "Completions that became actions.");
+    describe_counter!(EPISODES, "Episodes, by outcome: correct, wrong, unscored.");
+    describe_counter!(TURNS, "Turns, each one completion and one action.");
     describe_counter!(
         MALFORMED,
         "Completions without a well-formed tool call, sent as raw queries."
     );
     describe_counter!(SAMPLED, "Tokens sampled.");
     describe_counter!(
-        FED,
-        "Tokens fed through the decoder, prompts and samples together."
+        COMPUTED,
+        "Tokens that forward passes computed, in prefill and decode together."
     );
     describe_counter!(
         REUSED,
-        "Context tokens found in the KV cache and not fed again."
+        "Context tokens whose keys and values the KV cache already had, so that no pass computed them."
     );
     describe_gauge!(RUNNING, "Completions being sampled.");
-    describe_gauge!(WAITING, "Completions that wait for a slot.");
+    describe_gauge!(WAITING, "Completions that wait for a slot of the KV cache.");
     describe_histogram!(
         PASS_SECONDS,
         Unit::Seconds,
-        "Time of one forward pass with its samples."
+        "Duration of one forward pass, including sampling."
     );
     describe_gauge!(
         POLICY_VERSION,
-        "Policy version that new completions are sampled with."
+        "Policy version that samples new completions."
     );
-    describe_counter!(GROUPS, "Groups submitted, by the learner's verdict.");
+    describe_counter!(GROUPS, "Submitted groups, by the learner's verdict.");
     describe_histogram!(
         IDLE_SECONDS,
         Unit::Seconds,
-        "Time that a group loop was told to wait for work."
+        "Time that the learner asked a group loop to wait for work."
     );
-    describe_counter!(RETRIES, "Calls tried again, by call.");
+    describe_counter!(RETRIES, "Retried calls, by call.");
     describe_counter!(
         REPLAYS,
-        "Episodes led back by their actions after a node refused a token."
+        "Episodes replayed from their actions after env-node rejected a token."
     );
 }
 
@@ -80,8 +77,8 @@ pub(crate) fn count_episode(trajectory: &Trajectory) {
     counter!(MALFORMED).increment(malformed as u64);
 }
 
-pub(crate) fn record_pass(fed_tokens: usize, sampled_tokens: usize, seconds: f64) {
-    counter!(FED).increment(fed_tokens as u64);
+pub(crate) fn record_pass(computed_tokens: usize, sampled_tokens: usize, seconds: f64) {
+    counter!(COMPUTED).increment(computed_tokens as u64);
     counter!(SAMPLED).increment(sampled_tokens as u64);
     histogram!(PASS_SECONDS).record(seconds);
 }

@@ -1,25 +1,27 @@
-//! The words around an episode: system prompt, opening message, solved examples, observations as tool messages.
+//! The messages of an episode: system prompt, solved examples, question, and tool messages.
 //!
-//! Invariant: pure text from the observation alone, cut to [`MAX_RESULT_CHARS`]. Leaves out templates and tokens.
+//! Invariant: a message is a pure function of the observation. A tool message is cut to
+//! [`MAX_RESULT_CHARS`]. The chat template and the tokenizer are in `policy`.
 
 use policy::{ChatRole, Message};
-use proto::v1::{Action, Observation};
+use proto::v1::Observation;
 
 use crate::tool_call;
 
-/// Characters of a tool result that the model is shown (SQLEnv `training/prompts.py`).
+/// The policy sees this many characters of a tool result (SQLEnv `training/prompts.py`).
 pub const MAX_RESULT_CHARS: usize = 2_000;
-/// Stands where an old tool result gave way to newer ones.
+/// Replaces an old tool result that was dropped to make room.
 pub const ELIDED_RESULT: &str = "[earlier result left out]";
 const TRUNCATED: &str = "... [truncated]";
 const EMPTY: &str = "(empty)";
 
-/// What opens every conversation.
-pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one call per turn: describe the tables you \
-need, run a query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, \
-or as [] when there is nothing.";
+/// The system prompt of every episode.
+pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use only the tools, one \
+call per turn: describe the tables you need, run a query, then answer. Give the answer as a single \
+value, as a comma-separated list, as rows written col1 | col2, or as [] when there is nothing.";
 
-/// The messages before the first completion: system prompt, `shots` solved examples, the question with its tables.
+/// Returns the messages before the first completion: the system prompt, `shots` solved examples, and
+/// the question with its tables.
 #[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
     let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];
@@ -33,13 +35,13 @@ pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
     messages
 }
 
-/// An observation as the tool's message.
+/// Returns an observation as a tool message.
 #[must_use]
 pub fn tool_message(observation: &Observation) -> Message {
     Message::new(ChatRole::Tool, tool_text(observation))
 }
 
-/// An observation's text as the model sees it: the result, or the error after `Error: `.
+/// Returns an observation's text as the policy sees it: the result, or the error after `Error: `.
 #[must_use]
 pub fn tool_text(observation: &Observation) -> String {
     if !observation.error.is_empty() {
@@ -62,11 +64,11 @@ fn capped(text: &str) -> String {
     }
 }
 
-/// A solved episode on a made-up database.
+/// A solved episode on an invented database.
 struct Example {
     question: &'static str,
     schema: &'static str,
-    /// Action type, argument, what came back.
+    /// Action type, argument and result of each env step.
     steps: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -77,11 +79,8 @@ impl Example {
             question(self.question, self.schema),
         )];
         for (kind, argument, result) in self.steps {
-            let action = Action {
-                action_type: (*kind).to_owned(),
-                argument: (*argument).to_owned(),
-            };
-            messages.push(Message::call(tool_call::of(&action)));
+            let action = tool_call::action(kind, *argument);
+            messages.push(Message::call(tool_call::from_action(&action)));
             messages.push(Message::new(ChatRole::Tool, *result));
         }
         messages
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn long_results_are_cut_by_characters() {
+    fn long_results_are_truncated_by_characters() {
         let exact = "é".repeat(MAX_RESULT_CHARS);
         assert_eq!(tool_text(&observation(&exact, "")), exact);
         let cut = tool_text(&observation(&format!("{exact}x"), ""));
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn shots_stand_before_the_question() {
+    fn shots_come_before_the_question() {
         let observation = Observation {
             question: "How many?".to_owned(),
             schema_info: "Available tables:\n- t".to_owned(),

@@ -1,8 +1,20 @@
-//! One episode as the policy lives it: a state machine that turns observations and completions into a trajectory.
+//! The rollout of one episode: a state machine that turns observations and completions into a
+//! trajectory.
 //!
-//! Sans-IO: inputs go in through `on_*`, each answers with a [`Wish`] that a driver fulfils. Invariant: tokens are the truth.
-//! The prompt and each tool message are encoded once, on their own; completions are kept as they were sampled; nothing is
-//! rendered again. Every completion token is recorded once with mask 1, beside its log-probability and policy version.
+//! The rollout does no I/O. Each `on_*` method takes one event and returns the next
+//! [`RolloutRequest`], which a driver carries out:
+//!
+//! ```text
+//!             on_reset           on_completion
+//!   reset ──────────► Complete ────────────────► Step ──┐
+//!                        ▲                              │ on_step
+//!                        └──────────────────────────────┴──► Done (observation.done)
+//! ```
+//!
+//! Invariant: tokens are the truth. The prompt and each tool message are encoded once, on their own.
+//! Completions are kept as they were sampled, because rendering and tokenizing them again may give
+//! other tokens than the policy sampled, and their log-probabilities would be wrong. Every completion
+//! token is recorded once with mask 1, with its log-probability and policy version.
 
 use std::sync::Arc;
 
@@ -10,63 +22,31 @@ use policy::{Chat, ChatRole, Coordinates, Message, PolicyError};
 use proto::v1::{Action, Observation, StepResponse, Trajectory, Turn};
 
 use crate::{
+    completion::{Completion, CompletionRequest, FinishReason},
     context::Context,
     prompt,
     tool_call::{self, ParsedCall},
 };
 
-/// How completions end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// With a stop token, which is the completion's last.
-    Token,
-    /// At the token limit.
-    Length,
-}
-
-/// A sampled or scripted completion.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Completion {
-    /// Token ids, the stop token included.
-    pub tokens: Vec<u32>,
-    /// Log-probability of each token.
-    pub logprobs: Vec<f32>,
-    /// The version that sampled all of them.
-    pub policy_version: u64,
-    /// Why it ended.
-    pub stop: Stop,
-}
-
-/// What a completion is to follow.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CompletionWish {
-    /// All tokens that the model sees.
-    pub context: Vec<u32>,
-    /// Where the turn's first random number lies.
-    pub coordinates: Coordinates,
-    /// Tokens to sample at most, at least one.
-    pub max_tokens: usize,
-}
-
 /// What the rollout needs next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
-    /// A completion; hand it to [`Rollout::on_completion`].
-    Complete(CompletionWish),
-    /// The environment's reply to an action; hand it to [`Rollout::on_step`].
+pub enum RolloutRequest {
+    /// A completion. Pass it to [`Rollout::on_completion`].
+    Complete(CompletionRequest),
+    /// The environment's response to an action. Pass it to [`Rollout::on_step`].
     Step(Action),
-    /// Nothing; the episode is over.
+    /// Nothing. The episode has ended.
     Done(Trajectory),
 }
 
-/// The bounds of a rollout.
+/// Limits of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutLimits {
-    /// Tokens one turn may sample.
+    /// Tokens that one turn may sample.
     pub max_completion_tokens: usize,
-    /// Tokens one segment may hold.
+    /// Tokens that one segment may hold.
     pub max_context_tokens: usize,
-    /// Solved examples in front of the question.
+    /// Solved examples before the question.
     pub shots: usize,
 }
 
@@ -80,21 +60,22 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Begins with the first observation of an episode; `coordinates` name its group and member.
+    /// Starts with the first observation of an episode. `coordinates` name its group and member.
     ///
     /// # Errors
-    /// The chat template cannot render the opening or the elision note.
+    /// The chat template cannot render the opening messages or the elision note.
     pub fn on_reset(
         chat: Arc<Chat>,
         limits: RolloutLimits,
         coordinates: Coordinates,
         observation: &Observation,
-    ) -> Result<(Self, Wish), PolicyError> {
+    ) -> Result<(Self, RolloutRequest), PolicyError> {
         let opening = prompt::opening(observation, limits.shots);
         let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
-        let note = chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
+        let elision_note =
+            chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {
-            context: Context::new(prompt, note, limits.max_context_tokens),
+            context: Context::new(prompt, elision_note, limits.max_context_tokens),
             chat,
             limits,
             coordinates,
@@ -103,15 +84,18 @@ impl Rollout {
                 ..Trajectory::default()
             },
         };
-        let wish = rollout.wish_completion();
-        Ok((rollout, wish))
+        let request = rollout.request_completion();
+        Ok((rollout, request))
     }
 
-    /// Takes the completion wished for; answers with the action to step.
+    /// Takes the requested completion. Returns the action to step.
     ///
     /// # Errors
     /// The tokenizer cannot decode the completion.
-    pub fn on_completion(&mut self, completion: &Completion) -> Result<Wish, PolicyError> {
+    pub fn on_completion(
+        &mut self,
+        completion: &Completion,
+    ) -> Result<RolloutRequest, PolicyError> {
         let span = self
             .context
             .push_completion(&completion.tokens, &completion.logprobs);
@@ -124,24 +108,25 @@ impl Rollout {
             policy_version: completion.policy_version,
             action: Some(action.clone()),
             malformed,
-            truncated: completion.stop == Stop::Length,
+            truncated: completion.finish_reason == FinishReason::Length,
             ..Turn::default()
         });
-        Ok(Wish::Step(action))
+        Ok(RolloutRequest::Step(action))
     }
 
-    /// Takes the environment's reply to the last action; answers with the next completion or the trajectory.
+    /// Takes the environment's response to the last action. Returns the next completion request or
+    /// the trajectory.
     ///
     /// # Errors
     /// The chat template cannot render the tool message.
-    pub fn on_step(&mut self, reply: &StepResponse) -> Result<Wish, PolicyError> {
-        let nothing = Observation::default();
-        let observation = reply.observation.as_ref().unwrap_or(&nothing);
-        self.record_reply(reply, observation);
+    pub fn on_step(&mut self, response: &StepResponse) -> Result<RolloutRequest, PolicyError> {
+        let empty = Observation::default();
+        let observation = response.observation.as_ref().unwrap_or(&empty);
+        self.record_response(response, observation);
         if observation.done {
-            self.trajectory.correct = reply.correct;
+            self.trajectory.correct = response.correct;
             self.trajectory.scored = true;
-            return Ok(Wish::Done(self.take_trajectory()));
+            return Ok(RolloutRequest::Done(self.take_trajectory()));
         }
         let closing = self.missing_stop_token();
         let result = self
@@ -149,10 +134,10 @@ impl Rollout {
             .tool_suffix_ids(&[prompt::tool_message(observation)])?;
         self.context
             .push_result(&closing, &result, self.limits.max_completion_tokens);
-        Ok(self.wish_completion())
+        Ok(self.request_completion())
     }
 
-    /// Breaks off for a reason outside the agent: what was sampled so far, without a score.
+    /// Ends the episode for a reason outside the agent. Returns what was sampled so far, unscored.
     #[must_use]
     pub fn fail(mut self, reason: String) -> Trajectory {
         Trajectory {
@@ -161,14 +146,14 @@ impl Rollout {
         }
     }
 
-    fn record_reply(&mut self, reply: &StepResponse, observation: &Observation) {
+    fn record_response(&mut self, response: &StepResponse, observation: &Observation) {
         let turn = self
             .trajectory
             .turns
             .last_mut()
-            .expect("a reply follows an action: this is a bug");
+            .expect("a response follows an action: this is a bug");
         turn.reward = observation.reward.unwrap_or(0.0);
-        turn.reward_components = reply.reward_components;
+        turn.reward_components = response.reward_components;
         turn.observation_is_error = !observation.error.is_empty();
         turn.observation_text = if turn.observation_is_error {
             observation.error.clone()
@@ -178,18 +163,18 @@ impl Rollout {
         self.trajectory.episode_return += turn.reward;
     }
 
-    /// The next completion, or the end where even the prompt leaves no room.
-    fn wish_completion(&mut self) -> Wish {
+    /// Returns the next completion request, or the end if the prompt alone fills the context.
+    fn request_completion(&mut self) -> RolloutRequest {
         let room = self.context.room_tokens();
         if room == 0 {
             self.trajectory.failure = format!(
-                "the opening prompt has {} tokens, max_context_tokens is {}: raise it or use fewer shots",
+                "the prompt has {} tokens, but max_context_tokens is {}: raise it or use fewer shots",
                 self.context.tokens().len(),
                 self.limits.max_context_tokens
             );
-            return Wish::Done(self.take_trajectory());
+            return RolloutRequest::Done(self.take_trajectory());
         }
-        Wish::Complete(CompletionWish {
+        RolloutRequest::Complete(CompletionRequest {
             context: self.context.tokens().to_vec(),
             coordinates: Coordinates {
                 turn: self.trajectory.turns.len() as u32,
@@ -200,7 +185,8 @@ impl Rollout {
         })
     }
 
-    /// The end-of-turn token where the last completion was cut before it: the template's next tokens expect it.
+    /// Returns the end-of-turn token if the last completion was truncated before it. The tool
+    /// message's tokens were rendered to follow that token. It was not sampled, so its mask is 0.
     fn missing_stop_token(&self) -> Vec<u32> {
         let stop_ids = self.chat.stop_ids();
         match self.context.tokens().last() {
@@ -210,15 +196,15 @@ impl Rollout {
     }
 
     fn take_trajectory(&mut self) -> Trajectory {
-        let mut trajectory = std::mem::take(&mut self.trajectory);
-        trajectory.segments = self.context.segments().to_vec();
-        trajectory
+        Trajectory {
+            segments: self.context.take_segments(),
+            ..std::mem::take(&mut self.trajectory)
+        }
     }
 }
 
-/// The trajectory of an episode that could not begin.
-#[must_use]
-pub fn unplayed(member: u32, reason: String) -> Trajectory {
+/// Returns the trajectory of an episode that could not start.
+pub(crate) fn failed_trajectory(member: u32, reason: String) -> Trajectory {
     Trajectory {
         member,
         failure: reason,

@@ -1,8 +1,13 @@
-//! The engine's thread: it owns the decoder and the KV cache and samples what the handles ask for.
+//! The engine's thread: it owns the decoder and the KV cache and samples what the handles request.
 //!
-//! Continuous batching: rows enter and leave between forward passes as [`Batcher`] plans. A running completion ends under the
-//! weights it began with, and a conversation that goes on under new weights has its context fed again. So each recorded
-//! log-probability is exactly that of the stated version.
+//! Continuous batching: rows enter and leave between forward passes as the [`Batcher`] schedules.
+//!
+//! Weights may be updated while completions are being sampled. A running completion finishes with the
+//! weights version it started with, so each completion has one policy version, and each recorded
+//! log-probability is exactly that of this version. The next turn of the same episode starts with the
+//! new version: its context is prefilled again, because keys and values of the old weights would give
+//! log-probabilities that belong to no version. While both versions have rows, each needs a forward
+//! pass of its own.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -11,44 +16,62 @@ use policy::{
     Coordinates, Decoder, DecoderConfig, DecoderMode, KvCache, Model, PackedRow, PackedRows,
     Placement, PolicyError, Sampled, SamplingSettings, Weights, sampling,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    batcher::{Batcher, Chunk, RowId},
+    batcher::{Batcher, RowId, ScheduledTokens},
+    completion::{Completion, CompletionRequest, FinishReason},
     config::EngineSettings,
-    engine::{Command, CompletionRequest, Reply},
     error::ActorError,
     metrics,
-    rollout::{Completion, Stop},
-    slots::{Slots, Taken},
+    slots::{SlotAssignment, Slots},
 };
 
-/// Weights as they were handed to the engine. `number` counts them, since a policy version may come again with other
-/// weights: a learner that lost its newest steps makes them anew.
-struct Edition {
+/// A requested completion.
+pub(crate) struct CompletionJob {
+    pub(crate) request: CompletionRequest,
+    pub(crate) sampling: SamplingSettings,
+    pub(crate) reply: oneshot::Sender<Result<Completion, ActorError>>,
+}
+
+/// A command of a handle to the thread.
+pub(crate) enum EngineCommand {
+    /// Samples a completion.
+    Complete(CompletionJob),
+    /// Replaces the weights. They are on the engine's device and in its dtype.
+    UpdateWeights {
+        policy_version: u64,
+        weights: Box<Weights>,
+        reply: oneshot::Sender<Result<(), ActorError>>,
+    },
+}
+
+/// One update of the weights. `number` counts the updates. The policy version cannot identify the
+/// weights: a learner that resumes from an older checkpoint publishes the same version again with
+/// other weights.
+struct WeightsVersion {
     number: u64,
     policy_version: u64,
     decoder: Decoder,
 }
 
-/// One completion on its way.
-struct Running {
-    request: CompletionRequest,
-    reply: Reply,
-    edition: Arc<Edition>,
+/// A completion that is being sampled.
+struct ActiveRow {
+    job: CompletionJob,
+    weights: Arc<WeightsVersion>,
     slot: usize,
-    /// The context, then what was sampled.
+    /// The context, then the sampled tokens.
     tokens: Vec<u32>,
-    /// Leading tokens whose keys and values lie in the slot.
-    fed_tokens: usize,
+    /// Leading tokens whose keys and values are in the slot.
+    cached_tokens: usize,
     logprobs: Vec<f32>,
 }
 
-impl Running {
-    /// How its next token is drawn.
+impl ActiveRow {
+    /// Returns the sampling settings and the coordinates of the next token.
     fn draw(&self) -> (SamplingSettings, Coordinates) {
         let position = self.logprobs.len() as u32;
-        (self.request.sampling, self.request.coordinates.at(position))
+        (self.job.sampling, self.job.request.coordinates.at(position))
     }
 }
 
@@ -58,17 +81,17 @@ pub(crate) struct Sampler {
     stop_ids: Vec<u32>,
     vocabulary_size: usize,
     context_tokens: usize,
-    edition: Arc<Edition>,
+    weights: Arc<WeightsVersion>,
     cache: KvCache,
     slots: Slots,
     batcher: Batcher,
-    waiting: BTreeMap<RowId, (CompletionRequest, Reply)>,
-    running: BTreeMap<RowId, Running>,
+    waiting: BTreeMap<RowId, CompletionJob>,
+    active: BTreeMap<RowId, ActiveRow>,
     next_row: RowId,
 }
 
 impl Sampler {
-    /// A sampler of `model`, whose weights are `policy_version`.
+    /// Creates a sampler of `model`, whose weights are `policy_version`.
     pub(crate) fn new(
         model: &Model,
         policy_version: u64,
@@ -91,7 +114,7 @@ impl Sampler {
             vocabulary_size: model.chat.vocabulary_size(),
             context_tokens,
             cache: KvCache::on(&config, slots, context_tokens, &device, dtype)?,
-            edition: Arc::new(Edition {
+            weights: Arc::new(WeightsVersion {
                 number: 0,
                 policy_version,
                 decoder,
@@ -99,296 +122,310 @@ impl Sampler {
             slots: Slots::new(slots, settings.prefix_sharing),
             batcher: Batcher::new(slots, settings.pass_tokens),
             waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
+            active: BTreeMap::new(),
             next_row: 0,
             config,
         })
     }
 
-    /// Conversations that the KV cache holds.
+    /// Returns the number of conversations that the KV cache holds.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Where it computes.
+    /// Returns the device of the decoder and the cache.
     pub(crate) fn device(&self) -> &Device {
-        self.edition.decoder.device()
+        self.weights.decoder.device()
     }
 
-    /// In which dtype.
+    /// Returns the dtype of the weights and the cache.
     pub(crate) fn dtype(&self) -> DType {
-        self.edition.decoder.dtype()
+        self.weights.decoder.dtype()
     }
 
-    /// Obeys and samples by turns until all handles are gone and all rows done.
-    pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    /// Handles commands and samples in turn, until all handles are dropped and all rows are done.
+    pub(crate) fn run(mut self, mut commands: mpsc::Receiver<EngineCommand>) {
         loop {
             if self.batcher.is_idle() {
                 match commands.blocking_recv() {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle(command),
                     None => return,
                 }
             }
             while let Ok(command) = commands.try_recv() {
-                self.obey(command);
+                self.handle(command);
             }
             self.pass();
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle(&mut self, command: EngineCommand) {
         match command {
-            Command::Complete(request, reply) => self.arrive(request, reply),
-            Command::Swap(version, weights, reply) => {
-                let swapped = self.swap(version, &weights);
-                // A caller that stopped waiting has no use for the answer.
-                let _ = reply.send(swapped);
+            EngineCommand::Complete(job) => self.enqueue(job),
+            EngineCommand::UpdateWeights {
+                policy_version,
+                weights,
+                reply,
+            } => {
+                let updated = self.update_weights(policy_version, &weights);
+                // The caller may have stopped waiting.
+                let _ = reply.send(updated);
             }
         }
     }
 
-    /// Takes weights that are on the device and in the dtype.
-    fn swap(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
+    /// Makes a weights version visible: rows admitted from now on sample with it. Rows that are
+    /// active keep their own version alive by its `Arc`.
+    fn update_weights(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
         let decoder = Decoder::new(&self.config, weights, DecoderMode::Sample)?;
-        self.edition = Arc::new(Edition {
-            number: self.edition.number + 1,
+        self.weights = Arc::new(WeightsVersion {
+            number: self.weights.number + 1,
             policy_version,
             decoder,
         });
         Ok(())
     }
 
-    fn arrive(&mut self, request: CompletionRequest, reply: Reply) {
-        let tokens = request.context.len() + request.max_tokens;
-        if request.context.is_empty() || request.max_tokens == 0 || tokens > self.context_tokens {
+    fn enqueue(&mut self, job: CompletionJob) {
+        let CompletionRequest {
+            context,
+            max_tokens,
+            ..
+        } = &job.request;
+        let (context, limit) = (context.len(), self.context_tokens);
+        if context == 0 || *max_tokens == 0 || context + max_tokens > limit {
             let reason = format!(
-                "a context of {} and a completion of up to {} tokens; need 1 or more of each and at most {} together",
-                request.context.len(),
-                request.max_tokens,
-                self.context_tokens
+                "a context of {context} tokens and a completion of up to {max_tokens} were \
+                 requested; each must have at least 1 and both together at most {limit}"
             );
-            let _ = reply.send(Err(ActorError::Setting {
+            let _ = job.reply.send(Err(ActorError::Setting {
                 field: "max_context_tokens",
                 reason,
             }));
             return;
         }
-        self.batcher.arrive(self.next_row);
-        self.waiting.insert(self.next_row, (request, reply));
+        self.batcher.enqueue(self.next_row);
+        self.waiting.insert(self.next_row, job);
         self.next_row += 1;
     }
 
-    /// One forward pass for each edition that has rows; usually one.
+    /// Runs one forward pass for each weights version that has rows, usually one.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the pass is timed for a metric only"
+        reason = "the duration of the pass is only a metric"
     )]
     fn pass(&mut self) {
-        self.drop_abandoned();
+        self.remove_abandoned();
         self.admit();
         metrics::set_rows(self.batcher.running(), self.batcher.waiting());
-        let mut by_edition: BTreeMap<u64, Vec<Chunk>> = BTreeMap::new();
-        for chunk in self.batcher.plan() {
-            let number = self.row(chunk.row).edition.number;
-            by_edition.entry(number).or_default().push(chunk);
+        let mut by_version: BTreeMap<u64, Vec<ScheduledTokens>> = BTreeMap::new();
+        for run in self.batcher.schedule() {
+            let version = self.row(run.row).weights.number;
+            by_version.entry(version).or_default().push(run);
         }
-        for chunks in by_edition.values() {
-            let begun = Instant::now();
-            match self.forward(chunks) {
+        for runs in by_version.values() {
+            let start = Instant::now();
+            match self.forward(runs) {
                 Ok(sampled) => {
-                    let fed = chunks.iter().map(|chunk| chunk.tokens).sum();
-                    metrics::record_pass(fed, sampled, begun.elapsed().as_secs_f64());
+                    let tokens = runs.iter().map(|run| run.tokens).sum();
+                    metrics::record_pass(tokens, sampled, start.elapsed().as_secs_f64());
                 }
-                Err(error) => self.fail(chunks, &error),
+                Err(error) => self.fail(runs, &error),
             }
         }
     }
 
-    /// Rows whose caller went away make room.
-    fn drop_abandoned(&mut self) {
+    /// Removes the rows whose caller stopped waiting.
+    fn remove_abandoned(&mut self) {
         let abandoned: Vec<RowId> = self
-            .running
+            .active
             .iter()
-            .filter(|(_, row)| row.reply.is_closed())
+            .filter(|(_, row)| row.job.reply.is_closed())
             .map(|(row, _)| *row)
             .collect();
         for row in abandoned {
-            self.take_out(row);
+            self.remove(row);
         }
     }
 
     fn admit(&mut self) {
-        while let Some(row) = self.next_in_line() {
-            let (request, reply) = self
+        while let Some(id) = self.next_ready_row() {
+            let job = self
                 .waiting
-                .remove(&row)
-                .expect("the batcher admits rows that wait: this is a bug");
-            if reply.is_closed() {
+                .remove(&id)
+                .expect("the batcher admits waiting rows: this is a bug");
+            if job.reply.is_closed() {
                 continue;
             }
-            let taken = self
+            let assignment = self
                 .slots
-                .take(&request.context, self.edition.number)
-                .expect("there are as many slots as rows may run: this is a bug");
-            if let Err(error) = self.lay_out(&taken) {
-                self.slots.give_back(taken.slot, &[]);
-                let _ = reply.send(Err(error.into()));
+                .assign(&job.request.context, self.weights.number)
+                .expect("there is a slot for each running row: this is a bug");
+            if let Err(error) = self.load_prefix(&assignment) {
+                self.slots.release(assignment.slot, &[]);
+                let _ = job.reply.send(Err(error.into()));
                 continue;
             }
-            metrics::count_reused(taken.reused_tokens);
+            let reused_tokens = assignment.reused_tokens;
+            metrics::count_reused(reused_tokens);
             self.batcher
-                .start(row, request.context.len() - taken.reused_tokens);
-            let running = Running {
-                edition: self.edition.clone(),
-                slot: taken.slot,
-                tokens: request.context.clone(),
-                fed_tokens: taken.reused_tokens,
-                logprobs: Vec::with_capacity(request.max_tokens),
-                request,
-                reply,
+                .start(id, job.request.context.len() - reused_tokens);
+            let active = ActiveRow {
+                weights: self.weights.clone(),
+                slot: assignment.slot,
+                tokens: job.request.context.clone(),
+                cached_tokens: reused_tokens,
+                logprobs: Vec::with_capacity(job.request.max_tokens),
+                job,
             };
-            self.running.insert(row, running);
+            self.active.insert(id, active);
         }
     }
 
-    /// The first row that does not wait for a running one to feed what both begin with.
-    fn next_in_line(&mut self) -> Option<RowId> {
-        let (waiting, slots, edition) = (&self.waiting, &self.slots, self.edition.number);
-        self.batcher.admit(|row| {
-            let (request, _) = &waiting[&row];
-            !slots.promise(&request.context, edition)
-        })
+    /// Admits the first waiting row, except those whose prefix a running row is prefilling: they
+    /// wait and then copy it.
+    fn next_ready_row(&mut self) -> Option<RowId> {
+        let (waiting, slots, version) = (&self.waiting, &self.slots, self.weights.number);
+        self.batcher
+            .admit(|row| !slots.is_prefix_pending(&waiting[&row].request.context, version))
     }
 
-    /// Brings the reused keys and values into the slot.
-    fn lay_out(&mut self, taken: &Taken) -> Result<(), PolicyError> {
-        match taken.copy_from {
-            Some(source) => self
-                .cache
-                .copy_prefix(source, taken.slot, taken.reused_tokens),
-            None if taken.reused_tokens == 0 => {
-                self.cache.reset_slot(taken.slot);
+    /// Puts the reused keys and values into the slot.
+    fn load_prefix(&mut self, assignment: &SlotAssignment) -> Result<(), PolicyError> {
+        let SlotAssignment {
+            slot,
+            reused_tokens,
+            copy_from,
+        } = *assignment;
+        match copy_from {
+            Some(source) => self.cache.copy_prefix(source, slot, reused_tokens),
+            None if reused_tokens == 0 => {
+                self.cache.reset_slot(slot);
                 Ok(())
             }
             None => Ok(()),
         }
     }
 
-    /// Feeds the chunks and samples where they end a row's pending tokens; returns the number of samples.
-    fn forward(&mut self, chunks: &[Chunk]) -> Result<usize, PolicyError> {
-        let (packed, last_positions) = self.pack(chunks);
-        let edition = self.row(chunks[0].row).edition.clone();
-        let hidden = edition.decoder.forward(&packed, Some(&mut self.cache))?;
-        for chunk in chunks {
-            let row = self.row(chunk.row);
-            row.fed_tokens += chunk.tokens;
-            let (slot, fed_tokens) = (row.slot, row.fed_tokens);
-            self.slots.fed(slot, fed_tokens);
+    /// Computes the scheduled tokens, which share one weights version, and samples after each run
+    /// that ends its row's pending tokens. Returns the number of samples.
+    fn forward(&mut self, runs: &[ScheduledTokens]) -> Result<usize, PolicyError> {
+        let (packed, last_positions) = self.pack(runs);
+        let weights = self.row(runs[0].row).weights.clone();
+        let hidden = weights.decoder.forward(&packed, Some(&mut self.cache))?;
+        for run in runs {
+            let row = self.row(run.row);
+            row.cached_tokens += run.tokens;
+            let (slot, cached_tokens) = (row.slot, row.cached_tokens);
+            self.slots.record_cached(slot, cached_tokens);
         }
         if last_positions.is_empty() {
             return Ok(0);
         }
         let positions = Tensor::new(last_positions.as_slice(), hidden.device())?;
-        let logits = edition
+        let logits = weights
             .decoder
             .logits(&hidden.index_select(&positions, 0)?)?;
-        let samples = || chunks.iter().filter(|chunk| chunk.samples);
-        let draws: Vec<_> = samples().map(|chunk| self.row(chunk.row).draw()).collect();
+        let samples = || runs.iter().filter(|run| run.samples);
+        let draws: Vec<_> = samples().map(|run| self.row(run.row).draw()).collect();
         let sampled = sampling::sample_rows(&logits, self.vocabulary_size, &draws)?;
-        for (chunk, sampled) in samples().zip(sampled) {
-            self.take(chunk.row, sampled);
+        for (run, sampled) in samples().zip(sampled) {
+            self.push_token(run.row, sampled);
         }
         Ok(draws.len())
     }
 
-    /// The chunks end to end, and the positions after which a token is sampled.
-    fn pack(&mut self, chunks: &[Chunk]) -> (PackedRows, Vec<u32>) {
+    /// Concatenates the runs. Also returns the positions after which a token is sampled.
+    fn pack(&mut self, runs: &[ScheduledTokens]) -> (PackedRows, Vec<u32>) {
         let mut tokens = Vec::new();
-        let mut rows = Vec::with_capacity(chunks.len());
+        let mut rows = Vec::with_capacity(runs.len());
         let mut last_positions = Vec::new();
-        for chunk in chunks {
-            let row = self.row(chunk.row);
-            tokens.extend_from_slice(&row.tokens[row.fed_tokens..row.fed_tokens + chunk.tokens]);
+        for run in runs {
+            let row = self.row(run.row);
+            let past = row.cached_tokens;
+            tokens.extend_from_slice(&row.tokens[past..past + run.tokens]);
             rows.push(PackedRow {
-                len: chunk.tokens,
-                past: row.fed_tokens,
+                len: run.tokens,
+                past,
                 slot: row.slot,
             });
-            if chunk.samples {
+            if run.samples {
                 last_positions.push(tokens.len() as u32 - 1);
             }
         }
         (PackedRows { tokens, rows }, last_positions)
     }
 
-    fn take(&mut self, id: RowId, sampled: Sampled) {
+    fn push_token(&mut self, id: RowId, sampled: Sampled) {
         let row = self.row(id);
         row.tokens.push(sampled.token);
         row.logprobs.push(sampled.logprob);
-        let full = row.logprobs.len() == row.request.max_tokens;
+        let is_full = row.logprobs.len() == row.job.request.max_tokens;
         if self.stop_ids.contains(&sampled.token) {
-            self.finish(id, Stop::Token);
-        } else if full {
-            self.finish(id, Stop::Length);
+            self.finish(id, FinishReason::StopToken);
+        } else if is_full {
+            self.finish(id, FinishReason::Length);
         } else {
-            self.batcher.continues(id);
+            self.batcher.continue_row(id);
         }
     }
 
-    fn finish(&mut self, id: RowId, stop: Stop) {
-        let mut row = self.take_out(id);
+    fn finish(&mut self, id: RowId, finish_reason: FinishReason) {
+        let mut row = self.remove(id);
         let completion = Completion {
-            tokens: row.tokens.split_off(row.request.context.len()),
+            tokens: row.tokens.split_off(row.job.request.context.len()),
             logprobs: row.logprobs,
-            policy_version: row.edition.policy_version,
-            stop,
+            policy_version: row.weights.policy_version,
+            finish_reason,
         };
-        // A caller that stopped waiting has no use for the answer.
-        let _ = row.reply.send(Ok(completion));
+        // The caller may have stopped waiting.
+        let _ = row.job.reply.send(Ok(completion));
     }
 
-    fn fail(&mut self, chunks: &[Chunk], error: &PolicyError) {
-        for chunk in chunks {
-            if !self.running.contains_key(&chunk.row) {
+    fn fail(&mut self, runs: &[ScheduledTokens], error: &PolicyError) {
+        for run in runs {
+            if !self.active.contains_key(&run.row) {
                 continue;
             }
-            let row = self.take_out(chunk.row);
-            self.slots.forget(row.slot);
-            let _ = row.reply.send(Err(ActorError::Engine(format!(
+            let row = self.remove(run.row);
+            // The pass may have written some layers only, so nothing in the slot can be reused.
+            self.slots.release(row.slot, &[]);
+            let _ = row.job.reply.send(Err(ActorError::Engine(format!(
                 "a forward pass failed: {error}"
             ))));
         }
     }
 
-    /// Removes a row; its slot keeps what was fed.
-    fn take_out(&mut self, id: RowId) -> Running {
-        self.batcher.leave(id);
+    /// Removes a row. Its slot keeps the cached tokens for the next turn of the conversation.
+    fn remove(&mut self, id: RowId) -> ActiveRow {
+        self.batcher.remove(id);
         let row = self
-            .running
+            .active
             .remove(&id)
-            .expect("only running rows are taken out: this is a bug");
+            .expect("only active rows are removed: this is a bug");
         self.slots
-            .give_back(row.slot, &row.tokens[..row.fed_tokens]);
+            .release(row.slot, &row.tokens[..row.cached_tokens]);
         row
     }
 
-    fn row(&mut self, id: RowId) -> &mut Running {
-        self.running
+    fn row(&mut self, id: RowId) -> &mut ActiveRow {
+        self.active
             .get_mut(&id)
-            .expect("the batcher plans rows that run: this is a bug")
+            .expect("the batcher schedules active rows: this is a bug")
     }
 }
 
-/// Bytes for the KV cache where the settings leave it open, of those that are free on a device that is not the CPU.
+/// Returns the bytes that the KV cache may take. `free` is the free memory of a device that is not
+/// the CPU.
 fn cache_bytes(settings: &EngineSettings, free: Option<u64>) -> u64 {
-    const ON_THE_CPU: u64 = 2 << 30;
+    const CPU_DEFAULT_BYTES: u64 = 2 << 30;
     match settings.kv_cache_bytes {
-        0 => free.map_or(ON_THE_CPU, |free| free / 4),
+        0 => free.map_or(CPU_DEFAULT_BYTES, |free| free / 4),
         bytes => bytes,
     }
 }
 
-/// As many slots as were asked for and fit in the bytes, at least one.
+/// Returns as many slots as the settings ask for and as fit into the bytes, at least one.
 fn affordable_slots(
     token_bytes: usize,
     context_tokens: usize,
@@ -401,7 +438,7 @@ fn affordable_slots(
         tracing::warn!(
             slots = settings.slots,
             affordable,
-            "kv_cache_bytes limits the slots; raise it for larger batches"
+            "the KV cache has fewer slots than configured; raise actor.engine.kv_cache_bytes"
         );
     }
     settings.slots.min(affordable).max(1)

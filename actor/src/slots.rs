@@ -1,31 +1,37 @@
-//! What lies in the slots of the KV cache, and which slot serves a context best.
+//! Slots of the KV cache: which tokens each one holds, and which slot serves a context best.
 //!
-//! A slot keeps its tokens between turns, so that the next turn of a conversation feeds only what is new, and other
-//! conversations may copy a beginning that they share, from a running row as soon as it was fed. When slots run out, the
-//! conversation that was quiet longest is forgotten and fed again later; the kernels give the same bits either way.
-//! Invariant: keys and values of one edition of the weights are never used under another.
+//! A slot keeps its tokens between turns, so the next turn of a conversation prefills only what is
+//! new. With prefix sharing, a conversation also copies a prefix that another slot holds, even while
+//! that slot is in use: the members of a group share their prompt, which is then prefilled once and
+//! not once per member. If no slot is free of use by a conversation, the least recently used one is
+//! overwritten, and its conversation is prefilled again later. The kernels give the same bits either
+//! way.
+//!
+//! Invariant: keys and values of one weights version are never used under another one.
 
-/// Tokens that a row must save to wait for a running one: what a pass without the row costs is about a few tokens' feeding.
+/// A row waits for a prefix that a running row is prefilling only if it saves at least this many
+/// tokens. One pass without the row costs about as much as prefilling a few tokens.
 const WORTH_WAITING_TOKENS: usize = 16;
 
-/// A slot taken for one completion.
+/// A slot assigned to one completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SlotAssignment {
     pub(crate) slot: usize,
-    /// Leading tokens of the context whose keys and values are there already; fewer than the context's length.
+    /// Leading tokens of the context whose keys and values exist already. At least one token of the
+    /// context is left to prefill.
     pub(crate) reused_tokens: usize,
-    /// The slot to copy them from, where they do not lie in `slot` itself.
+    /// The slot to copy them from, if they do not lie in `slot` itself.
     pub(crate) copy_from: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// What lies here and, while it is busy, the rest of the context that is being fed.
+    /// The cached tokens and, while the slot is in use, the rest of the context being prefilled.
     tokens: Vec<u32>,
-    /// How many of them lie here.
-    held_tokens: usize,
-    edition: u64,
-    busy: bool,
+    /// How many leading tokens have their keys and values in the slot.
+    cached_tokens: usize,
+    weights_version: u64,
+    in_use: bool,
     last_used: u64,
 }
 
@@ -34,102 +40,111 @@ struct Slot {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     prefix_sharing: bool,
-    uses: u64,
+    assignments: u64,
 }
 
 impl Slots {
-    /// Without `prefix_sharing`, a slot reuses only what lies in itself.
+    /// Creates `count` empty slots. Without `prefix_sharing`, a slot reuses only its own tokens.
     pub(crate) fn new(count: usize, prefix_sharing: bool) -> Self {
         Self {
             slots: (0..count).map(|_| Slot::default()).collect(),
             prefix_sharing,
-            uses: 0,
+            assignments: 0,
         }
     }
 
-    /// Their number.
+    /// Returns the number of slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether a running row is about to feed a beginning of `context` that is worth waiting for. It ends: running rows
-    /// never wait, and what they fed stays.
-    pub(crate) fn promise(&self, context: &[u32], edition: u64) -> bool {
-        let most = |shared: fn(&Slot, &[u32], u64) -> usize| {
-            let each = self.slots.iter().map(|slot| shared(slot, context, edition));
-            each.max().unwrap_or(0)
+    /// Returns whether a running row is about to prefill a prefix of `context` that is worth waiting
+    /// for. The wait ends: running rows never wait, and what they prefilled stays in their slot.
+    pub(crate) fn is_prefix_pending(&self, context: &[u32], weights_version: u64) -> bool {
+        let longest = |prefix: fn(&Slot, &[u32], u64) -> usize| {
+            let slots = self.slots.iter();
+            let lengths = slots.map(|slot| prefix(slot, context, weights_version));
+            lengths.max().unwrap_or(0)
         };
         self.prefix_sharing
-            && most(Slot::common_tokens) >= most(Slot::shared_tokens) + WORTH_WAITING_TOKENS
+            && longest(Slot::common_prefix) >= longest(Slot::cached_prefix) + WORTH_WAITING_TOKENS
     }
 
-    /// Takes a free slot: the one whose conversation `context` continues, or else the one that was quiet longest. None where
-    /// all are busy.
-    pub(crate) fn take(&mut self, context: &[u32], edition: u64) -> Option<Taken> {
-        let shared: Vec<usize> = self
+    /// Assigns a free slot: the one whose conversation `context` continues, or else the least
+    /// recently used one. Returns none if all slots are in use.
+    pub(crate) fn assign(
+        &mut self,
+        context: &[u32],
+        weights_version: u64,
+    ) -> Option<SlotAssignment> {
+        let prefixes: Vec<usize> = self
             .slots
             .iter()
-            .map(|slot| slot.shared_tokens(context, edition))
+            .map(|slot| slot.cached_prefix(context, weights_version))
             .collect();
-        let free = || (0..self.slots.len()).filter(|&index| !self.slots[index].busy);
+        let free = || (0..self.slots.len()).filter(|&index| !self.slots[index].in_use);
+        // A slot is continued only if the context contains all of it. Taking a slot of which only a
+        // part matches would destroy another conversation, whereas a copy leaves it intact.
         let continued = free()
-            .filter(|&index| shared[index] > 0 && shared[index] == self.slots[index].held_tokens)
-            .max_by_key(|&index| shared[index]);
+            .filter(|&index| {
+                prefixes[index] > 0 && prefixes[index] == self.slots[index].cached_tokens
+            })
+            .max_by_key(|&index| prefixes[index]);
         let index =
             continued.or_else(|| free().min_by_key(|&index| self.slots[index].last_used))?;
         let source = if self.prefix_sharing {
-            (0..self.slots.len()).max_by_key(|&other| (shared[other], other == index))?
+            // Among equal prefixes the slot itself wins, which saves the copy.
+            (0..self.slots.len()).max_by_key(|&other| (prefixes[other], other == index))?
         } else {
             index
         };
-        self.uses += 1;
+        self.assignments += 1;
         self.slots[index] = Slot {
             tokens: context.to_vec(),
-            held_tokens: shared[source],
-            edition,
-            busy: true,
-            last_used: self.uses,
+            cached_tokens: prefixes[source],
+            weights_version,
+            in_use: true,
+            last_used: self.assignments,
         };
-        Some(Taken {
+        Some(SlotAssignment {
             slot: index,
-            reused_tokens: shared[source],
-            copy_from: (source != index && shared[source] > 0).then_some(source),
+            reused_tokens: prefixes[source],
+            copy_from: (source != index && prefixes[source] > 0).then_some(source),
         })
     }
 
-    /// Takes note that a busy slot now holds this many leading tokens of its row.
-    pub(crate) fn fed(&mut self, slot: usize, tokens: usize) {
+    /// Records that a slot in use now holds this many leading tokens of its row.
+    pub(crate) fn record_cached(&mut self, slot: usize, tokens: usize) {
         let slot = &mut self.slots[slot];
-        slot.held_tokens = tokens.min(slot.tokens.len());
+        slot.cached_tokens = tokens.min(slot.tokens.len());
     }
 
     /// Frees a slot that now holds the keys and values of `tokens`.
-    pub(crate) fn give_back(&mut self, slot: usize, tokens: &[u32]) {
+    pub(crate) fn release(&mut self, slot: usize, tokens: &[u32]) {
         let slot = &mut self.slots[slot];
         slot.tokens = tokens.to_vec();
-        slot.held_tokens = tokens.len();
-        slot.busy = false;
-    }
-
-    /// Forgets what a free slot holds.
-    pub(crate) fn forget(&mut self, slot: usize) {
-        self.give_back(slot, &[]);
+        slot.cached_tokens = tokens.len();
+        slot.in_use = false;
     }
 }
 
 impl Slot {
-    /// Leading tokens of `context` that lie here.
-    fn shared_tokens(&self, context: &[u32], edition: u64) -> usize {
-        self.common_tokens(context, edition).min(self.held_tokens)
+    /// Returns how many leading tokens of `context` are cached here.
+    fn cached_prefix(&self, context: &[u32], weights_version: u64) -> usize {
+        self.common_prefix(context, weights_version)
+            .min(self.cached_tokens)
     }
 
-    /// Leading tokens of `context` that lie here or will; at least one of the context is left to feed.
-    fn common_tokens(&self, context: &[u32], edition: u64) -> usize {
-        if self.edition != edition {
+    /// Returns how many leading tokens of `context` are cached here or will be. At least one token
+    /// of the context is left to prefill, because the first sample needs the logits after it.
+    fn common_prefix(&self, context: &[u32], weights_version: u64) -> usize {
+        if self.weights_version != weights_version {
             return 0;
         }
         let pairs = self.tokens.iter().zip(context);
-        let equal = pairs.take_while(|(held, wanted)| held == wanted).count();
+        let equal = pairs
+            .take_while(|(cached, wanted)| cached == wanted)
+            .count();
         equal.min(context.len().saturating_sub(1))
     }
 }
@@ -138,22 +153,25 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn taken(slot: usize, reused_tokens: usize, copy_from: Option<usize>) -> Taken {
-        Taken {
+    fn assigned(slot: usize, reused_tokens: usize, copy_from: Option<usize>) -> SlotAssignment {
+        SlotAssignment {
             slot,
             reused_tokens,
             copy_from,
         }
     }
 
-    /// Slots that hold these tokens of version 0, taken and given back in this order.
+    /// Slots that hold these tokens of version 0, assigned and released in this order.
     fn holding(contents: &[&[u32]]) -> Slots {
         let mut slots = Slots::new(contents.len(), true);
         for index in 0..contents.len() {
-            assert_eq!(slots.take(&[index as u32 + 1_000], 0).unwrap().slot, index);
+            assert_eq!(
+                slots.assign(&[index as u32 + 1_000], 0).unwrap().slot,
+                index
+            );
         }
         for (index, tokens) in contents.iter().enumerate() {
-            slots.give_back(index, tokens);
+            slots.release(index, tokens);
         }
         slots
     }
@@ -161,83 +179,104 @@ mod tests {
     #[test]
     fn a_conversation_finds_its_slot_again() {
         let mut slots = holding(&[&[1, 2, 3, 7], &[1, 2, 4, 8]]);
-        assert_eq!(slots.take(&[1, 2, 4, 8, 9, 10], 0), Some(taken(1, 4, None)));
-        assert_eq!(slots.take(&[1, 2, 3, 7, 9], 0), Some(taken(0, 4, None)));
-        assert_eq!(slots.take(&[5], 0), None);
+        assert_eq!(
+            slots.assign(&[1, 2, 4, 8, 9, 10], 0),
+            Some(assigned(1, 4, None))
+        );
+        assert_eq!(
+            slots.assign(&[1, 2, 3, 7, 9], 0),
+            Some(assigned(0, 4, None))
+        );
+        assert_eq!(slots.assign(&[5], 0), None);
     }
 
     #[test]
-    fn a_shared_beginning_is_copied_also_from_a_busy_slot() {
+    fn a_shared_prefix_is_copied_even_from_a_slot_in_use() {
         let mut slots = holding(&[&[], &[1, 2, 3, 7], &[]]);
-        assert_eq!(slots.take(&[1, 2, 3, 9], 0), Some(taken(0, 3, Some(1))));
-        assert_eq!(slots.take(&[1, 2, 3, 7, 5], 0), Some(taken(1, 4, None)));
-        assert_eq!(slots.take(&[1, 2, 3, 4], 0), Some(taken(2, 3, Some(1))));
+        assert_eq!(
+            slots.assign(&[1, 2, 3, 9], 0),
+            Some(assigned(0, 3, Some(1)))
+        );
+        assert_eq!(
+            slots.assign(&[1, 2, 3, 7, 5], 0),
+            Some(assigned(1, 4, None))
+        );
+        assert_eq!(
+            slots.assign(&[1, 2, 3, 4], 0),
+            Some(assigned(2, 3, Some(1)))
+        );
     }
 
     #[test]
-    fn a_conversation_that_lost_its_middle_rewinds() {
+    fn a_conversation_whose_middle_was_elided_reuses_its_prefix() {
         let mut slots = holding(&[&[1, 2, 3, 7]]);
-        assert_eq!(slots.take(&[1, 2, 9, 9, 9], 0), Some(taken(0, 2, None)));
+        assert_eq!(
+            slots.assign(&[1, 2, 9, 9, 9], 0),
+            Some(assigned(0, 2, None))
+        );
     }
 
     #[test]
-    fn another_version_starts_anew() {
+    fn another_weights_version_reuses_nothing() {
         let mut slots = holding(&[&[1, 2], &[1, 2]]);
-        assert_eq!(slots.take(&[1, 2, 3], 1), Some(taken(0, 0, None)));
+        assert_eq!(slots.assign(&[1, 2, 3], 1), Some(assigned(0, 0, None)));
     }
 
     #[test]
-    fn at_least_one_token_is_left_to_feed() {
+    fn at_least_one_token_is_left_to_prefill() {
         let mut slots = holding(&[&[1, 2]]);
-        assert_eq!(slots.take(&[1, 2], 0), Some(taken(0, 1, None)));
+        assert_eq!(slots.assign(&[1, 2], 0), Some(assigned(0, 1, None)));
     }
 
     #[test]
-    fn the_longest_quiet_slot_is_forgotten() {
+    fn the_least_recently_used_slot_is_overwritten() {
         let mut slots = holding(&[&[1, 2], &[3, 4]]);
-        assert_eq!(slots.take(&[5, 6], 0), Some(taken(0, 0, None)));
-        assert_eq!(slots.take(&[3, 4, 5], 0), Some(taken(1, 2, None)));
+        assert_eq!(slots.assign(&[5, 6], 0), Some(assigned(0, 0, None)));
+        assert_eq!(slots.assign(&[3, 4, 5], 0), Some(assigned(1, 2, None)));
     }
 
     const PROMPT: [u32; 40] = [7; 40];
 
     #[test]
-    fn a_beginning_that_is_being_fed_is_promised_until_it_lies_there() {
+    fn a_prefix_is_pending_until_it_is_cached() {
         let mut slots = Slots::new(2, true);
-        assert!(!slots.promise(&PROMPT, 0));
-        slots.take(&PROMPT, 0).unwrap();
-        assert!(slots.promise(&PROMPT, 0));
-        assert!(!slots.promise(&PROMPT, 1), "other weights");
-        assert!(!slots.promise(&PROMPT[..16], 0), "too short");
-        slots.fed(0, 23);
-        assert!(slots.promise(&PROMPT, 0));
-        slots.fed(0, 24);
-        assert!(!slots.promise(&PROMPT, 0), "the rest is too short");
-        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 24, Some(0))));
+        assert!(!slots.is_prefix_pending(&PROMPT, 0));
+        slots.assign(&PROMPT, 0).unwrap();
+        assert!(slots.is_prefix_pending(&PROMPT, 0));
+        assert!(!slots.is_prefix_pending(&PROMPT, 1), "other weights");
+        assert!(!slots.is_prefix_pending(&PROMPT[..16], 0), "too short");
+        slots.record_cached(0, 23);
+        assert!(slots.is_prefix_pending(&PROMPT, 0));
+        slots.record_cached(0, 24);
+        assert!(
+            !slots.is_prefix_pending(&PROMPT, 0),
+            "the rest is too short"
+        );
+        assert_eq!(slots.assign(&PROMPT, 0), Some(assigned(1, 24, Some(0))));
     }
 
     #[test]
-    fn a_row_that_goes_promises_nothing_more() {
+    fn a_released_slot_has_no_pending_prefix() {
         let mut slots = Slots::new(2, true);
-        slots.take(&PROMPT, 0).unwrap();
-        slots.fed(0, 20);
-        slots.give_back(0, &PROMPT[..20]);
-        assert!(!slots.promise(&PROMPT, 0));
-        assert_eq!(slots.take(&PROMPT, 0), Some(taken(0, 20, None)));
-        assert!(slots.promise(&PROMPT, 0));
-        slots.forget(0);
-        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 0, None)));
+        slots.assign(&PROMPT, 0).unwrap();
+        slots.record_cached(0, 20);
+        slots.release(0, &PROMPT[..20]);
+        assert!(!slots.is_prefix_pending(&PROMPT, 0));
+        assert_eq!(slots.assign(&PROMPT, 0), Some(assigned(0, 20, None)));
+        assert!(slots.is_prefix_pending(&PROMPT, 0));
+        slots.release(0, &[]);
+        assert_eq!(slots.assign(&PROMPT, 0), Some(assigned(1, 0, None)));
     }
 
     #[test]
-    fn without_sharing_nothing_is_copied_or_waited_for() {
+    fn without_sharing_no_prefix_is_copied_or_pending() {
         let mut slots = Slots::new(2, false);
-        slots.take(&PROMPT, 0).unwrap();
-        assert!(!slots.promise(&PROMPT, 0));
-        slots.fed(0, 40);
-        assert_eq!(slots.take(&PROMPT, 0), Some(taken(1, 0, None)));
-        slots.give_back(0, &PROMPT);
+        slots.assign(&PROMPT, 0).unwrap();
+        assert!(!slots.is_prefix_pending(&PROMPT, 0));
+        slots.record_cached(0, 40);
+        assert_eq!(slots.assign(&PROMPT, 0), Some(assigned(1, 0, None)));
+        slots.release(0, &PROMPT);
         let longer = [&PROMPT[..], &[1]].concat();
-        assert_eq!(slots.take(&longer, 0), Some(taken(0, 40, None)));
+        assert_eq!(slots.assign(&longer, 0), Some(assigned(0, 40, None)));
     }
 }

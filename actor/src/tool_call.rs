@@ -1,8 +1,9 @@
-//! From a completion's text to an action, and from an action to a completion's text (Qwen3/Hermes form).
+//! Parses tool calls: from a completion's text to an action, and back (Qwen3 and Hermes format).
 //!
-//! Invariant: every text gives an action. What holds no well-formed call becomes a QUERY with the raw text, as SQLEnv does,
-//! and is marked malformed: data for training, not an error. Only the first call of a turn counts; later ones are ignored.
-//! Whether the argument makes sense is the environment's business.
+//! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with the
+//! raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see what
+//! follows from it to learn the format. Only the first call of a turn counts. The environment checks
+//! the argument.
 
 use policy::ToolCall;
 use proto::v1::Action;
@@ -12,7 +13,7 @@ const OPEN: &str = "<tool_call>";
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
-/// The four tools: the name a model calls, its one parameter, the action type.
+/// The four tools: name, parameter, action type.
 const TOOLS: [(&str, &str, &str); 4] = [
     ("describe", "table_name", "DESCRIBE"),
     ("sample", "table_name", "SAMPLE"),
@@ -20,19 +21,20 @@ const TOOLS: [(&str, &str, &str); 4] = [
     ("answer", "value", "ANSWER"),
 ];
 
-/// What a completion asks for.
+/// The action that a completion requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedCall {
     /// The action to send to the environment.
     pub action: Action,
-    /// True where the text held no well-formed call and is sent as a raw QUERY.
+    /// True if the text has no well-formed call and is sent as a raw QUERY.
     pub malformed: bool,
 }
 
-/// Reads the first tool call of a completion.
+/// Parses the first tool call of a completion.
 ///
-/// Tolerated: a missing closing tag after complete JSON, text and think blocks before the call, text after it, arguments
-/// that are absent, null, superfluous, not strings, or given as a JSON string. An absent argument is the empty string.
+/// The parser accepts a missing closing tag after complete JSON, text and think blocks before the
+/// call, and text after it. Arguments may be absent, null, superfluous, not strings, or a JSON
+/// string. An absent argument is the empty string.
 #[must_use]
 pub fn parse(completion: &str) -> ParsedCall {
     let text = without_end_markers(completion);
@@ -48,9 +50,10 @@ pub fn parse(completion: &str) -> ParsedCall {
     }
 }
 
-/// An action as the call that a model would make; one of a type that has no tool becomes a call that parses as malformed.
+/// Returns an action as the tool call that a model would sample. If the action type has no tool, the
+/// call parses as malformed.
 #[must_use]
-pub fn of(action: &Action) -> ToolCall {
+pub fn from_action(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS
         .iter()
         .find(|(_, _, kind)| action.action_type.eq_ignore_ascii_case(kind))
@@ -60,15 +63,16 @@ pub fn of(action: &Action) -> ToolCall {
     ToolCall::new(name, parameter, &action.argument)
 }
 
-/// An action from its parts.
-pub(crate) fn action(action_type: &str, argument: impl Into<String>) -> Action {
+/// Creates an action.
+#[must_use]
+pub fn action(action_type: &str, argument: impl Into<String>) -> Action {
     Action {
         action_type: action_type.to_owned(),
         argument: argument.into(),
     }
 }
 
-/// Cuts end-of-turn markers such as `<|im_end|>` and blanks from the end.
+/// Removes end-of-turn markers such as `<|im_end|>` and blanks from the end.
 fn without_end_markers(text: &str) -> &str {
     let mut text = text.trim_end();
     while let Some(start) = text.strip_suffix("|>").and_then(|rest| rest.rfind("<|")) {
@@ -82,8 +86,7 @@ fn without_end_markers(text: &str) -> &str {
 }
 
 fn first_call(text: &str) -> Option<Action> {
-    let spoken = after_thinking(text)?;
-    let (_, body) = spoken.split_once(OPEN)?;
+    let (_, body) = after_thinking(text)?.split_once(OPEN)?;
     let call = serde_json::Deserializer::from_str(body)
         .into_iter::<Map<String, Value>>()
         .next()?
@@ -95,7 +98,7 @@ fn first_call(text: &str) -> Option<Action> {
     Some(action(kind, argument(call.get("arguments"), parameter)))
 }
 
-/// What follows the leading think block; nothing while the block is still open.
+/// Returns what follows the leading think block, or none if the block is not closed.
 fn after_thinking(text: &str) -> Option<&str> {
     match text.trim_start().strip_prefix(THINK_OPEN) {
         None => Some(text),
@@ -116,7 +119,8 @@ fn argument(arguments: Option<&Value>, parameter: &str) -> String {
     }
 }
 
-/// A JSON value as answers are written: lists by comma, rows of cells by pipe, one a line.
+/// Returns a JSON value in the format of answers: lists separated by commas, rows on lines of their
+/// own with their cells separated by pipes.
 fn as_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -141,9 +145,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Completions as tabled for TRL 1.16.0 `parse_response`, read by our rules; where we differ the row says so.
+    /// The completions are those of the table for TRL 1.16.0 `parse_response`. A comment says where
+    /// this parser differs.
     #[test]
-    fn calls_are_read() {
+    fn calls_are_parsed() {
         let one = ("QUERY", "SELECT 1");
         let table: &[(&str, (&str, &str))] = &[
             (
@@ -190,7 +195,7 @@ mod tests {
                 "<tool_call>{\"name\":\"query\",\"arguments\":{\"sql\":\"a\\nb \\\"q\\\" \\u00e9 é\"}}</tool_call>",
                 ("QUERY", "a\nb \"q\" é é"),
             ),
-            // TRL leaves string arguments to fail in the call.
+            // TRL passes string arguments on, and the call fails.
             (
                 "<tool_call>\n{\"name\": \"query\", \"arguments\": \"{\\\"sql\\\": \\\"SELECT 1\\\"}\"}\n</tool_call>",
                 one,
@@ -219,7 +224,7 @@ mod tests {
                 "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|><|im_end|>\n",
                 one,
             ),
-            // TRL cuts at the first closing tag and finds no call.
+            // TRL ends the call at the first closing tag and finds none.
             (
                 "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call>",
                 ("QUERY", "SELECT '</tool_call>'"),
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_call_is_a_raw_query() {
+    fn a_text_without_a_call_is_a_raw_query() {
         let table: &[(&str, &str)] = &[
             ("Plain text.<|im_end|>", "Plain text."),
             ("", ""),
@@ -297,9 +302,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_rendered_is_read_back(kind in 0..TOOLS.len(), argument in ".*") {
+        fn a_rendered_call_parses_to_its_action(kind in 0..TOOLS.len(), argument in ".*") {
             let wanted = action(TOOLS[kind].2, argument);
-            let call = parse(&of(&wanted).to_text());
+            let call = parse(&from_action(&wanted).to_text());
             prop_assert!(!call.malformed);
             prop_assert_eq!(call.action, wanted);
         }

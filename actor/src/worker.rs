@@ -20,11 +20,12 @@ use tokio::sync::{Mutex, watch};
 use crate::{
     config::ActorConfig,
     engine::Engine,
+    episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
     metrics,
-    play::{Seat, Table},
-    policies::ModelPolicy,
+    model_policy::ModelPolicy,
     rollout::RolloutLimits,
+    rollout_driver::run_episodes,
     weights::{Snapshot, Snapshots},
 };
 
@@ -100,7 +101,7 @@ struct Actor {
     learner: LearnerClient,
     config: ActorConfig,
     engine: Engine,
-    table: Table,
+    settings: EpisodeSettings,
     policy: ModelPolicy,
     version: watch::Receiver<u64>,
 }
@@ -140,7 +141,7 @@ impl Actor {
             policy_version = first.policy_version,
             "joined"
         );
-        let table = Table {
+        let episode_settings = EpisodeSettings {
             env,
             chat: Arc::new(model.chat),
             limits,
@@ -155,7 +156,7 @@ impl Actor {
             config: config.clone(),
             policy: ModelPolicy::new(engine.clone(), sampling),
             engine,
-            table,
+            settings: episode_settings,
             version,
         };
         Ok((actor, published))
@@ -169,7 +170,7 @@ impl Actor {
     ) -> Result<(), ActorError> {
         while let Some(snapshot) = snapshots.next().await? {
             self.engine
-                .swap(snapshot.policy_version, weights(&snapshot)?)
+                .update_weights(snapshot.policy_version, weights(&snapshot)?)
                 .await?;
             metrics::set_policy_version(snapshot.policy_version);
             published.send_replace(snapshot.policy_version);
@@ -251,32 +252,31 @@ impl Actor {
 
     /// Plays a group. Members that a call broke off are played again, since an unscored one teaches nothing.
     async fn play_group(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
-        let mut unplayed: Vec<Seat> = (0..claim.group_size)
-            .map(|member| self.seat(claim, member))
+        let mut unplayed: Vec<EpisodeSpec> = (0..claim.group_size)
+            .map(|member| self.episode_spec(claim, member))
             .collect();
         let mut group = BTreeMap::new();
         for _ in 0..GROUP_ATTEMPTS {
-            let played = self
-                .table
-                .play_all(
-                    &self.policy,
-                    &unplayed,
-                    unplayed.len(),
-                    metrics::count_episode,
-                )
-                .await;
+            let outcomes = run_episodes(
+                &self.policy,
+                &self.settings,
+                &unplayed,
+                unplayed.len(),
+                metrics::count_episode,
+            )
+            .await;
             let mut broken = Vec::new();
-            for (seat, played) in unplayed.into_iter().zip(played) {
-                match played.broken_by {
+            for (spec, outcome) in unplayed.into_iter().zip(outcomes) {
+                match outcome.error {
                     // Without an engine nothing can be sampled, and the agent is not to blame.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
-                    Some(error) if error.is_of_a_call() => {
+                    Some(error) if error.is_call_failure() => {
                         tracing::warn!(%error, group = claim.group_index, "an episode broke off");
-                        broken.push(seat);
+                        broken.push(spec);
                     }
                     _ => {}
                 }
-                group.insert(played.trajectory.member, played.trajectory);
+                group.insert(outcome.trajectory.member, outcome.trajectory);
             }
             unplayed = broken;
             if unplayed.is_empty() {
@@ -286,8 +286,8 @@ impl Actor {
         Ok(group.into_values().collect())
     }
 
-    fn seat(&self, claim: &GroupClaim, member: u32) -> Seat {
-        Seat {
+    fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {
+        EpisodeSpec {
             question_id: claim.question_id.clone(),
             coordinates: Coordinates {
                 run_seed: self.run_seed,

@@ -1,5 +1,5 @@
-//! The promise of the engine: what it samples depends on weights, context, settings and coordinates alone, and the
-//! log-probabilities it records are those that the learner computes, bit for bit.
+//! The guarantee of the engine: a completion depends on weights, context, settings and coordinates
+//! alone, and the recorded log-probabilities are those that the learner computes, bit for bit.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod support;
@@ -17,12 +17,11 @@ use support::{engine_settings, model};
 
 const CONTEXT_TOKENS: usize = 96;
 
-fn request(model: &Model, member: u32, sampling: SamplingSettings) -> CompletionRequest {
+fn request(model: &Model, member: u32) -> CompletionRequest {
     let text = format!("What is the {member}th prime number after {}?", member * 7);
     CompletionRequest {
         context: model.chat.encode(&text).unwrap(),
         max_tokens: 6 + member as usize % 5,
-        sampling,
         coordinates: Coordinates {
             run_seed: 3,
             group: 5,
@@ -32,7 +31,7 @@ fn request(model: &Model, member: u32, sampling: SamplingSettings) -> Completion
     }
 }
 
-fn requests(model: &Model) -> Vec<CompletionRequest> {
+fn requests(model: &Model) -> Vec<(CompletionRequest, SamplingSettings)> {
     let filtered = SamplingSettings {
         temperature: 0.8,
         top_k: 50,
@@ -45,15 +44,18 @@ fn requests(model: &Model) -> Vec<CompletionRequest> {
         filtered,
     ];
     (0..12)
-        .map(|member| request(model, member, settings[member as usize % 3]))
+        .map(|member| (request(model, member), settings[member as usize % 3]))
         .collect()
 }
 
-async fn complete_all(engine: &Engine, requests: &[CompletionRequest]) -> Vec<Completion> {
+async fn complete_all(
+    engine: &Engine,
+    requests: &[(CompletionRequest, SamplingSettings)],
+) -> Vec<Completion> {
     let completions = join_all(
         requests
             .iter()
-            .map(|request| engine.complete(request.clone())),
+            .map(|(request, sampling)| engine.complete(request.clone(), *sampling)),
     )
     .await;
     completions.into_iter().map(Result::unwrap).collect()
@@ -70,7 +72,7 @@ fn spawn(model: &Model, slots: usize, pass_tokens: usize) -> Engine {
     .unwrap()
 }
 
-/// Log-probabilities of the last tokens of a whole sequence as training computes them.
+/// Returns the log-probabilities of the last tokens of a sequence, as training computes them.
 fn training_logprobs(
     model: &Model,
     tokens: &[u32],
@@ -110,21 +112,22 @@ async fn completions_do_not_depend_on_batching_slots_or_order() {
 }
 
 #[tokio::test]
-async fn recorded_logprobs_are_the_learners() {
+async fn recorded_logprobs_are_those_of_training() {
     let model = model(2);
     let requests = requests(&model);
     let completions = complete_all(&spawn(&model, 4, 16), &requests).await;
-    for (request, completion) in requests.iter().zip(&completions) {
+    for ((request, sampling), completion) in requests.iter().zip(&completions) {
         let tokens = [&request.context[..], &completion.tokens].concat();
-        let temperature = request.sampling.logprob_temperature();
+        let temperature = sampling.logprob_temperature();
         let trained = training_logprobs(&model, &tokens, completion.tokens.len(), temperature);
         assert_eq!(bits(&trained), bits(&completion.logprobs));
     }
 }
 
-/// On the CPU in bf16, too: greedy, sampled and filtered, in any batch, and weights that come in between.
+/// Checks bf16 on the CPU: greedy, sampled and filtered completions, in any batch, with an update of the
+/// weights in between.
 #[tokio::test]
-async fn in_bf16_recorded_logprobs_are_the_learners() {
+async fn in_bf16_recorded_logprobs_are_those_of_training() {
     let (old, new) = (model(2), model(3));
     let requests = requests(&old);
     let placement = Placement {
@@ -133,11 +136,11 @@ async fn in_bf16_recorded_logprobs_are_the_learners() {
     };
     let engine =
         Engine::spawn(&old, 0, CONTEXT_TOKENS, &engine_settings(4, 16), placement).unwrap();
-    let (completions, swapped) = tokio::join!(
+    let (completions, updated) = tokio::join!(
         complete_all(&engine, &requests),
-        engine.swap(1, new.weights.clone())
+        engine.update_weights(1, new.weights.clone())
     );
-    swapped.unwrap();
+    updated.unwrap();
     let after = complete_all(&engine, &requests).await;
     assert!(
         after
@@ -145,11 +148,11 @@ async fn in_bf16_recorded_logprobs_are_the_learners() {
             .all(|completion| completion.policy_version == 1)
     );
     let asked = requests.iter().chain(&requests);
-    for (request, completion) in asked.zip(completions.iter().chain(&after)) {
+    for ((request, sampling), completion) in asked.zip(completions.iter().chain(&after)) {
         let mut of_version = [&old, &new][completion.policy_version as usize].clone();
         of_version.weights = of_version.weights.to(&Device::Cpu, DType::BF16).unwrap();
         let tokens = [&request.context[..], &completion.tokens].concat();
-        let temperature = request.sampling.logprob_temperature();
+        let temperature = sampling.logprob_temperature();
         let trained = training_logprobs(&of_version, &tokens, completion.tokens.len(), temperature);
         assert_eq!(bits(&trained), bits(&completion.logprobs));
     }
@@ -159,9 +162,10 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Three turns of a conversation: kept in its slot, evicted between turns, or with every turn on a new engine.
+/// Runs three turns of a conversation: with its slot kept, evicted between turns, and with every turn
+/// on a new engine.
 #[tokio::test]
-async fn turns_that_find_their_slot_equal_turns_that_do_not() {
+async fn turns_that_reuse_their_slot_equal_turns_that_do_not() {
     let model = model(3);
     let mut outcomes = Vec::new();
     for engines in [
@@ -186,13 +190,15 @@ async fn converse(model: &Model, engines: &[Engine], others_between: bool) -> Ve
         let asked = CompletionRequest {
             context: context.clone(),
             max_tokens: 8,
-            sampling: SamplingSettings::default(),
             coordinates: Coordinates {
                 turn: turn as u32,
                 ..Coordinates::default()
             },
         };
-        let completion = engine.complete(asked).await.unwrap();
+        let completion = engine
+            .complete(asked, SamplingSettings::default())
+            .await
+            .unwrap();
         context.extend(&completion.tokens);
         context.extend(model.chat.encode(" And the next one?").unwrap());
         completions.push(completion);
@@ -203,7 +209,8 @@ async fn converse(model: &Model, engines: &[Engine], others_between: bool) -> Ve
     completions
 }
 
-/// Weights change under running completions and conversations: each completion is wholly of the version it states.
+/// Updates the weights under running completions and conversations: each completion is entirely of the
+/// version it states.
 #[tokio::test]
 async fn completions_are_of_the_version_they_state() {
     let (old, new) = (model(4), model(5));
@@ -214,13 +221,16 @@ async fn completions_are_of_the_version_they_state() {
         completion.policy_version = 7;
     }
     let engine = spawn(&old, 2, 64);
-    let first = engine.complete(requests[0].clone()).await.unwrap();
+    let first = engine
+        .complete(requests[0].0.clone(), requests[0].1)
+        .await
+        .unwrap();
     assert_eq!(first, by_old[0]);
-    let (during, swapped) = tokio::join!(
+    let (during, updated) = tokio::join!(
         complete_all(&engine, &requests),
-        engine.swap(7, new.weights.clone())
+        engine.update_weights(7, new.weights.clone())
     );
-    swapped.unwrap();
+    updated.unwrap();
     for (index, completion) in during.iter().enumerate() {
         let wanted = if completion.policy_version == 7 {
             &by_new
@@ -233,21 +243,22 @@ async fn completions_are_of_the_version_they_state() {
 }
 
 #[tokio::test]
-async fn weights_of_another_shape_are_refused_and_the_old_ones_stay() {
+async fn weights_that_do_not_fit_are_rejected_and_the_old_ones_stay() {
     let model = model(4);
-    let asked = request(&model, 1, SamplingSettings::default());
+    let asked = request(&model, 1);
+    let sampling = SamplingSettings::default();
     let engine = spawn(&model, 2, 64);
-    let before = engine.complete(asked.clone()).await.unwrap();
+    let before = engine.complete(asked.clone(), sampling).await.unwrap();
     let error = engine
-        .swap(1, Weights::new(BTreeMap::new()))
+        .update_weights(1, Weights::new(BTreeMap::new()))
         .await
         .unwrap_err();
     assert!(error.to_string().starts_with("tensor"), "{error}");
-    assert_eq!(engine.complete(asked).await.unwrap(), before);
+    assert_eq!(engine.complete(asked, sampling).await.unwrap(), before);
 }
 
 #[test]
-fn a_device_that_is_not_there_is_refused_with_the_remedy() {
+fn a_missing_device_is_rejected_with_the_remedy() {
     let placement = Placement {
         device: DeviceChoice::Cuda(4_000),
         ..Placement::default()
@@ -258,18 +269,23 @@ fn a_device_that_is_not_there_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused() {
+async fn a_request_that_does_not_fit_is_rejected() {
     let model = model(6);
     let engine = spawn(&model, 1, 64);
-    let good = request(&model, 1, SamplingSettings::default());
+    let good = request(&model, 1);
+    let sampling = SamplingSettings::default();
     for (context, max_tokens) in [(vec![], 4), (vec![1; 90], 7), (good.context.clone(), 0)] {
         let asked = CompletionRequest {
             context,
             max_tokens,
             ..good.clone()
         };
-        let error = engine.complete(asked).await.unwrap_err().to_string();
+        let error = engine
+            .complete(asked, sampling)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("max_context_tokens"), "{error}");
     }
-    engine.complete(good).await.unwrap();
+    engine.complete(good, sampling).await.unwrap();
 }

@@ -1,11 +1,11 @@
-//! The rollout state machine on its own: any completions, any observations, no service and no model.
+//! The rollout state machine alone, with arbitrary completions and observations, no service and no
+//! model.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::sync::Arc;
 
 use actor::{
-    prompt,
-    rollout::{Completion, CompletionWish, Rollout, RolloutLimits, Stop, Wish},
+    Completion, CompletionRequest, FinishReason, Rollout, RolloutLimits, RolloutRequest, prompt,
 };
 use policy::{Chat, Coordinates};
 use proptest::prelude::*;
@@ -37,12 +37,12 @@ fn reply(result: &str, error: &str, done: bool) -> StepResponse {
     }
 }
 
-fn completion(tokens: Vec<u32>, stop: Stop) -> Completion {
+fn completion(tokens: Vec<u32>, finish_reason: FinishReason) -> Completion {
     Completion {
         logprobs: tokens.iter().map(|token| -1.0 - *token as f32).collect(),
         tokens,
         policy_version: 3,
-        stop,
+        finish_reason,
     }
 }
 
@@ -50,7 +50,7 @@ fn begin(
     chat: &Arc<Chat>,
     max_completion_tokens: usize,
     max_context_tokens: usize,
-) -> (Rollout, CompletionWish) {
+) -> (Rollout, CompletionRequest) {
     let limits = RolloutLimits {
         max_completion_tokens,
         max_context_tokens,
@@ -62,21 +62,21 @@ fn begin(
         member: 3,
         ..Coordinates::default()
     };
-    let (rollout, wish) =
+    let (rollout, request) =
         Rollout::on_reset(chat.clone(), limits, coordinates, &first_observation()).unwrap();
-    (rollout, asked(wish))
+    (rollout, completion_request(request))
 }
 
-fn asked(wish: Wish) -> CompletionWish {
-    match wish {
-        Wish::Complete(wish) => wish,
+fn completion_request(request: RolloutRequest) -> CompletionRequest {
+    match request {
+        RolloutRequest::Complete(request) => request,
         other => panic!("not a completion: {other:?}"),
     }
 }
 
-fn done(wish: Wish) -> Trajectory {
-    match wish {
-        Wish::Done(trajectory) => trajectory,
+fn done(request: RolloutRequest) -> Trajectory {
+    match request {
+        RolloutRequest::Done(trajectory) => trajectory,
         other => panic!("not the end: {other:?}"),
     }
 }
@@ -85,33 +85,33 @@ const QUERY: &str = "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\":
 const ANSWER: &str =
     "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": \"9\"}}\n</tool_call>";
 
-/// The whole text that the model saw and wrote, and where the mask lies on it.
+/// Checks the whole text that the policy saw and wrote, and which of its tokens have mask 1.
 #[test]
 fn an_episode_reads_as_a_conversation() {
     let chat = chat();
-    let (mut rollout, wish) = begin(&chat, 64, 512);
+    let (mut rollout, request) = begin(&chat, 64, 512);
     assert_eq!(
         (
-            wish.coordinates.member,
-            wish.coordinates.turn,
-            wish.max_tokens
+            request.coordinates.member,
+            request.coordinates.turn,
+            request.max_tokens
         ),
         (3, 0, 64)
     );
     let query = chat.completion_ids(QUERY).unwrap();
     let step = rollout
-        .on_completion(&completion(query, Stop::Token))
+        .on_completion(&completion(query, FinishReason::StopToken))
         .unwrap();
     let wanted = Action {
         action_type: "QUERY".to_owned(),
         argument: "SELECT COUNT(*) FROM book".to_owned(),
     };
-    assert_eq!(step, Wish::Step(wanted));
-    let wish = asked(rollout.on_step(&reply("1. 9", "", false)).unwrap());
-    assert_eq!(wish.coordinates.turn, 1);
+    assert_eq!(step, RolloutRequest::Step(wanted));
+    let request = completion_request(rollout.on_step(&reply("1. 9", "", false)).unwrap());
+    assert_eq!(request.coordinates.turn, 1);
     let answer = chat.completion_ids(ANSWER).unwrap();
     rollout
-        .on_completion(&completion(answer, Stop::Token))
+        .on_completion(&completion(answer, FinishReason::StopToken))
         .unwrap();
     let mut last = reply("Answer submitted: correct.", "", true);
     last.correct = true;
@@ -144,35 +144,35 @@ fn an_episode_reads_as_a_conversation() {
 }
 
 #[test]
-fn a_cut_completion_is_closed_with_a_given_token() {
+fn a_truncated_completion_gets_an_unsampled_stop_token() {
     let chat = chat();
     let (mut rollout, _) = begin(&chat, 8, 512);
     let cut = chat
         .encode("<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT")
         .unwrap();
     let raw = rollout
-        .on_completion(&completion(cut, Stop::Length))
+        .on_completion(&completion(cut, FinishReason::Length))
         .unwrap();
     assert!(
-        matches!(raw, Wish::Step(action) if action.action_type == "QUERY" && action.argument.ends_with("SELECT"))
+        matches!(raw, RolloutRequest::Step(action) if action.action_type == "QUERY" && action.argument.ends_with("SELECT"))
     );
-    let wish = asked(
+    let request = completion_request(
         rollout
             .on_step(&reply("", "SQL error: near \"<\": syntax error", false))
             .unwrap(),
     );
-    let text = chat.decode(&wish.context).unwrap();
+    let text = chat.decode(&request.context).unwrap();
     assert!(
         text.contains(
             "SELECT<|im_end|>\n<|im_start|>user\n<tool_response>\nError: SQL error: near"
         ),
         "{text}"
     );
-    let trajectory = rollout.fail("the node is away".to_owned());
+    let trajectory = rollout.fail("the node is unreachable".to_owned());
     let turn = &trajectory.turns[0];
     assert!(turn.malformed && turn.truncated && turn.observation_is_error);
     assert!(!trajectory.scored);
-    assert_eq!(trajectory.failure, "the node is away");
+    assert_eq!(trajectory.failure, "the node is unreachable");
     let masked = trajectory.segments[0]
         .mask
         .iter()
@@ -191,14 +191,14 @@ proptest! {
     ) {
         const MOST: usize = 16;
         let chat = chat();
-        let (mut rollout, mut wish) = begin(&chat, MOST, limit);
+        let (mut rollout, mut request) = begin(&chat, MOST, limit);
         let last = turns.len() - 1;
         let mut sampled = Vec::new();
         for (index, (tokens, result, stops)) in turns.iter().enumerate() {
-            prop_assert!(wish.context.len() + wish.max_tokens <= limit);
-            prop_assert_eq!(wish.coordinates.turn as usize, index);
-            let mut tokens: Vec<u32> = tokens.iter().copied().take(wish.max_tokens).collect();
-            let stop = if *stops { Stop::Token } else { Stop::Length };
+            prop_assert!(request.context.len() + request.max_tokens <= limit);
+            prop_assert_eq!(request.coordinates.turn as usize, index);
+            let mut tokens: Vec<u32> = tokens.iter().copied().take(request.max_tokens).collect();
+            let stop = if *stops { FinishReason::StopToken } else { FinishReason::Length };
             if *stops {
                 *tokens.last_mut().unwrap() = chat.stop_ids()[0];
             }
@@ -208,12 +208,12 @@ proptest! {
             let shown = prompt::tool_message(reply.observation.as_ref().unwrap());
             let closing: &[u32] = if *stops { &[] } else { &chat.stop_ids()[..1] };
             let suffix = chat.tool_suffix_ids(&[shown]).unwrap();
-            let whole = [&wish.context[..], &tokens, closing, &suffix].concat();
+            let whole = [&request.context[..], &tokens, closing, &suffix].concat();
             let next = rollout.on_step(&reply).unwrap();
             if index < last {
                 let fits = whole.len() + MOST <= limit;
-                wish = asked(next);
-                prop_assert_eq!(wish.context == whole, fits, "tokens give way only where room runs out");
+                request = completion_request(next);
+                prop_assert_eq!(request.context == whole, fits, "tokens are dropped only if the room runs out");
             } else {
                 check(&done(next), limit, &sampled)?;
             }
@@ -221,7 +221,8 @@ proptest! {
     }
 }
 
-/// Turns tile the mask; the masked tokens in order are those sampled, with their own log-probabilities.
+/// Checks that the turns cover the mask, and that the tokens with mask 1 are the sampled ones, in order
+/// and with their own log-probabilities.
 fn check(trajectory: &Trajectory, limit: usize, sampled: &[u32]) -> Result<(), TestCaseError> {
     let mut found = Vec::new();
     for turn in &trajectory.turns {

@@ -1,15 +1,17 @@
-//! Completions as TRL 1.16.0's `parse_response` reads them (`../policy/tests/golden/chat/parse.json`), read by us.
+//! Completions that TRL 1.16.0's `parse_response` parsed (`../policy/tests/golden/chat/parse.json`) give
+//! the same calls here.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use actor::tool_call;
 use proto::v1::Action;
 use serde_json::Value;
 
-/// Where we read a call and TRL reads none: its argument holds the closing tag, at which TRL cuts.
-const READ_BY_US_ALONE: &str = "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call><|im_end|>";
+/// This parser finds a call and TRL finds none: the argument contains the closing tag, at which TRL
+/// ends the call.
+const ONLY_PARSED_HERE: &str = "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call><|im_end|>";
 
 #[test]
-fn calls_are_those_that_trl_reads() {
+fn calls_are_those_of_trl() {
     let file = include_str!("../../policy/tests/golden/chat/parse.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let cases = file["cases"].as_array().unwrap();
@@ -19,7 +21,7 @@ fn calls_are_those_that_trl_reads() {
         let text = case["completion_text"].as_str().unwrap();
         let found = tool_call::parse(text);
         let call = &case["expected"]["tool_calls"][0]["function"];
-        if text == READ_BY_US_ALONE {
+        if text == ONLY_PARSED_HERE {
             assert!(call.is_null() && !found.malformed, "{}", case["id"]);
             continue;
         }
@@ -32,8 +34,8 @@ fn calls_are_those_that_trl_reads() {
     assert_eq!(calls, 40);
 }
 
-/// What a call that TRL read asks of the environment. TRL leaves arguments that are no object to fail in the tool; we take
-/// the text in them.
+/// Returns the action of a call that TRL parsed. TRL passes arguments that are no object on to the
+/// tool, which fails; here the text in them is the argument.
 fn action(call: &Value) -> Action {
     let (name, arguments) = (call["name"].as_str().unwrap(), &call["arguments"]);
     let parameter = match name {

@@ -1,6 +1,7 @@
 //! The admin port of a role: `/metrics` for Prometheus, `/livez` and `/readyz` for Kubernetes.
 //!
-//! Liveness says that the process answers; readiness follows the flag that the role owns. Neither asks another service.
+//! Liveness means that the process responds. Readiness follows a flag that the role sets. Neither
+//! depends on another service.
 
 use std::{
     net::SocketAddr,
@@ -16,15 +17,15 @@ use axum::{Router, http::StatusCode, routing::get};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 
-/// How often recorded samples are summed up.
+/// The interval at which recorded samples are aggregated.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Whether the role takes work now; shared with the role.
+/// Whether the role accepts work. The role and the admin port share the flag.
 #[derive(Clone, Debug, Default)]
-pub struct Ready(Arc<AtomicBool>);
+pub struct Readiness(Arc<AtomicBool>);
 
-impl Ready {
-    /// Says that the role takes work (or stopped taking it).
+impl Readiness {
+    /// Sets whether the role accepts work.
     pub fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
@@ -41,20 +42,20 @@ impl Ready {
 /// Starts recording metrics and serves them on `address` until the process ends.
 ///
 /// # Errors
-/// The address is in use, or metrics are recorded already.
-pub async fn serve(address: SocketAddr, ready: Ready) -> Result<()> {
+/// Fails if the address is in use, or if this process records metrics already.
+pub async fn serve(address: SocketAddr, ready: Readiness) -> Result<()> {
     let metrics: PrometheusHandle = PrometheusBuilder::new()
         .install_recorder()
-        .context("cannot record metrics")?;
+        .context("cannot install the metrics recorder")?;
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot serve the admin port on {address}; choose another with --admin")
     })?;
-    let upkept = metrics.clone();
+    let upkeep = metrics.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(UPKEEP).await;
-            // Without it samples pile up for as long as nobody scrapes.
-            upkept.run_upkeep();
+            // Without upkeep, samples accumulate until the next scrape.
+            upkeep.run_upkeep();
         }
     });
     let router = Router::new()

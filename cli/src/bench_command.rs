@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
     args::{ConfigArgs, Preset},
-    commands::Outcome,
+    commands::CommandOutcome,
     config::RunConfig,
     progress::Progress,
     setup, stdout,
@@ -66,14 +66,14 @@ pub async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
 ///
 /// # Errors
 /// The results cannot be written.
-pub async fn gpu_check(command: &GpuCheckCommand) -> Result<Outcome> {
+pub async fn gpu_check(command: &GpuCheckCommand) -> Result<CommandOutcome> {
     let preset = command.preset.to_possible_value();
     let preset = preset.as_ref().map_or("", |preset| preset.get_name());
     let outcome = bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await?;
     Ok(match outcome {
-        GpuCheckOutcome::Passed => Outcome::Done,
-        GpuCheckOutcome::Failed => Outcome::Failed,
-        GpuCheckOutcome::NoDevice => Outcome::NoDevice,
+        GpuCheckOutcome::Passed => CommandOutcome::Done,
+        GpuCheckOutcome::Failed => CommandOutcome::Failed,
+        GpuCheckOutcome::NoDevice => CommandOutcome::NoDevice,
     })
 }
 

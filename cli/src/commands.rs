@@ -1,4 +1,4 @@
-//! From the parsed command line to the function that does it.
+//! Runs the command that the command line names.
 
 use std::process::ExitCode;
 
@@ -18,19 +18,19 @@ use crate::{
 
 /// How a command ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All was done.
+pub enum CommandOutcome {
+    /// The command has finished.
     Done,
-    /// What was checked is not as it must be.
+    /// A check has failed.
     Failed,
-    /// There is no device to check.
+    /// No device was found to check.
     NoDevice,
-    /// A signal stopped it; a run can be resumed.
+    /// A signal interrupted the command. A run can be resumed.
     Interrupted,
 }
 
-impl Outcome {
-    /// The process's exit code.
+impl CommandOutcome {
+    /// Returns the exit code of the process.
     #[must_use]
     pub fn exit_code(self) -> ExitCode {
         match self {
@@ -45,8 +45,8 @@ impl Outcome {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever the command reports.
-pub fn run(args: Args) -> Result<Outcome> {
+/// Fails if the command fails.
+pub fn run(args: Args) -> Result<CommandOutcome> {
     let progress = Progress::stderr();
     init_logging(&args.log, &progress)?;
     let runtime = Runtime::new().context("cannot start the async runtime")?;
@@ -55,17 +55,18 @@ pub fn run(args: Args) -> Result<Outcome> {
             .unwrap_or_else(|| Command::Train(TrainArgs::newcomer())),
         &progress,
     ));
-    // SQL threads and engines end with their handles; a call still running must not hold the exit.
+    // The runtime must not wait here for blocking calls, such as SQL statements, that are still
+    // running.
     runtime.shutdown_background();
     match outcome {
-        Err(error) if error.is::<Interrupted>() => Ok(Outcome::Interrupted),
+        Err(error) if error.is::<Interrupted>() => Ok(CommandOutcome::Interrupted),
         outcome => outcome,
     }
 }
 
-async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
-    let shutdown = match farewell(&command) {
-        Some(farewell) => shutdown::token(farewell),
+async fn dispatch(command: Command, progress: &Progress) -> Result<CommandOutcome> {
+    let shutdown = match shutdown_message(&command) {
+        Some(message) => shutdown::token(message),
         None => shutdown::end_at_once().map(|()| CancellationToken::new()),
     }
     .context("cannot listen for signals")?;
@@ -91,11 +92,11 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<Outcome> {
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
         Command::Doctor(args) => doctor::doctor(&args)?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// What a command says to the first signal if it ends with care; the others end at once.
-fn farewell(command: &Command) -> Option<&'static str> {
+/// Returns what a command prints at the first signal. Commands without a message exit at once.
+fn shutdown_message(command: &Command) -> Option<&'static str> {
     match command {
         Command::Train(_) => Some("stopping where the run can be resumed"),
         Command::Sft(_) => Some("stopping; no model is written"),
@@ -108,7 +109,7 @@ fn farewell(command: &Command) -> Option<&'static str> {
 
 fn init_logging(filter: &str, progress: &Progress) -> Result<()> {
     let filter = EnvFilter::try_new(filter).with_context(|| {
-        format!("--log {filter:?} is no filter; write for example info or actor=debug")
+        format!("--log {filter:?} is not a filter; write for example info or actor=debug")
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,9 +1,10 @@
-//! `sqlenv data`: build, check and describe questions, and train the embedded policy's tokenizer on them.
+//! `sqlenv data`: builds, checks and describes questions, and trains the tokenizer of the embedded
+//! policy on them.
 
 use std::{fs, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, demonstrate};
 use anyhow::{Context as _, Result, bail};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use data::Dataset;
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +20,7 @@ use crate::{
 /// Runs a data command.
 ///
 /// # Errors
-/// The data is missing, broken or cannot be written.
+/// Fails if the data is missing or broken, or cannot be written.
 pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
     match command {
         DataCommand::Build { out, seed } => {
@@ -43,14 +44,14 @@ fn check(dir: &Path) -> Result<()> {
         let remedy = if is_own {
             "build it again with `sqlenv data build --out DIR`"
         } else {
-            "correct its files, or get them anew"
+            "correct its files, or fetch them again"
         };
-        bail!("{} does not pass; {remedy}", dir.display());
+        bail!("{} does not pass the check; {remedy}", dir.display());
     }
     Ok(())
 }
 
-/// Trains the tokenizer on demonstrations of the train split, as the policy would see them.
+/// Trains the tokenizer on demonstrations of the train split, in the form that the policy sees.
 async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     let mut config = RunConfig::preset_tiny()?;
     config.data = DataConfig {
@@ -67,7 +68,7 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     let chat = Arc::new(policy::tiny::model(0)?.chat);
     let demonstrator = ScriptedPolicy::new(
         Arc::clone(&chat),
-        Demonstrator::new(Arc::clone(&setup.solutions), Habits::mixed()),
+        Demonstrator::new(Arc::clone(&setup.solutions), DemonstratorMix::mixed()),
     );
     let question_ids: Vec<String> = setup
         .dataset
@@ -82,9 +83,9 @@ async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
     };
     let episodes = demonstrate(
         &demonstrator,
-        &evaluator.table(&chat),
+        &evaluator.episode_settings(&chat),
         &wanted,
-        |done, _| {
+        |done| {
             stage.set(done as u64);
         },
     )

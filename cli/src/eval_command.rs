@@ -1,4 +1,4 @@
-//! `sqlenv eval`: one policy on the questions of one split.
+//! `sqlenv eval`: evaluates one policy on the questions of one split.
 
 use std::{
     fs::File,
@@ -25,13 +25,14 @@ use crate::{
 /// Evaluates and prints the result.
 ///
 /// # Errors
-/// The data, the model or a file cannot be used, the split has no questions, or every episode broke off.
+/// Fails if the data, the model or a file cannot be used, if the split has no questions, or if
+/// every episode failed.
 pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
         args.policy != PolicyChoice::Model || config.model.dir.is_some(),
-        "--policy model needs --model DIR: a run's runs/NAME/model or any Hugging Face folder; without a model there are \
-         --policy random and --policy oracle"
+        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging Face folder; \
+         --policy random and --policy oracle require no model"
     );
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
@@ -74,7 +75,7 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let (evaluation, episodes) = evaluator
         .examine(evaluated, &*policy, &chat, &args.split, &questions)
         .await?;
-    // The files come first: a reader of standard output that leaves ends the program.
+    // Files are written first: if standard output is closed, printing ends the program.
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(&evaluation)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -82,10 +83,10 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     if let Some(path) = &args.transcripts {
         write_transcripts(path, &evaluator, name, &episodes)?;
     }
-    stdout::print(in_words(&evaluation))?;
+    stdout::print(summary(&evaluation))?;
     if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
         let failed = format!(
-            "{} of {} episodes broke off and count as wrong; {}: {}",
+            "{} of {} episodes failed and count as wrong; {}: {}",
             evaluation.failed, evaluation.questions, first.question_id, first.failure
         );
         ensure!(evaluation.failed < evaluation.questions, failed);
@@ -94,7 +95,8 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-/// The settings; where a run's own model is named and no others are, those of the run.
+/// Resolves the settings. The model of a run is evaluated with the settings of the run, unless a
+/// preset or a file is given.
 fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     let given = &args.config;
     let of_run = match &given.model {
@@ -109,7 +111,7 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
         None => RunConfig::resolve(given)?,
     };
     let rollout = &mut config.learner.rollout;
-    // Greedy play asks for no temperature.
+    // Temperature 0 means greedy decoding, which the sampling settings do not express.
     if args.temperature != 0.0 {
         rollout.sampling.temperature = args.temperature;
     }
@@ -120,7 +122,8 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     Ok(config)
 }
 
-/// The settings of the run that `model` is a part of: its `model`, `warm-start` or `checkpoints/step_N/hf`.
+/// Returns the settings of the run that contains `model`: as its `model`, its `warm-start` or a
+/// `checkpoints/step_N/hf`.
 fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
     let Ok(model) = model.canonicalize() else {
         return Ok(None);
@@ -134,7 +137,7 @@ fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
         return Ok(None);
     };
     let config = RunConfig::read(&path).context(
-        "the settings of the model's run cannot be used; choose others by --preset or --config",
+        "the settings of the model's run cannot be used; choose others with --preset or --config",
     )?;
     Ok(Some((path, config)))
 }
@@ -151,8 +154,8 @@ fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
     Ok(questions)
 }
 
-/// The evaluation as lines for a person.
-fn in_words(evaluation: &Evaluation) -> String {
+/// Formats an evaluation for display.
+fn summary(evaluation: &Evaluation) -> String {
     let percent = |rate: f64| 100.0 * rate;
     let mut text = format!(
         "{} of {} correct: {:.1} % (95 % interval {:.1} to {:.1})\n",

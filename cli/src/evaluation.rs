@@ -6,10 +6,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use actor::{
-    Engine, EngineSettings, EpisodeRecord, ModelPolicy, OraclePolicy, Policy, RandomPolicy,
-    RolloutLimits, ScriptedPolicy, Table,
+    CorrectCount, Engine, EngineSettings, EnvStepRecord, EpisodeRecord, EpisodeSettings,
+    EvaluationMetrics, ModelPolicy, Policy, RolloutLimits,
 };
 use anyhow::Result;
+use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::v1;
@@ -186,35 +187,35 @@ impl Evaluator<'_> {
             .progress
             .stage(&title, questions.len() as u64, "episodes");
         let seed = derive_seed(self.config.seed, "evaluation");
-        let table = self.table(chat);
+        let settings = self.episode_settings(chat);
         let play = actor::evaluate(
             policy,
-            &table,
+            &settings,
             questions,
             seed,
             self.config.evaluation.concurrency,
-            |done, _| stage.set(done as u64),
+            |done| stage.set(done as u64),
         );
-        let outcome = unless_interrupted(self.shutdown, play).await?;
-        let score = outcome.score;
+        let (metrics, episodes) = unless_interrupted(self.shutdown, play).await?;
+        let success = metrics.success;
         let mut result = format!(
             "{:.1} % correct ({:.1}–{:.1})",
-            100.0 * score.success_rate,
-            100.0 * score.wilson_low,
-            100.0 * score.wilson_high
+            100.0 * success.success_rate,
+            100.0 * success.wilson_low,
+            100.0 * success.wilson_high
         );
-        if outcome.failed > 0 {
-            result += &format!(", {} broke off and count as wrong", outcome.failed);
+        if metrics.failed > 0 {
+            result += &format!(", {} broke off and count as wrong", metrics.failed);
         }
         stage.finish(&result);
-        Ok((record(evaluated, split, &outcome), outcome.episodes))
+        Ok((record(evaluated, split, &metrics), episodes))
     }
 
     /// The terms of every episode here.
     #[must_use]
-    pub fn table(&self, chat: &Arc<Chat>) -> Table {
+    pub fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
-        Table {
+        EpisodeSettings {
             env: self.setup.env(),
             chat: Arc::clone(chat),
             limits: RolloutLimits {
@@ -248,15 +249,15 @@ impl Evaluator<'_> {
     }
 }
 
-fn record(evaluated: EvaluatedPolicy, split: &str, outcome: &actor::Evaluation) -> Evaluation {
-    let tallies = |scores: &BTreeMap<String, actor::Score>| {
-        let tally = |score: &actor::Score| Tally {
-            questions: score.questions as u64,
-            correct: score.correct as u64,
+fn record(evaluated: EvaluatedPolicy, split: &str, metrics: &EvaluationMetrics) -> Evaluation {
+    let tallies = |counts: &BTreeMap<String, CorrectCount>| {
+        let tally = |count: &CorrectCount| Tally {
+            questions: count.questions,
+            correct: count.correct,
         };
-        scores
+        counts
             .iter()
-            .map(|(name, score)| (name.clone(), tally(score)))
+            .map(|(name, count)| (name.clone(), tally(count)))
             .collect()
     };
     Evaluation {
@@ -265,17 +266,17 @@ fn record(evaluated: EvaluatedPolicy, split: &str, outcome: &actor::Evaluation) 
         step: evaluated.step,
         split: split.to_owned(),
         mode: evaluated.mode,
-        questions: outcome.score.questions as u64,
-        correct: outcome.score.correct as u64,
-        success_rate: outcome.score.success_rate,
-        wilson_low: outcome.score.wilson_low,
-        wilson_high: outcome.score.wilson_high,
-        mean_reward: outcome.mean_reward,
-        mean_steps: outcome.mean_steps,
-        malformed_rate: outcome.malformed_rate,
-        failed: outcome.failed as u64,
-        by_level: tallies(&outcome.by_level),
-        by_database: tallies(&outcome.by_database),
+        questions: metrics.success.questions,
+        correct: metrics.success.correct,
+        success_rate: metrics.success.success_rate,
+        wilson_low: metrics.success.wilson_low,
+        wilson_high: metrics.success.wilson_high,
+        mean_reward: metrics.mean_reward,
+        mean_steps: metrics.mean_steps,
+        malformed_rate: metrics.malformed_rate,
+        failed: metrics.failed,
+        by_level: tallies(&metrics.by_level),
+        by_database: tallies(&metrics.by_database),
     }
 }
 
@@ -289,7 +290,7 @@ fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) 
         gold_sql: question.gold_sql.clone(),
         gold_answer: data::answer_text(question),
         correct: episode.correct,
-        reward: episode.total_reward,
+        reward: episode.reward,
         steps: episode
             .steps
             .iter()
@@ -298,21 +299,22 @@ fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) 
     }
 }
 
-fn played(policy: PolicyName, step: &actor::StepRecord) -> PlayedStep {
-    let [operational, progress, terminal, clip] = step.components;
+fn played(policy: PolicyName, step: &EnvStepRecord) -> PlayedStep {
     PlayedStep {
-        completion: (!policy.is_scripted()).then(|| step.completion.clone()),
+        completion: (!policy.is_scripted())
+            .then(|| step.completion.clone())
+            .flatten(),
         action_type: step.action_type.clone(),
         argument: step.argument.clone(),
         malformed: step.malformed,
-        result: (!step.is_error).then(|| step.observation.clone()),
-        error: step.is_error.then(|| step.observation.clone()),
+        result: step.result.clone(),
+        error: step.error.clone(),
         reward: step.reward,
         components: RewardComponents {
-            operational,
-            progress,
-            terminal,
-            clip,
+            operational: step.components.operational,
+            progress: step.components.progress,
+            terminal: step.components.terminal,
+            clip: step.components.clip,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! `sqlenv import-gguf`: a GGUF file as a Hugging Face model folder.
+//! `sqlenv import-gguf`: converts a GGUF file to a Hugging Face model folder.
 
 use std::fs;
 
@@ -10,7 +10,8 @@ use crate::{args::ImportGgufArgs, stdout};
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read or imported, or the folder holds something else than a model.
+/// Fails if the file cannot be read or imported, or if the folder contains something other than a
+/// model.
 pub fn import_gguf(args: &ImportGgufArgs) -> Result<()> {
     Model::check_target(&args.out)?;
     let read = || anyhow::Ok(gguf::read(&fs::read(&args.file)?)?);

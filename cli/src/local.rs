@@ -1,4 +1,5 @@
-//! GRPO in one process: the same clients and services as over TCP, joined by the in-process transport.
+//! GRPO in one process: the same clients and services as over TCP, connected by the in-process
+//! transport.
 
 use std::path::Path;
 
@@ -11,12 +12,12 @@ use proto::{EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Events that may wait for their reader; the trainer then waits too.
+/// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
 
-/// A learner and its actors, running.
+/// A running learner with its actors.
 pub struct LocalRun {
-    /// What the learner reports.
+    /// The events of the learner.
     pub events: mpsc::Receiver<Event>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
@@ -24,8 +25,8 @@ pub struct LocalRun {
 }
 
 impl LocalRun {
-    /// Starts to train, with `actors` actors that play on `env`, each on a thread of its own. Must be called inside a
-    /// runtime.
+    /// Starts the training with `actors` actors, each on a thread of its own. Must be called inside
+    /// a runtime.
     #[must_use]
     pub fn start(
         learner: Learner,
@@ -35,7 +36,7 @@ impl LocalRun {
         shutdown: &CancellationToken,
     ) -> Self {
         let transport = Transport::in_process(learner.service());
-        let mut playing = JoinSet::new();
+        let mut running = JoinSet::new();
         for number in 0..actors {
             let (env, client, config) = (
                 env.clone(),
@@ -44,7 +45,7 @@ impl LocalRun {
             );
             let stop = shutdown.clone().cancelled_owned();
             let runtime = Handle::current();
-            playing.spawn_blocking(move || {
+            running.spawn_blocking(move || {
                 runtime.block_on(actor::run(
                     env,
                     client,
@@ -64,14 +65,14 @@ impl LocalRun {
             events,
             learner,
             training,
-            actors: playing,
+            actors: running,
         }
     }
 
-    /// The next event; `None` after the last.
+    /// Returns the next event, or `None` after the last one.
     ///
     /// # Errors
-    /// An actor failed: without it the learner would wait for ever.
+    /// Fails if an actor fails, because the learner would wait for its groups for ever.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             tokio::select! {
@@ -82,10 +83,10 @@ impl LocalRun {
         }
     }
 
-    /// Waits for the end and answers with the number of steps made.
+    /// Waits for the end of the training and returns the number of learner steps.
     ///
     /// # Errors
-    /// A step, a checkpoint or an actor failed.
+    /// Fails if a step, a checkpoint or an actor fails.
     pub async fn finish(mut self) -> Result<u64> {
         let step = self.training.await.context("the trainer panicked")??;
         self.learner.close_streams();
@@ -98,18 +99,18 @@ impl LocalRun {
     }
 }
 
-/// The model of a checkpoint.
+/// Opens the model of a checkpoint.
 ///
 /// # Errors
-/// The checkpoint's model folder cannot be read.
+/// Fails if the model folder of the checkpoint cannot be read.
 pub fn checkpoint_model(path: &Path) -> Result<Model> {
     Ok(Model::open(&path.join("hf"), &Device::Cpu, DType::F32)?)
 }
 
-/// The model of a run's newest whole checkpoint, if there is one.
+/// Opens the model of the newest complete checkpoint of a run, if there is one.
 ///
 /// # Errors
-/// A checkpoint cannot be read.
+/// Fails if a checkpoint cannot be read.
 pub fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
     let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
     newest

@@ -1,6 +1,7 @@
-//! The `sqlenv` program: parses the command line, sets logging up, runs one command, reports its error once.
+//! The `sqlenv` program: parses the command line, runs one command, and reports its error once.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage or no device to check, 130 interrupted (the run can be resumed).
+//! Exit codes: 0 success, 1 failure, 2 wrong usage or no device to check, 130 interrupted (a run
+//! can be resumed).
 
 mod allocator;
 

@@ -1,7 +1,8 @@
-//! `sqlenv play`: a person plays an episode in the terminal.
+//! Plays an episode in the terminal.
 //!
-//! Reading a line and rendering an observation are pure; [`play`] only carries lines to the environment and back. What
-//! the player may see is what a policy sees; the gold answer comes after the end, and only from the caller.
+//! Parsing a line and rendering an observation are pure functions. [`play`] connects them with the
+//! environment. The player sees what a policy sees. The gold answer is shown only after the end,
+//! and only if the caller provides it.
 
 use std::{
     fmt::Write as _,
@@ -14,40 +15,40 @@ use proto::{
     v1::{Action, Observation, ResetRequest, RewardComponents, StepRequest},
 };
 
-/// A typed line, understood.
+/// A parsed line of input.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
-    /// Send this to the environment.
+pub enum PlayerInput {
+    /// An action for the environment.
     Act(Action),
-    /// Show what can be typed.
+    /// Show the help.
     Help,
-    /// End the game.
+    /// Leave the episode.
     Quit,
-    /// Nothing was typed.
-    Nothing,
-    /// Not understood; what to type instead.
-    Hint(String),
+    /// An empty line.
+    Empty,
+    /// An unknown line, with a hint about what to type instead.
+    Invalid(String),
 }
 
-/// How a game went.
+/// The result of an episode.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// The question played.
+pub struct PlayResult {
+    /// The question of the episode.
     pub question_id: String,
-    /// True where the episode ended with a right answer.
+    /// Whether the episode ended with a correct answer.
     pub correct: bool,
-    /// Sum of the step rewards.
+    /// The sum of the rewards.
     pub episode_return: f64,
-    /// False where the player left before the end.
+    /// Whether the episode ended before the player left.
     pub finished: bool,
 }
 
-/// What the environment keeps to itself, shown after the end.
+/// The gold answer, which is shown after the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gold {
-    /// The SQL the question was made from.
+pub struct GoldAnswer {
+    /// The SQL that the question was made from.
     pub sql: String,
-    /// The right answer.
+    /// The correct answer.
     pub answer: String,
 }
 
@@ -60,43 +61,44 @@ const VERBS: [(&str, &str, &str); 6] = [
     ("quit", "", "leave"),
 ];
 
-/// Understands a line: a verb or the beginning of one (`q` is query), then its argument. Bare SQL counts as a query.
+/// Parses a line: a verb or its first letters (`q` is query), then its argument. Bare SQL is a
+/// query.
 #[must_use]
-pub fn parse(line: &str) -> Command {
+pub fn parse(line: &str) -> PlayerInput {
     let line = line.trim();
     let (verb, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let verb = verb.to_lowercase();
     let argument = argument.trim();
     if verb.is_empty() {
-        return Command::Nothing;
+        return PlayerInput::Empty;
     }
     if verb == "select" || verb == "with" {
         return act("query", line);
     }
     if verb == "?" {
-        return Command::Help;
+        return PlayerInput::Help;
     }
     match VERBS.iter().find(|(name, ..)| name.starts_with(&verb)) {
-        Some(("help", ..)) => Command::Help,
-        Some(("quit", ..)) => Command::Quit,
+        Some(("help", ..)) => PlayerInput::Help,
+        Some(("quit", ..)) => PlayerInput::Quit,
         Some((name, what, _)) if argument.is_empty() => {
-            Command::Hint(format!("{name} needs something after it: {name} {what}"))
+            PlayerInput::Invalid(format!("{name} needs an argument: {name} {what}"))
         }
         Some((name, ..)) => act(name, argument),
-        None => Command::Hint(format!(
-            "I don't know {verb:?}. Type describe, sample, query, answer, help or quit."
+        None => PlayerInput::Invalid(format!(
+            "{verb:?} is unknown. Type describe, sample, query, answer, help or quit."
         )),
     }
 }
 
-fn act(verb: &str, argument: &str) -> Command {
-    Command::Act(Action {
+fn act(verb: &str, argument: &str) -> PlayerInput {
+    PlayerInput::Act(Action {
         action_type: verb.to_uppercase(),
         argument: argument.to_owned(),
     })
 }
 
-/// What can be typed.
+/// Returns the help text.
 #[must_use]
 pub fn help() -> String {
     let mut text = "Type, in full or by the first letters:\n".to_owned();
@@ -107,7 +109,7 @@ pub fn help() -> String {
     text + "Answers: one value, or a, b, c for a list, or rows as x | y.\n"
 }
 
-/// The first view of an episode.
+/// Renders the first observation of an episode.
 #[must_use]
 pub fn opening(observation: &Observation) -> String {
     format!(
@@ -118,7 +120,7 @@ pub fn opening(observation: &Observation) -> String {
     )
 }
 
-/// The view after an action.
+/// Renders the observation after an action.
 #[must_use]
 pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -> String {
     let mut text = String::new();
@@ -138,7 +140,7 @@ pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -
     }
     let reward = observation.reward.unwrap_or(0.0);
     let _ = write!(text, "  reward {reward:+.3}");
-    let parts = components.map(parts).unwrap_or_default();
+    let parts = components.map(reward_layers).unwrap_or_default();
     if !parts.is_empty() {
         let _ = write!(text, " ({parts})");
     }
@@ -148,7 +150,7 @@ pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -
     text + "\n"
 }
 
-fn parts(components: &RewardComponents) -> String {
+fn reward_layers(components: &RewardComponents) -> String {
     let named = [
         ("operational", components.operational),
         ("progress", components.progress),
@@ -173,7 +175,10 @@ fn hint(error: &str) -> Option<&'static str> {
     let error = error.to_lowercase();
     let hints = [
         ("no such column", "describe the table to see its columns"),
-        ("no such table", "the table names stand above; describe one"),
+        (
+            "no such table",
+            "the table names are listed above; describe one",
+        ),
         ("ambiguous column", "write it as table.column"),
         (
             "syntax error",
@@ -182,7 +187,7 @@ fn hint(error: &str) -> Option<&'static str> {
     ];
     hints
         .iter()
-        .find(|(sign, _)| error.contains(sign))
+        .find(|(pattern, _)| error.contains(pattern))
         .map(|(_, hint)| *hint)
 }
 
@@ -193,15 +198,16 @@ fn indent(text: &str) -> String {
         .join("\n")
 }
 
-/// The last words: right or wrong, the return, and the gold answer if the caller tells it.
+/// Renders the result of an episode: correct or not, the return, and the gold answer if it is
+/// given.
 #[must_use]
-pub fn closing(outcome: &Outcome, gold: Option<&Gold>) -> String {
-    let verdict = match (outcome.finished, outcome.correct) {
+pub fn closing(outcome: &PlayResult, gold: Option<&GoldAnswer>) -> String {
+    let result = match (outcome.finished, outcome.correct) {
         (false, _) => "Left before the end.",
         (true, true) => "Right!",
         (true, false) => "Not right.",
     };
-    let mut text = format!("\n{verdict} Return {:+.3}.\n", outcome.episode_return);
+    let mut text = format!("\n{result} Return {:+.3}.\n", outcome.episode_return);
     if let Some(gold) = gold.filter(|_| outcome.finished) {
         let _ = write!(
             text,
@@ -212,19 +218,21 @@ pub fn closing(outcome: &Outcome, gold: Option<&Gold>) -> String {
     text
 }
 
-/// Plays one episode: lines from `input`, views to `output`. `reveal` gives the gold of a question id, or nothing.
+/// Plays one episode: reads lines from `input` and writes observations to `output`. `reveal`
+/// returns the gold answer of a question id, if it is known.
 ///
-/// Waiting for a line blocks the calling task; run it where nothing else waits.
+/// Waiting for a line blocks the calling task.
 ///
 /// # Errors
-/// The environment refuses the question or cannot be reached; `input` or `output` breaks.
+/// Fails if the environment refuses the question or cannot be reached, or if `input` or `output`
+/// fails.
 pub async fn play(
     mut env: EnvClient,
     request: ResetRequest,
-    reveal: impl FnOnce(&str) -> Option<Gold>,
+    reveal: impl FnOnce(&str) -> Option<GoldAnswer>,
     mut input: impl BufRead,
     mut output: impl Write,
-) -> Result<Outcome> {
+) -> Result<PlayResult> {
     let start = env
         .reset(request)
         .await
@@ -232,10 +240,10 @@ pub async fn play(
         .into_inner();
     let first = start
         .observation
-        .context("the environment answered without an observation")?;
+        .context("the environment replied without an observation")?;
     write!(output, "{}\n{}", opening(&first), help())?;
     let mut token = start.token;
-    let mut outcome = Outcome {
+    let mut outcome = PlayResult {
         question_id: start.question_id,
         correct: false,
         episode_return: 0.0,
@@ -250,14 +258,14 @@ pub async fn play(
             break;
         }
         let action = match parse(&line) {
-            Command::Act(action) => action,
-            Command::Quit => break,
-            Command::Nothing => continue,
-            Command::Help => {
+            PlayerInput::Act(action) => action,
+            PlayerInput::Quit => break,
+            PlayerInput::Empty => continue,
+            PlayerInput::Help => {
                 write!(output, "{}", help())?;
                 continue;
             }
-            Command::Hint(hint) => {
+            PlayerInput::Invalid(hint) => {
                 writeln!(output, "  {hint}")?;
                 continue;
             }
@@ -273,7 +281,7 @@ pub async fn play(
             .into_inner();
         let seen = step
             .observation
-            .context("the environment answered without an observation")?;
+            .context("the environment replied without an observation")?;
         write!(output, "{}", reply(&seen, step.reward_components.as_ref()))?;
         token = step.token;
         outcome.correct = step.correct;
@@ -287,7 +295,7 @@ pub async fn play(
 }
 
 fn refusal(what: &str, status: &tonic::Status) -> anyhow::Error {
-    // The message names the thing and the remedy; the code adds nothing for a person.
+    // The message names the problem and the remedy. The status code would add nothing.
     anyhow::anyhow!("{what}: {}", status.message())
 }
 
@@ -295,8 +303,8 @@ fn refusal(what: &str, status: &tonic::Status) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    fn action(action_type: &str, argument: &str) -> Command {
-        Command::Act(Action {
+    fn action(action_type: &str, argument: &str) -> PlayerInput {
+        PlayerInput::Act(Action {
             action_type: action_type.to_owned(),
             argument: argument.to_owned(),
         })
@@ -316,25 +324,27 @@ mod tests {
             ),
             ("answer Robbin CV", action("ANSWER", "Robbin CV")),
             ("a 42", action("ANSWER", "42")),
-            ("", Command::Nothing),
-            ("help", Command::Help),
-            ("h", Command::Help),
-            ("?", Command::Help),
-            ("quit", Command::Quit),
-            ("QUIT now", Command::Quit),
-            ("qui", Command::Quit),
+            ("", PlayerInput::Empty),
+            ("help", PlayerInput::Help),
+            ("h", PlayerInput::Help),
+            ("?", PlayerInput::Help),
+            ("quit", PlayerInput::Quit),
+            ("QUIT now", PlayerInput::Quit),
+            ("qui", PlayerInput::Quit),
             (
                 "query",
-                Command::Hint("query needs something after it: query SQL".to_owned()),
+                PlayerInput::Invalid("query needs an argument: query SQL".to_owned()),
             ),
             (
                 "q",
-                Command::Hint("query needs something after it: query SQL".to_owned()),
+                PlayerInput::Invalid("query needs an argument: query SQL".to_owned()),
             ),
         ] {
             assert_eq!(parse(line), command, "{line:?}");
         }
-        assert!(matches!(parse("drop table x"), Command::Hint(hint) if hint.contains("drop")));
+        assert!(
+            matches!(parse("drop table x"), PlayerInput::Invalid(hint) if hint.contains("drop"))
+        );
     }
 
     #[test]
@@ -372,11 +382,11 @@ mod tests {
 
     #[test]
     fn the_gold_is_told_only_after_the_end() {
-        let gold = Gold {
+        let gold = GoldAnswer {
             sql: "SELECT 1".to_owned(),
             answer: "1".to_owned(),
         };
-        let outcome = |finished| Outcome {
+        let outcome = |finished| PlayResult {
             question_id: "q".to_owned(),
             correct: false,
             episode_return: 0.5,

@@ -1,4 +1,4 @@
-//! `sqlenv play`: a person takes the policy's seat.
+//! `sqlenv play`: lets a person act in place of the policy.
 
 use std::io::stdin;
 
@@ -10,7 +10,7 @@ use crate::{
     args::PlayArgs,
     config::RunConfig,
     evaluation::shuffled,
-    play::{self, Gold},
+    play::{self, GoldAnswer},
     progress::Progress,
     setup::Setup,
     stdout,
@@ -19,7 +19,7 @@ use crate::{
 /// Plays one episode on stdin and stdout.
 ///
 /// # Errors
-/// The data cannot be used, or the environment does not answer.
+/// Fails if the data cannot be used or the environment does not respond.
 pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let mut setup = Setup::open(&config, progress)?;
@@ -36,7 +36,7 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
             .questions
             .iter()
             .find(|question| question.question_id == id)?;
-        Some(Gold {
+        Some(GoldAnswer {
             sql: question.gold_sql.clone(),
             answer: data::answer_text(question),
         })
@@ -56,6 +56,6 @@ fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
         args.split,
         setup.dataset.split_names().join(", ")
     );
-    let at = derive_seed(seed, "play") as usize % questions.len();
-    Ok(questions[at].question_id.clone())
+    let index = derive_seed(seed, "play") as usize % questions.len();
+    Ok(questions[index].question_id.clone())
 }

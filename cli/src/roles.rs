@@ -1,4 +1,5 @@
-//! The roles as processes: each binds or dials, says where it is, and runs until a signal.
+//! Runs the roles as processes. Each role binds its address or dials its peers, prints where it
+//! serves, and runs until a signal.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,9 +18,9 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin::{self, Ready},
+    admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
-    commands::Outcome,
+    commands::CommandOutcome,
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
@@ -29,13 +30,14 @@ use crate::{
     threads,
 };
 
-/// How long the learner still answers claims after its last step: an actor that waits asks again within milliseconds.
+/// How long the learner still answers claims after its last step: an actor that waits asks again
+/// within milliseconds.
 const LAST_CLAIMS: Duration = Duration::from_secs(2);
 
 /// `sqlenv env-node`: serves episodes.
 ///
 /// # Errors
-/// The data or an address cannot be used.
+/// Fails if the data or an address cannot be used.
 pub async fn env_node(
     args: &EnvNodeArgs,
     progress: &Progress,
@@ -55,7 +57,8 @@ pub async fn env_node(
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
         progress.say(
-            "tokens are signed with a random key and end with this process; nodes that share episodes want one key: --set env.signing_key_file=FILE",
+            "tokens are signed with a random key and end with this process; nodes that share episodes \
+             need the same key: --set env.signing_key_file=FILE",
         );
     }
     let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
@@ -66,26 +69,27 @@ pub async fn env_node(
     Ok(())
 }
 
-/// Raises the soft limit of open files, which is meant for programs that need few, as far as it goes, and fits the node in.
+/// Raises the soft limit of open files to the hard limit, and reduces the limits of the node to
+/// fit.
 fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progress) {
-    let told = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
+    let message = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
         Ok(limit) => {
             let server = &mut config.env_node.server;
             env_node::fit_open_files(&mut config.env, server, limit, databases)
         }
         Err(error) => Some(format!(
-            "cannot raise the limit of open files: {error}; give the process enough by itself (ulimit -n)"
+            "cannot raise the limit of open files: {error}; raise it before the start (ulimit -n)"
         )),
     };
-    if let Some(told) = told {
-        progress.say(&told);
+    if let Some(message) = message {
+        progress.say(&message);
     }
 }
 
-/// `sqlenv actor`: samples for a learner.
+/// `sqlenv actor`: samples trajectories for a learner.
 ///
 /// # Errors
-/// An address is no address, or the learner stays away.
+/// Fails if an address is invalid or the learner cannot be reached.
 pub async fn actor(
     args: &ActorArgs,
     progress: &Progress,
@@ -117,11 +121,11 @@ pub async fn actor(
     Ok(())
 }
 
-/// `sqlenv rank`: computes its share of a learner's steps.
+/// `sqlenv rank`: computes a share of the steps of a learner.
 ///
 /// # Errors
-/// The address is no address, the learner refuses this rank or stays away, the rank cannot compute, or a signal came
-/// ([`Interrupted`](crate::shutdown::Interrupted)).
+/// Fails if the address is invalid, if the learner refuses this rank or cannot be reached, if the
+/// rank cannot compute, or on a signal ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
     let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
@@ -133,9 +137,9 @@ pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationTo
         threads: threads::or_cores(config.threads),
         patience: Duration::from_secs(args.patience_seconds.into()),
     };
-    let taken = unless_interrupted(&shutdown, learner::ranks::join(client, member)).await;
+    let joined = unless_interrupted(&shutdown, learner::ranks::join(client, member)).await;
     ready.set(false);
-    taken?.with_context(|| format!("--leader {}", args.leader))
+    joined?.with_context(|| format!("--leader {}", args.leader))
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
@@ -144,42 +148,43 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
         .with_context(|| format!("cannot serve on {address}; choose another address with {flag}"))
 }
 
-async fn serve_admin(address: Option<SocketAddr>) -> Result<Ready> {
-    let ready = Ready::default();
+async fn serve_admin(address: Option<SocketAddr>) -> Result<Readiness> {
+    let ready = Readiness::default();
     if let Some(address) = address {
         admin::serve(address, ready.clone()).await?;
     }
     Ok(ready)
 }
 
-/// The end of a role's work; from then on it is not ready.
-async fn stop(shutdown: CancellationToken, ready: Ready) {
+/// Waits for the signal, and marks the role as not ready.
+async fn stop(shutdown: CancellationToken, ready: Readiness) {
     shutdown.cancelled_owned().await;
     ready.set(false);
 }
 
-/// Host and process number: unique among machines and processes.
+/// Returns host and process id, which are unique among machines and processes.
 fn default_actor_id() -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "host".to_owned());
     format!("{}-{}", host.trim(), std::process::id())
 }
 
-/// `sqlenv learner`: trains on what actors submit; a run folder that exists is resumed.
+/// `sqlenv learner`: trains on the groups that actors submit. An existing run folder is resumed.
 ///
 /// # Errors
-/// The model, the run's folder or an address cannot be used, a step failed, the server ended before the run did, or a
-/// signal came before the run was open ([`Interrupted`](crate::shutdown::Interrupted)).
+/// Fails if the model, the run folder or an address cannot be used, if a step fails, if the server
+/// ends before the run, or on a signal before the run is open
+/// ([`Interrupted`](crate::shutdown::Interrupted)).
 pub async fn learner(
     args: &LearnerArgs,
     progress: &Progress,
     shutdown: CancellationToken,
-) -> Result<Outcome> {
+) -> Result<CommandOutcome> {
     let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let questions = unless_interrupted(&shutdown, actor::questions(&env, "train"))
+    let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {
@@ -192,7 +197,7 @@ pub async fn learner(
         &name.to_string_lossy(),
         (config.seed, &config.model),
         &base,
-        asked(&args.env, &questions),
+        summarize(&args.env, &questions),
     );
     let learner = Learner::open(
         config.learner.clone(),
@@ -212,23 +217,23 @@ pub async fn learner(
         folder.path(),
         true,
     )?;
-    // Only now is it known that the folder's run has these settings.
+    // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     let ranks = config.learner.ranks.count;
     if ranks > 1 {
-        progress.say(&format!("waits for its other ranks, {} in all", ranks - 1));
+        progress.say(&format!("waiting for {} other ranks", ranks - 1));
     }
     ready.set(true);
     let steps = config.learner.steps;
-    let grpo = Grpo {
+    let serving = ServingLearner {
         learner,
         steps,
         folder: &folder,
         progress,
     };
-    let trained = grpo.train(listener, &ready, shutdown).await;
+    let trained = serving.train(listener, &ready, shutdown).await;
     let is_finished = matches!(trained, Ok(step) if step >= steps);
     info.status = if is_finished {
         RunStatus::Finished
@@ -239,14 +244,14 @@ pub async fn learner(
     trained?;
     written?;
     Ok(if is_finished {
-        Outcome::Done
+        CommandOutcome::Done
     } else {
-        Outcome::Interrupted
+        CommandOutcome::Interrupted
     })
 }
 
-/// The questions of an env-node, as the run's folder describes them.
-fn asked(env: &str, questions: &[Question]) -> DatasetSummary {
+/// Summarizes the questions of an env-node for the run folder.
+fn summarize(env: &str, questions: &[Question]) -> DatasetSummary {
     let databases: BTreeSet<&str> = questions
         .iter()
         .map(|question| question.database_name.as_str())
@@ -259,20 +264,20 @@ fn asked(env: &str, questions: &[Question]) -> DatasetSummary {
     }
 }
 
-/// The learner's work while it serves.
-struct Grpo<'a> {
+/// A learner that trains and serves at the same time.
+struct ServingLearner<'a> {
     learner: Learner,
     steps: u64,
     folder: &'a RunFolder,
     progress: &'a Progress,
 }
 
-impl Grpo<'_> {
-    /// Serves and trains until the last step or `shutdown`; answers with the number of steps made.
+impl ServingLearner<'_> {
+    /// Serves and trains until the last step or `shutdown`. Returns the number of learner steps.
     async fn train(
         &self,
         listener: TcpListener,
-        ready: &Ready,
+        ready: &Readiness,
         shutdown: CancellationToken,
     ) -> Result<u64> {
         let served = CancellationToken::new();
@@ -292,7 +297,7 @@ impl Grpo<'_> {
             worked = work => worked,
             ended = &mut serving => {
                 ended.context("the server panicked")??;
-                bail!("the server ended before the run did; start the learner again, it resumes");
+                bail!("the server ended before the run; start the learner again to resume the run");
             }
         };
         ready.set(false);
@@ -305,7 +310,7 @@ impl Grpo<'_> {
         Ok(step)
     }
 
-    /// Writes the steps into the run's folder and shows them.
+    /// Records the steps in the run folder and displays them.
     async fn record(&self, mut events: mpsc::Receiver<Event>) {
         let stage = self.progress.stage("GRPO", self.steps, "steps");
         while let Some(event) = events.recv().await {
@@ -320,7 +325,7 @@ impl Grpo<'_> {
                 metrics,
             });
             if let Err(error) = written {
-                tracing::error!("step {step} is not in the metrics: {error:#}");
+                tracing::error!("cannot record the metrics of step {step}: {error:#}");
             }
         }
         stage.finish("");

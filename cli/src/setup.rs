@@ -2,8 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
-use actor::{Solution, Solutions};
 use anyhow::{Context as _, Result, anyhow, ensure};
+use baselines::Solutions;
 use candle_core::{DType, Device};
 use data::Dataset;
 use env::Environment;
@@ -38,7 +38,7 @@ impl Setup {
     pub fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
-        let solutions = Arc::new(solutions(&dataset));
+        let solutions = Arc::new(dataset.questions.iter().collect());
         let environment =
             Environment::open(dataset.clone(), config.env.clone()).context("in [env]")?;
         let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
@@ -158,22 +158,6 @@ pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
         None => policy::tiny::model(derive_seed(seed, "weights"))?,
     };
     Ok(model)
-}
-
-fn solutions(dataset: &Dataset) -> Solutions {
-    dataset
-        .questions
-        .iter()
-        .map(|question| {
-            let solution = Solution {
-                database_name: question.database_name.clone(),
-                tables: question.tables_involved.clone(),
-                sql: question.gold_sql.clone(),
-                answer: data::answer_text(question),
-            };
-            (question.question_id.clone(), solution)
-        })
-        .collect()
 }
 
 /// Questions that cannot be asked are said, never dropped in silence.

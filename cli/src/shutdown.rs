@@ -1,24 +1,26 @@
-//! Ctrl-C and SIGTERM: a command ends at once, or where its work can be resumed.
+//! SIGINT (Ctrl-C) and SIGTERM: a command exits at once, or at a point from which it can be
+//! resumed.
 //!
-//! Invariant: what a signal breaks off is not recorded; a stage that waits on a token ends with [`Interrupted`].
+//! Invariant: interrupted work is not recorded. A stage that waits on a token ends with
+//! [`Interrupted`].
 
 use std::io::Write as _;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The exit code of an interrupted command, as shells have it for SIGINT.
+/// The exit code of an interrupted command: 128 + SIGINT, as in shells.
 pub const EXIT_CODE: u8 = 130;
 
-/// A signal broke the work off.
+/// The error of work that a signal interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Waits for `work`, unless a signal comes first.
+/// Waits for `work` or for a signal.
 ///
 /// # Errors
-/// [`Interrupted`] where it does; the work is dropped.
+/// Returns [`Interrupted`] if the signal comes first. The work is dropped.
 pub async fn unless_interrupted<T>(
     shutdown: &CancellationToken,
     work: impl Future<Output = T>,
@@ -26,42 +28,42 @@ pub async fn unless_interrupted<T>(
     shutdown.run_until_cancelled(work).await.ok_or(Interrupted)
 }
 
-/// A token that the first SIGINT or SIGTERM cancels, which is answered by `farewell`; the second ends the process. Must be
-/// called inside a runtime.
+/// Returns a token that the first SIGINT or SIGTERM cancels. That signal also prints `message`, and
+/// the second signal ends the process. Must be called inside a runtime.
 ///
 /// # Errors
-/// The signal handlers cannot be installed.
-pub fn token(farewell: &'static str) -> std::io::Result<CancellationToken> {
+/// Fails if the signal handlers cannot be installed.
+pub fn token(message: &'static str) -> std::io::Result<CancellationToken> {
     let mut signals = Signals::listen()?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
         signals.next().await;
         cancelled.cancel();
-        say(&format!("{farewell}; press Ctrl-C again to stop at once"));
+        print_line(&format!("{message}; press Ctrl-C again to stop at once"));
         signals.next().await;
         std::process::exit(EXIT_CODE.into());
     });
     Ok(token)
 }
 
-/// Has the first SIGINT or SIGTERM end the process: for commands that leave nothing to resume. Must be called inside a
-/// runtime.
+/// Makes the first SIGINT or SIGTERM end the process, for commands that cannot be resumed. Must be
+/// called inside a runtime.
 ///
 /// # Errors
-/// The signal handlers cannot be installed.
+/// Fails if the signal handlers cannot be installed.
 pub fn end_at_once() -> std::io::Result<()> {
     let mut signals = Signals::listen()?;
     tokio::spawn(async move {
         signals.next().await;
-        say(&format!("\n{Interrupted}"));
+        print_line(&format!("\n{Interrupted}"));
         std::process::exit(EXIT_CODE.into());
     });
     Ok(())
 }
 
-fn say(line: &str) {
-    // The signal counts even if nobody reads.
+fn print_line(line: &str) {
+    // A closed stderr must not keep the signal from taking effect.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

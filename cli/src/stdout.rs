@@ -1,4 +1,5 @@
-//! Standard output, whose reader may leave: after `sqlenv eval | head` nobody reads on, and the program ends quietly.
+//! Writes to standard output. If its reader has closed it, as in `sqlenv eval | head`, the program
+//! exits without an error.
 
 use std::{
     fmt::Display,
@@ -8,10 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Writes `text` as it is.
+/// Writes `text` without a line break.
 ///
 /// # Errors
-/// Standard output cannot be written, other than for want of a reader.
+/// Fails if standard output cannot be written for another reason than a closed pipe.
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = lock();
     write!(out, "{text}")
@@ -19,26 +20,26 @@ pub fn print(text: impl Display) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// Standard output for this thread alone.
+/// Locks standard output for this thread.
 #[must_use]
-pub fn lock() -> Output {
-    Output(io::stdout().lock())
+pub fn lock() -> LockedStdout {
+    LockedStdout(io::stdout().lock())
 }
 
-/// Standard output; a write after its reader left ends the process.
-pub struct Output(StdoutLock<'static>);
+/// Locked standard output. A write to a closed pipe ends the process.
+pub struct LockedStdout(StdoutLock<'static>);
 
-impl Write for Output {
+impl Write for LockedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        unless_left(self.0.write(bytes))
+        exit_on_broken_pipe(self.0.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        unless_left(self.0.flush())
+        exit_on_broken_pipe(self.0.flush())
     }
 }
 
-fn unless_left<T>(written: io::Result<T>) -> io::Result<T> {
+fn exit_on_broken_pipe<T>(written: io::Result<T>) -> io::Result<T> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => process::exit(0),
         other => other,

@@ -1,5 +1,7 @@
-//! `sqlenv train`: the stages of a run in order. A stage whose result lies in the run's folder is not made again, so that
-//! an interrupted run goes on where it stopped.
+//! `sqlenv train`: runs the stages of a run in order.
+//!
+//! A stage whose result is in the run folder is skipped, so an interrupted run continues where it
+//! stopped.
 
 mod grpo;
 mod run;
@@ -12,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SftArgs, TrainArgs},
-    commands::Outcome,
+    commands::CommandOutcome,
     config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,
@@ -21,28 +23,29 @@ use crate::{
     stdout,
     warm_start::{WarmStart, warm_start},
 };
-use run::{Plan, Run};
+use run::{OpenRun, PlannedRun};
 
 /// Runs all stages and writes the report.
 ///
 /// # Errors
-/// Whatever a stage reports; what earlier stages wrote stays.
+/// Fails if a stage fails. The results of earlier stages stay in the run folder.
 pub async fn train(
     args: &TrainArgs,
     progress: &Progress,
     shutdown: CancellationToken,
-) -> Result<Outcome> {
+) -> Result<CommandOutcome> {
     if args.dry_run {
         stdout::print(RunConfig::resolve(&args.config)?.to_toml()?)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    // The folder comes last: a run that cannot start leaves none behind, which --resume would take for the newest.
-    let plan = Plan::new(args)?;
+    // The folder is created last: a run that cannot start must not leave a folder, because
+    // `--resume` would choose it as the newest run.
+    let plan = PlannedRun::resolve(args)?;
     let config = plan.config.clone();
     ensure!(
         config.learner.ranks.is_alone(),
-        "learner.ranks: `sqlenv train` is one process, thus one rank; leave it out, or run `sqlenv learner` with \
-         `sqlenv rank` beside it"
+        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or start \
+         `sqlenv learner` and `sqlenv rank`"
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;
@@ -64,10 +67,10 @@ pub async fn train(
         let records = run.folder.read()?;
         Ok((report::summary(&records), report::write(run.folder.path())?))
     });
-    // What a stage met comes first: a full disk would hide it behind the report.
+    // The error of a stage has priority: on a full disk, writing the report fails as well.
     let outcome = match ended {
-        Ok(()) => Outcome::Done,
-        Err(error) if error.is::<Interrupted>() => Outcome::Interrupted,
+        Ok(()) => CommandOutcome::Done,
+        Err(error) if error.is::<Interrupted>() => CommandOutcome::Interrupted,
         Err(error) => return Err(error),
     };
     let (summary, report) = closed?;
@@ -75,40 +78,30 @@ pub async fn train(
     Ok(outcome)
 }
 
-/// The stages, until the last one or a signal ([`Interrupted`]).
-async fn stages(run: &mut Run, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
+/// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).
+async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
     let folder = run.folder.clone();
     run.timed("baselines", table::baselines(&folder, evaluator, base))
         .await?;
     let WarmStart { warm, oracle_only } = run
         .timed("warm start", warm_models(&folder, evaluator, base))
         .await?;
-    let models = [
-        (PolicyName::OracleImitation, oracle_only.as_ref()),
-        (PolicyName::WarmStart, Some(&warm)),
-    ];
-    for (name, model) in models {
-        if let Some(model) = model {
-            run.timed(
-                "evaluations",
-                table::model(&folder, evaluator, name, model, 0),
-            )
-            .await?;
-        }
+    let oracle_only = oracle_only.map(|model| (PolicyName::OracleImitation, model));
+    let evaluated = [(PolicyName::WarmStart, warm.clone())];
+    for (name, model) in oracle_only.into_iter().chain(evaluated) {
+        let evaluation = table::model(&folder, evaluator, name, &model, 0);
+        run.timed("evaluations", evaluation).await?;
     }
     let (trained, step) = run
         .timed("GRPO", grpo::grpo(&folder, evaluator, warm))
         .await?;
-    run.timed(
-        "evaluations",
-        table::model(&folder, evaluator, PolicyName::Grpo, &trained, step),
-    )
-    .await?;
+    let evaluation = table::model(&folder, evaluator, PolicyName::Grpo, &trained, step);
+    run.timed("evaluations", evaluation).await?;
     trained.save(&folder.path().join("model"))?;
     Ok(())
 }
 
-/// The warm start's models: those in the run's folder, or new ones.
+/// Returns the models of the warm start: those in the run folder, or newly trained ones.
 async fn warm_models(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
@@ -123,19 +116,20 @@ async fn warm_models(
     if let Some(found) = WarmStart::open(folder.path())? {
         return Ok(found);
     }
-    let made = warm_start(evaluator, base, Some(folder)).await?;
-    made.save(folder.path())?;
-    Ok(made)
+    let trained = warm_start(evaluator, base, Some(folder)).await?;
+    trained.save(folder.path())?;
+    Ok(trained)
 }
 
-/// `sqlenv sft`: only the warm start; writes the model folder.
+/// `sqlenv sft`: runs only the warm start and writes the model folder.
 ///
 /// # Errors
-/// The data or the folder cannot be used, training diverged, or a signal broke it off ([`Interrupted`]).
+/// Fails if the data or the folder cannot be used, if training diverges, or on a signal
+/// ([`Interrupted`]).
 pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
     let mut config = RunConfig::resolve(&args.config)?;
     config.warm_start.compare_oracle_only = false;
-    // Before the training, so that none is lost.
+    // Checked before the training, so that its result is not lost.
     Model::check_target(&args.out).context("--out")?;
     let setup = Setup::open(&config, progress)?;
     let evaluator = Evaluator {
@@ -145,8 +139,8 @@ pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToke
         shutdown: &shutdown,
     };
     let base = setup::base_model(&config.model, config.seed)?;
-    let made = warm_start(&evaluator, &base, None).await?;
-    made.warm.save(&args.out)?;
+    let trained = warm_start(&evaluator, &base, None).await?;
+    trained.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));
     Ok(())
 }

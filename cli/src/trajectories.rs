@@ -78,7 +78,7 @@ fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
 /// A turn as the assistant's call and the tool's reply.
 fn messages(at: usize, turn: &Turn) -> [Value; 2] {
     let action = turn.action.clone().unwrap_or_default();
-    let ToolCall { name, arguments } = tool_call::of(&action);
+    let ToolCall { name, arguments } = tool_call::from_action(&action);
     // OpenAI's shape has arguments as a string of JSON.
     let function = json!({"name": name, "arguments": arguments.to_string()});
     let id = format!("call_{at}");

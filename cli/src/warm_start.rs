@@ -1,13 +1,15 @@
-//! The supervised warm start: imitation of the oracle, then of demonstrators with mixed habits.
+//! The supervised warm start: imitates the oracle, then careful and hasty demonstrators.
 //!
-//! Two policies come out. The warm start, which GRPO begins with, has seen careful and careless players, as pretrained
-//! models and real logs have. The other one has imitated the oracle alone for as many tokens: the row of the report that
-//! keeps GRPO's gain from being oversold.
+//! It trains two policies. The warm start, from which GRPO continues, has seen careful and hasty
+//! demonstrations, as pretrained models and real logs have. The other policy has imitated the
+//! oracle alone for as many tokens. Its row in the report shows how much of GRPO's gain a better
+//! teacher would give.
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
-use actor::{Demonstrations, Demonstrator, Habits, ScriptedPolicy, Seat, Table, demonstrate};
+use actor::{EpisodeSettings, EpisodeSpec, run_episode};
 use anyhow::{Result, anyhow, bail, ensure};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
@@ -21,34 +23,34 @@ use crate::{
 
 /// The policies of the warm start.
 pub struct WarmStart {
-    /// What GRPO begins with.
+    /// The model from which GRPO continues.
     pub warm: Model,
-    /// What imitation of the oracle alone reaches with the same tokens.
+    /// The model that has imitated only the oracle, for as many tokens.
     pub oracle_only: Option<Model>,
 }
 
-/// Trains the warm start; its steps are recorded in `folder`, if one is given.
+/// Trains the warm start, and records its steps in `folder` if one is given.
 ///
 /// # Errors
-/// There is nothing to imitate, training diverged, or a signal broke it off ([`Interrupted`]).
+/// Fails if there are no demonstrations, if training diverges, or on a signal ([`Interrupted`]).
 pub async fn warm_start(
     evaluator: &Evaluator<'_>,
     base: &Model,
     folder: Option<&RunFolder>,
 ) -> Result<WarmStart> {
     let config = &evaluator.config.warm_start;
-    let school = School { evaluator, folder };
-    let careful = Habits {
+    let trainer = WarmStartTrainer { evaluator, folder };
+    let careful = DemonstratorMix {
         error_share: config.recovery_share,
-        ..Habits::default()
+        ..DemonstratorMix::default()
     };
-    let oracle = school.demonstrations("oracle", base, careful).await?;
-    let (first, effort) = school.imitate(
+    let oracle = trainer.demonstrations("oracle", base, careful).await?;
+    let (first, totals) = trainer.imitate(
         "imitating the oracle",
         base,
         &oracle,
         &config.oracle,
-        Some(Effort::default()),
+        Some(TrainingTotals::default()),
     )?;
     if config.demonstrators.budget_tokens == 0 {
         return Ok(WarmStart {
@@ -56,22 +58,22 @@ pub async fn warm_start(
             oracle_only: None,
         });
     }
-    let mixed = Habits {
+    let mixed = DemonstratorMix {
         hasty_share: config.hasty_share,
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
     };
-    let habits = school.demonstrations("mixed habits", base, mixed).await?;
-    let (warm, _) = school.imitate(
+    let mixed = trainer.demonstrations("mixed habits", base, mixed).await?;
+    let (warm, _) = trainer.imitate(
         "imitating mixed habits",
         &first,
-        &habits,
+        &mixed,
         &config.demonstrators,
-        Some(effort),
+        Some(totals),
     )?;
     let mut oracle_only = None;
     if config.compare_oracle_only {
-        let (model, _) = school.imitate(
+        let (model, _) = trainer.imitate(
             "oracle alone, to compare",
             &first,
             &oracle,
@@ -83,31 +85,32 @@ pub async fn warm_start(
     Ok(WarmStart { warm, oracle_only })
 }
 
-/// What training took so far.
+/// The steps and tokens of the training so far.
 #[derive(Clone, Copy, Default)]
-struct Effort {
+struct TrainingTotals {
     steps: u64,
     tokens: u64,
 }
 
-/// What the stages of a warm start share.
-struct School<'a> {
+/// Runs the stages of a warm start.
+struct WarmStartTrainer<'a> {
     evaluator: &'a Evaluator<'a>,
     folder: Option<&'a RunFolder>,
 }
 
-impl School<'_> {
-    /// One demonstration of each training question, by players with these habits.
+impl WarmStartTrainer<'_> {
+    /// Returns one demonstration of each training question. `name` is the label of its random seed,
+    /// too: another name gives other weights.
     async fn demonstrations(
         &self,
         name: &str,
         model: &Model,
-        habits: Habits,
+        mix: DemonstratorMix,
     ) -> Result<Vec<Segment>> {
         let setup = self.evaluator.setup;
         let config = &self.evaluator.config.warm_start;
         let chat: Arc<Chat> = Arc::new(model.chat.clone());
-        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), habits);
+        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
         let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
         let mut question_ids: Vec<String> = shuffled(setup, "train")
             .into_iter()
@@ -130,11 +133,13 @@ impl School<'_> {
             seed: derive_seed(self.evaluator.config.seed, name),
             concurrency: self.evaluator.config.evaluation.concurrency,
         };
-        let table = self.evaluator.table(&chat);
-        let play = demonstrate(&policy, &table, &wanted, |done, _| stage.set(done as u64));
+        let settings = self.evaluator.episode_settings(&chat);
+        let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
         let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
         if episodes.is_empty() {
-            return Err(self.why_unusable(&policy, &table, &question_ids[0]).await?);
+            return Err(self
+                .why_unusable(&policy, &settings, &question_ids[0])
+                .await?);
         }
         stage.finish(&format!("{} usable", episodes.len()));
         Ok(episodes
@@ -143,40 +148,42 @@ impl School<'_> {
             .collect())
     }
 
-    /// Why a demonstration cannot be used, by playing one again.
+    /// Plays a demonstration again to find out why it cannot be used.
     async fn why_unusable(
         &self,
         policy: &ScriptedPolicy<Demonstrator>,
-        table: &Table,
+        settings: &EpisodeSettings,
         question_id: &str,
     ) -> Result<anyhow::Error> {
-        let seat = Seat {
+        let spec = EpisodeSpec {
             question_id: question_id.to_owned(),
             coordinates: Coordinates::default(),
         };
-        let played = unless_interrupted(self.evaluator.shutdown, table.play(policy, &seat)).await?;
-        Ok(if played.trajectory.failure.is_empty() {
+        let episode = run_episode(policy, settings, &spec);
+        let outcome = unless_interrupted(self.evaluator.shutdown, episode).await?;
+        Ok(if outcome.trajectory.failure.is_empty() {
             anyhow!(
                 "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
             )
         } else {
             anyhow!(
-                "every demonstration broke off; {question_id}: {}",
-                played.trajectory.failure
+                "every demonstration failed; {question_id}: {}",
+                outcome.trajectory.failure
             )
         })
     }
 
-    /// Trains on demonstrations; answers with the model and what it took. Steps are recorded as following on `before`, if
-    /// given.
+    /// Trains on demonstrations, and returns the model and the totals of this training. If `before`
+    /// is given, the steps are recorded and counted from there. `title` is the label of the random
+    /// seed, too.
     fn imitate(
         &self,
         title: &str,
         start: &Model,
         episodes: &[Segment],
         config: &SftConfig,
-        before: Option<Effort>,
-    ) -> Result<(Model, Effort)> {
+        before: Option<TrainingTotals>,
+    ) -> Result<(Model, TrainingTotals)> {
         let stage = self
             .evaluator
             .progress
@@ -208,14 +215,14 @@ impl School<'_> {
             weights: outcome.weights.to(&Device::Cpu, DType::F32)?,
             ..start.clone()
         };
-        let effort = Effort {
+        let totals = TrainingTotals {
             steps: outcome.steps,
             tokens: outcome.tokens,
         };
-        Ok((model, effort))
+        Ok((model, totals))
     }
 
-    fn record(&self, before: Option<Effort>, state: &sft::SftProgress) -> Result<()> {
+    fn record(&self, before: Option<TrainingTotals>, state: &sft::SftProgress) -> Result<()> {
         let (Some(before), Some(folder)) = (before, self.folder) else {
             return Ok(());
         };
@@ -240,10 +247,10 @@ impl WarmStart {
     const WARM: &str = "warm-start";
     const ORACLE_ONLY: &str = "oracle-imitation";
 
-    /// The models that an earlier part of the run left in `run_dir`, if it got so far.
+    /// Opens the models that an earlier part of the run wrote to `run_dir`, if there are any.
     ///
     /// # Errors
-    /// A folder is there but broken.
+    /// Fails if a model folder exists but cannot be read.
     pub fn open(run_dir: &Path) -> Result<Option<Self>> {
         let open = |name: &str| -> Result<Option<Model>> {
             let dir = run_dir.join(name);
@@ -257,10 +264,11 @@ impl WarmStart {
         Ok(open(Self::WARM)?.map(|warm| Self { warm, oracle_only }))
     }
 
-    /// Writes the models into `run_dir`; the warm start comes last, as the sign that all are there.
+    /// Writes the models into `run_dir`. The warm start is written last: its presence means that
+    /// all models are complete.
     ///
     /// # Errors
-    /// The folder cannot be written.
+    /// Fails if the folder cannot be written.
     pub fn save(&self, run_dir: &Path) -> Result<()> {
         if let Some(model) = &self.oracle_only {
             model.save(&run_dir.join(Self::ORACLE_ONLY))?;

@@ -110,7 +110,7 @@ async fn play(
     new: Option<Weights>,
 ) -> Episode {
     let group = number % GROUPS;
-    let _place = engine.place().await;
+    let _permit = engine.acquire_permit().await;
     let mut new = new;
     let mut episode = Episode {
         tokens: text(
@@ -128,15 +128,11 @@ async fn play(
         if turn == 1
             && let Some(weights) = new.take()
         {
-            engine.swap(1, weights).await.unwrap();
+            engine.update_weights(1, weights).await.unwrap();
         }
         let request = CompletionRequest {
             context: episode.tokens.clone(),
             max_tokens: 60 + below(75, &here),
-            sampling: SamplingSettings {
-                temperature: setting.temperature,
-                ..SamplingSettings::default()
-            },
             coordinates: Coordinates {
                 group: number,
                 member,
@@ -144,7 +140,11 @@ async fn play(
                 ..Coordinates::default()
             },
         };
-        let completion = engine.complete(request).await.unwrap();
+        let sampling = SamplingSettings {
+            temperature: setting.temperature,
+            ..SamplingSettings::default()
+        };
+        let completion = engine.complete(request, sampling).await.unwrap();
         let start = episode.tokens.len();
         episode.tokens.extend(&completion.tokens);
         episode.turns.push(Turn {

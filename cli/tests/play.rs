@@ -1,6 +1,6 @@
-//! A whole game over the in-process transport, typed and read as strings.
+//! Plays whole episodes over the in-process transport, with typed input and captured output.
 
-use cli::play::{Gold, Outcome, play};
+use cli::play::{GoldAnswer, PlayResult, play};
 use proto::{
     EnvClient, Transport,
     v1::{
@@ -11,7 +11,8 @@ use proto::{
 };
 use tonic::{Request, Response, Status};
 
-/// Two actions at most; the right answer is 39. The token counts the steps.
+/// An environment with a budget of two actions. The correct answer is 39. The token counts the
+/// steps.
 struct TwoSteps;
 
 #[tonic::async_trait]
@@ -70,14 +71,14 @@ impl Env for TwoSteps {
     }
 }
 
-async fn game(question_id: &str, typed: &str) -> (anyhow::Result<Outcome>, String) {
+async fn play_episode(question_id: &str, typed: &str) -> (anyhow::Result<PlayResult>, String) {
     let env = EnvClient::new(Transport::in_process(EnvServer::new(TwoSteps)));
     let request = ResetRequest {
         question_id: question_id.to_owned(),
         ..ResetRequest::default()
     };
     let reveal = |id: &str| {
-        Some(Gold {
+        Some(GoldAnswer {
             sql: format!("SELECT gold of {id}"),
             answer: "39".to_owned(),
         })
@@ -91,8 +92,8 @@ async fn game(question_id: &str, typed: &str) -> (anyhow::Result<Outcome>, Strin
 }
 
 #[tokio::test]
-async fn a_game_is_played_to_its_end() {
-    let (outcome, shown) = game("q1", "\nhuh\nhelp\nd singer\na 39\nnever read\n").await;
+async fn an_episode_is_played_to_its_end() {
+    let (outcome, shown) = play_episode("q1", "\nhuh\nhelp\nd singer\na 39\nnever read\n").await;
     let outcome = outcome.unwrap();
     assert!(outcome.correct && outcome.finished);
     assert_eq!(outcome.episode_return, 1.25);
@@ -100,7 +101,7 @@ async fn a_game_is_played_to_its_end() {
         "What is the mean age?",
         "- singer",
         "2 actions left",
-        "I don't know",
+        "is unknown",
         "DESCRIBE singer",
         "1 action left",
         "Right!",
@@ -117,8 +118,8 @@ async fn a_game_is_played_to_its_end() {
 }
 
 #[tokio::test]
-async fn the_budget_ends_a_game_without_an_answer() {
-    let (outcome, shown) = game("q1", "d singer\nselect 1\n").await;
+async fn the_budget_ends_an_episode_without_an_answer() {
+    let (outcome, shown) = play_episode("q1", "d singer\nselect 1\n").await;
     assert!(outcome.unwrap().finished);
     assert!(shown.contains("Not right."), "{shown}");
 }
@@ -126,7 +127,7 @@ async fn the_budget_ends_a_game_without_an_answer() {
 #[tokio::test]
 async fn leaving_tells_no_gold() {
     for typed in ["quit\n", "d singer\n"] {
-        let (outcome, shown) = game("q1", typed).await;
+        let (outcome, shown) = play_episode("q1", typed).await;
         assert!(!outcome.unwrap().finished);
         assert!(
             shown.contains("Left before the end.") && !shown.contains("Gold"),
@@ -137,7 +138,7 @@ async fn leaving_tells_no_gold() {
 
 #[tokio::test]
 async fn an_unknown_question_is_an_error_that_names_it() {
-    let (outcome, _) = game("q2", "").await;
+    let (outcome, _) = play_episode("q2", "").await;
     let error = format!("{:#}", outcome.unwrap_err());
     assert_eq!(error, "cannot start an episode: no question \"q2\"");
 }

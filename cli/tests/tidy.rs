@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("env", &["data"]),
     ("env-node", &["data", "env", "proto"]),
     ("actor", &["policy", "proto"]),
+    ("baselines", &["actor", "data"]),
     ("learner", &["policy", "proto"]),
     ("report", &["actor"]),
     (
@@ -23,7 +24,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "actor", "bench", "data", "env", "env-node", "learner", "policy", "proto", "report",
+            "actor",
+            "baselines",
+            "bench",
+            "data",
+            "env",
+            "env-node",
+            "learner",
+            "policy",
+            "proto",
+            "report",
         ],
     ),
 ];

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use actor::rollout::{Completion, CompletionWish, Rollout, RolloutLimits, Stop, Wish};
+use actor::{Completion, CompletionRequest, FinishReason, Rollout, RolloutLimits, RolloutRequest};
 use learner::{
     LearnerConfig,
     group::{Group, GroupRules},
@@ -43,7 +43,7 @@ fn play(model: &Model, decoder: &Decoder, member: u32) -> (Trajectory, Vec<u32>,
         budget_remaining: 8,
         ..Observation::default()
     };
-    let (mut rollout, mut wish) =
+    let (mut rollout, mut request) =
         Rollout::on_reset(chat.clone(), LIMITS, place, &question).unwrap();
     let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
     let calls = [
@@ -52,36 +52,36 @@ fn play(model: &Model, decoder: &Decoder, member: u32) -> (Trajectory, Vec<u32>,
         ToolCall::new("answer", "value", "9"),
     ];
     for (turn, call) in calls.iter().enumerate() {
-        let Wish::Complete(wanted) = wish else {
-            panic!("not a completion: {wish:?}")
+        let RolloutRequest::Complete(wanted) = request else {
+            panic!("not a completion: {request:?}")
         };
         let completion = sampled(decoder, &wanted, unmerged(&chat, call));
         let text = chat.decode(&completion.tokens).unwrap();
         assert_ne!(chat.encode(&text).unwrap(), completion.tokens);
         tokens.extend(&completion.tokens);
         logprobs.extend(&completion.logprobs);
-        let Wish::Step(action) = rollout.on_completion(&completion).unwrap() else {
+        let RolloutRequest::Step(action) = rollout.on_completion(&completion).unwrap() else {
             panic!("no action")
         };
         assert!(action.action_type.eq_ignore_ascii_case(&call.name));
-        wish = rollout.on_step(&reply(turn == 2, member == 0)).unwrap();
+        request = rollout.on_step(&reply(turn == 2, member == 0)).unwrap();
     }
-    match wish {
-        Wish::Done(trajectory) => (trajectory, tokens, logprobs),
+    match request {
+        RolloutRequest::Done(trajectory) => (trajectory, tokens, logprobs),
         other => panic!("not the end: {other:?}"),
     }
 }
 
 /// `tokens` with the log-probabilities that sampling them would have recorded.
-fn sampled(decoder: &Decoder, wish: &CompletionWish, tokens: Vec<u32>) -> Completion {
-    let whole = [&wish.context[..], &tokens].concat();
+fn sampled(decoder: &Decoder, request: &CompletionRequest, tokens: Vec<u32>) -> Completion {
+    let whole = [&request.context[..], &tokens].concat();
     let mut rows = PackedRows::default();
     rows.push(&whole);
     let logits = decoder
         .logits(&decoder.forward(&rows, None).unwrap())
         .unwrap();
     let logits: Vec<Vec<f32>> = logits.to_vec2().unwrap();
-    let before = &logits[wish.context.len() - 1..];
+    let before = &logits[request.context.len() - 1..];
     let score = |(token, logits): (&u32, &Vec<f32>)| {
         policy::ops::log_softmax_at(logits, *token as usize, 1.0)
     };
@@ -89,7 +89,7 @@ fn sampled(decoder: &Decoder, wish: &CompletionWish, tokens: Vec<u32>) -> Comple
         logprobs: tokens.iter().zip(before).map(score).collect(),
         tokens,
         policy_version: 0,
-        stop: Stop::Token,
+        finish_reason: FinishReason::StopToken,
     }
 }
 

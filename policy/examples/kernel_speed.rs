@@ -1,53 +1,35 @@
-//! Speed of the CPU path on one thread: matrix multiplication, a sampling step and a training step of the tiny policy.
+//! Speed of matrix products on one CPU thread. `sqlenv bench policy` measures sampling and
+//! training.
 //!
-//! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed [-- --only-policy]` prints figures of one core.
-//! Without the variable, candle's additions of large tensors wait for its own pool of threads.
+//! `CANDLE_NUM_THREADS=1 cargo run --release -p policy --example kernel_speed` prints the speed of
+//! one core. Without the variable, candle's additions of large tensors wait for its own pool of
+//! threads.
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
+use policy::Result;
 use policy::ops::{
-    InstructionSet, LinearWeight, LogprobGradients, linear, linear_input_gradient,
-    linear_weight_gradient, with_instruction_set,
-};
-use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, Result,
-    ScoredTokens, TrainingPass, Weights,
+    InstructionSet, LinearWeight, linear, linear_input_gradient, linear_weight_gradient,
+    with_instruction_set,
 };
 
-/// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after every operation.
+/// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after
+/// every operation.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<()> {
-    let only_policy = std::env::args().any(|argument| argument == "--only-policy");
     for set in InstructionSet::available() {
-        if set != InstructionSet::Portable && !only_policy {
+        if set != InstructionSet::Portable {
             with_instruction_set(set, || products(set)).transpose()?;
         }
     }
-    if !only_policy {
-        training_products()?;
-    }
-    let config = tiny();
-    println!("tiny policy: {} parameters", config.parameters());
-    for batch in [1, 8, 64] {
-        sampling(&config, batch)?;
-    }
-    training(&config)
+    training_products()
 }
 
-fn tiny() -> DecoderConfig {
-    DecoderConfig::from_json(
-        r#"{"model_type": "qwen3", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
-            "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,
-            "rope_theta": 10000.0, "tie_word_embeddings": true}"#,
-    )
-    .expect("a valid config: this is a bug")
-}
-
-/// Mean seconds of one call of `f`, over at least a quarter of a second.
+/// Returns the mean seconds of one call of `f`, over at least a quarter of a second.
 fn seconds(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     f()?;
     let mut calls = 1_u32;
@@ -64,8 +46,8 @@ fn seconds(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     }
 }
 
-/// Time that this thread has spent on a core, so that other work on the machine disturbs little; the clock's time where
-/// the system does not tell.
+/// Returns the CPU time of this thread in seconds, so that other work on the machine disturbs
+/// little; wall-clock time if the system does not provide it.
 fn now_seconds() -> f64 {
     #[expect(clippy::disallowed_methods, reason = "this program measures time")]
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -113,66 +95,6 @@ fn training_products() -> Result<()> {
             speed(&|| linear(&x, &product))?,
             speed(&|| linear_input_gradient(&[(&dy, &weight)]))?,
             speed(&|| linear_weight_gradient(&x, &dy))?,
-        );
-    }
-    Ok(())
-}
-
-fn sampling(config: &DecoderConfig, slots: usize) -> Result<()> {
-    let decoder = Decoder::new(config, &Weights::random(config, 1)?, DecoderMode::Sample)?;
-    let mut cache = KvCache::new(config, slots, 128)?;
-    let mut prompts = PackedRows::default();
-    for slot in 0..slots {
-        prompts.push_cached(&[7; 100], 0, slot);
-    }
-    decoder.forward(&prompts, Some(&mut cache))?;
-    let seconds = seconds(|| {
-        let mut step = PackedRows::default();
-        for slot in 0..slots {
-            step.push_cached(&[9], 100, slot);
-        }
-        let hidden = decoder.forward(&step, Some(&mut cache))?;
-        decoder.logits(&hidden).map(drop)
-    })?;
-    println!(
-        "sampling, batch {slots:2}, context 100: {:6.0} tokens/s",
-        slots as f64 / seconds
-    );
-    Ok(())
-}
-
-fn training(config: &DecoderConfig) -> Result<()> {
-    let decoder = Decoder::new(config, &Weights::random(config, 1)?, DecoderMode::Train)?;
-    let mut batch = PackedRows::default();
-    for row in 0..16_u32 {
-        batch.push(
-            &(0..128)
-                .map(|i| (i * 31 + row * 77) % 1024)
-                .collect::<Vec<_>>(),
-        );
-    }
-    let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
-    let scored = ScoredTokens {
-        predictors: &predictors,
-        targets: &batch.tokens,
-        temperature: 1.0,
-    };
-    let ones = vec![1.0; predictors.len()];
-    let derivatives = LogprobGradients {
-        logprobs: &ones,
-        entropies: None,
-    };
-    let forward = seconds(|| decoder.forward(&batch, None).map(drop))?;
-    let tokens = batch.tokens.len() as f64;
-    for keep in [GradientCheckpointing::Off, GradientCheckpointing::On] {
-        let step = seconds(|| {
-            let pass = TrainingPass::forward(&decoder, &batch, scored, keep)?;
-            pass.backward(derivatives).map(drop)
-        })?;
-        println!(
-            "training, {tokens} packed tokens: forward {:6.0}, with backward {:6.0} tokens/s, {keep:?} kept",
-            tokens / forward,
-            tokens / step
         );
     }
     Ok(())

@@ -1,7 +1,9 @@
-//! Conversations as tokens: prompts, completions and tool results in the words of one model.
+//! Conversations as tokens: prompts, completions and tool results in the chat template of one
+//! model.
 //!
-//! Invariant: a conversation grows by appending segments (prompt, completion, tool results, completion ...), each encoded on
-//! its own; nothing that was sampled or fed is ever rendered or tokenized again. Leaves out parsing of completions.
+//! Pure. Invariant: a conversation grows by appending segments (prompt, completion, tool results,
+//! completion ...), and each is encoded on its own. Tokens that were sampled or prefilled are never
+//! rendered or tokenized again. This module does not parse completions.
 
 use std::path::Path;
 
@@ -16,37 +18,37 @@ const CONFIG_FILE: &str = "tokenizer_config.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const GENERATION_FILE: &str = "generation_config.json";
 
-/// The content of a stand-in assistant turn: nothing that a template prints by itself.
-const STAND_IN: &str = "qzxassistantturnxzq";
+/// The content of a placeholder assistant turn: text that no template prints by itself.
+const PLACEHOLDER: &str = "qzxassistantturnxzq";
 
-/// Who speaks.
+/// The role of the author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatRole {
-    /// The rules of the game.
+    /// The instructions.
     System,
     /// The question.
     User,
     /// The policy.
     Assistant,
-    /// The environment's reply to a tool call.
+    /// The environment's response to a tool call.
     Tool,
 }
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// The role of the author.
     pub role: ChatRole,
-    /// What is said; may be empty when there are tool calls.
+    /// The text; may be empty when there are tool calls.
     pub content: String,
-    /// The calls an assistant makes.
+    /// The tool calls of an assistant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
 
 impl Message {
-    /// A message without tool calls.
+    /// Builds a message without tool calls.
     pub fn new(role: ChatRole, content: impl Into<String>) -> Self {
         Self {
             role,
@@ -55,7 +57,7 @@ impl Message {
         }
     }
 
-    /// An assistant's turn that is one tool call.
+    /// Builds an assistant's message that is one tool call.
     pub fn call(call: ToolCall) -> Self {
         Self {
             role: ChatRole::Assistant,
@@ -64,7 +66,7 @@ impl Message {
         }
     }
 
-    /// The message as templates see it.
+    /// Returns the message as templates see it.
     fn to_json(&self) -> Value {
         let mut message = json!({"role": self.role, "content": self.content});
         if !self.tool_calls.is_empty() {
@@ -78,17 +80,17 @@ impl Message {
     }
 }
 
-/// A structured action.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// The tool's name.
     pub name: String,
-    /// Its arguments, an object.
+    /// Its arguments, a JSON object.
     pub arguments: Value,
 }
 
 impl ToolCall {
-    /// A call of `tool` with one string argument.
+    /// Builds a call of `tool` with one string argument.
     pub fn new(tool: &str, parameter: &str, argument: &str) -> Self {
         Self {
             name: tool.to_string(),
@@ -96,7 +98,8 @@ impl ToolCall {
         }
     }
 
-    /// The call as Hermes and Qwen3 spell it: `<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`.
+    /// Returns the call in the format of Hermes and Qwen3: `<tool_call>\n{"name": ..., "arguments":
+    /// {...}}\n</tool_call>`.
     pub fn to_text(&self) -> String {
         let call = minijinja::Value::from_serialize(
             json!({"name": self.name, "arguments": self.arguments}),
@@ -108,20 +111,26 @@ impl ToolCall {
     }
 }
 
-/// The text side of a model: tokenizer, chat template and stop tokens.
+/// A model's tokenizer, chat template and stop tokens.
 #[derive(Debug, Clone)]
 pub struct Chat {
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    /// What a template sees beside the conversation: `bos_token`, `eos_token`, `enable_thinking` ...
+    /// The variables of the template beside the conversation: `bos_token`, `eos_token`,
+    /// `enable_thinking` and so on.
     variables: Map<String, Value>,
     stop_ids: Vec<u32>,
     turn_end: String,
 }
 
 impl Chat {
-    /// Reads `tokenizer.json`, `tokenizer_config.json`, the template (`chat_template.jinja`, or inside of the config) and
-    /// the end-of-text ids of `generation_config.json`, if there. Thinking is off.
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, the template (`chat_template.jinja`, or
+    /// inside of the config) and the end-of-text ids of `generation_config.json`, if present.
+    /// Thinking is off.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing or malformed, or what the template does not
+    /// support.
     pub fn from_files(files: &[(String, Vec<u8>)]) -> Result<Self> {
         let find = |name: &str| {
             files
@@ -162,14 +171,15 @@ impl Chat {
         Ok(chat)
     }
 
-    /// Whether prompts invite the model to think; off by default. Templates that know no thinking ignore it.
+    /// Sets whether prompts invite the model to think (`enable_thinking`); off by default.
+    /// Templates without thinking ignore it.
     pub fn with_thinking(mut self, enable: bool) -> Self {
         self.variables
             .insert("enable_thinking".into(), enable.into());
         self
     }
 
-    /// The text of a conversation. No `tools` means that the template sees none.
+    /// Renders a conversation as text. Without `tools` the template sees none.
     pub fn render(
         &self,
         messages: &[Message],
@@ -188,57 +198,62 @@ impl Chat {
         self.template.render(&context)
     }
 
-    /// The tokens to feed before the first completion, up to and including the generation prompt.
+    /// Returns the tokens of the prompt: those before the first completion, up to and including the
+    /// generation prompt.
     pub fn prompt_ids(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
         self.encode(&self.render(messages, tools, true)?)
     }
 
-    /// The tokens that a completion with this text would be sampled as, its stop token included.
+    /// Returns the tokens that a completion with this text would be sampled as, its stop token
+    /// included.
     pub fn completion_ids(&self, text: &str) -> Result<Vec<u32>> {
         self.encode(&format!("{text}{}", self.turn_end))
     }
 
-    /// The text of a sampled completion without the end of its turn.
+    /// Returns the text of a sampled completion without the end of its turn.
     pub fn completion_text(&self, ids: &[u32]) -> Result<String> {
         let text = self.decode(ids)?;
         match (text.strip_suffix(&self.turn_end), ids.split_last()) {
             (Some(body), _) => Ok(body.to_string()),
-            // Ended by the end of all text instead.
+            // It ended with the end-of-text token instead.
             (None, Some((last, body))) if self.stop_ids.contains(last) => self.decode(body),
             _ => Ok(text),
         }
     }
 
-    /// The tokens to feed after a completion that ended with a stop token: the tool results and the next generation
-    /// prompt. This is TRL's method, render a stand-in conversation and take what follows the assistant's turn, but from
-    /// the place of that turn, since templates such as Qwen3's print past turns differently
+    /// Returns the tokens after a completion that ended with a stop token: the tool results and the
+    /// next generation prompt.
+    ///
+    /// As in TRL, this renders a placeholder conversation and takes what follows the assistant's
+    /// turn. It counts from that turn, since templates such as Qwen3's print past turns differently
     /// ([`is_prefix_preserving`](Self::is_prefix_preserving)).
     pub fn tool_suffix_ids(&self, tool_messages: &[Message]) -> Result<Vec<u32>> {
-        let (_, after) = self.around_stand_in(tool_messages)?;
+        let (_, after) = self.around_placeholder(tool_messages)?;
         let suffix = after.strip_prefix(&self.turn_end).ok_or_else(|| {
             PolicyError::Text(format!(
-                "chat template: it prints {after:?} after an assistant's turn in place of {:?}",
+                "chat template: prints {after:?} after an assistant's turn, expected {:?}",
                 self.turn_end
             ))
         })?;
         self.encode(suffix)
     }
 
-    /// Whether the template prints an assistant's turn alike with and without tool results after it. Where it does not,
-    /// a conversation rendered anew is not the one that was sampled; here it never is.
+    /// Returns whether the template prints an assistant's turn the same with and without tool
+    /// results after it. If not, a conversation that is rendered again differs from the one that
+    /// was sampled; this module never renders again.
     pub fn is_prefix_preserving(&self) -> Result<bool> {
-        let (alone, _) = self.around_stand_in(&[])?;
-        let (followed, _) = self.around_stand_in(&[Message::new(ChatRole::Tool, "1. 1")])?;
+        let (alone, _) = self.around_placeholder(&[])?;
+        let (followed, _) = self.around_placeholder(&[Message::new(ChatRole::Tool, "1. 1")])?;
         Ok(alone == followed)
     }
 
-    /// The ids that end a completion: first the token that the template writes after a turn, then all tokens that end with
-    /// its text, then those that the configs name.
+    /// Returns the ids that end a completion: the token that the template writes after a turn, then
+    /// all tokens that end with its text, then those that the configs name.
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
     }
 
-    /// One more than the largest token id; logit columns from here on are padding.
+    /// Returns one more than the largest token id. Logit columns from here on are padding.
     pub fn vocabulary_size(&self) -> usize {
         self.tokenizer.vocabulary_size()
     }
@@ -253,29 +268,31 @@ impl Chat {
         self.tokenizer.decode(ids)
     }
 
-    /// What is printed before and after the content of a stand-in assistant turn that `tool_messages` follow.
-    fn around_stand_in(&self, tool_messages: &[Message]) -> Result<(String, String)> {
+    /// Returns the text that the template prints before and after the content of a placeholder
+    /// assistant turn that `tool_messages` follow.
+    fn around_placeholder(&self, tool_messages: &[Message]) -> Result<(String, String)> {
         let mut messages = vec![
             Message::new(ChatRole::User, "x"),
-            Message::new(ChatRole::Assistant, STAND_IN),
+            Message::new(ChatRole::Assistant, PLACEHOLDER),
         ];
         messages.extend_from_slice(tool_messages);
         let text = self.render(&messages, &[], !tool_messages.is_empty())?;
-        match text.split_once(STAND_IN) {
+        match text.split_once(PLACEHOLDER) {
             Some((before, after)) => Ok((before.to_string(), after.to_string())),
             None => Err(PolicyError::Text(format!(
-                "chat template: it prints no content of an assistant's turn; {text:?} should hold {STAND_IN:?}"
+                "chat template: prints no content of an assistant's turn: {text:?} should contain \
+                 {PLACEHOLDER:?}"
             ))),
         }
     }
 
-    /// The token that the template writes after an assistant's turn.
+    /// Returns the token that the template writes after an assistant's turn.
     fn find_turn_end(&self) -> Result<(u32, String)> {
-        let (_, after) = self.around_stand_in(&[])?;
+        let (_, after) = self.around_placeholder(&[])?;
         self.tokenizer.leading_added_token(&after)?.ok_or_else(|| {
             PolicyError::Text(format!(
-                "chat template: it ends an assistant's turn with {after:?}, which begins with no control token of {}; \
-                 use a template that ends turns with one",
+                "chat template: ends an assistant's turn with {after:?}, which begins with no \
+                 control token of {}; use a template that ends turns with one",
                 tokenizer::FILE
             ))
         })
@@ -287,7 +304,8 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Value> {
         .map_err(|error| PolicyError::file(Path::new(file), format!("not JSON: {error}")))
 }
 
-/// The template's text: its own file first, as in transformers; of several named ones that for tool use.
+/// Returns the template's source: its own file first, as in transformers; of several named ones
+/// that for tool use.
 fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
     if let Some(bytes) = file {
         return String::from_utf8(bytes.to_vec()).map_err(|error| {
@@ -306,12 +324,16 @@ fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
         .ok_or_else(|| {
             PolicyError::file(
                 Path::new(TEMPLATE_FILE),
-                format!("missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned model or add one"),
+                format!(
+                    "missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned \
+                     model or add one"
+                ),
             )
         })
 }
 
-/// `bos_token`, `eos_token` ... of the config as plain strings, the way transformers hands them to templates.
+/// Returns `bos_token`, `eos_token` and so on as plain strings, as transformers passes them to
+/// templates.
 fn special_tokens(config: &Value) -> Map<String, Value> {
     ["bos_token", "eos_token", "pad_token", "unk_token"]
         .into_iter()
@@ -323,7 +345,7 @@ fn special_tokens(config: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// The end-of-text ids that the two configs name.
+/// Returns the end-of-text ids that the two configs name.
 fn end_ids(tokenizer: &Tokenizer, config: &Value, generation: &Value) -> Vec<u32> {
     let eos = special_tokens(config)
         .get("eos_token")

@@ -1,8 +1,10 @@
-//! Chat templates: the Jinja of Hugging Face folders, rendered as Python renders it, byte for byte.
+//! Chat templates: the Jinja of Hugging Face folders, rendered as Python's jinja2 renders it, byte
+//! for byte.
 //!
-//! Invariant: the text depends on the template and its arguments alone (`strftime_now` tells a fixed date). minijinja is
-//! set up like transformers' sandbox: trimmed blocks, Python's string methods, Python's spelling of JSON and of values.
-//! Leaves out assistant masks: `{% generation %}` only prints its body.
+//! Invariant: the text depends on the template and its arguments alone (`strftime_now` returns a
+//! fixed date). minijinja is configured like transformers' sandbox: trimmed blocks, Python's string
+//! methods, Python's format of JSON and of values. Assistant masks are not supported: `{%
+//! generation %}` only prints its body.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
@@ -20,7 +22,10 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles `source`; the error tells the line.
+    /// Compiles `source`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Text`] names the line.
     pub fn new(source: &str) -> Result<Self> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -39,7 +44,8 @@ impl ChatTemplate {
         Ok(Self { environment })
     }
 
-    /// Renders with `context` (a map: messages, tools, add_generation_prompt ...); absent keys are undefined.
+    /// Renders the template with `context` (a map: messages, tools, add_generation_prompt and so
+    /// on). Absent keys are undefined.
     pub fn render(&self, context: &impl Serialize) -> Result<String> {
         self.environment
             .get_template(NAME)
@@ -48,8 +54,8 @@ impl ChatTemplate {
     }
 }
 
-/// Rewrites transformers' `{% generation %}` blocks, which minijinja does not know, as `{% with %}`: a scope that prints
-/// its body.
+/// Rewrites transformers' `{% generation %}` blocks, which minijinja does not know, to `{% with
+/// %}`: a scope that prints its body.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -81,7 +87,8 @@ fn write_like_python(
     out.write_str(&text).map_err(Error::from)
 }
 
-/// `json.dumps(value, ensure_ascii=False)`, with transformers' optional arguments `ensure_ascii` and `indent`.
+/// `json.dumps(value, ensure_ascii=False)`, with transformers' optional arguments `ensure_ascii`
+/// and `indent`.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "filters take their arguments by value"
@@ -101,8 +108,8 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// Templates print the date of the day; a prompt must not change overnight, so the day is always 26 July 2024 (the date
-/// that Llama's templates fall back to).
+/// Formats the date that templates print. A prompt must not change overnight, so the date is always
+/// 26 July 2024 (the date that Llama's templates fall back to).
 fn strftime_fixed(format: &str) -> Result<String, Error> {
     let mut out = String::new();
     let mut chars = format.chars();

@@ -1,6 +1,7 @@
-//! Where a policy computes, and in which dtype: the settings, and the one place that opens a device.
+//! The device and dtype of a policy: the settings, and the one place that opens a device.
 //!
-//! Invariant: a device that was asked for by name is the one that is opened, or there is an error that says what is missing.
+//! Invariant: a device that was requested by name is the one that is opened, or the error says what
+//! is missing.
 
 use std::{fmt, str::FromStr};
 
@@ -14,11 +15,11 @@ use crate::{
     model::Model,
 };
 
-/// Which device computes: `auto`, `cpu`, `cuda` or `cuda:N`.
+/// The device that computes: `auto`, `cpu`, `cuda` or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The first CUDA device that can be used, where the program has CUDA compiled in; else the CPU.
+    /// The first usable CUDA device, if the program has CUDA compiled in; otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -31,7 +32,8 @@ impl DeviceChoice {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`PolicyError::Setting`] where CUDA is asked for and is not compiled in, or there is no such device.
+    /// [`PolicyError::Setting`] if CUDA is requested and not compiled in, or there is no such
+    /// device.
     pub fn open(self) -> Result<Device> {
         let opened = match self {
             Self::Cpu => Ok(Device::Cpu),
@@ -39,7 +41,7 @@ impl DeviceChoice {
             Self::Cuda(number) => open_cuda(number),
         };
         opened.map_err(|reason| {
-            PolicyError::setting("device", format!("{self} is asked for, but {reason}"))
+            PolicyError::setting("device", format!("{self} is requested, but {reason}"))
         })
     }
 }
@@ -55,14 +57,14 @@ fn open_cuda(_: usize) -> std::result::Result<Device, String> {
     Err(reason.to_owned())
 }
 
-/// The first device that can be computed on, or the CPU.
+/// Opens the first usable device, or the CPU.
 #[cfg(feature = "cuda")]
 fn open_first() -> Device {
-    let opened = crate::cuda::first_usable().and_then(open_judged);
+    let opened = crate::cuda::first_usable().and_then(open_usable);
     opened.unwrap_or_else(|reason| {
         tracing::warn!(
             reason,
-            "no CUDA device can be used, so the CPU computes; `sqlenv doctor` says what is there"
+            "no CUDA device is usable, so the CPU computes; `sqlenv doctor` lists what it finds"
         );
         Device::Cpu
     })
@@ -71,23 +73,26 @@ fn open_first() -> Device {
 #[cfg(feature = "cuda")]
 fn open_cuda(number: usize) -> std::result::Result<Device, String> {
     crate::cuda::usable(number)
-        .and_then(|()| open_judged(number))
-        .map_err(|reason| format!("{reason}; `sqlenv doctor` says what it finds; or use cpu"))
+        .and_then(|()| open_usable(number))
+        .map_err(|reason| format!("{reason}; `sqlenv doctor` lists what it finds; or use cpu"))
 }
 
-/// A device with one stream, which candle orders the work of all threads by. (`Device::new_cuda` gives each thread a stream
-/// of its own, and nothing orders these.)
+/// Opens a device with one stream, by which candle orders the work of all threads.
+/// (`Device::new_cuda` gives each thread a stream of its own without any order between them.)
 #[cfg(feature = "cuda")]
-fn open_judged(number: usize) -> std::result::Result<Device, String> {
+fn open_usable(number: usize) -> std::result::Result<Device, String> {
     let device = Device::new_cuda_with_stream(number)
         .map_err(|error| format!("device {number} does not open: {error}"))?;
     if let Some(Err(error)) = DeviceMemoryPool::of(&device).map(|pool| pool.keep_freed()) {
-        tracing::warn!(%error, "the device gives memory back at every wait, and is slower for it");
+        tracing::warn!(
+            %error,
+            "the device returns freed memory to the driver at every wait, which makes it slower"
+        );
     }
     Ok(device)
 }
 
-/// Bytes that can still be allocated on a device that is not the CPU.
+/// Returns the bytes that can still be allocated on a device other than the CPU.
 #[must_use]
 pub fn free_memory(device: &Device) -> Option<u64> {
     #[cfg(feature = "cuda")]
@@ -96,7 +101,8 @@ pub fn free_memory(device: &Device) -> Option<u64> {
     none_of(device)
 }
 
-/// Does `work`; answers with the most bytes that were allocated meanwhile on a device that is not the CPU.
+/// Runs `work`, and returns with its result the peak of allocated bytes on a device other than the
+/// CPU.
 pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u64>) {
     #[cfg(feature = "cuda")]
     {
@@ -107,17 +113,18 @@ pub fn peak_memory<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<u
     (work(), none_of(device))
 }
 
-/// Gives back what a device that is not the CPU keeps for later, for instance to other processes.
+/// Returns the memory that a device other than the CPU keeps for reuse to the driver, so that other
+/// processes can have it.
 pub fn release_memory(device: &Device) {
     #[cfg(feature = "cuda")]
     if let Some(Err(error)) = DeviceMemoryPool::of(device).map(|pool| pool.release()) {
-        tracing::warn!(%error, "the device keeps memory that nothing uses");
+        tracing::warn!(%error, "cannot release the device's unused memory");
     }
     #[cfg(not(feature = "cuda"))]
     none_of(device);
 }
 
-/// Without CUDA there is no other device than the CPU.
+/// Without CUDA there is no device other than the CPU.
 #[cfg(not(feature = "cuda"))]
 fn none_of(_: &Device) -> Option<u64> {
     None
@@ -165,7 +172,7 @@ impl From<DeviceChoice> for String {
     }
 }
 
-/// In which dtype weights, activations and the KV cache are held. What is summed is summed in f32, see [`crate::ops`].
+/// The dtype of weights, activations and the KV cache. Sums run in f32, see [`crate::ops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
@@ -174,7 +181,8 @@ pub enum DTypeChoice {
     Auto,
     /// f32.
     F32,
-    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, where the kernels widen it.
+    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, whose kernels
+    /// widen it.
     Bf16,
 }
 
@@ -209,7 +217,7 @@ impl Placement {
 }
 
 impl DTypeChoice {
-    /// The dtype on this device.
+    /// Returns the dtype on this device.
     #[must_use]
     pub fn on(self, device: &Device) -> DType {
         match self {

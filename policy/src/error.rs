@@ -1,29 +1,31 @@
-//! The one error of the crate.
+//! The error type of the crate.
 //!
-//! Invariant: every message names the file, field or tensor at fault and what is expected instead.
+//! Invariant: every message names the file, field or tensor at fault and says what is expected
+//! instead.
 
 use std::path::{Path, PathBuf};
 
-/// What can go wrong when a policy is opened, run or saved.
+/// An error of opening, running or saving a policy.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// A file is missing, unreadable or not what its name says. Remedy: the reason tells what the folder needs.
+    /// A file is missing, unreadable or malformed. The reason says what the folder needs.
     #[error("{path}: {reason}", path = path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it and what is needed.
+        /// What is wrong with the file, and what is needed.
         reason: String,
     },
-    /// A setting is outside of what is supported. Remedy: change the named field.
+    /// A setting has an unsupported value. The remedy is to change the named field.
     #[error("{field}: {reason}")]
     Setting {
         /// The field, e.g. `config.json: hidden_act`.
         field: String,
-        /// The value met and the values supported.
+        /// The value found and the values supported.
         reason: String,
     },
-    /// A weight is missing or has another shape than the config says. Remedy: use the config and weights of one model.
+    /// A weight is missing, or its shape differs from the config. The config and the weights must
+    /// belong to one model.
     #[error("tensor {tensor}: {reason}")]
     Tensor {
         /// The tensor's Hugging Face name.
@@ -31,10 +33,12 @@ pub enum PolicyError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Text could not be tokenized or a chat could not be rendered. Remedy: the reason names the template or tokenizer.
+    /// Text cannot be tokenized, or a chat cannot be rendered. The message names the template or
+    /// the tokenizer.
     #[error("{0}")]
     Text(String),
-    /// A caller asked for what the arguments do not allow (e.g. more tokens than the KV cache holds).
+    /// The arguments of a call do not fit each other, e.g. a row has more tokens than the KV cache
+    /// holds.
     #[error("{0}")]
     Usage(String),
     /// An error of the tensor library.
@@ -47,7 +51,7 @@ pub enum PolicyError {
     reason = "callers hand over errors and fresh strings"
 )]
 impl PolicyError {
-    /// A [`PolicyError::File`].
+    /// Builds a [`PolicyError::File`].
     pub fn file(path: impl AsRef<Path>, reason: impl ToString) -> Self {
         Self::File {
             path: path.as_ref().to_path_buf(),
@@ -55,7 +59,7 @@ impl PolicyError {
         }
     }
 
-    /// A [`PolicyError::Setting`].
+    /// Builds a [`PolicyError::Setting`].
     pub fn setting(field: impl ToString, reason: impl ToString) -> Self {
         Self::Setting {
             field: field.to_string(),
@@ -63,7 +67,7 @@ impl PolicyError {
         }
     }
 
-    /// A [`PolicyError::Tensor`].
+    /// Builds a [`PolicyError::Tensor`].
     pub fn tensor(tensor: impl ToString, reason: impl ToString) -> Self {
         Self::Tensor {
             tensor: tensor.to_string(),
@@ -72,5 +76,5 @@ impl PolicyError {
     }
 }
 
-/// Results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = PolicyError> = std::result::Result<T, E>;

@@ -1,7 +1,8 @@
-//! Keys and values of the tokens that a sampler has seen, in slots.
+//! The KV cache of a sampler: keys and values in pages, one sequence in each slot.
 //!
-//! Invariant: all memory is taken at the start; a token is appended in place. A slot holds one sequence, and its length is
-//! the number of tokens fed to it. Rewinding is feeding from a shorter past. Slots that share a beginning share its pages.
+//! Invariant: all memory is allocated at the start, and a token is appended in place. A slot's
+//! length is the number of tokens that prefill and decode have written to it. To rewind a slot, run
+//! it from a shorter past. Slots with a common prefix share its pages.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -11,7 +12,7 @@ use crate::error::{PolicyError, Result};
 use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
 use crate::page_tables::PageTables;
 
-/// The cache of one decoder.
+/// The KV cache of one decoder.
 pub struct KvCache {
     layers: CacheLayers,
     tables: PageTables,
@@ -19,35 +20,32 @@ pub struct KvCache {
     capacity_tokens: usize,
 }
 
-/// Keys and values of all slots, layer by layer.
+/// The keys and values of all slots, by layer.
 enum CacheLayers {
-    /// For the kernels; half precision is held widened.
+    /// For the CPU kernels. Half precision is held widened to f32.
     Pages(Vec<KvPages>),
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
-        /// Of the rows that are being fed.
+        /// Of the rows of the current pass.
         metadata: Option<AttentionMetadata>,
-        /// Of a key_shape: key_shape-value heads, and values of each.
-        key_shape: (usize, usize),
-        device: Device,
-        dtype: DType,
     },
 }
 
 impl KvCache {
-    /// A cache for an f32 decoder on the CPU: `slots` sequences of up to `capacity_tokens` tokens.
+    /// Allocates a cache for an f32 decoder on the CPU: `slots` sequences of up to
+    /// `capacity_tokens` tokens.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library.
     pub fn new(config: &DecoderConfig, slots: usize, capacity_tokens: usize) -> Result<Self> {
         Self::on(config, slots, capacity_tokens, &Device::Cpu, DType::F32)
     }
 
-    /// A cache for a decoder on a device in a dtype.
+    /// Allocates a cache for a decoder on a device in a dtype.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library, such as a lack of memory.
     pub fn on(
         config: &DecoderConfig,
         slots: usize,
@@ -69,9 +67,6 @@ impl KvCache {
             CacheLayers::Tensors {
                 layers: numbers.map(layer).collect::<Result<_, _>>()?,
                 metadata: None,
-                key_shape: (kv_heads, head_dim),
-                device: device.clone(),
-                dtype,
             }
         };
         Ok(Self {
@@ -82,7 +77,7 @@ impl KvCache {
         })
     }
 
-    /// Bytes that a token takes in such a cache.
+    /// Returns the bytes that one token takes in such a cache.
     pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
         let held = if ops::kernels_support(device, dtype) {
@@ -93,20 +88,20 @@ impl KvCache {
         KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
     }
 
-    /// Slots of the cache.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Tokens that a slot can hold.
+    /// Returns the tokens that a slot can hold.
     pub fn capacity_tokens(&self) -> usize {
         self.capacity_tokens
     }
 
-    /// Tokens that the slot holds.
+    /// Returns the tokens that the slot holds.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn length(&self, slot: usize) -> usize {
         self.lengths[slot]
     }
@@ -114,16 +109,17 @@ impl KvCache {
     /// Empties a slot.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn reset_slot(&mut self, slot: usize) {
         self.tables.truncate(slot, 0);
         self.lengths[slot] = 0;
     }
 
-    /// Makes slot `to` hold the first `tokens` tokens of slot `from`, as if they had been fed to it.
+    /// Makes slot `to` hold the first `tokens` tokens of slot `from`, without copying whole pages
+    /// (prefix sharing).
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where `from` holds fewer tokens.
+    /// [`PolicyError::Usage`] if `from` holds fewer tokens.
     pub fn copy_prefix(&mut self, from: usize, to: usize, tokens: usize) -> Result<()> {
         if tokens > self.lengths[from] {
             let held = self.lengths[from];
@@ -136,7 +132,10 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes note of the rows about to be fed, and makes room for them.
+    /// Allocates pages for the rows of the next pass and updates the slots' lengths.
+    ///
+    /// # Errors
+    /// [`PolicyError::Usage`] if a row does not fit its slot; nothing is changed then.
     pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
         let mut seen = vec![false; self.slots()];
         for row in rows {
@@ -167,10 +166,10 @@ impl KvCache {
     pub(crate) fn layer(&mut self, layer: usize) -> LayerCache<'_> {
         match &mut self.layers {
             CacheLayers::Pages(layers) => LayerCache::Pages(&mut layers[layer], &self.tables),
-            CacheLayers::Tensors {
-                layers, metadata, ..
-            } => {
-                let metadata = metadata.as_ref().expect("rows are admitted: this is a bug");
+            CacheLayers::Tensors { layers, metadata } => {
+                let metadata = metadata
+                    .as_ref()
+                    .expect("allocate comes first: this is a bug");
                 LayerCache::Tensors(&layers[layer], metadata)
             }
         }
@@ -188,24 +187,11 @@ impl CacheLayers {
         Ok(())
     }
 
-    /// Works out, once for all layers, where the rows' tokens go.
+    /// Computes the slot mapping and the block tables of the rows, once for all layers.
     fn prepare_metadata(&mut self, rows: &[PackedRow], tables: &PageTables) -> Result<()> {
-        if let Self::Tensors {
-            metadata,
-            key_shape,
-            device,
-            dtype,
-            ..
-        } = self
-        {
+        if let Self::Tensors { layers, metadata } = self {
             let table = |slot| tables.table(slot);
-            *metadata = Some(AttentionMetadata::new(
-                rows,
-                table,
-                *key_shape,
-                ops::compute_dtype(*dtype),
-                device,
-            )?);
+            *metadata = Some(AttentionMetadata::new(rows, table, &layers[0])?);
         }
         Ok(())
     }
@@ -218,7 +204,7 @@ pub(crate) enum LayerCache<'a> {
 }
 
 impl LayerCache<'_> {
-    /// Appends k and v [T, kv_heads, D] to the rows' slots and attends with q [T, heads, D] → [T, heads * D].
+    /// Appends k and v [T, K, D] to the rows' slots and attends with q [T, H, D] → [T, H * D].
     pub(crate) fn attend(
         self,
         q: &Tensor,
@@ -238,6 +224,6 @@ impl LayerCache<'_> {
 fn invalid_row(row: &PackedRow, reason: &str) -> Result<()> {
     let PackedRow { len, past, slot } = row;
     Err(PolicyError::Usage(format!(
-        "a row of {len} tokens after {past} in slot {slot} cannot be fed: {reason}"
+        "a row of {len} tokens after {past} in slot {slot} cannot run: {reason}"
     )))
 }

@@ -1,7 +1,9 @@
-//! The policy: one decoder that samples and trains, its weights, its tokens and its text.
+//! The policy: one decoder that samples and trains, its weights, tokenizer, chat template and
+//! sampling.
 //!
-//! Invariant: sampler and learner run the same forward pass ([`Decoder`]) with reductions of fixed order, so the
-//! log-probability recorded when a token is sampled is, bit for bit, the one that the learner computes.
+//! Invariant: sampler and learner run the same forward pass ([`Decoder`]), and its reductions have
+//! a fixed order. So the log-probability that the sampler records for a token is, bit for bit, the
+//! one that the learner computes.
 
 mod chat;
 pub mod chat_template;
@@ -9,6 +11,7 @@ mod config;
 pub mod cuda;
 mod decoder;
 mod device;
+pub mod durable;
 mod error;
 pub mod gguf;
 mod kv_cache;

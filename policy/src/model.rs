@@ -1,7 +1,7 @@
-//! A model as a Hugging Face folder: config, weights, text files.
+//! A model as a Hugging Face folder: config, weights, tokenizer and chat template.
 //!
-//! Invariant: what is opened can be saved and opened again with the same files and the same weights; a folder that `save`
-//! puts in place is whole and on the disk. Leaves out the forward pass.
+//! Invariant: a model that was opened can be saved and opened again with the same files and the
+//! same weights. A folder that `save` puts in place is complete and on the disk.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,15 @@ use candle_core::{DType, Device};
 
 use crate::chat::Chat;
 use crate::config::DecoderConfig;
+use crate::durable;
 use crate::error::{PolicyError, Result};
-use crate::weights::{Weights, sync, write_synced};
+use crate::weights::Weights;
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// The files of a folder that belong to the model, beside its weights. All but the config and the tokenizer are optional.
+/// The files of a folder that belong to the model, beside its weights. All but the config and the
+/// tokenizer are optional.
 const FILES: [&str; 10] = [
     CONFIG_FILE,
     "generation_config.json",
@@ -30,24 +32,29 @@ const FILES: [&str; 10] = [
     "LICENSE",
 ];
 
-/// A policy at rest.
+/// A policy's config, weights and text files, without a decoder.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The decoder's shape.
     pub config: DecoderConfig,
     /// The parameters.
     pub weights: Weights,
-    /// The text side.
+    /// The tokenizer and the chat template.
     pub chat: Chat,
-    /// All files but the weights, by name: what an actor needs besides them.
+    /// All files but the weights, by name: what an actor needs besides the weights.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Model {
-    /// Opens a Hugging Face folder: `config.json`, `tokenizer.json`, a chat template and safetensors.
+    /// Opens a Hugging Face folder: `config.json`, `tokenizer.json`, a chat template and
+    /// safetensors.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing, malformed or unsupported.
     pub fn open(dir: &Path, device: &Device, dtype: DType) -> Result<Self> {
         if !dir.is_dir() {
-            let reason = "no such folder; a model folder holds config.json, tokenizer.json and model.safetensors";
+            let reason = "no such folder; a model folder holds config.json, tokenizer.json and \
+                          model.safetensors";
             return Err(PolicyError::file(dir, reason));
         }
         let files = read_files(dir)?;
@@ -63,7 +70,10 @@ impl Model {
         })
     }
 
-    /// A model of files that are in memory, as an actor gets them from the learner.
+    /// Builds a model of files that are in memory, as an actor receives them from the learner.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file or tensor that is missing or does not fit.
     pub fn from_files(files: Vec<(String, Vec<u8>)>, weights: Weights) -> Result<Self> {
         let config = config_of(&files)?;
         Ok(Self {
@@ -74,10 +84,11 @@ impl Model {
         })
     }
 
-    /// The same model with its weights on a device and in a dtype; shared, not copied, where they are that already.
+    /// Returns the model with its weights on a device and in a dtype. Weights that are there
+    /// already are shared, not copied.
     ///
     /// # Errors
-    /// Only what the tensor library raises, such as a want of memory.
+    /// Only those of the tensor library, such as a lack of memory.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         Ok(Self {
             weights: self.weights.to(device, dtype)?,
@@ -85,7 +96,8 @@ impl Model {
         })
     }
 
-    /// Says whether [`Self::save`] may write `dir`: it is not there, it is empty, or it holds a model that is replaced.
+    /// Checks that [`Self::save`] may write `dir`: it does not exist, it is empty, or it holds a
+    /// model, which is replaced.
     ///
     /// # Errors
     /// `dir` holds something else, which `save` would destroy, or cannot be read.
@@ -108,35 +120,28 @@ impl Model {
         }
     }
 
-    /// Writes the folder `dir`, replacing a model that is there. It is written and synced beside its place first, so that
-    /// `dir` is never half a model. Between two renames there is none: a crash there leaves the old one beside `dir`, as
-    /// `.NAME.sqlenv-old`.
+    /// Writes the folder `dir`, replacing a model that is there. The new folder is written and
+    /// synced beside `dir` first, so that `dir` is never half a model. A crash between the two
+    /// renames leaves the old model beside `dir` as `.NAME.sqlenv-old`.
     ///
     /// # Errors
-    /// See [`Self::check_target`]; or a file cannot be written.
+    /// Those of [`Self::check_target`], or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Self::check_target(dir)?;
         let temporary = beside(dir, "partial")?;
-        remove(&temporary)?;
+        durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         for (name, content) in &self.files {
             let path = temporary.join(name);
-            write_synced(&path, content).map_err(|error| PolicyError::file(&path, error))?;
+            durable::write(&path, content).map_err(|error| PolicyError::file(&path, error))?;
         }
         self.weights.save(&temporary)?;
-        let old = beside(dir, "old")?;
-        remove(&old)?;
-        if dir.exists() {
-            fs::rename(dir, &old).map_err(|error| PolicyError::file(dir, error))?;
-        }
-        fs::rename(&temporary, dir)
-            .and_then(|()| sync(parent(dir)))
-            .map_err(|error| PolicyError::file(dir, error))?;
-        remove(&old)
+        durable::replace_folder(dir, &temporary, &beside(dir, "old")?)
+            .map_err(|error| PolicyError::file(dir, error))
     }
 }
 
-/// The decoder's config among `files`.
+/// Returns the decoder's config among `files`.
 pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
     let (_, bytes) = files
         .iter()
@@ -164,7 +169,7 @@ fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// An error about a file by its name becomes one by its path.
+/// Adds the folder to an error about a file.
 fn within(dir: &Path, error: PolicyError) -> PolicyError {
     match error {
         PolicyError::File { path, reason } => PolicyError::file(dir.join(path), reason),
@@ -173,28 +178,13 @@ fn within(dir: &Path, error: PolicyError) -> PolicyError {
     }
 }
 
-/// The folder in which `dir` has its name.
-fn parent(dir: &Path) -> &Path {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
-}
-
 fn beside(dir: &Path, suffix: &str) -> Result<std::path::PathBuf> {
     let name = dir
         .file_name()
         .ok_or_else(|| PolicyError::file(dir, "a model is saved into a named folder"))?;
-    // Hidden and under the program's name: what lies there is never a person's.
+    // Hidden and under the program's name, so that it never holds a user's files.
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(format!(".sqlenv-{suffix}"));
     Ok(dir.with_file_name(hidden))
-}
-
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(PolicyError::file(dir, error))
-        }
-        _ => Ok(()),
-    }
 }

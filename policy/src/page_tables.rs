@@ -1,26 +1,29 @@
-//! Which pages of a KV cache hold the tokens of which slot: a beginning that slots share lies in the same pages.
+//! The block tables of a paged KV cache: which pages hold the tokens of which slot. Slots with a
+//! common prefix share its pages.
 //!
-//! Pure. Invariant: a page that a slot is about to write to is its own. A slot never needs more pages than its share, so there
-//! is always one left. As the block tables of PagedAttention (Kwon et al., arXiv:2309.06180).
+//! Pure. Invariant: a page that a slot is about to write to has no other owner (copy on write). A
+//! slot never needs more pages than its share, so allocation cannot fail. The design is that of
+//! PagedAttention (Kwon et al., arXiv:2309.06180).
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::ops::PAGE;
 
-/// A page whose content is to be copied, and where to.
+/// A page to copy: (from, to).
 pub(crate) type PageCopy = (u32, u32);
 
-/// The tables of all slots.
+/// The block tables of all slots.
 pub(crate) struct PageTables {
     slots: Vec<Vec<u32>>,
-    /// Of each page: the slots that hold it.
+    /// For each page, the number of slots that hold it.
     reference_counts: Vec<u32>,
-    /// The lowest first, so that a sequence's pages lie in a row where they can.
+    /// The free pages, the lowest first, so that a sequence's pages are consecutive where possible:
+    /// the kernel reads consecutive pages as one strip.
     free: BinaryHeap<Reverse<u32>>,
 }
 
 impl PageTables {
-    /// Empty tables for `slots` sequences of up to `capacity_tokens` tokens.
+    /// Builds empty tables for `slots` sequences of up to `capacity_tokens` tokens.
     pub(crate) fn new(slots: usize, capacity_tokens: usize) -> Self {
         let pages = Self::pages(slots, capacity_tokens);
         Self {
@@ -30,17 +33,18 @@ impl PageTables {
         }
     }
 
-    /// Pages that so many slots need.
+    /// Returns the pages that so many slots need.
     pub(crate) fn pages(slots: usize, capacity_tokens: usize) -> usize {
         slots * capacity_tokens.div_ceil(PAGE)
     }
 
-    /// The pages of a slot, in the order of its tokens.
+    /// Returns the pages of a slot, in the order of its tokens.
     pub(crate) fn table(&self, slot: usize) -> &[u32] {
         &self.slots[slot]
     }
 
-    /// Lets a slot keep its first `past` tokens and write `len` more; returns what must be copied before it does.
+    /// Keeps the first `past` tokens of a slot and allocates pages for `len` more. Returns the page
+    /// that the caller must copy before it writes.
     pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<PageCopy> {
         self.truncate(slot, past);
         let mut copy = None;
@@ -54,7 +58,7 @@ impl PageTables {
         copy
     }
 
-    /// Makes slot `to` begin with the first `tokens` tokens of slot `from`, and hold nothing else.
+    /// Makes slot `to` hold the first `tokens` tokens of slot `from` and nothing else.
     pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
         let shared = self.slots[from][..tokens.div_ceil(PAGE)].to_vec();
         for &page in &shared {
@@ -64,7 +68,7 @@ impl PageTables {
         self.slots[to] = shared;
     }
 
-    /// Gives the pages beyond the first `tokens` tokens back.
+    /// Frees the pages beyond the first `tokens` tokens.
     pub(crate) fn truncate(&mut self, slot: usize, tokens: usize) {
         while self.slots[slot].len() > tokens.div_ceil(PAGE) {
             if let Some(page) = self.slots[slot].pop() {
@@ -73,7 +77,7 @@ impl PageTables {
         }
     }
 
-    /// Gives a slot a page of its own in place of a last one that others hold, too.
+    /// Replaces a slot's last page by a copy of its own, if other slots share it.
     fn copy_last_on_write(&mut self, slot: usize) -> Option<PageCopy> {
         let last = *self.slots[slot].last()?;
         if self.reference_counts[last as usize] == 1 {
@@ -90,7 +94,7 @@ impl PageTables {
         let Reverse(page) = self
             .free
             .pop()
-            .expect("a slot has its share: this is a bug");
+            .expect("a slot never exceeds its share of pages: this is a bug");
         self.reference_counts[page as usize] = 1;
         page
     }
@@ -142,7 +146,8 @@ mod tests {
     }
 
     proptest! {
-        /// Pages of token numbers instead of keys: each slot reads back what was written to it, whatever others did.
+        /// Pages hold token numbers in place of keys: each slot reads back what was written to it,
+        /// whatever the other slots did.
         #[test]
         fn a_slot_reads_what_it_wrote(operations in prop::collection::vec(operation(), 1..60)) {
             let mut tables = PageTables::new(SLOTS, CAPACITY);

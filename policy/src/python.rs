@@ -1,35 +1,36 @@
-//! Values spelled as Python spells them: `str()`, `repr()` and `json.dumps`.
+//! Values in Python's format: `str()`, `repr()` and `json.dumps`, as chat templates print them.
 //!
-//! Invariant: pure functions from a template value to text; numbers keep Python's shortest form (`1e+20`, `1.0`).
-//! Leaves out what chat templates never print: bytes, dates, non-string keys of JSON objects other than numbers.
+//! Pure functions from a template value to text; numbers have Python's shortest form (`1e+20`,
+//! `1.0`). Bytes, dates and keys of JSON objects other than strings and numbers are not supported,
+//! since chat templates do not print them.
 
 use std::fmt::Write;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// The two options of `json.dumps` that templates use.
+/// The options of `json.dumps` that templates use.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JsonLayout {
-    /// Whether characters beyond ASCII are escaped.
+    /// Whether characters outside of ASCII are escaped.
     pub(crate) ensure_ascii: bool,
-    /// Spaces per level; none means one line with ", " and ": ".
+    /// Spaces per level; `None` means one line with ", " and ": ".
     pub(crate) indent: Option<usize>,
 }
 
-/// `json.dumps(value, ensure_ascii=False)` of a value that came from JSON.
+/// Returns `json.dumps(value, ensure_ascii=False)` of a value that came from JSON.
 pub(crate) fn to_json(value: &Value) -> String {
     let mut text = String::new();
     write_json(&mut text, value, JsonLayout::default()).expect("JSON is JSON: this is a bug");
     text
 }
 
-/// `json.dumps(value)` in a given layout.
+/// Writes `json.dumps(value)` in a layout.
 pub(crate) fn write_json(out: &mut String, value: &Value, layout: JsonLayout) -> Result<(), Error> {
     json(out, value, layout, 0)
 }
 
-/// `str(value)`; undefined is empty.
+/// Writes `str(value)`; undefined is empty.
 pub(crate) fn write_str(out: &mut String, value: &Value) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Undefined => {}
@@ -190,7 +191,8 @@ fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<S
     })
 }
 
-/// Python's `repr(float)`: the shortest digits that read back the same, in positional form for exponents -4 to 15.
+/// Formats like Python's `repr(float)`: the shortest digits that read back the same, in positional
+/// form for exponents -4 to 15.
 fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let (digits, exponent) = scientific

@@ -1,13 +1,14 @@
-//! Randomness without state: a number is a function of where it is used.
+//! Counter-based randomness: a random number is a function of its coordinates in the run.
 //!
-//! Invariant: the value at given [`Coordinates`] is the same on every machine, in every batch, on every thread and at
-//! every attempt. There is no generator to share, seed or save; [`derive_seed`] makes named seeds from one run seed.
+//! Invariant: the value at given [`Coordinates`] is the same on every machine, in every batch, on
+//! every thread and at every attempt. There is no generator state to share, seed or save.
+//! [`derive_seed`] derives named seeds from the run seed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// The place of one sampled token in a run.
+/// The coordinates of one sampled token in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Coordinates {
     /// The seed of the run.
@@ -23,26 +24,28 @@ pub struct Coordinates {
 }
 
 impl Coordinates {
-    /// The uniform number in [0, 1) at this place, with 53 random bits: the first output of ChaCha8 under the key
-    /// that spells the coordinates.
+    /// Returns the uniform number in [0, 1) at these coordinates, with 53 random bits: the first
+    /// output of ChaCha8 under the key that spells the coordinates.
     pub fn uniform(&self) -> f64 {
-        let mut key = Key::default();
-        key.put(&self.run_seed.to_le_bytes());
-        key.put(&self.group.to_le_bytes());
-        key.put(&self.member.to_le_bytes());
-        key.put(&self.turn.to_le_bytes());
-        key.put(&self.position.to_le_bytes());
-        key.put(b"draw");
-        unit_interval(key.output())
+        let bits = chacha_output(&[
+            &self.run_seed.to_le_bytes(),
+            &self.group.to_le_bytes(),
+            &self.member.to_le_bytes(),
+            &self.turn.to_le_bytes(),
+            &self.position.to_le_bytes(),
+            b"draw",
+        ]);
+        (bits >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The same place, another token of the turn.
+    /// Returns the coordinates of another token of the turn.
     pub fn at(self, position: u32) -> Self {
         Self { position, ..self }
     }
 }
 
-/// The seed that `label` names under `seed`: independent streams for shuffling, initialisation, evaluation ...
+/// Derives the seed that `label` names from `seed`: independent streams for shuffling,
+/// initialisation, evaluation and so on.
 pub fn derive_seed(seed: u64, label: &str) -> u64 {
     let mut state = absorb(seed, 0, &[]);
     for (index, chunk) in label.as_bytes().chunks(16).enumerate() {
@@ -54,41 +57,23 @@ pub fn derive_seed(seed: u64, label: &str) -> u64 {
 fn absorb(state: u64, index: u32, chunk: &[u8]) -> u64 {
     let mut padded = [0; 16];
     padded[..chunk.len()].copy_from_slice(chunk);
-    let mut key = Key::default();
-    key.put(&state.to_le_bytes());
-    key.put(&padded);
-    key.put(&(index << 8 | chunk.len() as u32).to_le_bytes());
-    key.put(b"seed");
-    key.output()
+    // The length of the chunk is part of the key, so labels that differ in trailing zeros differ.
+    let length = (index << 8 | chunk.len() as u32).to_le_bytes();
+    chacha_output(&[&state.to_le_bytes(), &padded, &length, b"seed"])
 }
 
-fn unit_interval(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// The 32 bytes of a ChaCha key, filled from the left.
-#[derive(Default)]
-struct Key {
-    bytes: [u8; 32],
-    filled: usize,
-}
-
-impl Key {
-    fn put(&mut self, part: &[u8]) {
-        self.bytes[self.filled..self.filled + part.len()].copy_from_slice(part);
-        self.filled += part.len();
-    }
-
-    fn output(self) -> u64 {
-        ChaCha8Rng::from_seed(self.bytes).next_u64()
-    }
+/// Returns the first output of ChaCha8 under the key that the 32 bytes of `parts` spell.
+fn chacha_output(parts: &[&[u8]]) -> u64 {
+    let key = parts.concat().try_into();
+    ChaCha8Rng::from_seed(key.expect("the parts are 32 bytes: this is a bug")).next_u64()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Values from a ChaCha8 written in Python by the specification (RFC 8439 with 8 rounds, counter and nonce 0).
+    /// Values from a ChaCha8 written in Python by the specification (RFC 8439 with 8 rounds,
+    /// counter and nonce 0).
     #[test]
     fn numbers_agree_with_an_independent_chacha8() {
         let place = |run_seed, group, member, turn, position| Coordinates {

@@ -1,27 +1,30 @@
-//! From one row of logits to one token: temperature, filters, a draw by inverse distribution function.
+//! Sampling a token from a row of logits: temperature, top-k, top-p, min-p, inverse transform
+//! sampling.
 //!
-//! Invariant: the result is a function of the logits, the settings and the coordinates. The recorded log-probability is
-//! that of the temperature-scaled distribution before the filters, through [`log_softmax_at`], so it equals the learner's bit
-//! for bit. Filters follow transformers (temperature, top-k, top-p, min-p, each on the output of the one before).
+//! Pure. Invariant: the result is a function of the logits, the settings and the coordinates. The
+//! recorded log-probability is that of the temperature-scaled distribution before the filters, by
+//! [`log_softmax_at`], so it equals the learner's bit for bit. Filters follow transformers:
+//! temperature, top-k, top-p, min-p, each applied to the output of the one before.
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, Result};
+pub use crate::ops::Filters;
 use crate::ops::{self, RowSampling, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
-/// How tokens are drawn. The default draws from the policy itself: temperature 1, no filter.
+/// How tokens are sampled. The default samples from the policy itself: temperature 1, no filter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSettings {
-    /// Divides the logits; 0 means greedy.
+    /// Divides the logits; 0 means greedy decoding.
     pub temperature: f32,
-    /// Only the `top_k` most probable tokens (and ties with the last of them); 0 means off.
+    /// Keeps only the `top_k` most probable tokens (and ties with the last of them); 0 means off.
     pub top_k: u32,
-    /// Only the most probable tokens that together reach this probability; 1 means off.
+    /// Keeps only the most probable tokens that together reach this probability; 1 means off.
     pub top_p: f32,
-    /// Only tokens at least this fraction as probable as the most probable one; 0 means off.
+    /// Keeps only tokens at least this fraction as probable as the most probable one; 0 means off.
     pub min_p: f32,
 }
 
@@ -37,7 +40,7 @@ impl Default for SamplingSettings {
 }
 
 impl SamplingSettings {
-    /// Always the most probable token.
+    /// Returns settings that always take the most probable token.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -45,12 +48,13 @@ impl SamplingSettings {
         }
     }
 
-    /// Whether no random number is used.
+    /// Returns whether decoding is greedy, so that no random number is used.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// The temperature of recorded log-probabilities: the learner must score with this one. Greedy records at 1.
+    /// Returns the temperature of recorded log-probabilities, which the learner must use as well.
+    /// Greedy decoding records at 1.
     pub fn logprob_temperature(&self) -> f32 {
         if self.is_greedy() {
             1.0
@@ -59,7 +63,10 @@ impl SamplingSettings {
         }
     }
 
-    /// An error that names the first field out of range.
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`PolicyError::Setting`] names the first field out of range.
     pub fn validate(&self) -> Result<()> {
         let check = |ok: bool, field: &str, value: f32, range: &str| {
             let reason = || format!("{value} is out of range, need {range}");
@@ -75,34 +82,32 @@ impl SamplingSettings {
             min_p,
             ..
         } = *self;
+        let is_temperature = temperature.is_finite() && temperature >= 0.0;
+        let is_top_p = top_p > 0.0 && top_p <= 1.0;
         check(
-            temperature.is_finite() && temperature >= 0.0,
+            is_temperature,
             "temperature",
             temperature,
             "0 (greedy) or more",
         )?;
-        check(
-            top_p > 0.0 && top_p <= 1.0,
-            "top_p",
-            top_p,
-            "more than 0 and at most 1 (off)",
-        )?;
+        check(is_top_p, "top_p", top_p, "more than 0 and at most 1 (off)")?;
         check((0.0..=1.0).contains(&min_p), "min_p", min_p, "0 (off) to 1")
     }
 }
 
-/// One drawn token.
+/// One sampled token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampled {
     /// The token's id.
     pub token: u32,
-    /// Its log-probability at [`SamplingSettings::logprob_temperature`], over all columns, before the filters. NaN where a
-    /// logit is NaN or infinite upwards, or none is finite: the weights are broken and the token means nothing.
+    /// Its log-probability at [`SamplingSettings::logprob_temperature`], over all columns, before
+    /// the filters. NaN if a logit is NaN or plus infinity, or if none is finite: the weights are
+    /// broken and the token means nothing.
     pub logprob: f32,
 }
 
-/// Draws a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of the embedding) are never
-/// drawn.
+/// Samples a token from one row of `logits` `[V]`. Columns from `vocabulary_size` on (padding of
+/// the embedding) are never sampled.
 pub fn sample(
     logits: &[f32],
     vocabulary_size: usize,
@@ -121,11 +126,12 @@ pub fn sample(
     }
 }
 
-/// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities leave it. Off the CPU's
-/// f32 the draw is [`ops::draw_rows`], which says by how much it may differ.
+/// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
+/// leave it. Where the CPU's f32 kernels do not apply, [`ops::draw_rows`] samples; it documents how
+/// far it may differ.
 ///
 /// # Errors
-/// Only what the tensor library raises.
+/// Only those of the tensor library.
 pub fn sample_rows(
     logits: &Tensor,
     vocabulary_size: usize,
@@ -148,26 +154,23 @@ pub fn sample_rows(
 
 fn row_draw((settings, coordinates): &(SamplingSettings, Coordinates)) -> RowSampling {
     if settings.is_greedy() {
-        // The first of the most probable tokens.
-        return RowSampling {
-            uniform: 0.0,
+        // Min-p of 1 leaves the most probable tokens, and 0 takes the first of them.
+        let filters = Filters {
             temperature: settings.logprob_temperature().into(),
             top_k: 0,
             top_p: 1.0,
             min_p: 1.0,
         };
+        let uniform = 0.0;
+        return RowSampling { uniform, filters };
     }
-    let filters = Filters::from(settings);
     RowSampling {
         uniform: coordinates.uniform(),
-        temperature: filters.temperature,
-        top_k: filters.top_k,
-        top_p: filters.top_p,
-        min_p: filters.min_p,
+        filters: settings.into(),
     }
 }
 
-/// Without filters by a kernel, with them in f64.
+/// Samples without filters by the kernel, with filters in f64.
 fn draw_from(logits: &[f32], settings: &SamplingSettings, uniform: f64) -> u32 {
     let filters = Filters::from(settings);
     let unfiltered = || draw_token(logits, settings.temperature, uniform);
@@ -182,7 +185,7 @@ fn draw_from(logits: &[f32], settings: &SamplingSettings, uniform: f64) -> u32 {
     drawn.unwrap_or_else(|| most_probable(logits))
 }
 
-/// The lowest index among the largest logits.
+/// Returns the lowest index among the largest logits.
 fn most_probable(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (index, &logit) in logits.iter().enumerate() {
@@ -193,7 +196,8 @@ fn most_probable(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// The token whose share of the cumulative distribution, in index order, holds `uniform`; none of an empty distribution.
+/// Returns the token whose share of the cumulative distribution, in index order, contains
+/// `uniform`; `None` for an empty distribution.
 fn draw(distribution: &[(u32, f64)], uniform: f64) -> Option<u32> {
     let mut cumulative = 0.0;
     for &(token, probability) in distribution {
@@ -208,19 +212,6 @@ fn draw(distribution: &[(u32, f64)], uniform: f64) -> Option<u32> {
         .rev()
         .find(|(_, probability)| *probability > 0.0)
         .map(|&(token, _)| token)
-}
-
-/// [`SamplingSettings`] in the precision of the draw.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Filters {
-    /// More than 0.
-    pub temperature: f64,
-    /// 0 means off.
-    pub top_k: usize,
-    /// 1 means off.
-    pub top_p: f64,
-    /// 0 means off.
-    pub min_p: f64,
 }
 
 impl From<&SamplingSettings> for Filters {
@@ -239,8 +230,9 @@ impl Filters {
         self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0
     }
 
-    /// The filtered distribution over `logits`: (token, probability) of the tokens kept, in index order, summing to 1.
-    /// Nothing is sorted unless a filter asks for it. Empty if no logit is finite.
+    /// Returns the filtered distribution over `logits`: (token, probability) of the tokens kept, in
+    /// index order, summing to 1. It is empty if no logit is finite. Nothing is sorted unless a
+    /// filter needs it.
     pub fn apply(&self, logits: impl Iterator<Item = f64>) -> Vec<(u32, f64)> {
         let mut kept: Vec<(u32, f64)> = (0..)
             .zip(logits.map(|logit| logit / self.temperature))
@@ -263,14 +255,15 @@ impl Filters {
     }
 }
 
-/// Keeps what is not below the k-th largest, so all ties with it.
+/// Keeps the logits that are not below the k-th largest, so all ties with it.
 fn keep_top_k(logits: &mut Vec<(u32, f64)>, k: usize) {
     let mut values: Vec<f64> = logits.iter().map(|&(_, logit)| logit).collect();
     let (_, &mut threshold, _) = values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
     logits.retain(|&(_, logit)| logit >= threshold);
 }
 
-/// Drops the least probable tokens while their sum stays within 1 - `top_p`; of equals the lower index stays.
+/// Drops the least probable tokens while their sum stays within 1 - `top_p`; of equals the lower
+/// index stays.
 fn keep_top_p(probabilities: &mut Vec<(u32, f64)>, top_p: f64) {
     probabilities.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
     let mut cumulative = 0.0;
@@ -321,7 +314,7 @@ mod tests {
         assert_eq!(token(&[f32::NEG_INFINITY, -5.0]), 1);
     }
 
-    /// Broken weights: a token of the vocabulary all the same, marked by its log-probability.
+    /// Broken weights give a token of the vocabulary with a NaN log-probability.
     #[test]
     fn logits_that_are_no_numbers_show_in_the_logprob() {
         let (nan, infinite) = (f32::NAN, f32::INFINITY);

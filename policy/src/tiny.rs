@@ -1,8 +1,10 @@
-//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `data/policy/`, and how that tokenizer is trained.
+//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `data/policy/`, and the
+//! training of that tokenizer.
 //!
-//! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The wrapper pieces that every
-//! episode repeats (`FUSED`) are one token each, which shortens an episode from some 250 to some 90 tokens. Leaves out
-//! the weights: they are drawn at random and trained by the learner.
+//! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
+//! pieces of the format that every episode repeats ([`FUSED_PROMPT`] and the next two lists) are
+//! one token each, which shortens an episode from some 250 to some 90 tokens. The weights are drawn
+//! at random and trained by the learner.
 
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -19,11 +21,12 @@ use crate::error::{PolicyError, Result};
 use crate::model::{Model, config_of};
 use crate::weights::Weights;
 
-/// Entries of the embedded tokenizer: columns of the embedded model's logits.
+/// The vocabulary size of the embedded tokenizer, and so the logit columns of the embedded model.
 pub const VOCABULARY_SIZE: usize = 1024;
 
-/// Words with their leading blank, single digits, single signs with their leading blank, single blanks. Names made of
-/// several words (`singer_id`) fall into pieces that other names share.
+/// Words with their leading space, single digits, single signs with their leading space, single
+/// whitespace characters. Names of several words (`singer_id`) are split into pieces that other
+/// names share.
 const PIECES: &str = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s";
 
 /// Control tokens, hidden by transformers' `skip_special_tokens`.
@@ -31,16 +34,17 @@ const CONTROL: [&str; 2] = ["<|endoftext|>", "<|im_start|>"];
 /// The end of a turn, the last entry of the vocabulary.
 const TURN_END: &str = "<|im_end|>";
 
-/// The wrapper pieces that are one token each: they never merge with their neighbours, and of two that fit the longer wins.
-/// The last one ends a completion that is a tool call, so it is a stop token.
-const FUSED: [&str; 43] = [
+/// The pieces of the format that are one token each. They never merge with their neighbours, and of
+/// two that match the longer wins. The last one ends a completion that is a tool call, so it is a
+/// stop token.
+const FUSED_PROMPT: [&str; 16] = [
     // Prompt.
     "<|im_start|>system\nAnswer the question with SQL tools, one call per turn.<|im_end|>\n",
     "<|im_start|>user\n",
     "\nAvailable tables:\n- ",
     "\n- ",
     "<|im_end|>\n<|im_start|>assistant\n",
-    // Results of tools.
+    // Tool results.
     "\n<|im_start|>user\n<tool_response>\n",
     "\n<|im_start|>user\n<tool_response>\n1. ",
     "\n<|im_start|>user\n<tool_response>\nTable '",
@@ -52,27 +56,18 @@ const FUSED: [&str; 43] = [
     ": INTEGER\nRow count: ",
     ": TEXT\nRow count: ",
     ": REAL\nRow count: ",
-    "\n2. ",
-    "\n3. ",
-    "\n4. ",
-    "\n5. ",
-    "\n6. ",
-    "\n7. ",
-    "\n8. ",
-    "\n9. ",
-    "\n10. ",
-    "\n11. ",
-    "\n12. ",
-    "\n13. ",
-    "\n14. ",
-    "\n15. ",
-    "\n16. ",
-    "\n17. ",
-    "\n18. ",
-    "\n19. ",
-    "\n20. ",
+];
+
+/// The numbers of result rows, one token each, see [`FUSED_PROMPT`].
+const FUSED_ROW_NUMBERS: [&str; 19] = [
+    "\n2. ", "\n3. ", "\n4. ", "\n5. ", "\n6. ", "\n7. ", "\n8. ", "\n9. ", "\n10. ", "\n11. ",
+    "\n12. ", "\n13. ", "\n14. ", "\n15. ", "\n16. ", "\n17. ", "\n18. ", "\n19. ", "\n20. ",
+];
+
+/// The end of a tool result, and the tool calls, see [`FUSED_PROMPT`].
+const FUSED_CALLS: [&str; 8] = [
     "\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    // Calls. A line break inside of an argument is spelled `\n` in JSON.
+    // Tool calls. A line break inside of an argument is `\n` in JSON.
     "<tool_call>\n{\"name\": \"describe\", \"arguments\": {\"table_name\": \"",
     "<tool_call>\n{\"name\": \"sample\", \"arguments\": {\"table_name\": \"",
     "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"",
@@ -82,18 +77,21 @@ const FUSED: [&str; 43] = [
     "\"}}\n</tool_call><|im_end|>",
 ];
 
-/// The embedded policy with random weights.
+/// Builds the embedded policy with random weights.
 pub fn model(seed: u64) -> Result<Model> {
     let files = files();
     let weights = Weights::random(&config_of(&files)?, seed)?;
     Model::from_files(files, weights)
 }
 
-/// The embedded policy's files: everything but its weights, by name.
+/// Returns the embedded policy's files by name, all but its weights.
 pub fn files() -> Vec<(String, Vec<u8>)> {
     macro_rules! embedded {
         ($($name:literal),*) => {
-            vec![$(($name.to_string(), include_bytes!(concat!("../../data/policy/", $name)).to_vec())),*]
+            vec![$((
+                $name.to_string(),
+                include_bytes!(concat!("../../data/policy/", $name)).to_vec(),
+            )),*]
         };
     }
     embedded!(
@@ -104,8 +102,11 @@ pub fn files() -> Vec<(String, Vec<u8>)> {
     )
 }
 
-/// Trains a byte-level BPE of `vocabulary_size` entries on `texts` (whole rendered conversations) and returns its
-/// `tokenizer.json`. The bytes are a function of the texts, whatever their order.
+/// Trains a byte-level BPE of `vocabulary_size` entries on `texts` (whole rendered conversations)
+/// and returns its `tokenizer.json`. The bytes are a function of the texts, whatever their order.
+///
+/// # Errors
+/// [`PolicyError::Text`] if the texts are too few for so many entries.
 pub fn train_tokenizer(
     texts: impl Iterator<Item = String> + Send,
     vocabulary_size: usize,
@@ -144,13 +145,13 @@ fn train(
         )
         .into());
     }
-    // The added tokens get the ids that follow the merges.
+    // The added tokens get the ids after the merges.
     let mut tokenizer = byte_level(model)?;
     tokenizer.add_tokens(added_tokens())?;
     Ok(tokenizer.to_string(true)?.into_bytes())
 }
 
-/// The pieces of `text` within which merges are counted: what lies between the added tokens.
+/// Returns the pieces of `text` within which merges are counted: those between the added tokens.
 fn words(tokenizer: &ByteLevelBpe, text: &str) -> tokenizers::Result<Vec<String>> {
     let mut pieces = tokenizer
         .get_added_vocabulary()
@@ -186,6 +187,8 @@ fn added_tokens() -> impl Iterator<Item = AddedToken> {
     CONTROL
         .into_iter()
         .map(control)
-        .chain(FUSED.into_iter().map(fused))
+        .chain(FUSED_PROMPT.into_iter().map(fused))
+        .chain(FUSED_ROW_NUMBERS.into_iter().map(fused))
+        .chain(FUSED_CALLS.into_iter().map(fused))
         .chain([control(TURN_END)])
 }

@@ -1,7 +1,8 @@
 //! The four tools of the environment as JSON schemas, in the form that chat templates print.
 //!
-//! Invariant: every parameter is one required string. The texts are those of the reference renderings
-//! (`golden/chat/tools.json`, made by transformers 5.23.0's `get_json_schema`), so prompts agree with TRL's.
+//! Invariant: every parameter is one required string. The texts are those of the reference
+//! renderings (`golden/chat/tools.json`, made by transformers 5.23.0's `get_json_schema`), so
+//! prompts agree with TRL's.
 
 use serde_json::{Value, json};
 

@@ -1,11 +1,10 @@
-//! A decoder's weights: an ordered map from Hugging Face names to tensors, on disk, on the wire and in training.
+//! A decoder's weights: an ordered map from Hugging Face names to tensors, on disk, on the wire and
+//! in training.
 //!
-//! Invariant: the names, shapes and file layout are Hugging Face's; the bytes of [`Weights::to_bytes`] depend on the
-//! weights alone. Tied embeddings have no `lm_head.weight`.
+//! Invariant: names, shapes and file layout are Hugging Face's. The bytes of [`Weights::to_bytes`]
+//! depend on the weights alone. Tied embeddings have no `lm_head.weight`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor, safetensors::Load};
@@ -14,23 +13,24 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::SafeTensors;
 
 use crate::config::DecoderConfig;
+use crate::durable;
 use crate::error::{PolicyError, Result};
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Weights by name.
+/// A decoder's weights by name.
 #[derive(Clone, Debug, Default)]
 pub struct Weights(BTreeMap<String, Tensor>);
 
 impl Weights {
-    /// Takes tensors by name.
+    /// Builds weights of tensors by name, without a check.
     pub fn new(tensors: BTreeMap<String, Tensor>) -> Self {
         Self(tensors)
     }
 
-    /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a device and dtype, and
-    /// checks them against `config`.
+    /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a
+    /// device and dtype, and checks them against `config`.
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that is missing or damaged, or that lacks a weight.
@@ -48,13 +48,14 @@ impl Weights {
             .map_err(|error| PolicyError::file(dir.join(FILE), error))
     }
 
-    /// The same weights on a device and in a dtype; those that are there already are shared, not copied.
+    /// Returns the weights on a device and in a dtype. Those that are there already are shared, not
+    /// copied.
     ///
     /// # Errors
-    /// The device has no room for them.
+    /// The device has no memory for them.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         let move_one = |(name, tensor): (&str, &Tensor)| {
-            // Narrowed before they travel.
+            // Narrow before the transfer: bf16 is half the bytes.
             let moved = tensor.to_dtype(dtype)?.to_device(device)?;
             Ok((name.to_owned(), moved))
         };
@@ -64,7 +65,7 @@ impl Weights {
     /// Reads the bytes of one safetensors file.
     ///
     /// # Errors
-    /// Where the bytes are not a safetensors file.
+    /// The bytes are not a safetensors file.
     pub fn from_bytes(bytes: &[u8], device: &Device, dtype: DType) -> Result<Self> {
         let mut weights = Self::default();
         weights.add(bytes, device, dtype)?;
@@ -81,36 +82,36 @@ impl Weights {
         Ok(())
     }
 
-    /// The bytes of one safetensors file with the metadata `format: pt`, which transformers asks for.
+    /// Returns the bytes of one safetensors file with the metadata `format: pt`, which transformers
+    /// asks for.
     ///
     /// # Errors
-    /// Where a dtype has no safetensors counterpart.
+    /// A dtype has no safetensors counterpart.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         safetensors::serialize(&self.0, Some(metadata))
             .map_err(|error| PolicyError::Usage(format!("cannot write weights: {error}")))
     }
 
-    /// Writes `model.safetensors` into an existing folder: first beside it, synced, then renamed, so that neither a reader
-    /// nor a crash leaves half.
+    /// Writes and syncs `model.safetensors` in an existing folder. [`crate::Model::save`] replaces
+    /// whole folders.
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
-        let partial = dir.join(format!("{FILE}.partial"));
-        write_synced(&partial, &self.to_bytes()?)
-            .and_then(|()| std::fs::rename(&partial, &path))
-            .and_then(|()| sync(dir))
+        durable::write(&path, &self.to_bytes()?)
+            .and_then(|()| durable::sync(dir))
             .map_err(|error| PolicyError::file(&path, error))
     }
 
-    /// Random weights for training from scratch: norms 1, biases 0, the embedding at a standard deviation of 0.07, matrices
-    /// at 1 / sqrt(fan-in), those that write to the residual stream half of it, divided by sqrt(layers). f32 on the CPU; the
-    /// same bits on every machine.
+    /// Draws random weights for training from scratch: norms 1, biases 0, the embedding with a
+    /// standard deviation of 0.07, matrices with 1 / sqrt(fan-in). Matrices that write to the
+    /// residual stream get half of that, divided by sqrt(layers). f32 on the CPU; the same bits on
+    /// every machine.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library.
     pub fn random(config: &DecoderConfig, seed: u64) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         for (index, (name, shape)) in config.shapes().into_iter().enumerate() {
@@ -128,8 +129,8 @@ impl Weights {
         Ok(Self(tensors))
     }
 
-    /// Checks that all weights of `config` are there, in their shapes, and no others (a superfluous `lm_head.weight` of a
-    /// tied model is dropped).
+    /// Checks that exactly the weights of `config` are there, in their shapes. A superfluous
+    /// `lm_head.weight` of a tied model is dropped.
     ///
     /// # Errors
     /// [`PolicyError::Tensor`] names the first that is missing, misshaped or unknown.
@@ -154,7 +155,7 @@ impl Weights {
         }
     }
 
-    /// The weight of this name.
+    /// Returns the weight of this name.
     ///
     /// # Errors
     /// [`PolicyError::Tensor`] if there is none.
@@ -164,25 +165,13 @@ impl Weights {
             .ok_or_else(|| PolicyError::tensor(name, "is missing; config.json asks for it"))
     }
 
-    /// All weights, by name.
+    /// Iterates over all weights, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 }
 
-/// Writes a file and waits until its bytes are on the disk.
-pub(crate) fn write_synced(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(content)?;
-    file.sync_all()
-}
-
-/// Waits until the names in a folder are on the disk.
-pub(crate) fn sync(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-/// The files that hold the weights of a folder.
+/// Returns the files that hold the weights of a folder.
 fn weight_files(dir: &Path) -> Result<Vec<String>> {
     if dir.join(FILE).is_file() {
         return Ok(vec![FILE.to_owned()]);
@@ -219,7 +208,7 @@ fn standard_deviation(config: &DecoderConfig, name: &str, fan_in: usize) -> f64 
     }
 }
 
-/// Normal numbers by Box and Muller, of a stream of their own for each tensor.
+/// Draws normal numbers by the method of Box and Muller, from a stream of its own for each tensor.
 fn normals(seed: u64, stream: u64, count: usize, standard_deviation: f64) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);

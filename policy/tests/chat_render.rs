@@ -1,5 +1,5 @@
-//! Chat templates against Python's jinja2, byte for byte: 391 renderings made by transformers 5.23.0
-//! (`golden/chat/render.json`).
+//! Chat templates against Python's jinja2, byte for byte: 391 renderings made by transformers
+//! 5.23.0 (`golden/chat/render.json`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,4 +1,5 @@
-//! The embedded policy's text: the format is plain Hermes, segments join without seams, the wrapper is a few tokens.
+//! The embedded policy's text: the format is plain Hermes, segments concatenate exactly, and the
+//! format takes few tokens.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -100,7 +101,7 @@ fn texts_with_odd_characters_survive() {
     }
 }
 
-/// Words as they occur: SQL, quotes, numbers, other scripts, pieces of the wrapper.
+/// Realistic text: SQL, quotes, numbers, other scripts, pieces of the format.
 fn text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-zA-Z_]{1,8}",
@@ -124,7 +125,8 @@ proptest! {
         prop_assert_eq!(chat.decode(&chat.encode(&text).unwrap()).unwrap(), text);
     }
 
-    /// Prompt, completion and tool results, each encoded on its own, are the tokens and the text of the whole conversation.
+    /// Prompt, completion and tool results, each encoded on its own, equal the tokens and the text
+    /// of the whole conversation.
     #[test]
     fn segments_join_without_seams(turns in prop::collection::vec((0usize..4, text(), text()), 1..4)) {
         let chat = chat();
@@ -232,7 +234,8 @@ fn broken_files_are_named() {
     }
 }
 
-/// A template that rewrites past turns, as those of thinking models do, still continues a conversation exactly.
+/// A conversation continues exactly even under a template that rewrites past turns, as those of
+/// thinking models do.
 #[test]
 fn templates_that_rewrite_past_turns_are_continued() {
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>{% endif %}\

@@ -1,4 +1,4 @@
-//! One forward pass: what a row returns is the same, bit for bit, in any company and in any pieces.
+//! Batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -39,7 +39,7 @@ impl Policy {
         }
     }
 
-    /// Logits of every token of one row, run alone by the training decoder.
+    /// The logits of every token of one row, run alone by the training decoder.
     fn alone(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let mut batch = PackedRows::default();
         batch.push(tokens);
@@ -73,8 +73,8 @@ fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Each row alone = all rows in one training batch = fed in random chunks to shuffled cache slots, with other rows
-    /// joining and leaving in between.
+    /// Each row alone = all rows in one training batch = prefilled in random chunks to shuffled
+    /// cache slots, with other rows joining and leaving in between.
     #[test]
     fn company_and_chunks_change_no_bit(
         shape in 0..SHAPES.len(),
@@ -161,7 +161,7 @@ fn rows_that_continue_another_return_what_whole_rows_do() {
         batch.push(&other);
         batch.push(&whole);
         let mut expected = [policy.alone(&other), policy.alone(&whole)].concat();
-        // The longest past after a shorter one, and one that comes after a row between.
+        // The longest past after a shorter one, and one that comes after a row in between.
         for (past, seed) in [(33, 7), (67, 8), (1, 9), (50, 10)] {
             let (row, rest) = ending(past, seed);
             batch.push_after(&rest, past, 1);

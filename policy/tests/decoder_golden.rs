@@ -1,4 +1,5 @@
-//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers (run here).
+//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers
+//! (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -65,7 +66,7 @@ struct Greedy {
 }
 
 impl Batch {
-    /// The real tokens of row `b`, and the column of the first.
+    /// Returns the real tokens of row `b`, and the column of the first.
     fn row(&self, b: usize) -> (Vec<u32>, usize) {
         let mask = &self.attention_mask[b];
         let start = mask.iter().position(|&m| m == 1).unwrap();
@@ -225,7 +226,7 @@ fn loss_and_gradients_are_those_of_transformers() {
     }
 }
 
-/// One batch of one model has its gradients recorded whole.
+/// For one batch of one model all gradients are recorded.
 #[test]
 fn every_value_of_the_gradients_is_that_of_transformers() {
     let model = Golden::open("qwen3_tied");
@@ -453,7 +454,7 @@ fn candle_transformers_agrees_on_random_weights() {
     }
 }
 
-/// What other devices compute in f32 is held to the same values.
+/// The tensor operations of other devices give the same values in f32.
 #[test]
 fn tensor_ops_give_the_same() {
     with_tensor_ops(|| {

@@ -1,4 +1,5 @@
-//! Every gradient: tensor operations against finite differences in f64, kernels against tensor operations in f32.
+//! Every gradient: tensor operations against finite differences in f64, kernels against tensor
+//! operations in f32.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -35,7 +36,8 @@ fn rows() -> Vec<PackedRow> {
     ROWS.into_iter().map(row).collect()
 }
 
-/// Rows of which some go on where others begin: as long, after two beginnings, of different lengths of one.
+/// Rows of which some continue the prefix of others: as long, after two prefixes, of different
+/// lengths of one.
 fn continued_rows() -> Vec<PackedRow> {
     let row = |(len, past, slot)| PackedRow { len, past, slot };
     [
@@ -59,8 +61,8 @@ fn cos_sin() -> Tensor {
 type Op = dyn Fn(&[Tensor]) -> Result<Tensor>;
 type BackwardOp = dyn Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>>;
 
-/// An operation under test: its inputs' shapes, itself, its tensor operations, and its backward pass. In f32 the first and the
-/// last are kernels, in f64 tensor operations.
+/// An operation under test: its inputs' shapes, the operation, its reference by tensor operations,
+/// and its backward pass. In f32 the first and the last are kernels, in f64 tensor operations.
 struct Case {
     name: &'static str,
     shapes: Vec<Vec<usize>>,
@@ -206,12 +208,12 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Weighs every output element differently.
+/// Weights every output element differently.
 fn weights_of(y: &Tensor) -> Tensor {
     values(y.dims(), 99, y.dtype())
 }
 
-/// The weighed sum of all output elements.
+/// Returns the weighted sum of all output elements.
 fn weighed(y: &Tensor) -> f64 {
     let sum = (y * weights_of(y)).unwrap().sum_all().unwrap();
     sum.to_scalar::<f64>().unwrap()
@@ -226,7 +228,7 @@ fn flat(x: &Tensor) -> Vec<f64> {
         .unwrap()
 }
 
-/// The op's result and the gradients of the weighed sum of it.
+/// Returns the operation's result and the gradients of its weighted sum.
 fn gradients(case: &Case, inputs: &[Tensor]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let y = (case.op)(inputs).unwrap();
     let gradients = (case.backward)(inputs, &weights_of(&y)).unwrap();
@@ -319,7 +321,7 @@ fn logits_that_are_not_kept_change_no_bit() {
     }
 }
 
-/// Inputs that come as views of other tensors, as a decoder may hand them over.
+/// Inputs that are views of other tensors, as a decoder may pass them.
 #[test]
 fn kernels_take_strided_inputs() {
     let x = values(&[37, TOKENS], 1, DType::F32);
@@ -486,7 +488,7 @@ fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
     assert!(message.contains("sampling"), "{message}");
 }
 
-/// Other dtypes take the tensor operations; the cache is made of tensors then.
+/// Other dtypes use the tensor operations and a cache of tensors.
 #[test]
 fn a_decoder_in_f64_samples_through_its_cache() {
     for config in configs() {

@@ -1,5 +1,6 @@
-//! The decoder as other devices run it: tensor operations, on the CPU. In f32 they are held to the kernels, in f64 the cache
-//! to the whole forward pass, in f32 and bf16 sampling to training bit for bit.
+//! The decoder by tensor operations, as other devices run it, on the CPU. In f32 they are compared
+//! with the kernels, in f64 the KV cache with the whole forward pass, in f32 and bf16 sampling with
+//! training bit for bit.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 const CPU: Device = Device::Cpu;
 
-/// Grouped heads with norms; biases, one head a group, an own head; one key-value head.
+/// Grouped heads with norms; biases and one head a group; one key-value head.
 const SHAPES: [&str; 3] = [
     r#""model_type": "qwen3", "hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6,
        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 101, "tie_word_embeddings": true"#,
@@ -40,7 +41,7 @@ fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Logits of every token of the batch.
+/// Returns the logits of every token of the batch.
 fn run(decoder: &Decoder, batch: &PackedRows, cache: Option<&mut KvCache>) -> Vec<Vec<f64>> {
     let hidden = decoder.forward(batch, cache).unwrap();
     let logits = decoder.logits(&hidden).unwrap();
@@ -53,15 +54,16 @@ fn packed(rows: &[Vec<u32>]) -> PackedRows {
     batch
 }
 
-/// The largest difference.
+/// Returns the largest difference.
 fn gap(found: &[Vec<f64>], expected: &[Vec<f64>]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().flatten().zip(expected.iter().flatten());
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// Feeds the rows to slots of their own in chunks, several rows a pass; answers with each row's logits.
-fn feed(
+/// Prefills the rows in slots of their own in chunks, several rows a pass, and returns each row's
+/// logits.
+fn prefill(
     decoder: &Decoder,
     cache: &mut KvCache,
     rows: &[Vec<u32>],
@@ -90,7 +92,8 @@ fn feed(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10))]
 
-    /// Ragged batches of chunks and single tokens through the paged cache are the whole forward pass.
+    /// Ragged batches of prefill chunks and decode steps through the paged cache equal the whole
+    /// forward pass.
     #[test]
     fn company_and_chunks_change_nothing(
         shape in 0..SHAPES.len(),
@@ -105,7 +108,7 @@ proptest! {
             .map(|(i, &len)| tokens(i, len, config.vocab_size))
             .collect();
         let mut cache = KvCache::on(&config, rows.len(), 70, &CPU, DType::F64).unwrap();
-        let found = feed(&decoder, &mut cache, &rows, &chunks);
+        let found = prefill(&decoder, &mut cache, &rows, &chunks);
         for (row, found) in rows.iter().zip(found) {
             let alone = run(&decoder, &packed(std::slice::from_ref(row)), None);
             prop_assert!(gap(&found, &alone) < 1e-12);
@@ -130,14 +133,15 @@ fn slots_that_share_a_beginning_go_their_own_ways() {
         cache.copy_prefix(0, slot, shared).unwrap();
     }
     let begun: Vec<usize> = (0..4).map(|slot| cache.length(slot)).collect();
-    let found = feed(&decoder, &mut cache, &members, &[1]);
+    let found = prefill(&decoder, &mut cache, &members, &[1]);
     for ((member, found), begun) in members.iter().zip(&found).zip(begun) {
         let alone = run(&decoder, &packed(std::slice::from_ref(member)), None);
         assert!(gap(found, &alone[begun..]) < 1e-12);
     }
 }
 
-/// In f32 tensor operations are the kernels but for the order of sums: whole rows, rows that continue others, and the cache.
+/// In f32 tensor operations equal the kernels up to the order of sums: whole rows, rows that
+/// continue others, and the cache.
 #[test]
 fn tensor_ops_agree_with_the_kernels() {
     for shape in 0..SHAPES.len() {
@@ -151,13 +155,13 @@ fn tensor_ops_agree_with_the_kernels() {
             let tensor_ops = decoder(&config, DType::F32, DecoderMode::Sample);
             assert!(gap(&run(&tensor_ops, &batch, None), &expected) < 1e-5);
             let mut cache = KvCache::new(&config, 3, 40).unwrap();
-            let found = feed(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
+            let found = prefill(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
             assert!(gap(&found, &expected[..58]) < 1e-5);
         });
     }
 }
 
-/// Log-probabilities of the tokens after each row's first, as training scores them.
+/// Returns the log-probabilities of the tokens after each row's first, as training scores them.
 fn trained(decoder: &Decoder, rows: &[Vec<u32>], temperature: f64) -> Vec<f64> {
     let batch = packed(rows);
     let (mut predictors, mut targets, mut first) = (Vec::new(), Vec::new(), 0);
@@ -176,7 +180,8 @@ fn trained(decoder: &Decoder, rows: &[Vec<u32>], temperature: f64) -> Vec<f64> {
     logprobs.to_dtype(DType::F64).unwrap().to_vec1().unwrap()
 }
 
-/// Mean |difference|, and the k3 estimate of the divergence (Schulman, "Approximating KL divergence", 2020).
+/// Returns the mean |difference|, and the k3 estimate of the KL divergence (Schulman,
+/// "Approximating KL divergence", 2020).
 fn mismatch(sampled: &[f64], trained: &[f64]) -> (f64, f64) {
     assert_eq!(sampled.len(), trained.len());
     let mean = |f: fn(f64) -> f64| {
@@ -195,7 +200,8 @@ fn tiny_rows(config: &DecoderConfig) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Logits of a sampler that is fed through the cache, in any chunks, are those of a learner that has whole rows, bit for bit.
+/// The logits of a sampler that prefills through the cache, in any chunks, equal those of a learner
+/// that has whole rows, bit for bit.
 fn sampling_is_training(dtype: DType) {
     let config = tiny::model(0).unwrap().config;
     let rows = tiny_rows(&config);
@@ -204,7 +210,7 @@ fn sampling_is_training(dtype: DType) {
     let whole = run(&learner, &packed(&rows), None);
     for chunks in CHUNKS {
         let mut cache = KvCache::on(&config, rows.len(), 128, &CPU, dtype).unwrap();
-        let fed = feed(&sampler, &mut cache, &rows, chunks).concat();
+        let fed = prefill(&sampler, &mut cache, &rows, chunks).concat();
         assert_eq!(fed, whole, "{dtype:?}, chunks {chunks:?}");
     }
     let mut first = 0;
@@ -221,7 +227,7 @@ fn sampling_is_training_bit_for_bit() {
     sampling_is_training(DType::BF16);
 }
 
-/// And so it is by tensor operations: their products have one shape, whatever the batch.
+/// The same holds for tensor operations, because their products have one shape whatever the batch.
 #[test]
 fn tensor_op_sampling_is_training_bit_for_bit() {
     with_tensor_ops(|| {
@@ -230,7 +236,7 @@ fn tensor_op_sampling_is_training_bit_for_bit() {
     });
 }
 
-/// What bf16 costs: log-probabilities beside those of f32.
+/// The error of bf16: its log-probabilities against those of f32.
 #[test]
 fn bf16_is_near_f32() {
     let config = tiny::model(0).unwrap().config;
@@ -254,7 +260,7 @@ fn bf16_is_near_f32() {
     }
 }
 
-/// In bf16 every parameter has a gradient, near that of f32: the angle between them is small.
+/// In bf16 every parameter has a gradient close to that of f32: the angle between them is small.
 #[test]
 fn gradients_in_bf16_point_where_those_of_f32_do() {
     for shape in 0..SHAPES.len() {

@@ -1,5 +1,5 @@
-//! The kernel of log-probabilities and entropies, and its tensor_ops twin, against TRL 1.16.0 (`golden/logprobs.json`):
-//! values and gradients.
+//! Log-probabilities and entropies, by the kernel and by tensor operations, against TRL 1.16.0
+//! (`golden/logprobs.json`): values and gradients.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -51,7 +51,7 @@ fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-/// The logits stand in for hidden states, under a head that is the identity.
+/// The logits are passed as hidden states, under an LM head that is the identity.
 fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolerance: f64) {
     let id = case["id"].as_str().unwrap();
     let vocabulary = case["shape"]["V"].as_u64().unwrap() as usize;
@@ -112,7 +112,7 @@ fn the_kernel_s_scores_equal_trl_in_f32() {
     }
 }
 
-/// TRL's chunked head, which never holds all logits either.
+/// TRL's chunked LM head, which never holds all logits either.
 #[test]
 fn the_fused_head_equals_trl_s() {
     let cases = cases("fused_head_f32");

@@ -1,5 +1,5 @@
-//! The filters against transformers 5.23.0: `GenerationMixin._get_logits_processor` on float64 logits (torch 2.15.0);
-//! 20 rows, 24 settings each (`golden/sampling/filters.json`).
+//! The filters against transformers 5.23.0: `GenerationMixin._get_logits_processor` on float64
+//! logits (torch 2.15.0); 20 rows, 24 settings each (`golden/sampling/filters.json`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -40,7 +40,8 @@ fn check(case: &Value, result: &Value) {
     assert_eq!(got.len(), expected.len(), "{name}: number of tokens kept");
     let (mut got, mut expected) = (got, expected);
     if result["ambiguous_ties"] == true {
-        // Which of the equals survives depends on the sort: only the sorted probabilities are defined.
+        // Which of several equal values survives depends on the sort: only the sorted probabilities
+        // are defined.
         got.sort_by(|a, b| a.1.total_cmp(&b.1));
         expected.sort_by(|a, b| a.1.total_cmp(&b.1));
     }
@@ -55,7 +56,8 @@ fn check(case: &Value, result: &Value) {
     }
 }
 
-/// The reference set also varies the repetition penalty, which comes before all filters and which we do not offer.
+/// The reference set also varies the repetition penalty, which comes before all filters and which
+/// this crate does not offer.
 fn penalised_logits(case: &Value, options: &Value) -> Vec<f64> {
     let mut logits = floats(&case["logits"]);
     let penalty = options["repetition_penalty"].as_f64().unwrap();

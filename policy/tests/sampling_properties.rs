@@ -1,5 +1,5 @@
-//! What holds for every draw: it stays inside of the filters, depends on its place alone, and records the learner's
-//! log-probability.
+//! Properties of every sampled token: it passes the filters, depends on its coordinates alone, and
+//! records the learner's log-probability.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -55,8 +55,8 @@ proptest! {
     }
 }
 
-/// Frequencies of 20,000 draws at consecutive positions against the distribution: within five standard deviations. The
-/// numbers are fixed, so this cannot flicker.
+/// The frequencies of 20,000 samples at consecutive positions match the distribution within five
+/// standard deviations. The random numbers are fixed, so the test is deterministic.
 #[test]
 fn frequencies_follow_the_distribution() {
     const DRAWS: u32 = 20_000;

@@ -1,5 +1,5 @@
-//! The draw as other devices make it, on the CPU: filters against transformers, shares against probabilities, tokens
-//! against the CPU's own draw.
+//! Sampling by tensor operations, as other devices run it, on the CPU: filters against
+//! transformers, frequencies against probabilities, tokens against the CPU's own sampler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -11,20 +11,15 @@ use policy::{Coordinates, Sampled, SamplingSettings};
 use serde_json::Value;
 
 const CPU: Device = Device::Cpu;
-/// Shares so small that no f32 holds them are left out.
+/// Probabilities too small for f32 are left out.
 const DRAWABLE: f64 = 1e-50;
 
 fn row_draw(filters: &Filters, uniform: f64) -> RowSampling {
-    RowSampling {
-        uniform,
-        temperature: filters.temperature,
-        top_k: filters.top_k,
-        top_p: filters.top_p,
-        min_p: filters.min_p,
-    }
+    let filters = *filters;
+    RowSampling { uniform, filters }
 }
 
-/// (column, probability) of what the filters keep of each row of logits, in f64.
+/// Returns the (column, probability) pairs that the filters keep of each row of logits, in f64.
 fn kept(rows: &[Vec<f64>], filters: &[Filters]) -> Vec<Vec<(u32, f64)>> {
     let scaled = rows
         .iter()
@@ -58,7 +53,8 @@ fn floats(list: &Value) -> Vec<f64> {
     floats.map(|value| value.as_f64().unwrap()).collect()
 }
 
-/// The golden cases of `sampling_golden.rs` without a repetition penalty, all settings of a row at once.
+/// The golden cases of `sampling_golden.rs` without a repetition penalty, all settings of a row at
+/// once.
 #[test]
 fn filters_agree_with_transformers() {
     let file: Value = serde_json::from_str(include_str!("golden/sampling/filters.json")).unwrap();
@@ -82,7 +78,8 @@ fn filters_agree_with_transformers() {
         let found = kept(&vec![logits.clone(); filters.len()], &filters);
         for ((result, filters), found) in results.iter().zip(&filters).zip(found) {
             let name = format!("{} {}", case["id"], result["options"]);
-            // Of ties, transformers' sort keeps any; ours the first, as the CPU's draw does.
+            // Of ties, transformers' sort keeps any; ours keeps the first, as the CPU's sampler
+            // does.
             let expected = filters.apply(logits.iter().copied()).into_iter();
             let expected: Vec<(u32, f64)> = expected.filter(|kept| kept.1 > DRAWABLE).collect();
             let theirs = floats(&result["probs"]);
@@ -101,7 +98,7 @@ fn filters_agree_with_transformers() {
     assert!(checked >= 300, "only {checked} settings");
 }
 
-/// Logits in (-20, 20), more of them near 0 than far from it; rounded to eighths where they are to be full of ties.
+/// Logits in (-20, 20), more of them near 0; rounded to eighths if they are to have many ties.
 fn logits(seed: u64, columns: usize, ties: bool) -> Vec<f32> {
     let value = |column: usize| {
         let bits = derive_seed(seed, &column.to_string()) >> 11;
@@ -133,7 +130,8 @@ fn settings() -> [SamplingSettings; 6] {
     ]
 }
 
-/// Numbers on a grid draw each column as often as its share says, to within the two ends of its interval.
+/// Random numbers on a grid sample each column as often as its probability says, up to the two ends
+/// of its interval.
 #[test]
 fn each_column_takes_its_share() {
     const GRID: usize = 4_000;
@@ -183,7 +181,8 @@ fn rows(coordinates: u64, count: usize) -> Vec<(SamplingSettings, Coordinates)> 
     settings.zip((0..count).map(place)).collect()
 }
 
-/// How near the number lies to a border of the column's share in the CPU's distribution.
+/// Returns how close the random number is to a border of the column's share in the CPU's
+/// distribution.
 fn near_border(row: &[f32], sampled: &Sampled, settings: &SamplingSettings, uniform: f64) -> f64 {
     let (mut cumulative, mut nearest) = (0.0, f64::INFINITY);
     for (token, share) in Filters::from(settings).apply(row.iter().map(|&x| x.into())) {
@@ -198,8 +197,8 @@ fn near_border(row: &[f32], sampled: &Sampled, settings: &SamplingSettings, unif
     nearest
 }
 
-/// The same number draws the same token as on the CPU, with and without ties, unless it lies within 1e-5 of a border;
-/// greedy rows and log-probabilities always agree.
+/// The same random number samples the same token as on the CPU, with and without ties, unless it
+/// lies within 1e-5 of a border. Greedy rows and log-probabilities always agree.
 #[test]
 fn the_same_numbers_draw_the_same_tokens() {
     let (mut compared, mut differ) = (0, 0);
@@ -263,7 +262,7 @@ fn greedy_takes_the_first_of_the_largest() {
     );
 }
 
-/// Broken weights: a token of the vocabulary all the same, marked by its log-probability.
+/// Broken weights give a token of the vocabulary with a NaN log-probability.
 #[test]
 fn logits_that_are_no_numbers_show_in_the_logprob() {
     let (nan, infinite) = (f32::NAN, f32::INFINITY);
@@ -289,7 +288,7 @@ fn logits_that_are_no_numbers_show_in_the_logprob() {
     }
 }
 
-/// A number that the dtype rounds to 1 still draws a column that has weight.
+/// A random number that the dtype rounds to 1 still samples a column that has weight.
 #[test]
 fn the_largest_number_draws_the_last_column_with_weight() {
     let mut row = vec![f32::NEG_INFINITY; 600];

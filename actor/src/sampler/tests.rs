@@ -1,4 +1,5 @@
-//! The thread's work without its thread: what is fed, and that it does not change what is sampled.
+//! The sampler without its thread: which tokens it computes, and that this does not change what it
+//! samples.
 
 use std::sync::{
     LazyLock,
@@ -18,10 +19,10 @@ use super::*;
 const PROMPT_TOKENS: usize = 200;
 const MEMBERS: usize = 8;
 const NEW_TOKENS: usize = 5;
-/// More than all rows of a case have tokens.
+/// More passes than the rows of a case have tokens.
 const MOST_PASSES: usize = 40 * 128;
 
-/// As small as can be. It never samples a stop token: all of them lie beyond its vocabulary.
+/// A minimal model. It never samples a stop token, because they are all beyond its vocabulary.
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
     let config = serde_json::json!({
         "model_type": "qwen3", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -49,34 +50,37 @@ fn sampler(slots: usize, pass_tokens: usize, prefix_sharing: bool) -> Sampler {
     Sampler::new(&MODEL, 0, 256, &settings, Placement::default()).unwrap()
 }
 
-/// The first `length` tokens of a text of its own for each `text`.
+/// Returns the first `length` tokens of the text with this number.
 fn tokens(text: u64, length: usize) -> Vec<u32> {
     let token = |place: usize| (derive_seed(text, &place.to_string()) % 64) as u32;
     (0..length).map(token).collect()
 }
 
-type Answer = oneshot::Receiver<Result<Completion, ActorError>>;
+type Response = oneshot::Receiver<Result<Completion, ActorError>>;
 
 impl Sampler {
-    fn ask(&mut self, context: &[u32], member: usize) -> Answer {
+    fn request(&mut self, context: &[u32], member: usize) -> Response {
         let request = CompletionRequest {
             context: context.to_vec(),
             max_tokens: NEW_TOKENS,
-            sampling: SamplingSettings::default(),
             coordinates: Coordinates {
                 member: member as u32,
                 ..Coordinates::default()
             },
         };
-        let (reply, answer) = oneshot::channel();
-        self.obey(Command::Complete(request, reply));
-        answer
+        let (reply, response) = oneshot::channel();
+        self.handle(EngineCommand::Complete(CompletionJob {
+            request,
+            sampling: SamplingSettings::default(),
+            reply,
+        }));
+        response
     }
 
-    fn ask_group(&mut self) -> Vec<Answer> {
+    fn request_group(&mut self) -> Vec<Response> {
         let prompt = tokens(0, PROMPT_TOKENS);
         (0..MEMBERS)
-            .map(|member| self.ask(&prompt, member))
+            .map(|member| self.request(&prompt, member))
             .collect()
     }
 
@@ -87,16 +91,16 @@ impl Sampler {
     }
 }
 
-/// Counts what the metric of fed tokens is given.
+/// Records the metric of computed tokens.
 #[derive(Default)]
-struct Fed(Arc<AtomicU64>);
+struct ComputedTokens(Arc<AtomicU64>);
 
-impl Recorder for Fed {
+impl Recorder for ComputedTokens {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        if key.name() == "actor_fed_tokens_total" {
+        if key.name() == "actor_computed_tokens_total" {
             Counter::from_arc(self.0.clone())
         } else {
             Counter::noop()
@@ -110,15 +114,16 @@ impl Recorder for Fed {
     }
 }
 
-/// Tokens fed during `work`, prompts only: all samples of a group but the last ones are fed too.
-fn fed_prompts(completions: usize, work: impl FnOnce()) -> usize {
-    let fed = Fed::default();
-    with_local_recorder(&fed, work);
-    fed.0.load(Ordering::Relaxed) as usize - completions * (NEW_TOKENS - 1)
+/// Returns the prompt tokens computed during `work`. Decode computes all samples of a completion but
+/// the last one, and they are subtracted.
+fn prefilled_tokens(completions: usize, work: impl FnOnce()) -> usize {
+    let computed = ComputedTokens::default();
+    with_local_recorder(&computed, work);
+    computed.0.load(Ordering::Relaxed) as usize - completions * (NEW_TOKENS - 1)
 }
 
 #[test]
-fn slots_fit_the_bytes_that_they_may_take() {
+fn slots_fit_into_the_bytes_of_the_cache() {
     let of = |kv_cache_bytes, slots| EngineSettings {
         kv_cache_bytes,
         slots,
@@ -127,7 +132,7 @@ fn slots_fit_the_bytes_that_they_may_take() {
     let slots = |settings: &EngineSettings, free| {
         affordable_slots(1 << 20, 1 << 10, cache_bytes(settings, free), settings)
     };
-    // A slot takes 1 GiB. Left open: 2 GiB on the CPU, elsewhere a quarter of what is free.
+    // A slot takes 1 GiB. By default the CPU has 2 GiB, and a GPU a quarter of its free memory.
     assert_eq!(slots(&of(0, 64), None), 2);
     assert_eq!(slots(&of(0, 64), Some(80 << 30)), 20);
     assert_eq!(slots(&of(0, 8), Some(80 << 30)), 8);
@@ -136,10 +141,10 @@ fn slots_fit_the_bytes_that_they_may_take() {
 }
 
 #[test]
-fn members_of_a_group_feed_their_prompt_once() {
+fn the_prompt_of_a_group_is_prefilled_once() {
     for (slots, pass_tokens, sharing, wanted) in [
         (MEMBERS, 512, true, PROMPT_TOKENS + MEMBERS - 1),
-        // After three of four chunks, what is left is not worth waiting for.
+        // After three of four chunks, the rest is not worth waiting for.
         (
             MEMBERS,
             64,
@@ -150,51 +155,51 @@ fn members_of_a_group_feed_their_prompt_once() {
         (MEMBERS, 512, false, MEMBERS * PROMPT_TOKENS),
     ] {
         let mut sampler = sampler(slots, pass_tokens, sharing);
-        let fed = fed_prompts(MEMBERS, || {
-            let mut answers = sampler.ask_group();
+        let prefilled = prefilled_tokens(MEMBERS, || {
+            let mut responses = sampler.request_group();
             sampler.pass_until_idle();
             assert!(
-                answers
+                responses
                     .iter_mut()
-                    .all(|answer| matches!(answer.try_recv(), Ok(Ok(_))))
+                    .all(|response| matches!(response.try_recv(), Ok(Ok(_))))
             );
         });
         assert_eq!(
-            fed, wanted,
+            prefilled, wanted,
             "{slots} slots, {pass_tokens} a pass, sharing {sharing}"
         );
     }
 }
 
 #[test]
-fn the_next_member_goes_on_where_an_abandoned_one_stopped() {
+fn the_next_member_continues_the_prefill_of_an_abandoned_one() {
     let mut sampler = sampler(MEMBERS, 64, true);
-    let fed = fed_prompts(MEMBERS - 1, || {
-        let mut answers = sampler.ask_group();
+    let prefilled = prefilled_tokens(MEMBERS - 1, || {
+        let mut responses = sampler.request_group();
         sampler.pass();
-        answers.remove(0);
+        responses.remove(0);
         sampler.pass_until_idle();
     });
     assert_eq!(
-        fed,
+        prefilled,
         PROMPT_TOKENS + (MEMBERS - 2) * (PROMPT_TOKENS - 3 * 64)
     );
 }
 
 #[test]
-fn new_weights_feed_a_prompt_anew() {
+fn new_weights_prefill_a_prompt_again() {
     let mut sampler = sampler(MEMBERS, 512, true);
-    let fed = fed_prompts(MEMBERS, || {
-        let _answers = sampler.ask_group();
+    let prefilled = prefilled_tokens(MEMBERS, || {
+        let _responses = sampler.request_group();
         sampler.pass();
-        sampler.swap(1, &weights(1)).unwrap();
+        sampler.update_weights(1, &weights(1)).unwrap();
         sampler.pass_until_idle();
     });
-    assert_eq!(fed, 2 * PROMPT_TOKENS + MEMBERS - 2);
+    assert_eq!(prefilled, 2 * PROMPT_TOKENS + MEMBERS - 2);
 }
 
-/// What another device runs, in its two dtypes: conversations that share prompts, come in chunks and get new weights in
-/// their midst.
+/// Checks what a GPU runs, in both dtypes: conversations that share prompts, are prefilled in chunks and
+/// get new weights between turns.
 #[test]
 fn composed_engines_record_what_a_whole_forward_pass_computes() {
     for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
@@ -210,23 +215,23 @@ fn composed_engines_record_what_a_whole_forward_pass_computes() {
             };
             let mut sampler = Sampler::new(&MODEL, 0, 256, &settings, placement).unwrap();
             let dtype = sampler.dtype();
-            let at_home = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
+            let cpu_weights = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
             let contexts: Vec<Vec<u32>> = (0..9)
                 .map(|row| [tokens(row % 3, 60), tokens(10 + row, row as usize)].concat())
                 .collect();
-            let mut answers: Vec<Answer> = contexts
+            let mut responses: Vec<Response> = contexts
                 .iter()
                 .enumerate()
-                .map(|(member, context)| sampler.ask(context, member))
+                .map(|(member, context)| sampler.request(context, member))
                 .collect();
             (0..6).for_each(|_| sampler.pass());
-            sampler.swap(1, &at_home(1)).unwrap();
+            sampler.update_weights(1, &cpu_weights(1)).unwrap();
             sampler.pass_until_idle();
             let mut versions = [0; 2];
-            for (context, answer) in contexts.iter().zip(&mut answers) {
-                let completion = answer.try_recv().unwrap().unwrap();
+            for (context, response) in contexts.iter().zip(&mut responses) {
+                let completion = response.try_recv().unwrap().unwrap();
                 versions[completion.policy_version as usize] += 1;
-                let weights = at_home(completion.policy_version);
+                let weights = cpu_weights(completion.policy_version);
                 let whole = whole_forward(&weights, context, &completion.tokens);
                 for (recorded, whole) in completion.logprobs.iter().zip(whole) {
                     assert!(
@@ -240,7 +245,7 @@ fn composed_engines_record_what_a_whole_forward_pass_computes() {
     }
 }
 
-/// Log-probabilities of the completion as training computes them.
+/// Returns the log-probabilities of the completion, as training computes them.
 fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<f32> {
     let decoder = Decoder::new(&MODEL.config, weights, DecoderMode::Train).unwrap();
     let mut packed = PackedRows::default();
@@ -253,16 +258,16 @@ fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<
     scored.logprobs.to_vec1().unwrap()
 }
 
-/// The same numbers choose the same tokens, whichever device draws.
+/// The same random numbers choose the same tokens on each device.
 #[test]
 fn composed_engines_sample_what_the_kernels_do() {
     let complete = || {
         let mut sampler = sampler(MEMBERS, 64, true);
-        let mut answers = sampler.ask_group();
+        let mut responses = sampler.request_group();
         sampler.pass_until_idle();
-        let completions = answers
+        let completions = responses
             .iter_mut()
-            .map(|answer| answer.try_recv().unwrap().unwrap());
+            .map(|response| response.try_recv().unwrap().unwrap());
         completions
             .map(|completion| completion.tokens)
             .collect::<Vec<_>>()
@@ -270,28 +275,28 @@ fn composed_engines_sample_what_the_kernels_do() {
     assert_eq!(with_tensor_ops(complete), complete());
 }
 
-/// What happens to the engine between two passes.
+/// An event between two forward passes.
 #[derive(Clone, Debug)]
-enum Happening {
-    /// A row arrives whose context is `shared` tokens of one of three texts, then `own` tokens.
-    Arrives {
+enum EngineEvent {
+    /// A request whose context is `shared` tokens of one of three texts, then `own` tokens.
+    Request {
         text: u64,
         shared: usize,
         own: usize,
     },
-    /// A caller goes away.
-    Leaves(prop::sample::Index),
-    Swap,
+    /// A caller stops waiting.
+    Abandon(prop::sample::Index),
+    UpdateWeights,
     Pass,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn engine_event() -> impl Strategy<Value = EngineEvent> {
     prop_oneof![
         4 => (0u64..3, 0usize..80, 1usize..40)
-            .prop_map(|(text, shared, own)| Happening::Arrives { text, shared, own }),
-        1 => any::<prop::sample::Index>().prop_map(Happening::Leaves),
-        1 => Just(Happening::Swap),
-        3 => Just(Happening::Pass),
+            .prop_map(|(text, shared, own)| EngineEvent::Request { text, shared, own }),
+        1 => any::<prop::sample::Index>().prop_map(EngineEvent::Abandon),
+        1 => Just(EngineEvent::UpdateWeights),
+        3 => Just(EngineEvent::Pass),
     ]
 }
 
@@ -299,30 +304,30 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_happens_each_row_gets_its_own_completion(
+    fn after_any_events_each_row_gets_its_own_completion(
         slots in 1usize..5,
         pass_tokens in 1usize..100,
-        happenings in prop::collection::vec(happening(), 1..40),
+        events in prop::collection::vec(engine_event(), 1..40),
     ) {
         let mut engine = sampler(slots, pass_tokens, true);
-        let mut rows: Vec<(Vec<u32>, Option<Answer>)> = Vec::new();
-        for happening in happenings {
-            match happening {
-                Happening::Arrives { text, shared, own } => {
+        let mut rows: Vec<(Vec<u32>, Option<Response>)> = Vec::new();
+        for event in events {
+            match event {
+                EngineEvent::Request { text, shared, own } => {
                     let context = [tokens(text, shared), tokens(9 + rows.len() as u64, own)].concat();
-                    let answer = engine.ask(&context, rows.len());
-                    rows.push((context, Some(answer)));
+                    let response = engine.request(&context, rows.len());
+                    rows.push((context, Some(response)));
                 }
-                Happening::Leaves(index) if !rows.is_empty() => {
+                EngineEvent::Abandon(index) if !rows.is_empty() => {
                     let row = index.index(rows.len());
                     rows[row].1 = None;
                 }
-                Happening::Leaves(_) => {}
-                Happening::Swap => {
-                    let version = engine.edition.policy_version + 1;
-                    engine.swap(version, &weights(version)).unwrap();
+                EngineEvent::Abandon(_) => {}
+                EngineEvent::UpdateWeights => {
+                    let version = engine.weights.policy_version + 1;
+                    engine.update_weights(version, &weights(version)).unwrap();
                 }
-                Happening::Pass => { engine.pass(); }
+                EngineEvent::Pass => { engine.pass(); }
             }
         }
         let mut passes = 0;
@@ -331,13 +336,13 @@ proptest! {
             passes += 1;
             prop_assert!(passes < MOST_PASSES, "rows wait for each other");
         }
-        for (member, (context, answer)) in rows.into_iter().enumerate() {
-            let Some(mut answer) = answer else { continue };
-            let completion = answer.try_recv().unwrap().unwrap();
+        for (member, (context, response)) in rows.into_iter().enumerate() {
+            let Some(mut response) = response else { continue };
+            let completion = response.try_recv().unwrap().unwrap();
             let mut alone = sampler(1, 512, false);
             let version = completion.policy_version;
-            alone.swap(version, &weights(version)).unwrap();
-            let mut wanted = alone.ask(&context, member);
+            alone.update_weights(version, &weights(version)).unwrap();
+            let mut wanted = alone.request(&context, member);
             alone.pass_until_idle();
             prop_assert_eq!(completion, wanted.try_recv().unwrap().unwrap());
         }

@@ -1,5 +1,8 @@
-//! Stand-ins for the two services: an environment of one table, and a learner that hands out a fixed number of groups.
+//! Stand-ins for the two services: an environment, and a learner that hands out a fixed number of
+//! groups.
 #![allow(dead_code, missing_docs, reason = "each test file uses its part")]
+
+pub(crate) mod env;
 
 use std::{
     collections::BTreeMap,
@@ -8,19 +11,16 @@ use std::{
     time::Duration,
 };
 
-use actor::{EngineSettings, Retry, RolloutLimits, Table};
+use actor::EngineSettings;
 use futures::Stream;
 use policy::{Model, Weights};
 use proto::{
-    EnvClient, LearnerClient, Transport,
+    LearnerClient, Transport,
     v1::{
-        ClaimRequest, ClaimResponse, Finished, GroupClaim, InfoRequest, InfoResponse, JoinRequest,
-        JoinResponse, ListQuestionsRequest, ListQuestionsResponse, ModelFile, Observation,
-        Question, ResetRequest, ResetResponse, RewardComponents, RolloutSettings, SamplingSettings,
-        SnapshotChunk, SnapshotHeader, StepRequest, StepResponse, SubmitRequest, SubmitResponse,
-        SubmitVerdict, Trajectory, Wait, WeightsRequest, WeightsResponse,
+        ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, ModelFile,
+        RolloutSettings, SamplingSettings, SnapshotChunk, SnapshotHeader, SubmitRequest,
+        SubmitResponse, SubmitVerdict, Trajectory, Wait, WeightsRequest, WeightsResponse,
         claim_response::Outcome,
-        env_server::{Env, EnvServer},
         learner_server::{Learner, LearnerServer},
         weights_response::Part,
     },
@@ -29,213 +29,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-pub(crate) const STEP_BUDGET: u32 = 6;
+use env::{STEP_BUDGET, questions};
 
-/// The embedded policy with random weights.
+/// Returns the embedded policy with random weights.
 pub(crate) fn model(seed: u64) -> Model {
     policy::tiny::model(seed).unwrap()
-}
-
-/// Two questions about one table `book`; question `q-down` is always unavailable.
-#[derive(Clone, Default)]
-pub(crate) struct FakeEnv {
-    hangs: bool,
-    falter_every: usize,
-    restart_every: usize,
-    calls: Arc<Mutex<usize>>,
-}
-
-impl FakeEnv {
-    /// An environment of which every n-th call fails with UNAVAILABLE.
-    pub(crate) fn faltering(every: usize) -> Self {
-        Self {
-            falter_every: every,
-            ..Self::default()
-        }
-    }
-
-    /// An environment that takes a new key after every n-th call: tokens from before are refused.
-    pub(crate) fn restarting(every: usize) -> Self {
-        Self {
-            restart_every: every,
-            ..Self::default()
-        }
-    }
-
-    /// An environment that never answers a step.
-    pub(crate) fn hanging() -> Self {
-        Self {
-            hangs: true,
-            ..Self::default()
-        }
-    }
-
-    /// The number of the key in use.
-    fn key(&self) -> usize {
-        let calls = *self.calls.lock().unwrap();
-        calls.checked_div(self.restart_every).unwrap_or(0)
-    }
-
-    pub(crate) fn client(self) -> EnvClient {
-        EnvClient::new(Transport::in_process(EnvServer::new(self)))
-    }
-
-    fn falter(&self) -> Result<(), Status> {
-        let mut calls = self.calls.lock().unwrap();
-        *calls += 1;
-        if self.falter_every > 0 && calls.is_multiple_of(self.falter_every) {
-            return Err(Status::unavailable("the node restarts"));
-        }
-        Ok(())
-    }
-}
-
-const LISTED: &str = "Available tables:\n- book";
-const COLUMNS: &str = "Table 'book' columns:\n- title: TEXT\n- pages: INTEGER";
-
-fn gold(question_id: &str) -> &'static str {
-    if question_id == "q-max" { "812" } else { "9" }
-}
-
-#[tonic::async_trait]
-impl Env for FakeEnv {
-    async fn reset(
-        &self,
-        request: Request<ResetRequest>,
-    ) -> Result<Response<ResetResponse>, Status> {
-        self.falter()?;
-        let request = request.into_inner();
-        if request.question_id == "q-down" {
-            return Err(Status::not_found("no question q-down"));
-        }
-        Ok(Response::new(ResetResponse {
-            token: format!("{}:{}", self.key(), request.question_id).into_bytes(),
-            episode_id: String::new(),
-            observation: Some(Observation {
-                question: format!("What is {}?", request.question_id),
-                schema_info: LISTED.to_owned(),
-                budget_remaining: STEP_BUDGET,
-                ..Observation::default()
-            }),
-            question_id: request.question_id,
-        }))
-    }
-
-    /// The token is the key's number, `:`, the question id, then one `+` a step, then `d` once the table is described.
-    async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
-        self.falter()?;
-        if self.hangs {
-            std::future::pending::<()>().await;
-        }
-        let StepRequest { token, action } = request.into_inner();
-        let action = action.unwrap();
-        let token = String::from_utf8(token).unwrap();
-        let (key, token) = token.split_once(':').unwrap();
-        if key != self.key().to_string() {
-            return Err(Status::unauthenticated(
-                "token was sealed under another key",
-            ));
-        }
-        let question_id = token.trim_end_matches(['+', 'd']).to_owned();
-        let step_count = token.matches('+').count() as u32 + 1;
-        let is_answer = action.action_type == "ANSWER";
-        let correct = is_answer && action.argument == gold(&question_id);
-        let (result, error) = match (action.action_type.as_str(), action.argument.as_str()) {
-            ("DESCRIBE", "book") => (format!("{COLUMNS}\nRow count: 9"), ""),
-            ("SAMPLE", "book") => ("1. Moby Dick | 812\n2. Emma | 474".to_owned(), ""),
-            ("QUERY", sql) if sql.contains("MAX") => ("1. 812".to_owned(), ""),
-            ("QUERY", sql) if sql.contains("COUNT") => ("1. 9".to_owned(), ""),
-            ("QUERY", _) => (String::new(), "SQL error: near \"x\": syntax error"),
-            ("ANSWER", _) => (String::new(), ""),
-            _ => (String::new(), "Table not found. Available tables: book"),
-        };
-        let described =
-            token.ends_with('d') || (action.action_type == "DESCRIBE" && error.is_empty());
-        let reward = if correct { 1.0 } else { 0.01 };
-        Ok(Response::new(StepResponse {
-            token: format!(
-                "{key}:{question_id}{}{}",
-                "+".repeat(step_count as usize),
-                if described { "d" } else { "" }
-            )
-            .into_bytes(),
-            observation: Some(Observation {
-                question: String::new(),
-                schema_info: if described {
-                    format!("{LISTED}\n{COLUMNS}")
-                } else {
-                    LISTED.to_owned()
-                },
-                result,
-                error: error.to_owned(),
-                step_count,
-                budget_remaining: STEP_BUDGET - step_count,
-                done: is_answer || step_count == STEP_BUDGET,
-                reward: Some(reward),
-                ..Observation::default()
-            }),
-            reward_components: Some(RewardComponents {
-                terminal: reward,
-                ..RewardComponents::default()
-            }),
-            correct,
-        }))
-    }
-
-    /// One question a page.
-    async fn list_questions(
-        &self,
-        request: Request<ListQuestionsRequest>,
-    ) -> Result<Response<ListQuestionsResponse>, Status> {
-        let all = questions();
-        let index: usize = request.into_inner().page_token.parse().unwrap_or(0);
-        let next = index + 1;
-        Ok(Response::new(ListQuestionsResponse {
-            questions: vec![all[index].clone()],
-            next_page_token: if next < all.len() {
-                next.to_string()
-            } else {
-                String::new()
-            },
-            total_size: all.len() as u32,
-        }))
-    }
-
-    async fn info(&self, _request: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
-        Ok(Response::new(InfoResponse::default()))
-    }
-}
-
-pub(crate) fn questions() -> Vec<Question> {
-    [("q-max", "level-1"), ("q-count", "level-0")]
-        .map(|(id, level)| Question {
-            question_id: id.to_owned(),
-            question_text: format!("What is {id}?"),
-            database_name: "library".to_owned(),
-            split: "eval".to_owned(),
-            difficulty: level.to_owned(),
-        })
-        .to_vec()
-}
-
-/// The terms of episodes against a fake environment.
-pub(crate) fn table(model: &Model, env: FakeEnv, limits: RolloutLimits) -> Table {
-    Table {
-        env: env.client(),
-        chat: Arc::new(model.chat.clone()),
-        limits,
-        reward_profile: String::new(),
-        step_budget: 0,
-        retry: Retry::default(),
-    }
-}
-
-pub(crate) fn limits(max_completion_tokens: usize, max_context_tokens: usize) -> RolloutLimits {
-    RolloutLimits {
-        max_completion_tokens,
-        max_context_tokens,
-        shots: 0,
-    }
 }
 
 pub(crate) fn engine_settings(slots: usize, pass_tokens: usize) -> EngineSettings {

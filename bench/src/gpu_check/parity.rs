@@ -250,13 +250,17 @@ async fn completions(
         let request = CompletionRequest {
             context: prompt.clone(),
             max_tokens: 48,
-            sampling: SamplingSettings::default(),
             coordinates: Coordinates {
                 group: row as u64,
                 ..Coordinates::default()
             },
         };
-        anyhow::Ok((prompt, engine.complete(request).await?))
+        anyhow::Ok((
+            prompt,
+            engine
+                .complete(request, SamplingSettings::default())
+                .await?,
+        ))
     };
     try_join_all((0..GROUPS * MEMBERS).map(complete)).await
 }

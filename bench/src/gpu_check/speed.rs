@@ -49,10 +49,11 @@ pub(super) async fn first_token(target: &CheckTarget<'_>) -> Result<String> {
     let request = CompletionRequest {
         context: shape::text(0, target.args.tokens, model.config.vocab_size),
         max_tokens: 1,
-        sampling: SamplingSettings::default(),
         coordinates: Coordinates::default(),
     };
-    engine.complete(request).await?;
+    engine
+        .complete(request, SamplingSettings::default())
+        .await?;
     let (carried_modules, compiled_modules) = policy::cuda::modules();
     let first = FirstToken {
         weights,

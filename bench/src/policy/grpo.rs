@@ -66,7 +66,9 @@ pub(super) async fn measure(
         let trained = seconds();
         let weights = trainer.weights();
         for engine in &engines.engines {
-            engine.swap(number as u64 + 1, weights.clone()).await?;
+            engine
+                .update_weights(number as u64 + 1, weights.clone())
+                .await?;
         }
         ensure!(
             !is_exact || metrics.get("sampling/sampling_logp_difference/max") == Some(&0.0),

@@ -9,7 +9,7 @@ use ::learner::{
     optimizer::OptimizerSettings,
     trainer::{StepGroups, Trainer},
 };
-use actor::{Completion, Stop};
+use actor::{Completion, FinishReason};
 use anyhow::Result;
 use candle_core::Device;
 use policy::{GradientCheckpointing, Model};
@@ -128,7 +128,7 @@ fn prefix_group(
             tokens: text(1 + member, PREFIX_NEW_TOKENS, vocabulary),
             logprobs: vec![-(vocabulary as f32).ln(); PREFIX_NEW_TOKENS],
             policy_version: 0,
-            stop: Stop::Length,
+            finish_reason: FinishReason::Length,
         };
         (prompt.clone(), completion)
     };

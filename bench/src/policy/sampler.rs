@@ -89,7 +89,6 @@ impl Engines {
             let request = CompletionRequest {
                 context: prompt.clone(),
                 max_tokens: args.new_tokens,
-                sampling: SamplingSettings::default(),
                 coordinates: Coordinates {
                     run_seed: repeat as u64,
                     group: row as u64,
@@ -97,7 +96,8 @@ impl Engines {
                 },
             };
             let engine = &self.engines[number % self.engines.len()];
-            anyhow::Ok((prompt, engine.complete(request).await?))
+            let sampling = SamplingSettings::default();
+            anyhow::Ok((prompt, engine.complete(request, sampling).await?))
         };
         try_join_all((0..self.rows).map(complete)).await
     }

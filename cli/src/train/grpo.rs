@@ -1,4 +1,4 @@
-//! The GRPO stage: trains in this process, records each step, and draws the learning curve.
+//! The GRPO stage: trains in this process, records each step, and evaluates the learning curve.
 
 use std::sync::Arc;
 
@@ -15,14 +15,15 @@ use crate::{
     threads,
 };
 
-/// Trains from `warm`, or from the newest checkpoint in the folder; answers with the model and its number of steps.
+/// Trains from `warm`, or from the newest checkpoint in the folder. Returns the model and its
+/// number of steps.
 pub(super) async fn grpo(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     warm: Model,
 ) -> Result<(Model, u64)> {
     let config = evaluator.config;
-    let curve = Curve {
+    let curve = LearningCurve {
         folder,
         evaluator,
         questions: EvaluationQuestions::draw(config, evaluator.setup).curve,
@@ -33,7 +34,7 @@ pub(super) async fn grpo(
         .split("train")
         .map(|question| question.question_id.clone())
         .collect();
-    curve.point(&warm, 0).await?;
+    curve.evaluate(&warm, 0).await?;
     let learner = Learner::open(
         config.learner.clone(),
         config.arguments(config.seed),
@@ -68,10 +69,10 @@ pub(super) async fn grpo(
             }
             Event::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
-                match curve.point_at(&model, step).await {
-                    // The trainer has heard of the signal too; its last checkpoint is waited for.
+                match curve.evaluate_if_due(&model, step).await {
+                    // The trainer has received the signal as well and writes a last checkpoint.
                     Err(error) if error.is::<Interrupted>() => {}
-                    drawn => drawn?,
+                    evaluated => evaluated?,
                 }
                 newest = Some(path);
             }
@@ -94,45 +95,49 @@ pub(super) async fn grpo(
 
 fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::Metrics) {
     stage.set(step);
-    let figure = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+    let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
     stage.note(&format!(
         "correct {:.0} %, reward {:.2}",
-        100.0 * figure("rewards/correct/mean"),
-        figure("reward")
+        100.0 * metric("rewards/correct/mean"),
+        metric("reward")
     ));
 }
 
-/// The learning curve: greedy and sampled accuracy on questions apart from the table's.
-struct Curve<'a> {
+/// The learning curve: greedy and sampled accuracy on questions that the comparison table does not
+/// use.
+struct LearningCurve<'a> {
     folder: &'a RunFolder,
     evaluator: &'a Evaluator<'a>,
     questions: Vec<proto::v1::Question>,
 }
 
-impl Curve<'_> {
-    /// Draws the points at checkpoints up to `version` that a signal broke off.
+impl LearningCurve<'_> {
+    /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
         for step in 1..=version {
             let checkpoint = self.folder.path().join(format!("checkpoints/step_{step}"));
             if checkpoint.is_dir() {
-                self.point_at(&checkpoint_model(&checkpoint)?, step).await?;
+                self.evaluate_if_due(&checkpoint_model(&checkpoint)?, step)
+                    .await?;
             }
         }
         Ok(())
     }
 
-    async fn point_at(&self, model: &Model, step: u64) -> Result<()> {
+    /// Evaluates the model of a step if the settings ask for it.
+    async fn evaluate_if_due(&self, model: &Model, step: u64) -> Result<()> {
         let every = self.evaluator.config.evaluation.every_steps;
         let is_due = every > 0
             && (step.is_multiple_of(every) || step == self.evaluator.config.learner.steps);
         if is_due {
-            self.point(model, step).await
+            self.evaluate(model, step).await
         } else {
             Ok(())
         }
     }
 
-    async fn point(&self, model: &Model, step: u64) -> Result<()> {
+    /// Evaluates the model of a step in both modes, unless the run folder has the result.
+    async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
         if self.evaluator.config.evaluation.every_steps == 0 || self.questions.is_empty() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A run's folder while the run goes on: its name, its settings, and how long its stages take.
+//! The folder of a run in progress: its name, its settings, and the duration of its stages.
 
 use std::{
     collections::BTreeMap,
@@ -24,51 +24,51 @@ use crate::{
 const SETTINGS: &str = "config.toml";
 const TIMING_EVERY: Duration = Duration::from_secs(5);
 
-/// A run before anything of it is on disk, or one to resume.
-pub(super) struct Plan {
-    /// Its settings.
+/// A new run before its folder exists, or a run to resume.
+pub(super) struct PlannedRun {
+    /// The settings of the run.
     pub(super) config: RunConfig,
-    place: Place,
+    target: RunTarget,
 }
 
-enum Place {
-    /// The next free number in this folder.
+enum RunTarget {
+    /// A new folder with the next free number in this folder.
     NextIn(PathBuf),
-    /// A folder that holds no run yet.
+    /// A new folder with this path.
     New(PathBuf),
-    /// A run that is there.
+    /// The folder of an existing run.
     Resumed(PathBuf),
 }
 
-impl Plan {
-    /// Resolves the settings, or finds those of the run to resume.
-    pub(super) fn new(args: &TrainArgs) -> Result<Self> {
+impl PlannedRun {
+    /// Resolves the settings, or reads those of the run to resume.
+    pub(super) fn resolve(args: &TrainArgs) -> Result<Self> {
         if args.resume {
             return Self::resumed(args);
         }
-        let place = match &args.name {
-            Some(name) => Place::New(args.runs_dir.join(name)),
-            None => Place::NextIn(args.runs_dir.clone()),
+        let target = match &args.name {
+            Some(name) => RunTarget::New(args.runs_dir.join(name)),
+            None => RunTarget::NextIn(args.runs_dir.clone()),
         };
-        if let Place::New(path) = &place
+        if let RunTarget::New(path) = &target
             && path.join(SETTINGS).exists()
         {
             bail!(
-                "{path} holds a run already; go on with it by --resume --name {name}, or choose another --name",
-                path = path.display(),
-                name = path.file_name().unwrap_or_default().display()
+                "{} contains a run already; continue it with --resume --name {}, or choose another --name",
+                path.display(),
+                path.file_name().unwrap_or_default().display()
             );
         }
         Ok(Self {
             config: RunConfig::resolve(&args.config)?,
-            place,
+            target,
         })
     }
 
     fn resumed(args: &TrainArgs) -> Result<Self> {
         ensure!(
             args.config == ConfigArgs::default(),
-            "--resume goes on with the run's own settings; leave out --preset, --config, --set, --seed, --data, \
+            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, --data, \
              --databases and --model, or start a new run"
         );
         let name = match &args.name {
@@ -80,16 +80,16 @@ impl Plan {
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
         Ok(Self {
             config,
-            place: Place::Resumed(path),
+            target: RunTarget::Resumed(path),
         })
     }
 
-    /// Makes the new run's folder, or opens the one to resume.
-    pub(super) fn open(self, progress: &Progress) -> Result<Run> {
-        let is_new = !matches!(self.place, Place::Resumed(_));
-        let path = match self.place {
-            Place::NextIn(runs_dir) => make_next(&runs_dir)?,
-            Place::New(path) | Place::Resumed(path) => path,
+    /// Creates the folder of the new run, or opens the folder of the run to resume.
+    pub(super) fn open(self, progress: &Progress) -> Result<OpenRun> {
+        let is_new = !matches!(self.target, RunTarget::Resumed(_));
+        let path = match self.target {
+            RunTarget::NextIn(runs_dir) => make_next(&runs_dir)?,
+            RunTarget::New(path) | RunTarget::Resumed(path) => path,
         };
         let folder = RunFolder::create(&path)?;
         if is_new {
@@ -97,12 +97,8 @@ impl Plan {
         }
         progress.say(&format!("run folder: {}", path.display()));
         let known = folder.read()?;
-        Ok(Run {
-            name: path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
+        Ok(OpenRun {
+            name: path.file_name().unwrap_or_default().display().to_string(),
             folder,
             config: self.config,
             info: known.info,
@@ -111,9 +107,9 @@ impl Plan {
     }
 }
 
-/// An open run.
-pub(super) struct Run {
-    /// Its files.
+/// A run whose folder is open.
+pub(super) struct OpenRun {
+    /// The files of the run.
     pub(super) folder: RunFolder,
     config: RunConfig,
     name: String,
@@ -121,8 +117,8 @@ pub(super) struct Run {
     timing: Vec<StageTime>,
 }
 
-impl Run {
-    /// Writes down what is trained on what.
+impl OpenRun {
+    /// Records the model, the data and the command of the run.
     pub(super) fn describe(&mut self, setup: &Setup, base: &Model) -> Result<()> {
         let mut questions = BTreeMap::new();
         for question in &setup.dataset.questions {
@@ -140,27 +136,28 @@ impl Run {
             base,
             summary,
         );
-        if let Some(begun) = self.info.take() {
-            // A resumed run is still the one that this command began.
-            info.command = begun.command;
+        if let Some(earlier) = self.info.take() {
+            // A resumed run keeps the command that started it.
+            info.command = earlier.command;
         }
         self.folder.write_info(&info)?;
         self.info = Some(info);
         Ok(())
     }
 
-    /// Waits for a stage and adds its time to the folder, every few seconds, so that a run that is killed has it too.
+    /// Waits for a stage and records its duration every few seconds, so that the folder of a killed
+    /// run has it as well.
     pub(super) async fn timed<T>(
         &mut self,
         stage: &str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let before = self.timing.clone();
-        let began = now();
+        let start = now();
         let mut work = pin!(work);
         loop {
             let result = tokio::time::timeout(TIMING_EVERY, &mut work).await;
-            self.timing = added(&before, stage, now().duration_since(began).as_secs_f64());
+            self.timing = added(&before, stage, now().duration_since(start).as_secs_f64());
             let written = self.folder.write_timing(&self.timing);
             if let Ok(result) = result {
                 let value = result?;
@@ -170,7 +167,7 @@ impl Run {
         }
     }
 
-    /// Writes down how the run ended.
+    /// Records how the run ended.
     pub(super) fn close(&mut self, status: RunStatus) -> Result<()> {
         if let Some(info) = &mut self.info {
             info.status = status;
@@ -180,7 +177,7 @@ impl Run {
     }
 }
 
-/// The times with `seconds` more for a stage.
+/// Returns the durations with `seconds` added to a stage.
 fn added(timing: &[StageTime], stage: &str, seconds: f64) -> Vec<StageTime> {
     let mut timing = timing.to_vec();
     match timing.iter_mut().find(|time| time.stage == stage) {
@@ -193,9 +190,10 @@ fn added(timing: &[StageTime], stage: &str, seconds: f64) -> Vec<StageTime> {
     timing
 }
 
-/// Makes `run-001`, `run-002` ...: the first that is not there. Of two processes only one makes a folder.
+/// Creates the first of `run-001`, `run-002`, ... that does not exist. Two processes never get the
+/// same folder.
 fn make_next(runs_dir: &Path) -> Result<PathBuf> {
-    let context = || format!("cannot make a run folder in {}", runs_dir.display());
+    let context = || format!("cannot create a run folder in {}", runs_dir.display());
     fs::create_dir_all(runs_dir).with_context(context)?;
     for number in 1.. {
         let path = runs_dir.join(format!("run-{number:03}"));
@@ -208,30 +206,30 @@ fn make_next(runs_dir: &Path) -> Result<PathBuf> {
     unreachable!("numbers do not run out: this is a bug")
 }
 
-/// The run whose settings were written last.
+/// Returns the name of the run whose settings were written last.
 fn newest(runs_dir: &Path) -> Result<String> {
     let entries =
         fs::read_dir(runs_dir).with_context(|| format!("cannot read {}", runs_dir.display()))?;
     entries
         .filter_map(Result::ok)
         .filter_map(|entry| {
-            let written = entry
-                .path()
-                .join(SETTINGS)
-                .metadata()
-                .ok()?
-                .modified()
-                .ok()?;
-            Some((written, entry.file_name().to_string_lossy().into_owned()))
+            let settings = entry.path().join(SETTINGS).metadata().ok()?;
+            let name = entry.file_name().display().to_string();
+            Some((settings.modified().ok()?, name))
         })
         .max()
         .map(|(_, name)| name)
-        .with_context(|| format!("{} holds no run to resume", runs_dir.display()))
+        .with_context(|| {
+            format!(
+                "{} contains no run to resume; start one with `sqlenv train`",
+                runs_dir.display()
+            )
+        })
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the rim: how long a stage takes is only shown"
+    reason = "the duration of a stage is only displayed"
 )]
 fn now() -> Instant {
     Instant::now()

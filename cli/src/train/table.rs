@@ -1,47 +1,38 @@
-//! The comparison table: who answers how many of the held-out questions.
+//! The comparison table: the accuracy of each policy on the evaluation questions.
 
 use std::sync::Arc;
 
 use actor::Policy;
 use anyhow::Result;
 use policy::{Chat, Model};
-
 use report::{DecodingMode, PolicyName, RunFolder};
 
 use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
-/// Random, oracle and the untrained base. A base that knows no tool call spends every budget it has, so it sits for a
-/// quarter of the main block.
+/// Evaluates random play, the oracle and the untrained base model.
 pub(super) async fn baselines(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
+    let table = TableEvaluation {
+        folder,
+        evaluator,
+        chat: &chat,
+    };
     for name in [PolicyName::Random, PolicyName::Oracle] {
         let policy = evaluator.scripted(name, &chat);
-        Sitting::new(
-            folder,
-            evaluator,
-            &chat,
-            evaluated(name, 0, DecodingMode::Greedy),
-        )
-        .sit(&*policy)
-        .await?;
+        let evaluated = evaluated(name, 0, DecodingMode::Greedy);
+        table.evaluate(evaluated, &*policy).await?;
     }
     let engine = evaluator.engine(base, 0)?;
     let policy = evaluator.model(&engine, DecodingMode::Greedy);
-    Sitting::new(
-        folder,
-        evaluator,
-        &chat,
-        evaluated(PolicyName::Base, 0, DecodingMode::Greedy),
-    )
-    .sit(&policy)
-    .await
+    let evaluated = evaluated(PolicyName::Base, 0, DecodingMode::Greedy);
+    table.evaluate(evaluated, &policy).await
 }
 
-/// A model, greedy on all blocks and sampled on `eval`.
+/// Evaluates a model: greedy on all splits, and sampled on `eval`.
 pub(super) async fn model(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
@@ -50,12 +41,15 @@ pub(super) async fn model(
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
+    let table = TableEvaluation {
+        folder,
+        evaluator,
+        chat: &chat,
+    };
     let engine = evaluator.engine(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let policy = evaluator.model(&engine, mode);
-        Sitting::new(folder, evaluator, &chat, evaluated(name, step, mode))
-            .sit(&policy)
-            .await?;
+        table.evaluate(evaluated(name, step, mode), &policy).await?;
     }
     Ok(())
 }
@@ -69,48 +63,37 @@ fn evaluated(policy: PolicyName, step: u64, mode: DecodingMode) -> EvaluatedPoli
     }
 }
 
-/// One evaluated before the questions of the table.
-struct Sitting<'a> {
+/// Evaluates policies for the comparison table and records the results in the run folder.
+struct TableEvaluation<'a> {
     folder: &'a RunFolder,
     evaluator: &'a Evaluator<'a>,
     chat: &'a Arc<Chat>,
-    evaluated: EvaluatedPolicy,
 }
 
-impl<'a> Sitting<'a> {
-    fn new(
-        folder: &'a RunFolder,
-        evaluator: &'a Evaluator<'a>,
-        chat: &'a Arc<Chat>,
-        evaluated: EvaluatedPolicy,
-    ) -> Self {
-        Self {
-            folder,
-            evaluator,
-            chat,
-            evaluated,
-        }
-    }
-
-    async fn sit(&self, policy: &dyn Policy) -> Result<()> {
-        for (split, mut questions) in
-            EvaluationQuestions::draw(self.evaluator.config, self.evaluator.setup).table
-        {
+impl TableEvaluation<'_> {
+    /// Evaluates a policy on each split of the table that the run folder has no result for.
+    async fn evaluate(&self, evaluated: EvaluatedPolicy, policy: &dyn Policy) -> Result<()> {
+        let Evaluator { config, setup, .. } = self.evaluator;
+        for (split, mut questions) in EvaluationQuestions::draw(config, setup).table {
             let is_main = split == "eval";
-            let is_base = self.evaluated.policy == PolicyName::Base;
-            let main_only = self.evaluated.mode == DecodingMode::Sampled || is_base;
-            if (main_only && !is_main) || self.evaluated.is_recorded(self.folder, &split)? {
+            let is_base = evaluated.policy == PolicyName::Base;
+            let is_greedy = evaluated.mode == DecodingMode::Greedy;
+            if (!is_main && (is_base || !is_greedy))
+                || evaluated.is_recorded(self.folder, &split)?
+            {
                 continue;
             }
             if is_base {
+                // An untrained model makes no tool call and uses up every budget, so its episodes
+                // are slow: it gets a quarter of the questions.
                 questions.truncate(questions.len().div_ceil(4));
             }
             let (evaluation, episodes) = self
                 .evaluator
-                .examine(self.evaluated, policy, self.chat, &split, &questions)
+                .examine(evaluated, policy, self.chat, &split, &questions)
                 .await?;
-            if is_main && self.evaluated.mode == DecodingMode::Greedy {
-                for transcript in self.evaluator.transcripts(self.evaluated.policy, &episodes) {
+            if is_main && is_greedy {
+                for transcript in self.evaluator.transcripts(evaluated.policy, &episodes) {
                     self.folder.append_transcript(&transcript)?;
                 }
             }

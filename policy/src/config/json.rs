@@ -1,14 +1,15 @@
-//! Hugging Face's `config.json`: the three families, read and written.
+//! Hugging Face's `config.json` of the three families, read and written.
 //!
-//! Invariant: what is written is read back as it was. Both layouts are read: `rope_theta` at top level (transformers 4) and
-//! inside `rope_parameters` (transformers 5). ConfigFields that the decoder does not honour are unsupported by name.
+//! Invariant: what is written is read back unchanged. Both layouts are read: `rope_theta` at top
+//! level (transformers 4) and inside `rope_parameters` (transformers 5). Fields that the decoder
+//! does not honour are errors that name them.
 
 use serde_json::{Map, Value, json};
 
 use super::{DecoderConfig, Family, RopeScaling};
 use crate::error::{PolicyError, Result};
 
-/// Reads the text of a `config.json`; whether the numbers fit together is not looked at.
+/// Reads the text of a `config.json` without a check that the numbers fit together.
 pub(super) fn read(text: &str) -> Result<DecoderConfig> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| PolicyError::setting("config.json", format!("not JSON: {error}")))?;
@@ -46,7 +47,7 @@ fn from_fields(fields: &ConfigFields<'_>) -> Result<DecoderConfig> {
     })
 }
 
-/// A `config.json` that transformers 4 and 5 load.
+/// Writes a `config.json` that transformers 4 and 5 load.
 pub(super) fn write(config: &DecoderConfig) -> String {
     let (model_type, architecture) = config.family.names();
     let mut rope = json!({"rope_type": "default", "rope_theta": config.rope_theta});
@@ -89,7 +90,7 @@ pub(super) fn write(config: &DecoderConfig) -> String {
     format!("{fields:#}\n")
 }
 
-/// The error for a field whose value is not one the decoder runs.
+/// Builds the error for a field whose value the decoder does not support.
 pub(super) fn unsupported(
     field: &str,
     found: impl std::fmt::Display,
@@ -171,7 +172,7 @@ impl ConfigFields<'_> {
         }
     }
 
-    /// The rotary settings, wherever this version of transformers keeps them.
+    /// Returns the rotary settings, from either layout.
     fn rope(&self) -> Option<ConfigFields<'_>> {
         let settings = self
             .get("rope_parameters")

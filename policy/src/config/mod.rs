@@ -1,7 +1,8 @@
-//! The shape of a decoder: sizes, weights by name, rotary frequencies.
+//! The shape of a decoder: sizes, weights by name, rotary frequencies. `json.rs` has the file
+//! format.
 //!
-//! Invariant: what [`DecoderConfig`] holds, the decoder runs; a setting that it would not honour is unsupported by name. Leaves
-//! out the file format: that is `json.rs`.
+//! Invariant: the decoder runs what [`DecoderConfig`] holds. A setting that it would not honour is
+//! an error that names it.
 
 mod json;
 
@@ -29,7 +30,7 @@ impl Family {
         (Self::Llama, "llama", "LlamaForCausalLM"),
     ];
 
-    /// `model_type` and `architectures` of this family.
+    /// Returns `model_type` and `architectures` of this family.
     fn names(self) -> (&'static str, &'static str) {
         let [qwen3, qwen2, llama] = Self::ALL.map(|(_, name, architecture)| (name, architecture));
         match self {
@@ -40,23 +41,23 @@ impl Family {
     }
 }
 
-/// Llama 3's stretching of the rotary frequencies (`rope_type: llama3`).
+/// Llama 3's scaling of the rotary frequencies (`rope_type: llama3`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeScaling {
-    /// How much the low frequencies are slowed.
+    /// The factor by which low frequencies are divided.
     pub factor: f64,
-    /// Wavelengths beyond `original_max_positions / low_freq_factor` are slowed in full.
+    /// Wavelengths above `original_max_positions / low_freq_factor` are scaled in full.
     pub low_freq_factor: f64,
-    /// Wavelengths under `original_max_positions / high_freq_factor` are kept.
+    /// Wavelengths below `original_max_positions / high_freq_factor` are kept.
     pub high_freq_factor: f64,
-    /// Context length before the stretching, in tokens.
+    /// Context length before the scaling, in tokens.
     pub original_max_positions: usize,
 }
 
 /// The shape of a decoder. Names follow Hugging Face where they are short.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
-    /// Which norms and biases there are.
+    /// The family, which decides on norms and biases.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -66,21 +67,21 @@ pub struct DecoderConfig {
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key-value heads; divides `heads`.
+    /// Key-value heads; divides `heads` (GQA).
     pub kv_heads: usize,
     /// Width of a head; even.
     pub head_dim: usize,
     /// Rows of the embedding and columns of the logits.
     pub vocab_size: usize,
-    /// Context length in tokens that the model was made for; a note, not a limit of the decoder.
+    /// Context length in tokens that the model was trained for. The decoder does not enforce it.
     pub max_positions: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Llama 3's stretching, if any.
+    /// Llama 3's scaling, if any.
     pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square in every norm.
     pub rms_norm_eps: f64,
-    /// Whether the logits use the embedding as their weight.
+    /// Whether the LM head uses the embedding as its weight.
     pub tie_word_embeddings: bool,
     /// Biases on queries, keys and values.
     pub qkv_bias: bool,
@@ -92,7 +93,8 @@ impl DecoderConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing, malformed or not supported.
+    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing,
+    /// malformed or not supported.
     pub fn from_json(text: &str) -> Result<Self> {
         let config = json::read(text)?;
         config.validate()?;
@@ -124,12 +126,12 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// A `config.json` that transformers loads (read by versions 4 and 5).
+    /// Returns a `config.json` that transformers 4 and 5 load.
     pub fn to_json(&self) -> String {
         json::write(self)
     }
 
-    /// Every weight by its Hugging Face name, with its shape.
+    /// Returns every weight by its Hugging Face name, with its shape.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
@@ -172,7 +174,7 @@ impl DecoderConfig {
         shapes
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         self.shapes()
             .values()
@@ -180,22 +182,24 @@ impl DecoderConfig {
             .sum()
     }
 
-    /// Inverse frequencies of the rotary embedding, one for each pair of a head's values, in f32 as transformers has them.
+    /// Returns the inverse frequencies of the rotary embedding, one for each pair of a head's
+    /// values, in f32 as in transformers.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
         let pairs = (0..self.head_dim).step_by(2);
         let frequency = |i| {
             let power = libm::pow(self.rope_theta, i as f64 / self.head_dim as f64) as f32;
             let frequency = power.recip();
             self.rope_scaling
-                .map_or(frequency, |scaling| scaling.stretch(frequency))
+                .map_or(frequency, |scaling| scaling.scale(frequency))
         };
         pairs.map(frequency).collect()
     }
 }
 
 impl RopeScaling {
-    /// Llama 3's rule: short waves stay, long waves slow by `factor`, those between are blended.
-    fn stretch(&self, frequency: f32) -> f32 {
+    /// Llama 3's rule: short wavelengths stay, long ones are divided by `factor`, those between are
+    /// interpolated.
+    fn scale(&self, frequency: f32) -> f32 {
         let context = self.original_max_positions as f64;
         let wavelength = std::f64::consts::TAU / f64::from(frequency);
         if wavelength < context / self.high_freq_factor {
@@ -289,8 +293,9 @@ mod tests {
         }
     }
 
-    /// Values of transformers' rule, worked out by hand: theta 10000, D = 4, so frequencies 1 and 0.01; context 8192,
-    /// factors 1 and 4: wavelengths 6.28 (kept) and 628.3 (kept), with context 512: 628.3 > 512 (slowed by 8).
+    /// Values of transformers' rule, computed by hand: theta 10000, D = 4, so frequencies 1 and
+    /// 0.01; context 8192, factors 1 and 4: wavelengths 6.28 (kept) and 628.3 (kept), with context
+    /// 512: 628.3 > 512 (scaled by 8).
     #[test]
     fn llama3_slows_the_long_waves_only() {
         let scaling = |context| RopeScaling {
@@ -299,9 +304,9 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_positions: context,
         };
-        assert_eq!(scaling(8192).stretch(0.01), 0.01);
-        assert_eq!(scaling(512).stretch(0.01), 0.01 / 8.0);
-        let blended = scaling(1024).stretch(0.01);
+        assert_eq!(scaling(8192).scale(0.01), 0.01);
+        assert_eq!(scaling(512).scale(0.01), 0.01 / 8.0);
+        let blended = scaling(1024).scale(0.01);
         let blend = (1024.0 / 628.318_53 - 1.0) / 3.0;
         assert!((f64::from(blended) - (0.01 / 8.0 * (1.0 - blend) + 0.01 * blend)).abs() < 1e-9);
     }

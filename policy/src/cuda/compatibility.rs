@@ -1,17 +1,18 @@
-//! Whether a device can be computed on, and if not, what is missing and what to do about it.
+//! Whether the program can compute on a device, and if not, what is missing and what to do about
+//! it.
 //!
-//! Pure: findings in, reasons out.
+//! Pure functions of the findings.
 
 use super::{Findings, FoundDevice, FoundLibrary, Library};
 
-/// CUDA's version that a driver must support.
+/// The oldest CUDA version that a driver must support.
 const MIN_DRIVER_CUDA: (u32, u32) = (13, 0);
 
 impl Findings {
-    /// Whether this program can compute on the device of this number.
+    /// Checks that this program can compute on the device of this number.
     ///
     /// # Errors
-    /// The first thing that is amiss, with its remedy.
+    /// The first problem, with its remedy.
     pub fn usable(&self, ordinal: usize) -> Result<(), String> {
         for found in &self.libraries {
             found.usable()?;
@@ -21,7 +22,8 @@ impl Findings {
             .filter(|version| *version < MIN_DRIVER_CUDA)
         {
             return Err(format!(
-                "the driver is for CUDA {major}.{minor}, and the kernels are of 13.0; install driver 580 or newer"
+                "the driver supports CUDA {major}.{minor}, and the kernels need 13.0; \
+                 install driver 580 or newer"
             ));
         }
         match self.devices.get(ordinal) {
@@ -33,10 +35,10 @@ impl Findings {
         }
     }
 
-    /// The first device that this program can compute on.
+    /// Returns the first device that this program can compute on.
     ///
     /// # Errors
-    /// What is amiss with the first one.
+    /// The problem of the first device, with its remedy.
     pub fn first_usable(&self) -> Result<usize, String> {
         let mut usable = (0..self.devices.len()).filter(|&ordinal| self.usable(ordinal).is_ok());
         usable.next().map_or_else(|| self.usable(0).map(|()| 0), Ok)
@@ -69,16 +71,17 @@ impl FoundLibrary {
 }
 
 impl FoundDevice {
-    /// Whether kernels that are compiled for this capability run on it; of a build that does not know its own, nothing is said.
+    /// Checks that kernels compiled for this compute capability run on the device. A build that
+    /// does not know its own passes.
     ///
     /// # Errors
-    /// They do not.
+    /// They do not run; the remedy is another build.
     pub fn usable(&self, compiled_for: Option<&str>) -> Result<(), String> {
         let (major, minor) = self.compute_capability;
         match compiled_for {
             Some(compiled_for) if !runs_on(compiled_for, self.compute_capability) => Err(format!(
-                "{} has compute capability {major}.{minor}, and the kernels are compiled for {compiled_for}; \
-                 build by `make cuda CUDA_COMPUTE_CAP={major}{minor}`",
+                "{} has compute capability {major}.{minor}, and the kernels are compiled for \
+                 {compiled_for}; build with `make cuda CUDA_COMPUTE_CAP={major}{minor}`",
                 self.name
             )),
             _ => Ok(()),
@@ -86,8 +89,9 @@ impl FoundDevice {
     }
 }
 
-/// Whether kernels for a capability as cudaforge reads it (`80`, `90`, `90a`) run on a device. From 9.0 on they are compiled
-/// with the family's own instructions and run on that capability alone; older ones are PTX that newer devices compile.
+/// Returns whether kernels for a capability as cudaforge reads it (`80`, `90`, `90a`) run on a
+/// device. From 9.0 on they are compiled with the family's own instructions and run on that
+/// capability alone; older ones are PTX that newer devices compile.
 fn runs_on(compiled_for: &str, (major, minor): (u32, u32)) -> bool {
     let digits = compiled_for.trim_end_matches(|c: char| !c.is_ascii_digit());
     let Ok(compiled_for) = digits.parse::<u32>() else {

@@ -1,10 +1,13 @@
-//! candle's kernels as machine code, so that no driver has to compile them at their first use.
+//! candle's kernels as machine code (cubins), so that no driver has to compile them at their first
+//! use.
 //!
-//! candle hands the driver PTX, a module's text at a time, by a function that is ours to answer (see [`super::lazy`]). Where
-//! the program carries the machine code of that very text, the driver gets it; the text follows only where the driver refuses
-//! (a GPU of another family, an older driver).
+//! candle passes the driver PTX, one module at a time, through `cuModuleLoadData`, which this file
+//! defines (see [`super::lazy`]). If the program carries the machine code of that PTX, the driver
+//! gets it first. The PTX follows only if the driver refuses the cubin (a GPU of another family, an
+//! older driver).
 //!
-//! Invariant: what the driver loads is made of the text that candle gave: length and CRC-32 name it.
+//! Invariant: a cubin is loaded only for the PTX that it was compiled from; length and CRC-32
+//! identify the PTX.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,35 +16,35 @@ use candle_core::cuda_backend::cudarc::driver::sys::{CUmodule, CUresult};
 
 use super::lazy;
 
-/// Modules loaded so far as machine code, and those that the driver compiled.
+/// Modules loaded so far: as cubins, and as PTX that the driver compiled.
 static LOADED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// ModuleImage many modules of kernels this process has loaded: (as machine code, compiled by the driver).
+/// Returns how many modules this process has loaded: (as cubins, as PTX that the driver compiled).
 pub(super) fn loaded() -> (u32, u32) {
-    let [carried, compiled] = LOADED.each_ref().map(|count| count.load(Ordering::Relaxed));
-    (carried, compiled)
+    let [cubins, compiled] = LOADED.each_ref().map(|count| count.load(Ordering::Relaxed));
+    (cubins, compiled)
 }
 
 type Load = unsafe extern "C" fn(*mut CUmodule, *const c_void) -> CUresult;
 
-/// The driver's function of this name.
+/// Replaces the driver's function of this name.
 ///
 /// # Safety
-/// The driver's: `image` is PTX that ends in 0, a cubin or a fatbin.
+/// As of the driver: `image` is PTX that ends in 0, a cubin or a fatbin.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     let function = lazy::function(c"cuModuleLoadData");
     // SAFETY: it is the driver's function, or a refusal, which reads no argument.
     let load: Load = unsafe { std::mem::transmute(function) };
     // SAFETY: as the caller's.
-    let carried = unsafe { carried(image.cast()) };
-    let (how, answer) = load_first(carried, |carried| {
-        let image = carried.map_or(image, |cubin| cubin.as_ptr().cast());
+    let cubin = unsafe { embedded_cubin(image.cast()) };
+    let (image_kind, answer) = load_first(cubin, |cubin| {
+        let image = cubin.map_or(image, |cubin| cubin.as_ptr().cast());
         // SAFETY: the module is the caller's; the image is too, or a cubin that ptxas wrote.
         unsafe { load(module, image) }
     });
     if answer == CUresult::CUDA_SUCCESS {
-        LOADED[how as usize].fetch_add(1, Ordering::Relaxed);
+        LOADED[image_kind as usize].fetch_add(1, Ordering::Relaxed);
     }
     answer
 }
@@ -52,28 +55,28 @@ enum ModuleImage {
     Compiled,
 }
 
-/// Loads the carried image, and where there is none or the driver refuses it, the caller's.
+/// Loads the cubin, and if there is none or the driver refuses it, the caller's image.
 fn load_first(
-    carried: Option<&[u8]>,
+    cubin: Option<&[u8]>,
     mut load: impl FnMut(Option<&[u8]>) -> CUresult,
 ) -> (ModuleImage, CUresult) {
-    if carried.is_some() {
-        match load(carried) {
+    if cubin.is_some() {
+        match load(cubin) {
             CUresult::CUDA_SUCCESS => return (ModuleImage::Cubin, CUresult::CUDA_SUCCESS),
             answer => tracing::warn!(
                 ?answer,
-                "the driver refuses the carried kernels, and compiles them"
+                "the driver refuses the embedded cubin and compiles the PTX instead"
             ),
         }
     }
     (ModuleImage::Ptx, load(None))
 }
 
-/// The machine code of this image, where it is one of candle's modules.
+/// Returns the cubin of this image if it is one of candle's modules.
 ///
 /// # Safety
 /// `image` has two bytes or more; if they begin a comment it is text that ends in 0.
-unsafe fn carried(image: *const c_char) -> Option<&'static [u8]> {
+unsafe fn embedded_cubin(image: *const c_char) -> Option<&'static [u8]> {
     // SAFETY: the caller's.
     let is_text = unsafe { image.cast::<[u8; 2]>().read() } == *b"//";
     if !is_text {
@@ -86,7 +89,7 @@ unsafe fn carried(image: *const c_char) -> Option<&'static [u8]> {
     found.map(|&(_, cubin)| cubin)
 }
 
-/// As deploy/cuda/kernels.sh writes it.
+/// Returns the key of a PTX text, as deploy/cuda/kernels.sh writes it.
 fn key(text: &[u8]) -> String {
     format!("{} {}", text.len(), crc32fast::hash(text))
 }
@@ -96,10 +99,10 @@ fn cubins() -> [(&'static str, &'static [u8]); 0] {
     []
 }
 
-/// The key of each of candle's modules, and what ptxas makes of it.
+/// Returns the key of each of candle's modules with its cubin from ptxas.
 #[cfg(feature = "cubins")]
 fn cubins() -> [(&'static str, &'static [u8]); 11] {
-    /// Aligned as sections of an ELF file want it.
+    /// The alignment that sections of an ELF file need.
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
 
@@ -139,10 +142,10 @@ mod tests {
 
     use super::*;
 
-    fn carried_for(image: &str) -> Option<&'static [u8]> {
+    fn cubin_for(image: &str) -> Option<&'static [u8]> {
         let image = CString::new(image).unwrap();
         // SAFETY: it ends in 0.
-        unsafe { carried(image.as_ptr()) }
+        unsafe { embedded_cubin(image.as_ptr()) }
     }
 
     const MODULES: [kernels::Module; 11] = [
@@ -159,12 +162,12 @@ mod tests {
         kernels::UNARY,
     ];
 
-    /// Each kernel of the text is in the machine code that is carried for it.
+    /// Each kernel of the PTX is in the cubin that is embedded for it.
     #[test]
     fn machine_code_is_that_of_the_text() {
         assert_eq!(MODULES.len(), kernels::ALL_IDS.len());
         for module in MODULES {
-            let cubin = carried_for(module.ptx());
+            let cubin = cubin_for(module.ptx());
             assert_eq!(cubin.is_some(), cfg!(feature = "cubins"));
             let Some(cubin) = cubin else { continue };
             assert_eq!(&cubin[..4], b"\x7fELF");
@@ -187,7 +190,7 @@ mod tests {
     fn other_images_are_left_alone() {
         let ptx = kernels::UNARY.ptx();
         let others = [&ptx[..ptx.len() - 1], &format!("{ptx} "), "\u{7f}ELF", "//"];
-        assert!(others.into_iter().all(|other| carried_for(other).is_none()));
+        assert!(others.into_iter().all(|other| cubin_for(other).is_none()));
     }
 
     /// Without a driver, without a device, before it is initialised or without a context.
@@ -204,7 +207,7 @@ mod tests {
         assert!(answer.is_err_and(|error| refused.contains(&error.0)));
     }
 
-    /// The driver is given machine code before text, and text where it refuses.
+    /// The driver gets the cubin before the PTX, and the PTX if it refuses the cubin.
     #[test]
     fn a_refused_image_is_compiled_by_the_driver() {
         const REFUSED: CUresult = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU;
@@ -226,15 +229,15 @@ mod tests {
             ),
             (None, vec![LOADED], ModuleImage::Ptx, vec![None]),
         ];
-        for (carried, answers, how, expected) in cases {
+        for (cubin, answers, image_kind, expected) in cases {
             let last = answers[answers.len() - 1];
             let mut images = Vec::new();
             let mut answers = answers.into_iter();
-            let found = load_first(carried, |image| {
+            let found = load_first(cubin, |image| {
                 images.push(image.map(<[u8]>::to_vec));
                 answers.next().unwrap()
             });
-            assert_eq!(found, (how, last));
+            assert_eq!(found, (image_kind, last));
             let expected: Vec<_> = expected
                 .into_iter()
                 .map(|image| image.map(<[u8]>::to_vec))

@@ -1,9 +1,10 @@
-//! NVIDIA's libraries, opened at the first call of one of their functions.
+//! Lazy loading of NVIDIA's libraries: each is opened at the first call of one of its functions.
 //!
-//! candle asks the linker for them, so a plain build does not even start on a machine without CUDA. Here each function is a
-//! jump through a slot; at first the slot leads to [`cuda_lazy_bind`], which opens the library and fills it.
+//! candle links against them, so a plain build does not even start on a machine without CUDA. Here
+//! each function is a jump through a slot. At first the slot leads to [`cuda_lazy_bind`], which
+//! opens the library and fills the slot (like lazy binding of a PLT).
 //!
-//! Invariant: a call never fails for want of a library; it answers with an error code that the library itself has.
+//! Invariant: a call to a missing library returns an error code that the library itself defines.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
@@ -14,22 +15,23 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::functions::cuda_functions;
 use super::library::Library;
 
-/// Finds the function of an entry and leaves it in the entry's slot.
+/// Finds the function of an entry and stores it in the entry's slot.
 ///
 /// # Safety
 /// `entry` is one that `lazy_function!` lays out: a slot, then the function's name.
-// By name, so that linkers that read archives in order take this file's code with its jumps.
+// Exported by name, so that linkers that read archives in order link this file's code with its
+// jumps.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuda_lazy_bind(entry: *const AtomicPtr<c_void>) -> *const c_void {
     // SAFETY: by the layout, which never moves.
     let (slot, name) = unsafe { (&*entry, CStr::from_ptr(entry.add(1).cast())) };
     let function = function(name);
-    // Threads that meet here find the same.
+    // A race is harmless: all threads find the same function.
     slot.store(function, Ordering::Release);
     function
 }
 
-/// The function of this name in its library, or one that refuses.
+/// Returns the function of this name in its library, or one that returns an error.
 pub(super) fn function(name: &CStr) -> *mut c_void {
     let library = Library::of(&name.to_string_lossy());
     match find(library, name) {
@@ -38,7 +40,8 @@ pub(super) fn function(name: &CStr) -> *mut c_void {
     }
 }
 
-/// A function that refuses in the words of this library's error codes; any other number would be no value of cudarc's enums.
+/// Returns a function that returns an error code of this library. Any other number would be an
+/// invalid value of cudarc's enums.
 fn refusal(library: Library) -> extern "C" fn() -> c_int {
     extern "C" fn refuse<const CODE: c_int>() -> c_int {
         CODE
@@ -57,11 +60,12 @@ fn refusal(library: Library) -> extern "C" fn() -> c_int {
     }
 }
 
-/// Where the loader found a library, or why it did not.
+/// Returns where the loader found a library, or why it did not.
 pub(super) fn path(library: Library) -> Result<PathBuf, String> {
     let handle = open(library).as_ref().map_err(String::clone)?;
     let mut path = [0; libc::PATH_MAX as usize];
-    // SAFETY: the handle is open; the origin is a folder of at most PATH_MAX bytes, terminator included.
+    // SAFETY: the handle is open; the origin is a folder of at most PATH_MAX bytes, terminator
+    // included.
     let answer = unsafe {
         libc::dlinfo(
             handle.0.as_ptr(),
@@ -76,7 +80,7 @@ pub(super) fn path(library: Library) -> Result<PathBuf, String> {
     Ok(PathBuf::from(folder.as_ref()).join(library.file()))
 }
 
-/// Functions that the program may call and this library lacks.
+/// Returns the functions that the program may call and this library lacks.
 pub(super) fn missing_functions(library: Library) -> Vec<&'static str> {
     let of_library = FUNCTIONS
         .iter()
@@ -105,14 +109,16 @@ fn open(library: Library) -> &'static Result<Handle, String> {
         [const { OnceLock::new() }; Library::ALL.len()];
     HANDLES[library as usize].get_or_init(|| {
         let file = CString::new(library.file()).map_err(|error| error.to_string())?;
-        // SAFETY: the name ends in 0. The libraries' initialisers are NVIDIA's; running them is the point.
+        // SAFETY: the name ends in 0. Opening a library runs NVIDIA's initialisers, as a linked
+        // library would.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Handle).ok_or_else(last_error)
     })
 }
 
 fn last_error() -> String {
-    // SAFETY: the answer is null or a text that is good until this thread's next call of the loader.
+    // SAFETY: the answer is null or a text that is good until this thread's next call of the
+    // loader.
     let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map_or_else(
         || "the loader gives no reason".to_owned(),
@@ -157,7 +163,8 @@ macro_rules! lazy_function {
     };
 }
 
-// The arguments wait on the stack while the function is found. r11 holds the entry, then the function: no argument lies there.
+// Saves the argument registers on the stack while the function is looked up. r11 holds the entry,
+// then the function: the calling convention passes no argument in it.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.cuda_lazy, \"ax\", @progbits",
@@ -205,7 +212,8 @@ std::arch::global_asm!(
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!(
-    "feature cuda needs Linux on x86-64: the jumps to NVIDIA's libraries are written for it (policy/src/cuda/lazy.rs)"
+    "feature cuda needs Linux on x86-64: the jumps to NVIDIA's libraries are written for it \
+     (policy/src/cuda/lazy.rs)"
 );
 
 macro_rules! lazy_functions {
@@ -225,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_call_reaches_its_library_or_is_refused() {
-        // The one library that has work to do without a GPU. Twice: the first call finds the function, the second has it.
+        // The one library that has work to do without a GPU. Twice: the first call finds the
+        // function, the second has it.
         for _ in 0..2 {
             let compiled =
                 compile_ptx("extern \"C\" __global__ void nothing(float* x) { x[0] = 1.0f; }");

@@ -1,4 +1,4 @@
-//! Which of NVIDIA's libraries there are, and whose a function is.
+//! NVIDIA's libraries, and which function belongs to which.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
-    /// Comes with the driver; the others come with CUDA, or as wheels beside torch.
+    /// The driver's library. The others come with CUDA, or as wheels beside torch.
     Driver,
     /// Called by kernels of candle that the decoder does not use.
     Runtime,
@@ -34,7 +34,8 @@ impl Library {
         Self::Nccl,
     ];
 
-    /// The file that the loader is asked for: CUDA 13's, as the program is compiled against its headers.
+    /// Returns the file that the loader opens: CUDA 13's, as the program is compiled against its
+    /// headers.
     #[must_use]
     pub fn file(self) -> &'static str {
         match self {
@@ -48,7 +49,7 @@ impl Library {
         }
     }
 
-    /// Whether candle needs it for any tensor on a device.
+    /// Returns whether candle needs the library for any tensor on a device.
     #[must_use]
     pub fn is_required(self) -> bool {
         matches!(
@@ -57,7 +58,7 @@ impl Library {
         )
     }
 
-    /// The library of a function, by its prefix.
+    /// Returns the library of a function, by its prefix.
     #[cfg(any(feature = "cuda", test))]
     pub(super) fn of(function: &str) -> Self {
         let prefixes = [

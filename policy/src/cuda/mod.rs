@@ -1,6 +1,7 @@
-//! What there is of CUDA: in this program, in NVIDIA's libraries, and in devices.
+//! CUDA as this program finds it: NVIDIA's libraries, the driver and the devices.
 //!
-//! Invariant: looking never fails and never ends the process; what is missing is a finding.
+//! Invariant: detection never fails and never ends the process; what is missing is part of the
+//! findings.
 
 mod compatibility;
 #[cfg(feature = "cuda")]
@@ -24,27 +25,28 @@ pub use library::Library;
 /// What a program that is compiled with CUDA finds on its machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// The compute capability that its kernels are compiled for, e.g. `90`; unknown in a build that did not set it.
+    /// The compute capability that the kernels are compiled for, e.g. `90`; unknown in a build that
+    /// did not set it.
     pub compiled_for: Option<String>,
     /// NVIDIA's libraries.
     pub libraries: Vec<FoundLibrary>,
-    /// CUDA's version that the driver supports at most, as (major, minor).
+    /// The newest CUDA version that the driver supports, as (major, minor).
     pub driver_version: Option<(u32, u32)>,
     /// The devices, by ordinal.
     pub devices: Vec<FoundDevice>,
-    /// Why there are none, or why they cannot be asked.
+    /// Why there are no devices, or why the driver cannot list them.
     pub fault: Option<String>,
 }
 
-/// One of NVIDIA's libraries, as the loader answers.
+/// One of NVIDIA's libraries, as the dynamic loader finds it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FoundLibrary {
     /// Which.
     pub library: Library,
-    /// Where it is, or why the loader cannot open it; serialised as `path` or `reason`.
+    /// The path, or why the loader cannot open it; serialised as `path` or `reason`.
     #[serde(flatten, serialize_with = "path_or_reason")]
     pub path: Result<PathBuf, String>,
-    /// Functions that the program may call and that it lacks: it is too old.
+    /// Functions that the program may call and that the library lacks because it is too old.
     pub missing_functions: Vec<&'static str>,
 }
 
@@ -68,18 +70,18 @@ fn path_or_reason<S: Serializer>(
 /// A device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FoundDevice {
-    /// As the driver calls it.
+    /// The driver's name for it.
     pub name: String,
-    /// Major and minor number.
+    /// The compute capability, as (major, minor).
     pub compute_capability: (u32, u32),
     /// In bytes.
     pub total_memory: u64,
-    /// In bytes; unknown where it was not asked, or no context could be made, as on a device that another process has for
-    /// itself.
+    /// In bytes; unknown if it was not queried or no context could be created, as on a device in
+    /// exclusive use by another process.
     pub free_memory: Option<u64>,
 }
 
-/// Looks. `None`: this program is compiled without CUDA.
+/// Detects libraries and devices. Returns `None` in a program that is compiled without CUDA.
 #[must_use]
 pub fn findings() -> Option<Findings> {
     #[cfg(feature = "cuda")]
@@ -88,26 +90,26 @@ pub fn findings() -> Option<Findings> {
     None
 }
 
-/// Whether this program can compute on the device of this number.
+/// Checks that this program can compute on the device of this number.
 ///
 /// # Errors
-/// Why not, and the remedy.
+/// The reason, and the remedy.
 #[cfg(feature = "cuda")]
 pub(crate) fn usable(ordinal: usize) -> Result<(), String> {
     probe::findings(probe::MemoryQuery::Skip).usable(ordinal)
 }
 
-/// The first device that this program can compute on.
+/// Returns the first device that this program can compute on.
 ///
 /// # Errors
-/// Why there is none, and the remedy.
+/// The reason that there is none, and the remedy.
 #[cfg(feature = "cuda")]
 pub(crate) fn first_usable() -> Result<usize, String> {
     probe::findings(probe::MemoryQuery::Skip).first_usable()
 }
 
-/// ModuleImage many modules of GPU kernels this process has loaded: as machine code that the program carries, and as text that the driver
-/// had to compile first.
+/// Returns how many modules of GPU kernels this process has loaded: as machine code that the
+/// program carries, and as PTX that the driver compiled first.
 #[must_use]
 pub fn modules() -> (u32, u32) {
     #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! The driver's pool of a device's memory, which candle allocates from.
+//! The driver's memory pool of a device, from which candle allocates.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use candle_core::cuda_backend::cudarc::driver::{
     sys::{CUmemPool_attribute as Attribute, CUmemoryPool},
 };
 
-/// Of one device.
+/// The memory pool of one device.
 pub(crate) struct DeviceMemoryPool {
     context: Arc<CudaContext>,
     pool: CUmemoryPool,
 }
 
 impl DeviceMemoryPool {
-    /// None for the CPU, and where the driver has no pools.
+    /// Returns the pool of a device; `None` for the CPU, and if the driver has no pools.
     pub(crate) fn of(device: &Device) -> Option<Self> {
         let Device::Cuda(device) = device else {
             return None;
@@ -27,20 +27,21 @@ impl DeviceMemoryPool {
         Some(Self { context, pool })
     }
 
-    /// Keeps what is freed: by default a pool gives it back to the driver whenever the host waits for the device, and asks for
-    /// it again.
+    /// Keeps freed memory. By default a pool returns it to the driver whenever the host
+    /// synchronizes with the device, and allocates it again.
     pub(crate) fn keep_freed(&self) -> Result<(), DriverError> {
         self.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
     }
 
-    /// Gives back what is kept without use.
+    /// Returns unused memory to the driver.
     pub(crate) fn release(&self) -> Result<(), DriverError> {
         self.context.synchronize()?;
         // SAFETY: the pool is the device's.
         unsafe { mem_pool::trim_to(self.pool, 0) }
     }
 
-    /// Bytes that can still be allocated: the driver's, and those that the pool keeps without use.
+    /// Returns the bytes that can still be allocated: the driver's, and those that the pool keeps
+    /// unused.
     pub(crate) fn free(&self) -> Result<u64, DriverError> {
         let (free, _) = self.context.mem_get_info()?;
         let kept = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
@@ -48,19 +49,20 @@ impl DeviceMemoryPool {
         Ok(free as u64 + kept.saturating_sub(used))
     }
 
-    /// Starts [`Self::peak`] anew.
+    /// Resets [`Self::peak`].
     pub(crate) fn reset_peak(&self) -> Result<(), DriverError> {
         self.set(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
-    /// The most bytes that were allocated at once since [`Self::reset_peak`].
+    /// Returns the peak of allocated bytes since [`Self::reset_peak`].
     pub(crate) fn peak(&self) -> Result<u64, DriverError> {
         self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)
     }
 
     fn get(&self, attribute: Attribute) -> Result<u64, DriverError> {
         let mut value = 0_u64;
-        // SAFETY: the pool is the device's, and the attributes asked for here are numbers of 64 bits.
+        // SAFETY: the pool is the device's, and the attributes asked for here are numbers of 64
+        // bits.
         unsafe { mem_pool::get_attribute(self.pool, attribute, (&raw mut value).cast()) }?;
         Ok(value)
     }

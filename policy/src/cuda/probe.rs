@@ -1,4 +1,4 @@
-//! Asks the loader for NVIDIA's libraries, and the driver for its devices.
+//! Queries the loader for NVIDIA's libraries, and the driver for its devices.
 
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, DriverError,
@@ -8,7 +8,8 @@ use candle_core::cuda_backend::cudarc::driver::{
 
 use super::{Findings, FoundDevice, FoundLibrary, Library, lazy};
 
-/// Whether to ask devices for their free memory, for which each gets a context, and with it some of that memory.
+/// Whether to query the free memory of devices. The query creates a context on each, which takes
+/// some of that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryQuery {
     Ask,
@@ -32,7 +33,7 @@ pub(super) fn findings(memory: MemoryQuery) -> Findings {
         Ok(devices) => (devices, None),
         Err(error) => (
             Vec::new(),
-            Some(format!("the driver answers {:?}", error.0)),
+            Some(format!("the driver returns {:?}", error.0)),
         ),
     };
     Findings {

@@ -1,6 +1,11 @@
-//! One layer of the decoder, forward and backward.
+//! One layer of the decoder, forward and backward: pre-norm attention and a SwiGLU MLP, each with a
+//! residual connection.
 //!
-//! Invariant: forward returns every tensor that backward reads, so a caller keeps them, drops them, or runs forward again.
+//! Invariant: forward returns every tensor that backward reads. The caller keeps them, drops them,
+//! or runs forward again (gradient checkpointing).
+//!
+//! Shapes: T packed tokens, W width of the residual stream, H query heads, K key-value heads, D
+//! head size, I width of the MLP.
 
 use candle_core::{DType, Tensor};
 
@@ -10,11 +15,11 @@ use crate::error::{PolicyError, Result};
 use crate::kv_cache::LayerCache;
 use crate::ops::{self, LinearWeight};
 
-/// What all layers of one pass share.
+/// The inputs that all layers of one pass share.
 pub(super) struct PassInputs<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) rows: &'a [PackedRow],
-    /// Of the tokens' positions, see [`ops::rope`].
+    /// The rows [T, D] of the cos/sin table for the tokens' positions, see [`ops::rope`].
     pub(super) cos_sin: Tensor,
 }
 
@@ -27,7 +32,7 @@ pub(super) struct Layer {
     down: Projection,
 }
 
-/// What a layer's backward pass reads.
+/// The tensors that a layer's backward pass reads.
 pub(super) struct Activations {
     input: Tensor,
     attention_input: Tensor,
@@ -40,7 +45,7 @@ pub(super) struct Activations {
 }
 
 impl Activations {
-    /// Bytes that one token takes.
+    /// Returns the bytes that one token takes.
     pub(super) fn token_bytes(config: &DecoderConfig, dtype: DType) -> usize {
         let (heads, kv_heads) = (
             config.heads * config.head_dim,
@@ -74,7 +79,7 @@ impl Layer {
         })
     }
 
-    /// x [T, hidden] → the same shape, and what was computed on the way.
+    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass.
     pub(super) fn forward(
         &self,
         input: Tensor,
@@ -104,7 +109,8 @@ impl Layer {
         Ok((output, activations))
     }
 
-    /// The gradient of the input, from that of the output; adds those of the weights.
+    /// Returns the gradient of the input from that of the output, and adds the gradients of the
+    /// weights.
     pub(super) fn backward(
         &self,
         activations: &Activations,
@@ -113,6 +119,8 @@ impl Layer {
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
         let (a, eps) = (activations, inputs.config.rms_norm_eps);
+        // The chain rule from the output back to the input. Each residual connection adds its
+        // gradient in the norm's backward pass.
         let dmlp_hidden = projections_backward(&[(&self.down, doutput)], &a.mlp_hidden, gradients)?;
         let (dgate, dup) = ops::swiglu_backward(&a.gate, &a.up, &dmlp_hidden)?;
         let dnormed = projections_backward(
@@ -144,12 +152,12 @@ struct Attention {
     k: Projection,
     v: Projection,
     o: Projection,
-    /// Norms over the width of a head, of queries and keys (Qwen3).
+    /// Norms over the head size of queries and keys, before the rotary embedding (Qwen3).
     norms: Option<(Norm, Norm)>,
 }
 
 struct AttentionActivations {
-    /// Before the norms over heads, where the family has them.
+    /// Queries and keys before their norms, if the family has these.
     qk_before_norm: Option<(Tensor, Tensor)>,
     q: Tensor,
     k: Tensor,
@@ -241,14 +249,14 @@ impl Attention {
     }
 }
 
-/// A norm's weight.
+/// An RMSNorm.
 pub(super) struct Norm {
     name: String,
     weight: Tensor,
 }
 
 impl Norm {
-    /// The norm whose weight is `{name}.weight`.
+    /// Loads the norm whose weight is `{name}.weight`.
     pub(super) fn new(loader: &WeightLoader<'_>, name: &str) -> Result<Self> {
         let name = format!("{name}.weight");
         let weight = loader.tensor(&name)?;
@@ -259,16 +267,17 @@ impl Norm {
         Ok(ops::rms_norm(x, &self.weight, eps)?)
     }
 
-    /// The gradient of x, `skip` included; adds that of the weight.
+    /// Returns the gradient of x, that of the residual connection included, and adds that of the
+    /// weight.
     pub(super) fn backward(
         &self,
         x: &Tensor,
         eps: f64,
         dy: &Tensor,
-        skip: Option<&Tensor>,
+        residual: Option<&Tensor>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, skip)?;
+        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, residual)?;
         gradients.set(&self.name, dweight);
         Ok(dx)
     }
@@ -303,7 +312,8 @@ impl Projection {
     }
 }
 
-/// The gradient of an x that several projections read, from those of their outputs; adds those of their weights.
+/// Returns the gradient of an x that several projections read, from those of their outputs, and
+/// adds those of their weights.
 fn projections_backward(
     outputs: &[(&Projection, &Tensor)],
     x: &Tensor,

@@ -1,7 +1,8 @@
-//! The decoder: one forward pass over packed rows that trains and samples, and its backward pass.
+//! The decoder: one forward pass over packed rows for training and sampling, and its backward pass.
 //!
-//! Invariant: rows of any length lie end to end without padding, and on the CPU in f32 what a row returns depends, bit for
-//! bit, on that row's tokens alone, whether they come in one piece, in chunks, or one by one through the [`KvCache`].
+//! Invariant: rows of any length lie end to end without padding. On the CPU in f32 a row's output
+//! depends, bit for bit, on that row's tokens alone, whether they come in one prefill, in chunks,
+//! or by decode steps through the [`KvCache`].
 
 mod layer;
 mod training;
@@ -18,28 +19,30 @@ use crate::weights::Weights;
 use layer::{Layer, Norm, PassInputs};
 pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass};
 
-/// Tokens of several rows, laid end to end.
+/// The tokens of several rows, laid end to end (packed, or "varlen", rows).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedRows {
-    /// All tokens.
+    /// The tokens of all rows, [T].
     pub tokens: Vec<u32>,
-    /// Their rows, in order.
+    /// The rows, in order.
     pub rows: Vec<PackedRow>,
 }
 
 /// One row of a packed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedRow {
-    /// Tokens of this row in the batch; at least 1.
+    /// Tokens of this row in the batch; at least 1. A decode step has 1, prefill more.
     pub len: usize,
-    /// Tokens before them: in the KV cache, or, without one, the first tokens of another row of the batch.
+    /// Tokens before them, which are in the KV cache or, without one, are the first tokens of
+    /// another row of the batch.
     pub past: usize,
-    /// Slot of the KV cache; without one, the number of that other row. Not read there where `past` is 0.
+    /// The slot of the KV cache or, without one, the index of that other row, which is not read if
+    /// `past` is 0.
     pub slot: usize,
 }
 
 impl PackedRows {
-    /// Appends whole sequence, as training has them.
+    /// Appends a whole sequence, as in training.
     pub fn push(&mut self, tokens: &[u32]) {
         self.push_cached(tokens, 0, 0);
     }
@@ -64,7 +67,8 @@ impl PackedRows {
         if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
             let (rows, tokens) = (self.rows.len(), self.tokens.len());
             return Err(PolicyError::Usage(format!(
-                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is empty"
+                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is \
+                 empty"
             )));
         }
         match self
@@ -80,7 +84,7 @@ impl PackedRows {
         }
     }
 
-    /// Without a cache, a past is another row's beginning.
+    /// Checks rows without a cache, whose past must be a prefix of an earlier row.
     fn validate_prefixes(&self) -> Result<()> {
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
             let held = match self.rows[..index].get(row.slot) {
@@ -90,8 +94,8 @@ impl PackedRows {
             if row.past > held {
                 let (past, slot) = (row.past, row.slot);
                 return Err(PolicyError::Usage(format!(
-                    "row {index} has a past of {past} tokens; without a KV cache that holds it they must be those of an \
-                     earlier row without a past, and row {slot} has {held}"
+                    "row {index} has a past of {past} tokens; without a KV cache they must be a \
+                     prefix of an earlier row without a past, and row {slot} has {held}"
                 )));
             }
         }
@@ -107,22 +111,22 @@ impl PackedRows {
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecoderMode {
-    /// There is a backward pass.
+    /// Training: weights stay plain tensors, as the backward pass needs them.
     Train,
-    /// The weights are laid out once for the kernels.
+    /// Sampling: weights are packed once for the kernels.
     Sample,
 }
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// A decoder of one of the supported families.
+/// A pre-norm decoder of one of the supported families.
 pub struct Decoder {
     config: DecoderConfig,
     embedding: Tensor,
     layers: Vec<Layer>,
     norm: Norm,
-    /// The logits' weight [V, H] as training reads it, and as sampling does.
+    /// The weight of the LM head [V, W] as training reads it, and as sampling does.
     head: Tensor,
     lm_head_linear: LinearWeight,
     rope: Arc<RopeTable>,
@@ -132,13 +136,13 @@ impl Decoder {
     /// Builds the decoder on the weights' device and in their dtype.
     ///
     /// # Errors
-    /// [`PolicyError::Tensor`] names a weight that is missing or misshaped.
+    /// [`PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
     pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
         Self::build(config, weights, mode, rope)
     }
 
-    /// A decoder of the same shape with other weights.
+    /// Builds a decoder of the same shape with other weights.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -178,26 +182,28 @@ impl Decoder {
         })
     }
 
-    /// The decoder's shape.
+    /// Returns the decoder's shape.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// The device of the weights.
+    /// Returns the device of the weights.
     pub fn device(&self) -> &Device {
         self.embedding.device()
     }
 
-    /// The dtype of the weights.
+    /// Returns the dtype of the weights.
     pub fn dtype(&self) -> DType {
         self.embedding.dtype()
     }
 
-    /// Runs T packed tokens → [T, hidden], after the final norm. With a cache, the rows' keys and values are appended to
-    /// their slots; without one, every row is a whole sequence or continues another.
+    /// Runs T packed tokens → hidden states [T, W] after the final norm. With a cache, this is
+    /// prefill or decode: the rows' keys and values are appended to their slots. Without one, every
+    /// row is a whole sequence or continues another.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where rows, tokens and cache do not fit each other; nothing is changed then.
+    /// [`PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is changed
+    /// then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
         batch.validate(&self.config)?;
         match &mut cache {
@@ -221,19 +227,19 @@ impl Decoder {
         })
     }
 
-    /// Logits [N, V] of hidden states [N, hidden], at least in f32.
+    /// Returns the logits [N, V] of hidden states [N, W], at least in f32.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// Only those of the tensor library.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
     }
 
-    /// Log-probabilities and entropies `[N]` of `targets` after hidden states `[N, hidden]`. On the CPU in f32 at most 64
-    /// MiB of logits are held.
+    /// Returns log-probabilities and entropies `[N]` of `targets` after hidden states `[N, W]`. On
+    /// the CPU in f32 at most 64 MiB of logits are held.
     ///
     /// # Errors
-    /// Where the number of targets is not N, or one is outside of the vocabulary.
+    /// If the number of targets is not N, or one is outside of the vocabulary.
     pub fn token_logprobs(
         &self,
         hidden: &Tensor,
@@ -249,7 +255,7 @@ impl Decoder {
     }
 }
 
-/// Weights for a mode.
+/// Looks up weights and prepares them for a mode.
 struct WeightLoader<'a> {
     weights: &'a Weights,
     mode: DecoderMode,

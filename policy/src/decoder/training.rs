@@ -1,8 +1,9 @@
-//! A forward pass that is followed by its backward pass.
+//! A forward pass for training, and its backward pass.
 //!
-//! Invariant: the scores are those of [`Decoder::forward`] and [`Decoder::token_logprobs`], bit for bit. The backward pass
-//! is spelled out layer by layer: no graph is saved, a layer's activations are freed as soon as it is done, and they may be
-//! computed again rather than saved.
+//! Invariant: the log-probabilities are those of [`Decoder::forward`] and
+//! [`Decoder::token_logprobs`], bit for bit. The backward pass is written layer by layer without an
+//! autograd graph. A layer's activations are freed as soon as its gradient is computed, and with
+//! [`GradientCheckpointing`] they are recomputed in place of kept.
 
 use std::collections::{BTreeMap, btree_map};
 
@@ -14,19 +15,20 @@ use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, LogprobGradients, TokenLogprobs};
 
-/// What of a layer is saved for its backward pass.
+/// Whether a layer's activations are kept for its backward pass or recomputed there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GradientCheckpointing {
     /// Keeps every activation that the backward pass reads.
     #[default]
     Off,
-    /// Keeps each layer's input and recomputes its activations in the backward pass: less memory for
-    /// one more forward pass (Chen et al., arXiv:1604.06174).
+    /// Keeps each layer's input and recomputes its activations in the backward pass: less memory
+    /// for one more forward pass (Chen et al., arXiv:1604.06174).
     On,
 }
 
 impl GradientCheckpointing {
-    /// What can be saved of `tokens` where so many bytes are free; nothing changes where that is not known.
+    /// Turns checkpointing on if the activations of `tokens` take more than half of the `free`
+    /// bytes. `None` (unknown) changes nothing.
     #[must_use]
     pub fn within(
         self,
@@ -36,7 +38,7 @@ impl GradientCheckpointing {
         tokens: usize,
     ) -> Self {
         let bytes = Activations::token_bytes(config, dtype) * config.layers * tokens;
-        // The other half is for what a pass computes on the way.
+        // The other half is for the temporary tensors of a pass.
         match free {
             Some(free) if bytes as u64 > free / 2 => Self::On,
             _ => self,
@@ -44,12 +46,12 @@ impl GradientCheckpointing {
     }
 }
 
-/// Tokens that are scored.
+/// The tokens that a training pass scores, N of them.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoredTokens<'a> {
-    /// For each: the packed position that predicts it.
+    /// For each, the packed position whose hidden state predicts it, [N].
     pub predictors: &'a [u32],
-    /// For each: its id.
+    /// The token ids, [N].
     pub targets: &'a [u32],
     /// Divides the logits.
     pub temperature: f32,
@@ -65,17 +67,18 @@ impl Gradients {
         assert!(before.is_none(), "{name} has two gradients: this is a bug");
     }
 
-    /// The gradient of one weight.
+    /// Returns the gradient of one weight.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.0.get(name)
     }
 
-    /// Names and gradients, in the order of names.
+    /// Iterates over names and gradients, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// Refuses a weight that the backward pass forgot: it would silently never learn.
+    /// Checks that each of the named weights has a gradient. One that the backward pass misses
+    /// would silently never learn.
     ///
     /// # Errors
     /// [`PolicyError::Tensor`] names it.
@@ -83,7 +86,7 @@ impl Gradients {
         match names.find(|name| !self.0.contains_key(*name)) {
             Some(name) => Err(PolicyError::tensor(
                 name,
-                "received no gradient: the backward pass misses it",
+                "received no gradient: the backward pass does not compute it, which is a bug",
             )),
             None => Ok(()),
         }
@@ -99,13 +102,14 @@ impl IntoIterator for Gradients {
     }
 }
 
-/// A forward pass over packed rows, and what its backward pass needs.
+/// A forward pass over packed rows, with the tensors that its backward pass needs.
 pub struct TrainingPass<'a> {
     decoder: &'a Decoder,
     batch: &'a PackedRows,
     scored: ScoredTokens<'a>,
     layers: Vec<SavedLayer>,
-    /// After the last layer, and after the final norm at the predictors.
+    /// The residual stream after the last layer [T, W], and the hidden states after the final norm
+    /// at the predictors [N, W].
     residual: Tensor,
     hidden: Tensor,
     token_logprobs: TokenLogprobs,
@@ -117,11 +121,11 @@ enum SavedLayer {
 }
 
 impl<'a> TrainingPass<'a> {
-    /// Runs `batch`, rows without a KV cache, and scores tokens of it.
+    /// Runs `batch`, whose rows have no KV cache, and scores its `scored` tokens.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where rows and tokens do not fit each other; [`PolicyError::Tensor`] where a predictor or
-    /// target is out of range.
+    /// [`PolicyError::Usage`] if rows and tokens do not fit each other; [`PolicyError::Tensor`] if
+    /// a predictor or target is out of range.
     pub fn forward(
         decoder: &'a Decoder,
         batch: &'a PackedRows,
@@ -156,15 +160,16 @@ impl<'a> TrainingPass<'a> {
         })
     }
 
-    /// Log-probabilities and entropies of the scored tokens.
+    /// Returns the log-probabilities and entropies of the scored tokens.
     pub fn token_logprobs(&self) -> &TokenLogprobs {
         &self.token_logprobs
     }
 
-    /// The gradient of every weight, from the derivatives of the loss by the scores.
+    /// Returns the gradient of every weight, from the derivatives of the loss by the
+    /// log-probabilities and entropies.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] where the decoder was built for sampling.
+    /// [`PolicyError::Usage`] if the decoder was built for sampling.
     pub fn backward(mut self, derivatives: LogprobGradients<'_>) -> Result<Gradients> {
         let decoder = self.decoder;
         let mut gradients = Gradients::default();
@@ -185,16 +190,21 @@ impl<'a> TrainingPass<'a> {
         let mut dx = decoder
             .norm
             .backward(&self.residual, eps, &dnormed, None, &mut gradients)?;
+        // Free the large tensors before the layers need memory for their own.
         drop((dhidden, dnormed, self.residual, self.hidden));
         let inputs = decoder.pass_inputs(self.batch)?;
         for layer in decoder.layers.iter().rev() {
-            let saved = self.layers.pop().expect("one a layer: this is a bug");
+            let saved = self
+                .layers
+                .pop()
+                .expect("every layer was saved: this is a bug");
             let activations = match saved {
                 SavedLayer::Activations(activations) => *activations,
                 SavedLayer::Input(input) => layer.forward(input, &inputs, None)?.1,
             };
             dx = layer.backward(&activations, &dx, &inputs, &mut gradients)?;
         }
+        // A tied embedding is the LM head too: its gradient is the sum of both.
         let dembedding = if decoder.config.tie_word_embeddings {
             dhead
         } else {

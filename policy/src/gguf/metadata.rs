@@ -1,4 +1,5 @@
-//! Typed access to the metadata of a GGUF file. Keys of the shape begin with the architecture's name.
+//! Typed access to the metadata of a GGUF file. The keys of the shape begin with the architecture's
+//! name.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use candle_core::quantized::gguf_file::Value;
 use super::invalid_key;
 use crate::error::{PolicyError, Result};
 
-/// Sizes from here on are damage: no product of two overflows, and no model comes near.
+/// Sizes from here on are treated as damage: no product of two overflows, and no model comes near.
 const MOST: u64 = 1 << 24;
 
 /// The metadata, by key.
@@ -30,31 +31,35 @@ impl<'a> GgufMetadata<'a> {
         self.architecture
     }
 
-    /// The key of a name of the shape.
+    /// Returns the key of a name of the shape.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
-    /// A size of the shape.
+    /// Reads a size of the shape.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>> {
         let key = self.key(name);
         let size = self.whole(&key)?;
         match size.filter(|&size| size >= MOST) {
-            Some(size) => Err(invalid_key(&key, format!("is {size}, which no model has"))),
+            Some(size) => Err(invalid_key(
+                &key,
+                format!("is {size}, more than any model has"),
+            )),
             None => Ok(size.map(|size| size as usize)),
         }
     }
 
-    /// A size that no model is without.
+    /// Reads a size that every model has.
     pub(super) fn required(&self, name: &str) -> Result<usize> {
         match self.count(name)? {
-            Some(0) => Err(invalid_key(&self.key(name), "is 0; wanted: at least 1")),
+            Some(0) => Err(invalid_key(&self.key(name), "is 0; expected: at least 1")),
             Some(size) => Ok(size),
             None => Err(missing(&self.key(name), "a whole number")),
         }
     }
 
-    /// A number of the shape. f32 as its shortest decimal, which is what the model's own config.json says.
+    /// Reads a number of the shape. An f32 is read as its shortest decimal, which is what the
+    /// model's own config.json has.
     pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
         let key = self.key(name);
         let number = match self.values.get(&key) {
@@ -66,11 +71,11 @@ impl<'a> GgufMetadata<'a> {
         if number.is_finite() {
             Ok(Some(number))
         } else {
-            Err(invalid_key(&key, "is no finite number"))
+            Err(invalid_key(&key, "is not a finite number"))
         }
     }
 
-    /// A token's id.
+    /// Reads a token's id.
     pub(super) fn id(&self, key: &str) -> Result<Option<usize>> {
         Ok(self.whole(key)?.map(|id| id as usize))
     }
@@ -79,7 +84,7 @@ impl<'a> GgufMetadata<'a> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(invalid_key(key, "is no text")),
+            Some(_) => Err(invalid_key(key, "is not a string")),
         }
     }
 
@@ -87,27 +92,30 @@ impl<'a> GgufMetadata<'a> {
         self.text(key)?.ok_or_else(|| missing(key, "a text"))
     }
 
-    /// A list of texts.
+    /// Reads a list of strings.
     pub(super) fn texts(&self, key: &str) -> Result<Vec<&'a str>> {
         let items = self.list(key)?.ok_or_else(|| missing(key, "a list"))?;
         let texts = items.iter().map(|item| match item {
             Value::String(text) => Ok(text.as_str()),
-            _ => Err(invalid_key(key, "holds something that is no text")),
+            _ => Err(invalid_key(key, "has an entry that is not a string")),
         });
         texts.collect()
     }
 
-    /// A list of small whole numbers; empty where it is absent.
+    /// Reads a list of 32-bit integers; empty if it is absent.
     pub(super) fn kinds(&self, key: &str) -> Result<Vec<i32>> {
         let items = self.list(key)?.unwrap_or_default();
         let kinds = items.iter().map(|item| match item {
             Value::I32(kind) => Ok(*kind),
-            _ => Err(invalid_key(key, "holds something that is no 32-bit number")),
+            _ => Err(invalid_key(
+                key,
+                "has an entry that is not a 32-bit integer",
+            )),
         });
         kinds.collect()
     }
 
-    /// Refuses settings of the shape that the decoder does not honour.
+    /// Checks that there are no settings that the decoder does not honour.
     pub(super) fn refuse_unsupported(&self) -> Result<()> {
         let scaling = self.key("rope.scaling.type");
         if let Some(kind) = self.text(&scaling)?.filter(|&kind| kind != "none") {
@@ -133,7 +141,7 @@ impl<'a> GgufMetadata<'a> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
-            Some(_) => Err(invalid_key(key, "is no list")),
+            Some(_) => Err(invalid_key(key, "is not a list")),
         }
     }
 
@@ -145,10 +153,10 @@ impl<'a> GgufMetadata<'a> {
         let whole = value.to_u64().ok().or(signed);
         whole
             .map(Some)
-            .ok_or_else(|| invalid_key(key, "is no whole number"))
+            .ok_or_else(|| invalid_key(key, "is not a whole number"))
     }
 }
 
 fn missing(key: &str, wanted: &str) -> PolicyError {
-    invalid_key(key, format!("is missing; wanted: {wanted}"))
+    invalid_key(key, format!("is missing; expected: {wanted}"))
 }

@@ -1,8 +1,9 @@
-//! A GGUF file, the format of llama.cpp, as a model: shape, weights in f32, tokenizer, chat template.
+//! Import of GGUF files, the format of llama.cpp: shape, weights in f32, tokenizer, chat template.
 //!
-//! Invariant: the model is the file's; a key or tensor that would make another model of it is invalid_key by its name. Of how
-//! text ends, the end-of-sequence token alone is taken.
-//! Bytes of a stranger cost memory in proportion to their number, whatever they claim. Leaves out writing.
+//! Pure. Invariant: the imported model computes what the file's model computes; a key or tensor
+//! that would change that is an error that names it. Of the end-of-text tokens only the
+//! end-of-sequence token is taken. Untrusted bytes cost memory in proportion to their length,
+//! whatever sizes they claim. Writing GGUF is not supported.
 
 mod metadata;
 mod tensors;
@@ -17,14 +18,15 @@ use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::model::Model;
 
-/// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE tokenizer.
+/// Reads the bytes of a GGUF file of the architectures llama, qwen2 and qwen3 with a byte-level BPE
+/// tokenizer.
 ///
 /// # Errors
-/// Names the key or tensor that is missing, damaged or not supported.
+/// [`PolicyError`] names the key or tensor that is missing, damaged or not supported.
 pub fn read(bytes: &[u8]) -> Result<Model> {
     check_alignment(bytes)?;
     let content = Content::read(&mut Cursor::new(bytes))
-        .map_err(|error| PolicyError::Usage(format!("not a whole GGUF file: {error}")))?;
+        .map_err(|error| PolicyError::Usage(format!("not a complete GGUF file: {error}")))?;
     let metadata = GgufMetadata::new(&content.metadata)?;
     let config = config(&metadata, &content)?;
     let mut files = text::files(&metadata, config.vocab_size)?;
@@ -32,10 +34,11 @@ pub fn read(bytes: &[u8]) -> Result<Model> {
     Model::from_files(files, tensors::weights(bytes, &content, &config)?)
 }
 
-/// candle divides by `general.alignment`, also where it is 0. Looks at every place that could be that key.
+/// Checks every place in the file that could be the key `general.alignment`: candle divides by its
+/// value without a check for 0.
 fn check_alignment(bytes: &[u8]) -> Result<()> {
     const KEY: &[u8] = b"general.alignment";
-    /// A u32, as the specification has it.
+    /// The type u32, as in the specification.
     const KIND: [u8; 4] = [4, 0, 0, 0];
     let is_sound = |(at, _): (usize, &[u8])| {
         let behind = bytes.get(at + KEY.len()..at + KEY.len() + 8);
@@ -47,7 +50,7 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
         .filter(|(_, place)| *place == KEY)
         .all(is_sound)
     {
-        return Err(invalid_key("general.alignment", "is no number above 0"));
+        return Err(invalid_key("general.alignment", "is not a number above 0"));
     }
     Ok(())
 }
@@ -57,7 +60,7 @@ fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfi
     metadata.refuse_unsupported()?;
     let tensors = &content.tensor_infos;
     let layers = metadata.required("block_count")?;
-    // Before anything is made for each of them.
+    // Check before anything is allocated for each layer.
     if layers > tensors.len() {
         let reason = format!("is {layers}, but the file holds {} tensors", tensors.len());
         return Err(invalid_key(&metadata.key("block_count"), reason));
@@ -96,7 +99,7 @@ fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfi
         qkv_bias: tensors.contains_key("blk.0.attn_q.bias"),
         output_bias: tensors.contains_key("blk.0.attn_output.bias"),
     };
-    // As the folder's config.json will be read.
+    // Validates the config as the folder's config.json will be.
     DecoderConfig::from_json(&config.to_json())
 }
 
@@ -112,7 +115,7 @@ fn family(architecture: &str) -> Result<Family> {
     }
 }
 
-/// The error for a key of the metadata.
+/// Builds the error for a key of the metadata.
 fn invalid_key(key: &str, reason: impl ToString) -> PolicyError {
     PolicyError::setting(format!("gguf: {key}"), reason)
 }

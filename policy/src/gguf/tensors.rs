@@ -1,6 +1,7 @@
-//! The weights of a GGUF file under their Hugging Face names, dequantised to f32.
+//! The weights of a GGUF file under their Hugging Face names, dequantized to f32.
 //!
-//! Invariant: all tensors of the shape are there, in their shapes, and no others; together they are no larger than the file.
+//! Invariant: exactly the tensors of the shape are there, in their shapes, and together they are no
+//! larger than the file.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -15,7 +16,7 @@ use crate::weights::Weights;
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 pub(super) const HEAD: &str = "output.weight";
 
-/// Parts of a layer: Hugging Face's name and GGUF's.
+/// The parts of a layer: Hugging Face's name and GGUF's.
 const PARTS: [(&str, &str); 11] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
@@ -30,7 +31,7 @@ const PARTS: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// The weights that `config` asks for.
+/// Reads the weights of `config`.
 pub(super) fn weights(bytes: &[u8], content: &Content, config: &DecoderConfig) -> Result<Weights> {
     check_sizes(bytes.len(), content)?;
     let mut tensors = BTreeMap::new();
@@ -58,7 +59,7 @@ pub(super) fn weights(bytes: &[u8], content: &Content, config: &DecoderConfig) -
     }
 }
 
-/// What the file says of a tensor.
+/// Returns the header of a tensor.
 pub(super) fn info<'a>(content: &'a Content, name: &str) -> Result<&'a TensorInfo> {
     content
         .tensor_infos
@@ -66,7 +67,8 @@ pub(super) fn info<'a>(content: &'a Content, name: &str) -> Result<&'a TensorInf
         .ok_or_else(|| PolicyError::tensor(name, "is missing from the GGUF file"))
 }
 
-/// Tensors that claim the same bytes, or more than there are, would cost more memory than the file.
+/// Checks that the tensors fit into the file together. Tensors that overlap, or claim more bytes
+/// than there are, would cost more memory than the file.
 fn check_sizes(file_bytes: usize, content: &Content) -> Result<()> {
     let mut left = file_bytes;
     for (name, info) in &content.tensor_infos {
@@ -77,7 +79,8 @@ fn check_sizes(file_bytes: usize, content: &Content) -> Result<()> {
         left = size
             .and_then(|size| left.checked_sub(size))
             .ok_or_else(|| {
-                let reason = "does not fit into the file beside the others; get the file anew";
+                let reason =
+                    "does not fit into the file beside the others; download the file again";
                 PolicyError::tensor(name, reason)
             })?;
     }
@@ -97,7 +100,7 @@ fn dequantised(bytes: &[u8], content: &Content, name: &str, shape: &[usize]) -> 
         .map_err(|error| PolicyError::tensor(name, error))
 }
 
-/// GGUF's name of a Hugging Face weight.
+/// Returns GGUF's name of a Hugging Face weight.
 fn source(name: &str) -> String {
     let in_layer = || {
         let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
@@ -113,8 +116,9 @@ fn source(name: &str) -> String {
     }
 }
 
-/// llama.cpp rotates neighbours, where Hugging Face rotates a head's first half against its second; for the llama
-/// architecture the rows of queries and keys are stored in its order. The number of heads of such a weight.
+/// Returns the number of heads of a weight whose rows need reordering. llama.cpp rotates
+/// neighbouring values, where Hugging Face rotates a head's first half against its second. For the
+/// llama architecture it stores the rows of queries and keys in its order.
 fn interleaved_heads(name: &str, config: &DecoderConfig) -> Option<usize> {
     if config.family != Family::Llama {
         None
@@ -127,7 +131,7 @@ fn interleaved_heads(name: &str, config: &DecoderConfig) -> Option<usize> {
     }
 }
 
-/// Rows of each head from pairs of neighbours into two halves.
+/// Reorders the rows of each head from pairs of neighbours into two halves.
 fn in_halves(tensor: &Tensor, heads: usize) -> Result<Tensor> {
     let pairs = tensor.dim(0)? / heads / 2;
     let halves = tensor.reshape((heads, pairs, 2, ()))?.transpose(1, 2)?;

@@ -1,6 +1,7 @@
-//! The text side of a GGUF file as the files of a Hugging Face folder: byte-level BPE, special tokens, chat template.
+//! The tokenizer of a GGUF file as the files of a Hugging Face folder: byte-level BPE, special
+//! tokens, chat template.
 //!
-//! Invariant: text is cut into the pieces that llama.cpp cuts it into, or the file is invalid_key.
+//! Invariant: text is split into the same pieces as by llama.cpp, or the file is an error.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,8 @@ use super::metadata::GgufMetadata;
 use crate::error::Result;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
-/// Kinds of tokens: control tokens, which are hidden, and added ones, which are not; those unused are padding.
+/// The kinds of tokens: control tokens, which decoding may hide, and added ones, which it does not;
+/// unused ones are padding.
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
@@ -17,7 +19,7 @@ const UNUSED: i32 = 5;
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// All text files of the folder.
+/// Builds all text files of the folder.
 pub(super) fn files(metadata: &GgufMetadata<'_>, rows: usize) -> Result<Vec<(String, Vec<u8>)>> {
     let template = metadata.text("tokenizer.chat_template")?.ok_or_else(|| {
         let reason = "is missing; import an instruction-tuned model, which comes with one";
@@ -106,13 +108,13 @@ fn merges(metadata: &GgufMetadata<'_>) -> Result<Vec<Value>> {
         Some((left, right)) => Ok(json!([left, right])),
         None => Err(invalid_key(
             KEY,
-            format!("holds {merge:?}, which is no pair"),
+            format!("holds {merge:?}, which is not a pair"),
         )),
     };
     metadata.texts(KEY)?.into_iter().map(pair).collect()
 }
 
-/// How text is cut before merging, by llama.cpp's name for it.
+/// Returns the pre-tokenizer, which splits text before merges, by llama.cpp's name for it.
 fn pre_tokenizer(pieces: &str) -> Result<Value> {
     let split = |pattern: &str| {
         let pattern = json!({"Regex": pattern});
@@ -128,7 +130,8 @@ fn pre_tokenizer(pieces: &str) -> Result<Value> {
         "llama-bpe" => split(LLAMA3),
         other => {
             let reason = format!(
-                "is {other:?}; supported: gpt-2, llama-bpe, qwen2, smollm. Use the Hugging Face folder"
+                "is {other:?}; supported: gpt-2, llama-bpe, qwen2, smollm. Use the Hugging Face \
+                 folder"
             );
             return Err(invalid_key("tokenizer.ggml.pre", reason));
         }
@@ -137,10 +140,13 @@ fn pre_tokenizer(pieces: &str) -> Result<Value> {
 }
 
 fn byte_level(use_regex: bool) -> Value {
-    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": use_regex,
+    })
 }
 
-/// Hugging Face's name and the id of each special token that the file names.
+/// Returns Hugging Face's name and the id of each special token that the file names.
 fn special_tokens(metadata: &GgufMetadata<'_>, count: usize) -> Result<Vec<(&'static str, usize)>> {
     let mut special = Vec::new();
     for (name, key) in [

@@ -1,7 +1,11 @@
-//! Causal attention with grouped heads over packed rows, from the rows' own keys or from a KV cache.
+//! Causal grouped-query attention (GQA) over packed (varlen) rows, with keys from the batch itself
+//! or from a KV cache.
 //!
-//! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens alone. There is no mask
-//! tensor for the kernels: a query sees the keys up to its own position.
+//! Invariant: one kernel serves training and sampling, and a row's bits depend on that row's tokens
+//! alone. The kernels have no mask tensor: each query visits the keys up to its own position only,
+//! which is the causal mask.
+//!
+//! Shapes: T packed tokens, H query heads, K key-value heads, D head size.
 
 use candle_core::{D, DType, Device, Result, Shape, Tensor, bail};
 
@@ -15,8 +19,8 @@ use super::{
 };
 use crate::PackedRow;
 
-/// q [T, heads, D], k and v [T, kv_heads, D], rows laid end to end → [T, heads * D]. A row with a past continues another
-/// row of the batch ([`PackedRow::slot`]).
+/// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
+/// continues another row of the batch ([`PackedRow::slot`]).
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[PackedRow]) -> Result<Tensor> {
     if widens_for_kernels(q) {
         let [wide_q, wide_k, wide_v] = widened([q, k, v])?;
@@ -50,7 +54,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[PackedRow]) -> Resu
     tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-/// The gradients of q, k and v, from `out` and the gradient of it.
+/// Returns the gradients of q, k and v, from the output `out` and its gradient `dout`.
 pub fn attention_backward(
     q: &Tensor,
     k: &Tensor,
@@ -102,7 +106,7 @@ pub fn attention_backward(
     ])
 }
 
-/// [`attention`] from candle's operations, row by row, so that candle can differentiate it.
+/// [`attention`] by tensor operations, row by row, so that candle can differentiate it.
 pub fn attention_tensor_ops(
     q: &Tensor,
     k: &Tensor,
@@ -131,14 +135,15 @@ pub fn attention_tensor_ops(
     Tensor::cat(&outputs, 0)
 }
 
-/// QueryBlock with those of one key-value head beside each other, so that keys and values need no copy for each of them.
+/// Queries grouped by their key-value head, so that keys and values need no copy for each query
+/// head (GQA).
 struct GroupedQueries {
-    /// [kv_heads, R, heads / kv_heads, len, D].
+    /// [K, R, H / K, len, D].
     q: Tensor,
 }
 
 impl GroupedQueries {
-    /// Of [R, len, heads, D].
+    /// Groups q [R, len, H, D].
     fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
         let (rows, len, heads, head_dim) = q.dims4()?;
         let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
@@ -147,9 +152,11 @@ impl GroupedQueries {
     }
 }
 
-/// What is added to the scores of R rows of `len` queries at `positions` for `keys` keys: [R, 1, len, keys], 0 up to a
-/// query's own position and so little beyond that the weight is an exact zero. It is finite: a row of minus infinities
-/// has no gradient.
+/// Returns the causal mask [R, 1, len, keys] that is added to the scores of R rows of `len` queries
+/// at `positions`.
+///
+/// It is 0 up to a query's own position and -1e30 beyond, so that the softmax weight is an exact
+/// zero there. The value is finite because a row of minus infinities would have no gradient.
 pub(super) fn causal_mask(
     positions: impl Iterator<Item = usize>,
     (rows, len, keys): (usize, usize, usize),
@@ -164,8 +171,9 @@ pub(super) fn causal_mask(
     beyond.to_dtype(dtype)? * LOWEST
 }
 
-/// R rows of equally many queries over keys and values [kv_heads, R, keys, D] → [R, len, heads * D]. Half precision is
-/// widened to f32 inside, so that scores, softmax and weights are never rounded to it.
+/// Attends with R rows of equally many queries to keys and values [K, R, keys, D] → [R, len, H *
+/// D]. Half precision is widened to f32 inside, so scores, softmax and weights are never rounded to
+/// it.
 fn grouped_attention(
     q: &GroupedQueries,
     k: &Tensor,
@@ -179,6 +187,8 @@ fn grouped_attention(
     let scores = scores.reshape((kv_heads, rows, group, len, ()))?;
     let scores = scores.broadcast_add(causal_mask)?;
     let weights = scores
+        // Subtracting the maximum keeps exp from overflowing; it cancels in the quotient, so it
+        // needs no gradient.
         .broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?
         .exp()?;
     let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
@@ -189,7 +199,8 @@ fn grouped_attention(
         .reshape((rows, len, kv_heads * group * head_dim))
 }
 
-/// Appends the new keys and values to the cached sequences, whose pages `table` gives by slot, and attends to them.
+/// Appends the new keys and values to the cached sequences and attends to them. `table` gives the
+/// block table of a slot.
 pub(crate) fn cached_attention<'a>(
     q: &Tensor,
     k: &Tensor,
@@ -231,8 +242,8 @@ fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
     Ok([at_least_f32(q)?, at_least_f32(k)?, at_least_f32(v)?])
 }
 
-/// Where each row begins.
-fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
+/// Returns the first packed token of each row.
+pub(super) fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
     let begin = |next: &mut usize, row: &PackedRow| {
         let first = *next;
         *next += row.len;
@@ -241,7 +252,7 @@ fn row_offsets(rows: &[PackedRow]) -> Vec<usize> {
     rows.iter().scan(0, begin).collect()
 }
 
-/// The rows of a call and where they lie.
+/// The rows of one call and their offsets in the packed batch.
 struct AttentionBatch<'a> {
     rows: &'a [PackedRow],
     row_offsets: Vec<usize>,
@@ -262,7 +273,7 @@ impl<'a> AttentionBatch<'a> {
         })
     }
 
-    /// One row with each of its key-value heads.
+    /// Iterates over the key-value heads of one row.
     fn row_heads(&self, index: usize) -> impl Iterator<Item = RowHead> {
         let (row, heads, first) = (self.rows[index], self.heads, self.row_offsets[index]);
         let past_offset = self.row_offsets.get(row.slot).copied().unwrap_or(0);
@@ -277,11 +288,12 @@ impl<'a> AttentionBatch<'a> {
     }
 }
 
-/// Keys and values of one row at a time, a sequence for each key-value head. What rows of one past share is written once.
+/// Keys and values of one row at a time, copied from the packed batch into pages as the kernel
+/// reads them. Rows that continue the same prefix reuse its pages.
 struct GatheredKv {
     pages: KvPages,
     table: Vec<u32>,
-    /// The row whose tokens lie at the start of all sequences, and how many.
+    /// The row whose tokens the pages begin with, and how many of them.
     loaded_prefix: Option<(usize, usize)>,
 }
 
@@ -295,7 +307,7 @@ impl GatheredKv {
         }
     }
 
-    /// Writes the keys that `row_head` sees and that are not there yet.
+    /// Writes the keys and values that `row_head` sees and that the pages do not hold yet.
     fn load(&mut self, row: &PackedRow, row_head: RowHead, k: &[f32], v: &[f32]) {
         let there = match self.loaded_prefix {
             Some((loaded_prefix, tokens)) if row.past > 0 && loaded_prefix == row.slot => {
@@ -317,7 +329,7 @@ impl GatheredKv {
         }
     }
 
-    /// Takes note of what all heads of `row` have loaded.
+    /// Records the prefix that the pages hold once all heads of `row` are loaded.
     fn mark_loaded(&mut self, row: &PackedRow, index: usize) {
         self.loaded_prefix = Some(match row.past {
             0 => (index, row.len),

@@ -1,8 +1,15 @@
-//! Causal attention over one sequence of keys and values: forward, and backward by recomputation.
+//! The attention kernel: causal attention over one sequence of keys and values, forward, and
+//! backward with recomputed softmax weights.
 //!
-//! Invariant: what a query returns depends, bit for bit, on that query and its own keys and values alone: scores are chains
-//! over D, the softmax sums in a fixed order, the output is a chain over the keys, and keys beyond a query's own weigh an
-//! exact zero. So it is the same in a batch, alone, from the cache, in one prefill, in chunks or token by token.
+//! Invariant: a query's output depends, bit for bit, on that query and its own keys and values
+//! alone. Scores are chains of fused multiply-adds over D, the softmax sums in a fixed order, the
+//! output is a chain over the keys, and keys beyond the causal mask have an exact zero weight. So
+//! the bits are the same in a batch, alone, from the KV cache, in one prefill, in chunked prefill,
+//! or decoded token by token.
+//!
+//! A block holds the scores of its queries for all keys at once. An online softmax as in
+//! FlashAttention would rescale its sums at block borders, and the bits would then depend on where
+//! a chunk begins.
 
 use std::ops::Range;
 
@@ -11,10 +18,11 @@ use super::math::{exp, sums};
 use super::matmul::{PANEL, View, multiply_strip};
 use super::simd::{Kernel, LANES, Simd};
 
-/// Rows of a block of work; a row is one query of one head.
+/// Queries of a block. A query is one token of one head. 48 is a multiple of the tile heights 12
+/// (AVX-512), 6 (AVX2) and 4 (portable), so full blocks have no partial tiles.
 const QUERY_BLOCK: usize = 48;
 
-/// Sizes of the heads.
+/// The numbers of heads and the head size D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heads {
     pub(crate) heads: usize,
@@ -23,7 +31,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Query heads that share one key-value head.
+    /// Returns the number of query heads that share one key-value head (GQA).
     fn group(self) -> usize {
         self.heads / self.kv_heads
     }
@@ -33,17 +41,17 @@ impl Heads {
     }
 }
 
-/// The queries of one row that attend to one key-value head, and where their keys begin.
+/// The queries of one packed row that attend to one key-value head, and the location of their keys.
 #[derive(Clone, Copy)]
 pub(crate) struct RowHead {
     pub(crate) heads: Heads,
     pub(crate) kv_head: usize,
-    /// The row's first token in the packed batch, and its number of tokens.
+    /// The row's first token in the packed batch, and the number of its tokens.
     pub(crate) first: usize,
     pub(crate) len: usize,
-    /// Keys before the first token's own.
+    /// The number of keys before the first token's own.
     pub(crate) past: usize,
-    /// Where the first of them lies in the packed batch; not read where they come from a cache.
+    /// The packed token of the first past key. Unused where the keys come from a cache.
     pub(crate) past_offset: usize,
 }
 
@@ -52,24 +60,26 @@ impl RowHead {
         self.len * self.heads.group()
     }
 
-    /// Offset in a [T, heads, D] tensor of query `i` (token by token, the group's heads inside).
+    /// Returns the offset in a [T, H, D] tensor of query `i`. Queries are ordered by token, then by
+    /// head within the group.
     fn offset(&self, i: usize) -> usize {
         let group = self.heads.group();
         let head = self.kv_head * group + i % group;
         ((self.first + i / group) * self.heads.heads + head) * self.heads.head_dim
     }
 
-    /// Keys that query `i` sees.
+    /// Returns the number of keys that query `i` sees. This is the causal mask: those up to its own
+    /// position.
     fn keys(&self, i: usize) -> usize {
         self.past + i / self.heads.group() + 1
     }
 
-    /// All keys of the row.
+    /// Returns the number of keys of the row.
     pub(crate) fn all_keys(&self) -> usize {
         self.past + self.len
     }
 
-    /// Offset of the key at `position` in a [T, kv_heads, D] tensor.
+    /// Returns the offset of the key at `position` in a [T, K, D] tensor.
     fn kv_offset(&self, position: usize) -> usize {
         let token = if position < self.past {
             self.past_offset + position
@@ -79,7 +89,7 @@ impl RowHead {
         (token * self.heads.kv_heads + self.kv_head) * self.heads.head_dim
     }
 
-    /// Writes the keys and values [T, kv_heads, D] of some positions into the sequence's pages.
+    /// Writes the keys and values [T, K, D] of `positions` into the sequence's pages.
     pub(crate) fn append(
         &self,
         positions: Range<usize>,
@@ -95,7 +105,7 @@ impl RowHead {
     }
 }
 
-/// Buffers of one block, reused from block to block.
+/// Buffers of one block, reused by all blocks.
 pub(crate) struct Scratch {
     queries: Vec<f32>,
     weights: Vec<f32>,
@@ -112,7 +122,7 @@ impl Scratch {
     }
 }
 
-/// The attention of one row_head; writes its part of `out` [T, heads, D].
+/// The attention of one row and key-value head. Writes its part of `out` [T, H, D].
 pub(crate) struct Forward<'a> {
     pub(crate) row_head: RowHead,
     pub(crate) q: &'a [f32],
@@ -151,13 +161,13 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Up to 48 consecutive queries of a row_head.
+/// Up to [`QUERY_BLOCK`] consecutive queries of one row and key-value head.
 #[derive(Clone, Copy)]
 struct QueryBlock {
     row_head: RowHead,
     start: usize,
     count: usize,
-    /// Keys that the last of them sees.
+    /// The keys that the last query sees; earlier queries see fewer.
     keys: usize,
 }
 
@@ -172,7 +182,7 @@ impl QueryBlock {
         }
     }
 
-    /// Width of a row of scores.
+    /// Returns the width of a row of scores: the keys, padded to whole panels.
     fn padded(&self) -> usize {
         self.keys.next_multiple_of(PANEL)
     }
@@ -190,7 +200,8 @@ impl QueryBlock {
         }
     }
 
-    /// The same as value panels: `[panel][count][32]`.
+    /// Copies `rows` [count, D] into panels of 32 columns, `[panel][count][32]`, the layout of B in
+    /// a product.
     fn gather_panels(&self, rows: &[f32], panels: &mut [f32]) {
         let head_dim = self.row_head.heads.head_dim;
         for (i, row) in rows.chunks_exact(head_dim).take(self.count).enumerate() {
@@ -201,7 +212,7 @@ impl QueryBlock {
         }
     }
 
-    /// rows [count, D] times the keys: [count, padded].
+    /// Computes the scores rows [count, D] times the keys → [count, padded].
     #[inline(always)]
     fn scores<S: Simd>(
         &self,
@@ -225,7 +236,9 @@ impl QueryBlock {
         }
     }
 
-    /// weights [count, keys] times 32 columns of the values: `[count][32]`.
+    /// Computes weights [count, keys] times 32 columns of the values → `[count][32]`. Each element
+    /// is one chain over the keys in order of position: later runs of pages add to the earlier
+    /// ones.
     #[inline(always)]
     fn weighted_values<S: Simd>(
         &self,
@@ -244,13 +257,20 @@ impl QueryBlock {
         }
     }
 
-    /// Turns each row of scores into e^(scaled score - maximum), zero beyond its keys; returns 1 / sum of each row.
+    /// Turns each row of scores into e^(scaled score - maximum), and zero beyond its keys. Returns
+    /// 1 / sum of each row.
+    ///
+    /// Subtracting the maximum keeps the exponential from overflowing. The sum has 16 chains and a
+    /// tree (see `math`). The caller multiplies the output by 1 / sum, which costs D products for
+    /// each query in place of one for each key.
     #[inline(always)]
     fn softmax<S: Simd>(&self, scores: &mut [f32]) -> [f32; QUERY_BLOCK] {
         let mut inverses = [0.0; QUERY_BLOCK];
         let scale = S::splat(self.row_head.heads.scale());
         let rows = scores.chunks_exact_mut(self.padded()).take(self.count);
         for (i, row) in rows.enumerate() {
+            // The causal mask: minus infinity becomes an exact zero under exp. It also clears what
+            // pads the last panel.
             row[self.row_head.keys(self.start + i)..].fill(f32::NEG_INFINITY);
             let (row, _) = row.as_chunks_mut::<LANES>();
             let mut max = S::splat(f32::NEG_INFINITY);
@@ -270,14 +290,14 @@ impl QueryBlock {
     }
 }
 
-/// Buffers of the backward pass of one row_head.
+/// Buffers of the backward pass of one row and key-value head.
 pub(crate) struct BackwardScratch {
     scratch: Scratch,
-    /// Gradient of the output's rows, and of the weights.
+    /// The gradients of the output's rows and of the softmax weights.
     doutput: Vec<f32>,
     dweights: Vec<f32>,
     panels: Vec<f32>,
-    /// Gradients of keys and values as value panels: `[panel][keys][32]`.
+    /// The gradients of keys and values as panels: `[panel][keys][32]`.
     dkeys: Vec<f32>,
     dvalues: Vec<f32>,
 }
@@ -296,13 +316,19 @@ impl BackwardScratch {
     }
 }
 
-/// The gradient of one row_head: writes its part of `dq`, adds its parts to `dk` and `dv`.
+/// The backward pass of one row and key-value head. Writes its part of `dq` and adds its parts to
+/// `dk` and `dv`.
+///
+/// The softmax weights P are computed again from q and k, as in FlashAttention's backward pass (Dao
+/// et al., arXiv:2205.14135): dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - rowsum(dO O)), dQ = dS K, dK =
+/// dSᵀ Q.
 pub(crate) struct Backward<'a> {
     pub(crate) row_head: RowHead,
     pub(crate) q: &'a [f32],
     pub(crate) out: &'a [f32],
     pub(crate) dout: &'a [f32],
-    /// Keys and values; and the other way round.
+    /// Pages with keys in the key layout and values in the value layout, and pages with the two
+    /// exchanged: dO Vᵀ reads values as keys, dS K reads keys as values.
     pub(crate) keys_values: &'a KvPages,
     pub(crate) values_keys: &'a KvPages,
     pub(crate) sequence: PagedSequence<'a>,
@@ -321,6 +347,7 @@ impl Kernel for Backward<'_> {
         let (head_dim, keys) = (row_head.heads.head_dim, row_head.all_keys());
         let panels = head_dim.div_ceil(PANEL);
         let sequence = self.sequence;
+        // Blocks of queries add to these in order, so a key's gradient has one order of sums.
         b.dkeys[..keys * panels * PANEL].fill(0.0);
         b.dvalues[..keys * panels * PANEL].fill(0.0);
         for start in (0..row_head.queries()).step_by(QUERY_BLOCK) {
@@ -366,6 +393,7 @@ impl Kernel for Backward<'_> {
                 }
             }
         }
+        // Rows that continue this one add to the same keys, hence the sums.
         for position in 0..keys {
             let at = row_head.kv_offset(position)..row_head.kv_offset(position) + head_dim;
             add_from_panels(&b.dkeys, keys, position, &mut self.dk[at.clone()]);
@@ -375,7 +403,8 @@ impl Kernel for Backward<'_> {
 }
 
 impl QueryBlock {
-    /// sums [panel][all keys][32] += weights [count, keys]ᵀ times panels [panel][count][32].
+    /// Adds weights [count, keys]ᵀ times panels `[panel][count][32]` to sums `[panel][all
+    /// keys][32]`.
     #[inline(always)]
     fn add_transposed<S: Simd>(
         &self,
@@ -398,7 +427,8 @@ impl QueryBlock {
     }
 }
 
-/// Of one row: normalises the weights, and turns their gradient into that of the raw scores: w (dw - dout·out) scale.
+/// Normalises one row of softmax weights, and turns their gradient into that of the unscaled
+/// scores: w (dw - dout·out) scale.
 #[inline(always)]
 fn score_gradient<S: Simd>(
     weights: &mut [f32],
@@ -423,7 +453,7 @@ fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
     sums::<S>(x, y, |x, y| [x.mul(y), S::splat(0.0)])[0]
 }
 
-/// Adds row `t` of `[panel][rows][32]` to `sum`.
+/// Adds row `t` of panels `[panel][rows][32]` to `sum`.
 fn add_from_panels(panels: &[f32], rows: usize, t: usize, sum: &mut [f32]) {
     for (panel, sum) in sum.chunks_mut(PANEL).enumerate() {
         let row = &panels[(panel * rows + t) * PANEL..];

@@ -1,18 +1,19 @@
-//! Rows of a matrix by number, and back.
+//! Embedding lookup and its gradient: rows of a matrix by index, and back.
 //!
-//! Invariant: [`add_rows`] adds in the order of the numbers, on the CPU in one chain for each element, half precision in f32.
+//! Invariant: [`add_rows`] adds in the order of the indices, on the CPU in one chain for each
+//! element; half precision is summed in f32.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
 use super::{at_least_f32, uses_kernels};
 
-/// The chosen rows of `x` [R, H] → [N, H].
+/// Returns the chosen rows of `x` [R, W] → [N, W].
 pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::new(rows, x.device())?, 0)
 }
 
-/// `sum` [R, H] with the rows of `x` [N, H] added to those chosen. The memory of `sum` is used for the result, so that other
-/// holders of it would see the change.
+/// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is reused
+/// for the result, so other holders of it would see the change.
 pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
     if !uses_kernels(&sum) {
         let rows = Tensor::new(rows, x.device())?;

@@ -1,30 +1,35 @@
-//! Products of one shape, whatever the batch.
+//! Matrix products of one shape, whatever the batch.
 //!
-//! A library chooses by the shape of a product in which order it sums, so a row's bits would depend on how many rows lie around
-//! it, and a token sampled in a batch of 64 would have another log-probability than the same token in training. Here a
-//! product is cut into pieces of one shape, the last padded with zeros: an idea of "Defeating Nondeterminism in LLM Inference"
-//! (Thinking Machines, 2025), with a library's own kernels.
+//! A library chooses the order of a product's sums by its shape. A row's bits would then depend on
+//! how many rows are around it, and a token sampled in a batch of 64 would have another
+//! log-probability than the same token in training. Here a product is cut into pieces of one shape,
+//! the last padded with zeros. The idea is that of batch-invariant kernels ("Defeating
+//! Nondeterminism in LLM Inference", Thinking Machines, 2025), with a library's own kernels.
 //!
-//! Invariant: a row's bits depend on that row alone, as far as a library sums all rows of one shape in one order.
+//! Invariant: a row's bits depend on that row alone, as far as the library sums all rows of one
+//! shape in one order.
 
 use candle_core::{Result, Tensor};
 
-/// Rows of a piece: few enough that a GPU's library has them in one tile, whose rows it cannot treat differently.
+/// Returns the rows of a piece: on a GPU few enough that the library puts them into one tile, whose
+/// rows it cannot treat differently.
 fn rows_of_a_piece(x: &Tensor) -> usize {
     if x.device().is_cpu() { 16 } else { 64 }
 }
 
-/// Matrices of a piece. The CPU computes one after the other anyway; on a GPU a piece is one launch.
+/// Returns the matrices of a piece. The CPU computes one after the other anyway; on a GPU a piece
+/// is one launch.
 fn matrices_of_a_piece(x: &Tensor) -> usize {
     if x.device().is_cpu() { 1 } else { 128 }
 }
 
-/// x [T, K] times w [K, N] → [T, N].
+/// Returns x [T, K] times w [K, N] → [T, N].
 pub(super) fn product_of_rows(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     in_pieces(x, rows_of_a_piece(x), |piece, _| piece.matmul(w))
 }
 
-/// a [P, M, K] times b [P, K, N], matrix by matrix → [P, M, N]; M, K and N are to be the same at every call.
+/// Returns a [P, M, K] times b [P, K, N], matrix by matrix → [P, M, N]. M, K and N must be the same
+/// at every call.
 pub(super) fn product_of_matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let at_once = matrices_of_a_piece(a);
     let b = padded(b, at_once)?;
@@ -33,7 +38,8 @@ pub(super) fn product_of_matrices(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// `work` on so many of x's first dimension at a time, with the number of the first.
+/// Applies `work` to slices of `at_once` along x's first dimension, with the index of the slice's
+/// first element, and joins the results.
 fn in_pieces(
     x: &Tensor,
     at_once: usize,
@@ -50,7 +56,7 @@ fn in_pieces(
     }
 }
 
-/// With zeros up to a whole number of pieces, at least one.
+/// Pads x with zeros to a whole number of pieces, at least one.
 fn padded(x: &Tensor, at_once: usize) -> Result<Tensor> {
     let all = x.dim(0)?;
     match all.max(1).next_multiple_of(at_once) - all {

@@ -1,25 +1,28 @@
-//! Keys and values in pages of 32 tokens, laid out as strips for the tile kernel, where appending a token writes in place.
+//! The KV cache of one layer for the CPU kernels: keys and values in pages of 32 tokens, laid out
+//! as the panels that the matrix kernel reads. Appending a token writes in place.
 //!
-//! Invariant: a page holds 32 keys of each head as `[D][32]` and 32 values as panels of 32 of the D columns, `[32][32]` each;
-//! what lies beyond a sequence's tokens is finite and never weighs. Which pages are whose is the caller's.
+//! Invariant: a page holds 32 keys of each head as `[D][32]`, and 32 values as panels of 32 of the
+//! D columns, `[32][32]` each. Memory beyond a sequence's tokens is finite and has zero weight.
+//! `PageTables` decides which sequence owns which page.
 
 use super::matmul::PANEL;
 
-/// Tokens of a page.
+/// Tokens of a page. It equals the panel width, so a page of keys is one panel of B in the product
+/// q kᵀ.
 pub(crate) const PAGE: usize = PANEL;
 
-/// The pages of one layer.
+/// The keys and values of one layer.
 pub(crate) struct KvPages {
     /// `[head][page][D][32]`.
     keys: Vec<f32>,
-    /// `[head][panel][page][32][32]`, so that pages in a row make one strip.
+    /// `[head][panel][page][32][32]`, so that consecutive pages form one strip.
     values: Vec<f32>,
     pages: usize,
     kv_heads: usize,
     head_dim: usize,
 }
 
-/// One head of one sequence: the pages that hold its tokens, in order.
+/// One head of one sequence: the block table of its tokens, in order.
 #[derive(Clone, Copy)]
 pub(crate) struct PagedSequence<'a> {
     pub(crate) table: &'a [u32],
@@ -27,7 +30,7 @@ pub(crate) struct PagedSequence<'a> {
 }
 
 impl KvPages {
-    /// Room for `pages` pages.
+    /// Allocates `pages` pages.
     pub(crate) fn new(pages: usize, kv_heads: usize, head_dim: usize) -> Self {
         let tokens = pages * PAGE * kv_heads;
         Self {
@@ -74,15 +77,15 @@ impl KvPages {
         }
     }
 
-    /// The keys of page number `block` of a sequence as `[D][32]`.
+    /// Returns the keys of page number `block` of a sequence as `[D][32]`.
     #[inline(always)]
     pub(super) fn key_block(&self, sequence: PagedSequence<'_>, block: usize) -> &[f32] {
         let at = self.key_page(sequence.kv_head, sequence.table[block] as usize);
         &self.keys[at..][..self.head_dim * PAGE]
     }
 
-    /// 32 columns of the values of tokens `first..keys` of a sequence as `[tokens][32]`, as far as they lie in a row; `first`
-    /// begins a page.
+    /// Returns 32 columns of the values of tokens `first..keys` of a sequence as `[tokens][32]`, as
+    /// far as their pages are consecutive. `first` begins a page.
     #[inline(always)]
     pub(super) fn value_run(
         &self,

@@ -1,7 +1,7 @@
-//! y = x Wᵀ, with W as Hugging Face stores it: [out, in].
+//! Linear layers: y = x Wᵀ, with W [out, in] as Hugging Face stores it.
 //!
-//! Invariant: an output element is one chain of fused multiply-adds (see `matmul`), the same whether W is packed once for
-//! sampling or on the way for training.
+//! Invariant: an output element is one chain of fused multiply-adds (see `matmul`), the same
+//! whether W is packed once for sampling or during the product for training.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use super::fixed_shape::product_of_rows;
 use super::matmul::{PackedMatrix, Right, View, WriteMode, multiply, product};
 use super::{at_least_f32, kernels_support, read, tensor, uses_kernels, widens_for_kernels};
 
-/// A weight of shape [out, in], as training or sampling holds it.
+/// A weight [out, in] as training or sampling holds it.
 #[derive(Clone)]
 pub enum LinearWeight {
-    /// The tensor itself, as the backward pass needs it.
+    /// The tensor itself, which the backward pass needs.
     Tensor(Tensor),
-    /// A copy laid out for the kernels.
+    /// A copy packed for the kernels.
     Packed(Arc<PackedWeight>),
 }
 
-/// A weight laid out for the kernels.
+/// A weight packed for the kernels.
 pub struct PackedWeight(PackedMatrix);
 
 impl LinearWeight {
-    /// The weight for [`linear_unrounded`]: widened once, and packed where the kernels serve it.
+    /// Prepares the weight for [`linear_unrounded`]: widened once, and packed where kernels take
+    /// it.
     pub fn packed_unrounded(weight: &Tensor) -> Result<Self> {
         Self::packed(&at_least_f32(weight)?)
     }
 
-    /// The weight packed where the kernels serve it; the tensor elsewhere.
+    /// Packs the weight where kernels take it; elsewhere keeps the tensor.
     pub fn packed(weight: &Tensor) -> Result<Self> {
         if !kernels_support(weight.device(), weight.dtype()) {
             return Ok(Self::Tensor(weight.clone()));
@@ -49,7 +50,7 @@ impl LinearWeight {
     }
 }
 
-/// x [T, in] → [T, out].
+/// Computes x Wᵀ for x [T, in] → [T, out].
 pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
     if widens_for_kernels(x) {
         return linear(&at_least_f32(x)?, &weight.widened()?)?.to_dtype(x.dtype());
@@ -78,20 +79,21 @@ pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
     }
 }
 
-/// [`linear`] without its last rounding: f32 also of half precision, as logits are.
+/// [`linear`] without the last rounding: half precision gives f32, as logits need.
 pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
     linear(&at_least_f32(x)?, &weight.widened()?)
 }
 
-/// [`linear`] from candle's operations.
+/// [`linear`] by tensor operations.
 pub fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product_of_rows(x, &weight.t()?)
 }
 
-/// The gradient [T, in] of an x that went through several weights: the sum of dy [T, out] times W [out, in], in order.
+/// Returns the gradient [T, in] of an x that went through several weights: the sum of dy [T, out]
+/// times W [out, in], in the order given.
 ///
 /// # Panics
-/// Without any.
+/// If `outputs` is empty.
 pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     let ((dy, weight), rest) = outputs.split_first().expect("a gradient: this is a bug");
     if !uses_kernels(dy) {
@@ -118,7 +120,7 @@ pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     tensor(dx, (m, k))
 }
 
-/// The gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
+/// Returns the gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
 pub fn linear_weight_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
     if !uses_kernels(x) {
         return dy.t()?.matmul(x);

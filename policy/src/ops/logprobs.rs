@@ -1,8 +1,13 @@
-//! Log-probability and entropy of chosen tokens, without ever holding [T, V].
+//! Log-probability and entropy of chosen tokens, without ever holding the logits [N, V] of a large
+//! batch.
 //!
-//! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction::of`; sampling reads it through
-//! [`log_softmax_at`] and training through [`token_logprobs`], so the two agree bit for bit. Where the logits of all rows
-//! are few they are saved for the backward pass; else those of a few rows at a time are computed, and there again.
+//! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
+//! Sampling reads it through [`log_softmax_at`] and training through [`token_logprobs`], so the two
+//! agree bit for bit. Small logits are kept for the backward pass. Large ones are computed for a
+//! few rows at a time, and again in the backward pass (as in the chunked or fused linear
+//! cross-entropy of TRL and Liger).
+//!
+//! Shapes: N tokens, V vocabulary, hidden width W.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -12,15 +17,16 @@ use super::matmul::{Right, View, WriteMode, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::{at_least_f32, read, tensor, uses_kernels, widens_for_kernels};
 
-/// Logits saved for the backward pass at most (64 MiB).
+/// The most logits that are saved for the backward pass (64 MiB).
 const MAX_SAVED_LOGITS: usize = 1 << 24;
-/// Logits computed at a time where they are not saved (16 MiB), but at least [`MIN_CHUNK_ROWS`] rows.
+/// The logits of a chunk where they are not saved (16 MiB), but at least [`MIN_CHUNK_ROWS`] rows.
 const CHUNK_LOGITS: usize = 1 << 22;
 const MIN_CHUNK_ROWS: usize = 48;
-/// Stands for a shifted logit whose exponential is zero, so that zero times it is zero.
+/// The lowest shifted logit. Its exponential is zero, and zero times it is zero, where zero times
+/// minus infinity would be NaN.
 const LOWEST: f32 = -1e4;
 
-/// Of the chosen tokens, both `[N]`.
+/// Scores of the chosen tokens, both `[N]`.
 #[derive(Clone, Debug)]
 pub struct TokenLogprobs {
     /// log softmax(logits / temperature) at the target.
@@ -30,35 +36,40 @@ pub struct TokenLogprobs {
     saved: SavedForBackward,
 }
 
-/// What spares the backward pass a product, where there was room for it.
+/// What is saved for the backward pass, to spare it a product.
 #[derive(Clone, Debug)]
 enum SavedForBackward {
     Nothing,
     /// [N, V].
     Logits(Vec<f32>),
-    /// Of all tokens, [N, V].
+    /// Log-probabilities of all tokens, [N, V].
     Logprobs(Tensor),
 }
 
-/// d loss / d score, one a token.
+/// The derivatives of the loss by the scores of each token.
 #[derive(Clone, Copy, Debug)]
 pub struct LogprobGradients<'a> {
-    /// By the log-probabilities.
+    /// By the log-probabilities, [N].
     pub logprobs: &'a [f64],
-    /// By the entropies, where they enter the loss.
+    /// By the entropies, [N], if they enter the loss.
     pub entropies: Option<&'a [f64]>,
 }
 
-/// log softmax(logits / temperature) at `token`: what is recorded when the token is sampled.
+/// Returns log softmax(logits / temperature) at `token`: the log-probability that is recorded when
+/// the token is sampled.
 ///
 /// # Panics
-/// Where `token` is not a column.
+/// If `token` is not a column.
 pub fn log_softmax_at(logits: &[f32], token: usize, temperature: f32) -> f32 {
     let statistics = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
     statistics.logprob(logits[token])
 }
 
-/// hidden `[N, H]`, head weight `[V, H]`, targets `[N]` → log-probabilities and entropies of the targets at a temperature.
+/// Scores `targets` `[N]` after hidden states `[N, W]`, by the LM head's weight `[V, W]`, at a
+/// temperature.
+///
+/// # Errors
+/// If the number of targets is not N, or a target is outside of the vocabulary.
 pub fn token_logprobs(
     hidden: &Tensor,
     head: &Tensor,
@@ -110,7 +121,8 @@ pub fn token_logprobs(
     })
 }
 
-/// The gradients of hidden states and head, from what [`token_logprobs`] forward for the same arguments.
+/// Returns the gradients of hidden states and LM head, from the result of [`token_logprobs`] for
+/// the same arguments.
 pub fn token_logprobs_backward(
     forward: TokenLogprobs,
     hidden: &Tensor,
@@ -198,7 +210,7 @@ pub fn token_logprobs_backward(
     ))
 }
 
-/// Logits [N, V] of all rows.
+/// Returns the logits [N, V] of all rows.
 fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
     let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
     read([hidden, head], |[hidden, head]| {
@@ -210,7 +222,8 @@ fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
     })
 }
 
-/// Calls `f` for one chunk of rows after the other, with the first row, the logits, the hidden states and the head.
+/// Calls `f` for each chunk of rows with its first row, its logits, its hidden states and the LM
+/// head.
 fn for_chunks(
     hidden: &Tensor,
     head: &Tensor,
@@ -234,16 +247,16 @@ fn for_chunks(
     })
 }
 
-/// What a row of logits says of all its tokens.
+/// The statistics of softmax over one row of logits.
 #[derive(Clone, Copy)]
 struct SoftmaxStatistics {
     inverse_temperature: f32,
-    /// Of the scaled logits z.
+    /// The maximum of the scaled logits z.
     max: f32,
-    /// Sum of e^(z - max), and its logarithm.
+    /// The sum of e^(z - max), and its logarithm.
     sum: f32,
     log_sum: f32,
-    /// Sum of e^(z - max) (z - max).
+    /// The sum of e^(z - max) (z - max), for the entropy.
     weighted: f32,
 }
 
@@ -282,6 +295,8 @@ impl Kernel for SoftmaxReduction<'_> {
                 .map(|x| S::load_some(x, f32::NEG_INFINITY))
         };
         let scale = S::splat(self.inverse_temperature);
+        // Overflow-safe softmax in two passes: the maximum first, so that every exponent is at most
+        // 0.
         let mut max = S::splat(f32::NEG_INFINITY);
         for logits in chunks() {
             max = max.max(logits.mul(scale));
@@ -305,7 +320,7 @@ impl Kernel for SoftmaxReduction<'_> {
     }
 }
 
-/// Turns a row of logits into the gradient of them.
+/// Turns a row of logits into their gradient, in place.
 struct LogitGradient<'a> {
     row: SoftmaxStatistics,
     target: usize,

@@ -1,7 +1,8 @@
-//! [`super::token_logprobs`] from candle's operations, some rows at a time.
+//! [`super::token_logprobs`] by tensor operations, a chunk of rows at a time.
 //!
-//! Invariant: a tensor over rows and vocabulary has at most [`MAX_CHUNK_VALUES`] values, however many rows there are. Where one holds
-//! all rows it is kept for the backward pass; else it is computed again there.
+//! Invariant: a tensor over rows and vocabulary has at most [`MAX_CHUNK_VALUES`] values, however
+//! many rows there are. If one chunk holds all rows its log-probabilities are kept for the backward
+//! pass; otherwise they are computed again there.
 
 use std::ops::Range;
 
@@ -11,18 +12,19 @@ use super::at_least_f32;
 use super::linear::linear_tensor_ops;
 use super::logprobs::LogprobGradients;
 
-/// Values of a tensor over rows and vocabulary (256 MiB in f32); the backward pass holds five such tensors.
+/// The most values of a tensor over rows and vocabulary (256 MiB in f32). The backward pass holds
+/// five such tensors.
 const MAX_CHUNK_VALUES: usize = 1 << 26;
 
-/// Of the chosen tokens: log-probabilities and entropies, both [N], and the log-probabilities of all tokens [N, V] where one
-/// chunk holds them.
+/// Log-probabilities and entropies of the chosen tokens, both [N], and the log-probabilities of all
+/// tokens [N, V] if one chunk holds them.
 pub(super) struct ChunkedLogprobs {
     pub(super) logprobs: Tensor,
     pub(super) entropies: Tensor,
     pub(super) all: Option<Tensor>,
 }
 
-/// What [`super::token_logprobs`] takes, with the number of rows that are computed at a time.
+/// The arguments of [`super::token_logprobs`], and the rows of a chunk.
 pub(super) struct LmHead<'a> {
     pub(super) hidden: &'a Tensor,
     pub(super) weight: &'a Tensor,
@@ -64,7 +66,8 @@ impl<'a> LmHead<'a> {
         })
     }
 
-    /// The gradients of hidden states and weight, from what [`Self::forward`] found.
+    /// Returns the gradients of hidden states and weight, from the log-probabilities that
+    /// [`Self::forward`] kept.
     pub(super) fn backward(
         &self,
         all: Option<&Tensor>,
@@ -92,7 +95,8 @@ impl<'a> LmHead<'a> {
         ))
     }
 
-    /// d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature.
+    /// Returns the gradient of the logits: d logit = (dlogprob (1[target] - p) - dentropy p (log p
+    /// + entropy)) / temperature.
     fn dlogits(
         &self,
         rows: &Range<usize>,
@@ -123,7 +127,7 @@ impl<'a> LmHead<'a> {
         Ok(dlogits)
     }
 
-    /// Log-probabilities [rows, V] of all tokens.
+    /// Returns the log-probabilities [rows, V] of all tokens.
     fn all_logprobs(&self, rows: &Range<usize>, weight: &Tensor) -> Result<Tensor> {
         let logits = linear_tensor_ops(&self.hidden_of(rows)?, weight)?;
         log_softmax(&(logits / self.temperature)?)
@@ -133,7 +137,7 @@ impl<'a> LmHead<'a> {
         at_least_f32(&self.hidden.narrow(0, rows.start, rows.len())?)
     }
 
-    /// The targets of these rows, [rows, 1].
+    /// Returns the targets of these rows, [rows, 1].
     fn column(&self, rows: &Range<usize>) -> Result<Tensor> {
         Tensor::new(&self.targets[rows.clone()], self.hidden.device())?.unsqueeze(1)
     }
@@ -146,7 +150,7 @@ impl<'a> LmHead<'a> {
     }
 }
 
-/// [`super::token_logprobs`] by candle's operations alone, so that candle can differentiate it.
+/// [`super::token_logprobs`] by tensor operations alone, so that candle can differentiate it.
 pub fn token_logprobs_tensor_ops(
     hidden: &Tensor,
     head: &Tensor,
@@ -157,14 +161,15 @@ pub fn token_logprobs_tensor_ops(
     Ok([found.logprobs, found.entropies])
 }
 
-/// Log-probabilities [N, V] of scaled logits [N, V]: what training and [`super::draw_rows`] record.
+/// Returns the log-probabilities [N, V] of scaled logits [N, V]: what training and
+/// [`super::draw_rows`] record.
 pub(super) fn log_softmax(scaled: &Tensor) -> Result<Tensor> {
     let shifted = scaled.broadcast_sub(&scaled.max_keepdim(D::Minus1)?.detach())?;
     let log_sums = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
     shifted.broadcast_sub(&log_sums)
 }
 
-/// Entropies [N, 1] of log-probabilities [N, V].
+/// Returns the entropies [N, 1] of log-probabilities [N, V].
 fn entropies_of(logprobs: &Tensor) -> Result<Tensor> {
     (logprobs.exp()? * logprobs)?.sum_keepdim(D::Minus1)?.neg()
 }
@@ -184,7 +189,8 @@ mod tests {
         Tensor::from_vec(values, (rows, 5), &Device::Cpu).unwrap()
     }
 
-    /// Log-probabilities, entropies and gradients, so many rows at once, and whether log-probabilities of all tokens were kept.
+    /// Returns log-probabilities, entropies and gradients for so many rows at once, and whether
+    /// log-probabilities of all tokens were kept.
     fn run(dtype: DType, rows_at_once: usize) -> (Vec<Vec<f64>>, bool) {
         let tensors = [values(ROWS, 1), values(11, 2)].map(|x| x.to_dtype(dtype).unwrap());
         let [hidden, weight] = &tensors;

@@ -1,20 +1,21 @@
-//! Elementary functions and sums over lanes.
+//! Elementary functions and sums over SIMD lanes.
 //!
-//! Invariant: additions, multiplications and roundings only, in one order; no libm of the platform enters, so the bits
-//! are the same everywhere. A sum runs in 16 chains (element i in chain i mod 16) that are joined as a tree.
+//! Invariant: they use additions, multiplications and roundings only, in one order, and no libm of
+//! the platform. So the bits are the same everywhere. A sum runs in 16 chains (element i in chain i
+//! mod 16) that are joined as a tree.
 
 use super::simd::{LANES, Simd};
 
-/// Below this, `exp` is zero: the smallest normal f32 is exp(-87.34).
+/// Below this, [`exp`] returns zero: the smallest normal f32 is exp(-87.34).
 const EXP_LOWEST: f32 = -87.0;
-/// Above this, `exp` stays at exp(88).
+/// Above this, [`exp`] stays at exp(88).
 const EXP_HIGHEST: f32 = 88.0;
-/// Adding it rounds to an integer that stands in the low bits: 1.5 * 2^23.
+/// Adding it rounds to an integer, which then stands in the low bits of the sum: 1.5 * 2^23.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 in two parts; the product of the first with a small integer is exact.
+/// ln 2 in two parts (Cody and Waite). The product of the first with a small integer is exact.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
-/// 1/7!, 1/6!, ... 1/2!: with |r| <= ln(2)/2 the rest of the series is below 2^-27.
+/// 1/7!, 1/6!, ... 1/2!: for |r| <= ln(2)/2 the rest of the series is below 2^-27.
 const EXP_SERIES: [f32; 6] = [
     1.0 / 5040.0,
     1.0 / 720.0,
@@ -24,11 +25,12 @@ const EXP_SERIES: [f32; 6] = [
     1.0 / 2.0,
 ];
 
-/// e^x within 2 ulp for -87 <= x <= 88; zero below, exp(88) above, NaN for NaN.
+/// Returns e^x within 2 ulp for -87 <= x <= 88; zero below, exp(88) above, NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(x: S) -> S {
     let lowest = S::splat(EXP_LOWEST);
     let bounded = S::splat(EXP_HIGHEST).min(lowest.max(x));
+    // e^x = 2^n e^r with n = round(x / ln 2), so that |r| <= ln(2) / 2.
     let rounded = bounded.fma(S::splat(std::f32::consts::LOG2_E), S::splat(ROUND));
     let n = rounded.sub(S::splat(ROUND));
     let r = n.fma(S::splat(-LN2_LOW), n.fma(S::splat(-LN2_HIGH), bounded));
@@ -41,14 +43,15 @@ pub(crate) fn exp<S: Simd>(x: S) -> S {
     fraction.add_exponent(rounded).zero_where_below(x, lowest)
 }
 
-/// 1 / (1 + e^-x).
+/// Returns 1 / (1 + e^-x).
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(x: S) -> S {
     let one = S::splat(1.0);
     one.div(one.add(exp(S::splat(0.0).sub(x))))
 }
 
-/// The sums of both results of `f` over the elements of `x` and `y`; `f` of zeros is zero.
+/// Returns the sums of both results of `f` over the elements of `x` and `y`. `f` of zeros must be
+/// zero, since the last lanes are filled up with zeros.
 #[inline(always)]
 pub(crate) fn sums<S: Simd>(x: &[f32], y: &[f32], f: impl Fn(S, S) -> [S; 2]) -> [f32; 2] {
     debug_assert_eq!(x.len(), y.len());
@@ -60,13 +63,13 @@ pub(crate) fn sums<S: Simd>(x: &[f32], y: &[f32], f: impl Fn(S, S) -> [S; 2]) ->
     [sums[0].sum_lanes(), sums[1].sum_lanes()]
 }
 
-/// out[i] = f(x[i], y[i]).
+/// Sets out[i] = f(x[i], y[i]).
 #[inline(always)]
 pub(crate) fn combine<S: Simd>(x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S, S) -> S) {
     combine3::<S>(x, y, out, |x, y, _| f(x, y));
 }
 
-/// out[i] = f(x[i], y[i], out[i]).
+/// Sets out[i] = f(x[i], y[i], out[i]).
 #[inline(always)]
 pub(crate) fn combine3<S: Simd>(x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S, S, S) -> S) {
     debug_assert!(x.len() == out.len() && y.len() == out.len());

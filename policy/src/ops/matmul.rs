@@ -1,11 +1,12 @@
-//! Matrix multiplication whose bits depend on nothing but the two vectors of each output element.
+//! Matrix multiplication whose bits depend only on the two vectors of each output element.
 //!
-//! Invariant: every element of C is one chain of fused multiply-adds over k, from the first to the last, starting at zero
-//! (or at C's value when accumulating). Where k is split the accumulator travels through memory unrounded. So the bits do
-//! not change with the number of rows, the tile, the packing or the instruction set.
+//! Invariant: every element of C is one chain of fused multiply-adds over k, from the first to the
+//! last, starting at zero (or at C's value when accumulating). Where k is split the accumulator
+//! travels through memory unrounded. So the bits do not change with the number of rows, the tile,
+//! the packing or the instruction set.
 //!
-//! One thread. Blocked as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a strip of B
-//! stays in the first-level cache while the rows of A pass.
+//! One thread. The blocking is that of Goto and van de Geijn, "Anatomy of high-performance matrix
+//! multiplication" (2008): a strip of B stays in the first-level cache while the rows of A pass.
 
 #[cfg(test)]
 mod free_order;
@@ -15,14 +16,15 @@ use super::simd::{Kernel, Simd, dispatch};
 pub(crate) use tile::multiply_strip;
 use tile::{Block, Left, strips_at_once};
 
-/// Columns of a panel of B.
+/// Columns of a panel of B: two AVX-512 registers.
 pub(crate) const PANEL: usize = 32;
-/// Depth of a strip of B: 32 columns of it are 32 KiB.
+/// Depth of a strip of B. 32 columns of that depth are 32 KiB, which fit the first-level cache.
 const DEPTH: usize = 256;
-/// Rows of a strided A that are copied at a time: at that depth 960 KiB, in the second-level cache.
+/// Rows of a strided A that are copied at a time. At full depth they are 960 KiB, which fit the
+/// second-level cache.
 const ROWS: usize = 960;
 
-/// A strided matrix of f32, read only.
+/// A read-only strided matrix of f32.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     data: &'a [f32],
@@ -33,10 +35,10 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A row-major matrix whose rows start `row_stride` apart.
+    /// Views `data` as a row-major matrix whose rows start `row_stride` apart.
     ///
     /// # Panics
-    /// Where `data` is too short for the shape.
+    /// If `data` is too short for the shape.
     pub(crate) fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(
             rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(),
@@ -51,7 +53,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The transposed matrix, without a copy.
+    /// Returns the transposed matrix without a copy.
     pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.cols,
@@ -62,7 +64,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Rows `i0..i0 + rows` of columns `k0..k0 + depth`.
+    /// Returns rows `i0..i0 + rows` of columns `k0..k0 + depth`.
     #[inline(always)]
     pub(crate) fn part(self, i0: usize, rows: usize, k0: usize, depth: usize) -> Self {
         Self {
@@ -73,7 +75,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros beyond the last column.
+    /// Copies rows `k0..k0 + depth`, columns `n0..n0 + PANEL` into `strip`, row by row, zeros
+    /// beyond the last column.
     fn pack_strip(self, k0: usize, depth: usize, n0: usize, strip: &mut [f32]) {
         let width = PANEL.min(self.cols - n0);
         if width < PANEL {
@@ -89,7 +92,7 @@ impl<'a> View<'a> {
                 }
             }
         } else {
-            // In pieces of 16 rows, so that what is written stays in the first-level cache.
+            // In pieces of 16 rows, so that the written rows stay in the first-level cache.
             for (piece, rows) in strip[..depth * PANEL].chunks_mut(16 * PANEL).enumerate() {
                 let first = (k0 + piece * 16) * self.row_stride + n0 * self.col_stride;
                 for n in 0..width {
@@ -111,7 +114,7 @@ pub(crate) struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Lays out `b`, of shape [k, n].
+    /// Packs `b` [k, n].
     pub(crate) fn new(b: View<'_>) -> Self {
         let panels = b.cols.div_ceil(PANEL);
         let mut data = vec![0.0; panels * b.rows * PANEL];
@@ -125,18 +128,18 @@ impl PackedMatrix {
         }
     }
 
-    /// Columns of B.
+    /// Returns the columns of B.
     pub(crate) fn columns(&self) -> usize {
         self.n
     }
 }
 
-/// The right-hand matrix of a multiplication.
+/// The right-hand matrix B of a multiplication.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
-    /// Packed on the way, strip by strip.
+    /// Packed during the multiplication, strip by strip.
     Plain(View<'a>),
-    /// Packed before.
+    /// Packed beforehand, as weights for sampling are.
     Packed(&'a PackedMatrix),
 }
 
@@ -156,10 +159,10 @@ pub(crate) enum WriteMode {
     Accumulate,
 }
 
-/// A B as a new row-major matrix.
+/// Returns A B as a new row-major matrix.
 ///
 /// # Panics
-/// Where the shapes do not fit.
+/// If the shapes do not fit.
 pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
     let n = b.shape().1;
     let mut c = vec![0.0; a.rows * n];
@@ -167,10 +170,10 @@ pub(crate) fn product(a: View<'_>, b: Right<'_>) -> Vec<f32> {
     c
 }
 
-/// C = A B, or C += A B; C is row-major [m, n], its rows `c_stride` apart.
+/// Computes C = A B or C += A B. C is row-major [m, n], its rows `c_stride` apart.
 ///
 /// # Panics
-/// Where the shapes do not fit.
+/// If the shapes do not fit.
 pub(crate) fn multiply(
     a: View<'_>,
     b: Right<'_>,
@@ -226,6 +229,8 @@ impl Kernel for Multiply<'_, '_> {
             Right::Plain(_) => vec![0.0; DEPTH.min(k) * PANEL],
             Right::Packed(_) => Vec::new(),
         };
+        // k outside n, so that the packed rows of A are read by all strips of B before they are
+        // replaced.
         for i0 in (0..self.a.rows).step_by(most_rows.max(1)) {
             let rows = most_rows.min(self.a.rows - i0);
             for k0 in (0..k).step_by(DEPTH) {
@@ -236,6 +241,8 @@ impl Kernel for Multiply<'_, '_> {
                 } else {
                     Left::Plain(a)
                 };
+                // Later parts of k continue the chain from C's unrounded f32 value: the chain is
+                // the same as unsplit.
                 let accumulate = k0 > 0 || self.write_mode == WriteMode::Accumulate;
                 let mut n0 = 0;
                 while n0 < n {

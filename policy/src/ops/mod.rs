@@ -1,22 +1,30 @@
-//! The decoder's operations, each with its backward pass beside it and with the same bits wherever it runs.
+//! The decoder's operations. Each file holds the forward pass, the backward pass, and the reference
+//! implementation by tensor operations.
 //!
-//! Invariant: on the CPU in f32 an operation is a kernel of ours whose every reduction has one fixed order: its bits do
-//! not depend on the batch around a row, on chunking, on the cache, on threads or on the instruction set. On any other
-//! device, and in other dtypes but for what the rounding plan says, it is a tensor operations of candle's differentiable
-//! operations (`*_tensor_ops`), which is also its oracle in the tests; its backward pass is then candle's (for log-probabilities
-//! a tensor operations, too). Candle's fused norms, softmax and rotary embeddings are left out: they
-//! drop their gradient without a word.
+//! There are two implementations of every operation:
 //!
-//! **Rounding plan** for bf16, one for sampling and training. Held in bf16: weights, what a linear product reads and
-//! returns, the residual stream, queries, keys and values (so the KV cache). Computed in f32 and rounded once, at the
-//! end: products (their sums), norms with their weight, rotary embeddings, attention (scores, softmax and weighted sum,
-//! from q, k and v as they are held), the gated activation, sums of gradients by row. Never rounded: logits, their
-//! softmax, log-probabilities and entropies, the draw.
+//! * A **kernel**, hand-written for f32 on the CPU. Every reduction of a kernel has one fixed
+//!   order. Its bits do not depend on the other rows of the batch, on chunking, on the KV cache, on
+//!   threads or on the instruction set.
+//! * The same operation by candle's **tensor operations** (`*_tensor_ops`), for other devices and
+//!   dtypes. candle differentiates it, and the tests hold the kernels to it. candle's fused norms,
+//!   softmax and rotary embeddings are not used, because they drop their gradient without an error.
 //!
-//! On the CPU products, attention and log-probabilities are the kernels on widened values, so that in bf16, too, sampling
-//! equals training bit for bit. Elsewhere products have one shape, whatever the batch (`fixed_shape`), and attention goes over
-//! blocks of keys in order (`paged_attention`): a library that sums the rows of one shape in one order keeps them equal, too, as
-//! the CPU's does in `tests/decoder_tensor_ops.rs`.
+//! **Rounding plan** for bf16, the same for sampling and training:
+//!
+//! * Held in bf16: weights, inputs and outputs of linear layers, the residual stream, queries, keys
+//!   and values (so the KV cache).
+//! * Computed in f32 and rounded once at the end: matrix products (their sums), norms with their
+//!   weight, rotary embeddings, attention (scores, softmax and weighted sum, from q, k and v as
+//!   they are held), SwiGLU, and sums of gradients by row.
+//! * Never rounded: logits, their softmax, log-probabilities and entropies, and the sampling of a
+//!   token.
+//!
+//! On the CPU, bf16 products, attention and log-probabilities run in the f32 kernels on widened
+//! values, so sampling equals training bit for bit there too. On other devices all products of a
+//! layer have one shape whatever the batch (`fixed_shape`), and attention visits blocks of keys in
+//! order of position (`paged_attention`). A library that sums the rows of one shape in one order
+//! then keeps the bits equal; `tests/decoder_tensor_ops.rs` shows this for candle on the CPU.
 
 mod attention;
 mod attention_kernel;
@@ -38,7 +46,7 @@ mod swiglu;
 
 pub use attention::{attention, attention_backward, attention_tensor_ops};
 pub use draw::draw_token;
-pub use draw_tensor_ops::{RowSampling, draw_rows, filtered_weights};
+pub use draw_tensor_ops::{Filters, RowSampling, draw_rows, filtered_weights};
 pub use embedding::{add_rows, select_rows};
 pub use linear::{
     LinearWeight, linear, linear_input_gradient, linear_tensor_ops, linear_unrounded,
@@ -65,8 +73,8 @@ thread_local! {
     static TENSOR_OPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` with tensor operations in place of kernels on this thread, as another device would (for tests). Decoders and caches
-/// that it uses are to be made in it.
+/// Runs `f` with tensor operations in place of kernels on this thread, as on another device. For
+/// tests. Decoders and caches that `f` uses must be built inside of it.
 pub fn with_tensor_ops<T>(f: impl FnOnce() -> T) -> T {
     let before = TENSOR_OPS.replace(true);
     let value = f();
@@ -74,23 +82,23 @@ pub fn with_tensor_ops<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Whether kernels compute products and attention for this device and dtype: f32 on the CPU, and half precision widened
-/// to it.
+/// Returns whether kernels compute products and attention for this device and dtype: f32 on the
+/// CPU, and half precision that is widened to it.
 pub(crate) fn kernels_support(device: &Device, dtype: DType) -> bool {
     device.is_cpu() && compute_dtype(dtype) == DType::F32 && !TENSOR_OPS.get()
 }
 
-/// Whether all kernels serve this tensor: f32 on the CPU.
+/// Returns whether all kernels take this tensor: f32 on the CPU.
 pub(crate) fn uses_kernels(x: &Tensor) -> bool {
     x.dtype() == DType::F32 && kernels_support(x.device(), x.dtype())
 }
 
-/// Whether kernels serve this tensor once it is widened.
+/// Returns whether kernels take this tensor after it is widened to f32.
 fn widens_for_kernels(x: &Tensor) -> bool {
     x.dtype() != DType::F32 && kernels_support(x.device(), x.dtype())
 }
 
-/// The dtype of what is computed from half precision: f32; others are their own.
+/// Returns the dtype that values of `dtype` are computed in: f32 for half precision, else `dtype`.
 pub(crate) fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::BF16 | DType::F16 => DType::F32,
@@ -98,12 +106,12 @@ pub(crate) fn compute_dtype(dtype: DType) -> DType {
     }
 }
 
-/// Half-precision tensors as f32; others as they are.
+/// Widens half-precision tensors to f32 and leaves others as they are.
 fn at_least_f32(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(compute_dtype(x.dtype()))
 }
 
-/// Lends the values of f32 CPU tensors to `f`, copying only those that are strided.
+/// Calls `f` with the values of f32 CPU tensors. Only strided tensors are copied.
 fn read<T, const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[f32]; N]) -> Result<T>,
@@ -126,12 +134,13 @@ fn read<T, const N: usize>(
     f(slices)
 }
 
-/// What a kernel returns.
+/// Wraps the output of a kernel as a CPU tensor.
 fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
 
-/// Refuses a gradient that is not of the shape of what it is the gradient of: a kernel would leave rows out.
+/// Returns an error if the gradient `dy` has another shape than `y`: a kernel would silently skip
+/// rows.
 fn check_same_shape(op: &str, y: &Tensor, dy: &Tensor) -> Result<()> {
     if y.shape() != dy.shape() {
         bail!("{op}: a gradient {:?} for {:?}", dy.shape(), y.shape());
@@ -139,7 +148,8 @@ fn check_same_shape(op: &str, y: &Tensor, dy: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The gradients of `inputs` where `f` is a tensor operations of candle's operations and `dy` the gradient of its result.
+/// Returns the gradients of `inputs` by candle's autograd, for `f` made of tensor operations and
+/// `dy` the gradient of its result.
 fn autograd_backward<const N: usize>(
     inputs: [&Tensor; N],
     dy: &Tensor,
@@ -155,7 +165,7 @@ fn autograd_backward<const N: usize>(
     for (gradient, var) in gradients.iter_mut().zip(&vars) {
         *gradient = match store.remove(var) {
             Some(gradient) => gradient,
-            None => bail!("a tensor operations dropped a gradient: this is a bug"),
+            None => bail!("tensor operations dropped a gradient: this is a bug"),
         };
     }
     Ok(gradients)

@@ -1,4 +1,4 @@
-//! Root-mean-square norm over the last dimension (Zhang and Sennrich, arXiv:1910.07467).
+//! RMSNorm over the last dimension (Zhang and Sennrich, arXiv:1910.07467).
 //!
 //! Invariant: a row's bits depend on that row and the weight alone.
 
@@ -8,7 +8,7 @@ use super::math::{combine, combine3, sums};
 use super::simd::{Kernel, Simd, dispatch};
 use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
 
-/// x `[.., H]` / sqrt(mean(x²) + eps) * weight `[H]`.
+/// Returns x `[.., W]` / sqrt(mean(x²) + eps) * weight `[W]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !uses_kernels(x) {
         return rms_norm_tensor_ops(x, weight, eps);
@@ -30,35 +30,36 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-/// The gradients of x and of the weight; `skip`, the gradient of x that came another way, is added to the first.
+/// Returns the gradients of x and of the weight. `residual`, the gradient of x through the residual
+/// connection, is added to the first.
 pub fn rms_norm_backward(
     x: &Tensor,
     weight: &Tensor,
     eps: f64,
     dy: &Tensor,
-    skip: Option<&Tensor>,
+    residual: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
     if !uses_kernels(x) {
         let tensor_ops = |[x, weight]: [&Tensor; 2]| rms_norm_tensor_ops(x, weight, eps);
         let [dx, dweight] = autograd_backward([x, weight], dy, tensor_ops)?;
-        return Ok(match skip {
-            Some(skip) => ((dx + skip)?, dweight),
+        return Ok(match residual {
+            Some(residual) => ((dx + residual)?, dweight),
             None => (dx, dweight),
         });
     }
     check_same_shape("rms-norm", x, dy)?;
-    check_same_shape("rms-norm", x, skip.unwrap_or(x))?;
-    let skips = skip.is_some();
+    check_same_shape("rms-norm", x, residual.unwrap_or(x))?;
+    let has_residual = residual.is_some();
     let (dx, dweight) = read(
-        [x, weight, dy, skip.unwrap_or(dy)],
-        |[x, weight, dy, skip]| {
+        [x, weight, dy, residual.unwrap_or(dy)],
+        |[x, weight, dy, residual]| {
             let mut dx = vec![0.0; x.len()];
             let mut dweight = vec![0.0; weight.len()];
             dispatch(Backward {
                 x,
                 weight,
                 dy,
-                skip: skips.then_some(skip),
+                residual: has_residual.then_some(residual),
                 eps: eps as f32,
                 dx: &mut dx,
                 dweight: &mut dweight,
@@ -69,7 +70,7 @@ pub fn rms_norm_backward(
     Ok((tensor(dx, x.shape())?, tensor(dweight, weight.shape())?))
 }
 
-/// The same from candle's operations; half precision is widened to f32 inside.
+/// [`rms_norm`] by tensor operations; half precision is widened to f32 inside.
 pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;
@@ -78,7 +79,7 @@ pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tens
     normed.broadcast_mul(&weight)?.to_dtype(x.dtype())
 }
 
-/// 1 / sqrt(mean(x²) + eps).
+/// Returns 1 / sqrt(mean(x²) + eps).
 #[inline(always)]
 fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
     let [squares, _] = sums::<S>(x, x, |x, _| [x.mul(x), S::splat(0.0)]);
@@ -113,7 +114,7 @@ struct Backward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     dy: &'a [f32],
-    skip: Option<&'a [f32]>,
+    residual: Option<&'a [f32]>,
     eps: f32,
     dx: &'a mut [f32],
     dweight: &'a mut [f32],
@@ -122,7 +123,8 @@ struct Backward<'a> {
 impl Kernel for Backward<'_> {
     type Output = ();
 
-    /// With n = x / rms and u = dy * weight: dx = (u - n mean(u n)) / rms, dweight = sum over rows of dy n.
+    /// With n = x / rms and u = dy * weight: dx = (u - n mean(u n)) / rms, dweight = sum over rows
+    /// of dy n, in order of rows.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let width = self.weight.len();
@@ -137,9 +139,9 @@ impl Kernel for Backward<'_> {
             combine::<S>(&scaled, x, dx, |u, x| {
                 u.sub(x.mul(lanes).mul(mean)).mul(lanes)
             });
-            if let Some(skip) = self.skip {
-                let skip = &skip[i * width..][..width];
-                combine3::<S>(skip, skip, dx, |skip, _, dx| dx.add(skip));
+            if let Some(residual) = self.residual {
+                let residual = &residual[i * width..][..width];
+                combine3::<S>(residual, residual, dx, |residual, _, dx| dx.add(residual));
             }
             combine3::<S>(dy, x, self.dweight, |dy, x, sum| dy.fma(x.mul(lanes), sum));
         }

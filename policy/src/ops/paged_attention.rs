@@ -1,64 +1,71 @@
-//! Attention over keys and values in pages of tensors, from candle's operations: for any device and dtype.
+//! Paged attention by tensor operations, for any device and dtype.
 //!
-//! Queries come in blocks of [`QUERY_BLOCK`] tokens of one row and see [`key_block_size`] keys at a time, in order of position, as in
-//! FlashAttention (Dao et al., 2022): the largest score, the sum of weights and the weighted sum go from block to block.
+//! Queries come in blocks of [`QUERY_BLOCK`] tokens of one row and visit [`key_block_size`] keys at
+//! a time, in order of position. As in FlashAttention (Dao et al., arXiv:2205.14135), an online
+//! softmax carries the largest score, the sum of weights and the weighted sum of values from block
+//! to block. Pages and block tables are those of PagedAttention (Kwon et al., arXiv:2309.06180).
 //!
-//! Invariant: every product has one shape, and every sum one order by position, so that a query's bits depend on its row
-//! alone: whether its keys come from a cache or from the batch, in one piece, in chunks or one by one. What pads weighs
-//! exactly nothing. The number of operations depends on the longest row and the number of query blocks that share a piece,
-//! never on single rows. A fused kernel may stand in for [`TensorPages::read`]; it would read pages through the table.
+//! Invariant: every product has one shape, and every sum runs in order of position. So a query's
+//! bits depend on its row alone, whether its keys come from a cache or from the batch, in one
+//! piece, in chunks or one by one. Padding has a weight of exactly zero. The number of operations
+//! depends on the longest row and the number of query blocks, never on single rows. A fused kernel
+//! may replace [`TensorPages::attention_over_pages`]; it would read pages through the block table.
+//!
+//! Shapes: T packed tokens, H query heads, K key-value heads, D head size, N query blocks.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::at_least_f32;
-use super::attention::causal_mask;
+use super::attention::{causal_mask, row_offsets};
 use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
 use crate::PackedRow;
 
-/// Queries of a block, padded where a row has fewer.
+/// Queries of a block. A row with fewer is padded.
 const QUERY_BLOCK: usize = 16;
 
-/// Whole pages. On a GPU each block costs launches, on the CPU what pads costs time.
+/// Returns the keys of a block, whole pages. Larger blocks save launches on a GPU; smaller ones
+/// save padding, which costs time on the CPU.
 fn key_block_size(device: &Device) -> usize {
     PAGE * if device.is_cpu() { 4 } else { 16 }
 }
 
-/// The pages of one layer.
+/// The keys and values of one layer, in pages.
 pub(crate) struct TensorPages {
-    /// [kv_heads, pages * PAGE, D], heads first, so that gathered pages need no turning round.
+    /// [K, pages * PAGE, D]. Heads come first, so that gathered pages need no transposition.
     keys: Tensor,
     values: Tensor,
 }
 
-/// Where the tokens of one pass are slot_mapping and what its rows read; every layer's are the same.
+/// Where the tokens of one pass are written and what its rows read, shared by all layers (vLLM's
+/// attention metadata).
 pub(crate) struct AttentionMetadata {
-    /// [kv_heads, T, D]: for each number, the token's place in its layer.
+    /// The slot mapping [K, T, D]: for each value, the token's slot in the layer's pages.
     slot_mapping: Tensor,
     query_blocks: QueryBlocks,
 }
 
-/// What the query blocks of a batch read.
+/// The query blocks of a batch and the pages that they read.
 struct QueryBlocks {
-    /// Query blocks.
+    /// N, the number of query blocks.
     count: usize,
-    /// Numbers of their tokens in the batch, [count * QUERY_BLOCK]; a row's first pads.
+    /// The packed tokens of the blocks, [N * QUERY_BLOCK]. A row's first token is the padding.
     tokens: Tensor,
-    /// Of each token of the batch, where it lies in them, [T].
+    /// For each packed token, its index in `tokens`, [T].
     token_order: Tensor,
     /// The blocks of keys, in order of position.
     blocks: Vec<KeyBlock>,
 }
 
 struct KeyBlock {
-    /// The query blocks' pages, [count * pages of a block]; a row's first page pads.
+    /// The pages of each query block, [N * pages of a block]. A row's first page is the padding.
     pages: Tensor,
-    /// [count, 1, QUERY_BLOCK, keys of a block], see [`causal_mask`].
+    /// The causal mask [N, 1, QUERY_BLOCK, keys of a block], see [`causal_mask`].
     causal_mask: Tensor,
 }
 
-/// Attention of rows of the batch over their own keys and those of the rows that they continue ([`PackedRow::slot`]): q [T, heads, D],
-/// k and v [T, kv_heads, D] → [T, heads * D].
+/// Attends with rows of the batch to their own keys and to those of the rows that they continue
+/// ([`PackedRow::slot`]): q [T, H, D], k and v [T, K, D] → [T, H * D].
 pub(super) fn attention_in_pages(
     q: &Tensor,
     k: &Tensor,
@@ -77,31 +84,25 @@ pub(super) fn attention_in_pages(
     pages.attention_over_pages(q, &query_blocks)
 }
 
-/// The rows of a batch without a cache, in pages.
+/// The rows of a batch without a cache, laid out in pages, so that one implementation serves both.
 struct PagedBatch {
-    /// For each place of the pages, a token of the batch; its first pads.
+    /// For each slot of the pages, a packed token. Token 0 is the padding.
     tokens: Vec<u32>,
-    /// Each row's pages.
+    /// Each row's block table.
     tables: Vec<Vec<u32>>,
 }
 
 impl PagedBatch {
     fn new(rows: &[PackedRow]) -> Self {
-        let row_offsets: Vec<u32> = rows
-            .iter()
-            .scan(0, |next, row| {
-                let first = *next;
-                *next += row.len as u32;
-                Some(first)
-            })
-            .collect();
+        let row_offsets = row_offsets(rows);
         let (mut tokens, mut tables) = (Vec::new(), Vec::new());
         for (row, &first) in rows.iter().zip(&row_offsets) {
             let begun = tokens.len();
             if row.past > 0 {
-                tokens.extend(row_offsets[row.slot]..row_offsets[row.slot] + row.past as u32);
+                let prefix = row_offsets[row.slot] as u32;
+                tokens.extend(prefix..prefix + row.past as u32);
             }
-            tokens.extend(first..first + row.len as u32);
+            tokens.extend(first as u32..(first + row.len) as u32);
             tokens.resize(tokens.len().next_multiple_of(PAGE), 0);
             tables.push(((begun / PAGE) as u32..(tokens.len() / PAGE) as u32).collect());
         }
@@ -110,7 +111,7 @@ impl PagedBatch {
 }
 
 impl TensorPages {
-    /// Room for `pages` pages.
+    /// Allocates `pages` pages.
     pub(crate) fn new(
         pages: usize,
         kv_heads: usize,
@@ -134,7 +135,7 @@ impl TensorPages {
         Ok(())
     }
 
-    /// Writes k and v [T, kv_heads, D] to their places and attends with q [T, heads, D] → [T, heads * D].
+    /// Writes k and v [T, K, D] to their slots and attends with q [T, H, D] → [T, H * D].
     pub(crate) fn attend(
         &self,
         q: &Tensor,
@@ -149,8 +150,8 @@ impl TensorPages {
         self.attention_over_pages(q, &places.query_blocks)
     }
 
-    /// Attends with q [T, heads, D] → [T, heads * D]. Half precision is widened to f32 inside, so that scores, softmax and
-    /// weights are never rounded to it.
+    /// Attends with q [T, H, D] → [T, H * D]. Half precision is widened to f32 inside, so that
+    /// scores, softmax and weights are never rounded to it.
     fn attention_over_pages(&self, q: &Tensor, query_blocks: &QueryBlocks) -> Result<Tensor> {
         let (kv_heads, _, head_dim) = self.keys.dims3()?;
         let group = q.dim(1)? / kv_heads;
@@ -181,9 +182,9 @@ impl TensorPages {
     }
 }
 
-/// What queries have seen of their keys so far; P matrices of M queries.
+/// The state of an online softmax over P matrices of M queries each.
 struct OnlineSoftmax {
-    /// The largest score, [P, M, 1].
+    /// The largest score so far, [P, M, 1].
     max: Tensor,
     /// The sum of e^(score - max), [P, M, 1], and the values weighted by it, [P, M, D].
     sum: Tensor,
@@ -191,7 +192,7 @@ struct OnlineSoftmax {
 }
 
 impl OnlineSoftmax {
-    /// And so many keys more, by scores [P, M, keys] and values [P, keys, D].
+    /// Adds a block of keys, by scores [P, M, keys] and values [P, keys, D].
     fn update(before: Option<Self>, scores: &Tensor, values: &Tensor) -> Result<Self> {
         let max = scores.max_keepdim(D::Minus1)?;
         let max = match &before {
@@ -201,6 +202,8 @@ impl OnlineSoftmax {
         let weights = scores.broadcast_sub(&max)?.exp()?;
         let sum = weights.sum_keepdim(D::Minus1)?;
         let weighted = product_of_matrices(&weights, values)?;
+        // The first block needs no rescaling: max starts at its own maximum, so there is no
+        // e^(-inf).
         let Some(before) = before else {
             return Ok(Self { max, sum, weighted });
         };
@@ -218,20 +221,20 @@ impl OnlineSoftmax {
 }
 
 impl AttentionMetadata {
-    /// The places of rows whose pages `table` gives by slot, in a layer of `kv_heads` heads of `head_dim`; scores will be in
-    /// `scores`.
+    /// Builds the metadata of rows whose block table `table` gives by slot, for pages of the shape,
+    /// dtype and device of `pages`.
     pub(crate) fn new<'a>(
         rows: &[PackedRow],
         table: impl Fn(usize) -> &'a [u32],
-        (kv_heads, head_dim): (usize, usize),
-        scores: DType,
-        device: &Device,
+        pages: &TensorPages,
     ) -> Result<Self> {
+        let ((kv_heads, _, head_dim), device) = (pages.keys.dims3()?, pages.keys.device());
+        let scores = super::compute_dtype(pages.keys.dtype());
         let mut slot_mapping = Vec::new();
         for row in rows {
             let pages = table(row.slot);
-            let place = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
-            slot_mapping.extend((row.past..row.past + row.len).map(place));
+            let slot = |at: usize| pages[at / PAGE] * PAGE as u32 + (at % PAGE) as u32;
+            slot_mapping.extend((row.past..row.past + row.len).map(slot));
         }
         let tokens = slot_mapping.len();
         let slot_mapping = Tensor::from_vec(slot_mapping, (1, tokens, 1), device)?;
@@ -245,7 +248,7 @@ impl AttentionMetadata {
 }
 
 impl QueryBlocks {
-    /// Of rows whose pages `table` gives by their number.
+    /// Builds the query blocks of rows whose block table `table` gives by row number.
     fn new<'a>(
         rows: &[PackedRow],
         table: impl Fn(usize) -> &'a [u32],
@@ -298,7 +301,7 @@ impl QueryBlocks {
         })
     }
 
-    /// The blocks of q [T, heads, D], widened and scaled: [kv_heads * count, heads / kv_heads * QUERY_BLOCK, D].
+    /// Gathers q [T, H, D] into query blocks, widened and scaled: [K * N, H / K * QUERY_BLOCK, D].
     fn queries(&self, q: &Tensor, kv_heads: usize) -> Result<Tensor> {
         let (_, heads, head_dim) = q.dims3()?;
         let q = at_least_f32(&q.index_select(&self.tokens, 0)?)?;
@@ -315,7 +318,7 @@ impl QueryBlocks {
 }
 
 impl KeyBlock {
-    /// The query blocks' pages of [kv_heads, pages * PAGE, D], widened: [kv_heads * count, keys, D].
+    /// Gathers the query blocks' pages of [K, pages * PAGE, D], widened: [K * N, keys, D].
     fn gather(&self, all: &Tensor) -> Result<Tensor> {
         let (kv_heads, _, head_dim) = all.dims3()?;
         let pages = all.reshape((kv_heads, (), PAGE * head_dim))?;

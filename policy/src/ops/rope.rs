@@ -1,7 +1,8 @@
-//! Rotary position embedding, the half-split layout of Hugging Face (Su et al., arXiv:2104.09864).
+//! Rotary position embedding (RoPE) in the half-split layout of Hugging Face (Su et al.,
+//! arXiv:2104.09864).
 //!
-//! Invariant: the angle is f32(position) * inverse frequency in f32, as transformers computes it; its sine and cosine come
-//! from a pure-Rust libm, so they are the same on every machine.
+//! Invariant: the angle is f32(position) * inverse frequency in f32, as transformers computes it.
+//! Its sine and cosine come from a pure-Rust libm, so they are the same on every machine.
 
 use std::sync::{Arc, RwLock};
 
@@ -10,15 +11,15 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::simd::{Kernel, Simd, dispatch};
 use super::{at_least_f32, read, tensor, uses_kernels};
 
-/// Sines and cosines of every position met so far.
+/// The cos/sin table of the positions met so far. It grows on demand.
 pub struct RopeTable {
     inverse_frequencies: Vec<f32>,
-    /// Per position: the cosines, then the sines.
+    /// Per position: D / 2 cosines, then D / 2 sines.
     cos_sin: RwLock<Arc<Vec<f32>>>,
 }
 
 impl RopeTable {
-    /// A table for these inverse frequencies, one for each pair of a head's D values.
+    /// Builds a table for these inverse frequencies, one for each pair of a head's D values.
     pub fn new(inverse_frequencies: Vec<f32>) -> Self {
         Self {
             inverse_frequencies,
@@ -26,7 +27,8 @@ impl RopeTable {
         }
     }
 
-    /// For each of the positions `[T]` its cosines, then its sines: `[T, D]` in f32 on a device, for all calls of a pass.
+    /// Returns the cosines, then the sines of each of the positions `[T]`: `[T, D]` in f32 on a
+    /// device, for all layers of a pass.
     pub fn cos_sin(&self, positions: &[u32], device: &Device) -> Result<Tensor> {
         let width = 2 * self.inverse_frequencies.len();
         let count = positions.iter().max().map_or(0, |&last| last as usize + 1);
@@ -46,6 +48,7 @@ impl RopeTable {
             return known;
         }
         let mut cos_sin = Vec::with_capacity(count.next_power_of_two() * width);
+        // Doubling keeps the cost of growing a table token by token linear.
         for position in 0..count.next_power_of_two() {
             let angles = self
                 .inverse_frequencies
@@ -60,17 +63,17 @@ impl RopeTable {
     }
 }
 
-/// Rotates x `[T, heads, D]` by the cos_sin `[T, D]` of its tokens' positions.
+/// Rotates x `[T, H, D]` by the cos/sin rows `[T, D]` of its tokens' positions.
 pub fn rope(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
     rotate(x, cos_sin, false)
 }
 
-/// The gradient of x: the inverse rotation of dy.
+/// Returns the gradient of x: the inverse rotation of dy.
 pub fn rope_backward(dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
     rotate(dy, cos_sin, true)
 }
 
-/// [`rope`] from candle's operations; half precision is widened to f32 inside.
+/// [`rope`] by tensor operations; half precision is widened to f32 inside.
 pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
     rotate_tensor_ops(x, cos_sin, false)
 }
@@ -128,7 +131,8 @@ struct Rotate<'a> {
 impl Kernel for Rotate<'_> {
     type Output = ();
 
-    /// Plain loops: the compiler vectorises them, and without contraction their bits are the same at any width.
+    /// Plain loops: the compiler vectorises them, and since it contracts no multiply-add their bits
+    /// are the same at any width.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let (half, width) = (self.half, 2 * self.half);

@@ -1,17 +1,18 @@
-//! Sixteen f32 lanes with the same bits on every machine.
+//! SIMD over sixteen f32 lanes, with the same bits on every machine.
 //!
-//! Invariant: a kernel is written once, over [`Simd`], and uses only operations that IEEE 754 rounds in one way, so
-//! AVX-512, AVX2+FMA and the portable lanes return identical bits. [`dispatch`] picks the widest set the CPU has; nothing
-//! else names the lane types.
+//! Invariant: a kernel is written once, over [`Simd`], and uses only operations that IEEE 754
+//! rounds in one way. So AVX-512, AVX2+FMA and the portable lanes return identical bits.
+//! [`dispatch`] picks the widest set of the CPU; nothing else names the lane types.
 
 use std::cell::Cell;
 
-/// Lanes of a [`Simd`] value, on every machine.
+/// Lanes of a [`Simd`] value, the same on every machine: the width of the widest set, so that all
+/// sets sum in the same 16 chains.
 pub(crate) const LANES: usize = 16;
 
 /// Sixteen f32 lanes.
 pub(crate) trait Simd: Copy {
-    /// Rows of the matrix-multiplication tile that keep the accumulators in registers.
+    /// Rows of the matrix-multiplication tile, chosen so that its accumulators fit the registers.
     const TILE_ROWS: usize;
     /// Lane vectors (16 columns each) of that tile: 1 or 2.
     const TILE_VECTORS: usize;
@@ -23,18 +24,18 @@ pub(crate) trait Simd: Copy {
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
-    /// `self * factor + term`, rounded once.
+    /// Returns `self * factor + term`, rounded once.
     fn fma(self, factor: Self, term: Self) -> Self;
-    /// `self` where it is greater, else `other` (also where either is NaN).
+    /// Returns `self` where it is greater, else `other` (also where either is NaN).
     fn max(self, other: Self) -> Self;
-    /// `self` where it is less, else `other` (also where either is NaN).
+    /// Returns `self` where it is less, else `other` (also where either is NaN).
     fn min(self, other: Self) -> Self;
-    /// `self`, but zero where `x < limit`.
+    /// Returns `self`, but zero where `x < limit`.
     fn zero_where_below(self, x: Self, limit: Self) -> Self;
     /// Adds the low bits of `n` to the exponent field of `self`.
     fn add_exponent(self, n: Self) -> Self;
 
-    /// Loads up to 16 values; `fill` stands behind them.
+    /// Loads up to 16 values and fills the other lanes with `fill`.
     #[inline(always)]
     fn load_some(x: &[f32], fill: f32) -> Self {
         if let Some(whole) = x.first_chunk() {
@@ -45,7 +46,7 @@ pub(crate) trait Simd: Copy {
         Self::load(&lanes)
     }
 
-    /// Stores the first lanes, as many as `out` takes.
+    /// Stores as many of the first lanes as `out` holds.
     #[inline(always)]
     fn store_some(self, out: &mut [f32]) {
         if let Some(whole) = out.first_chunk_mut() {
@@ -62,7 +63,7 @@ pub(crate) trait Simd: Copy {
         lanes
     }
 
-    /// The sum of the lanes as a tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+    /// Returns the sum of the lanes as a tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
     #[inline(always)]
     fn sum_lanes(self) -> f32 {
         let mut lanes = self.lanes();
@@ -86,7 +87,8 @@ pub(crate) trait Simd: Copy {
 /// A computation written over any lanes.
 pub(crate) trait Kernel {
     type Output;
-    /// Runs it; `#[inline(always)]` in every implementation, so that the lanes' instructions inline.
+    /// Runs the computation. Every implementation is `#[inline(always)]`, so that it is compiled
+    /// with the instruction set of the lanes.
     fn run<S: Simd>(self) -> Self::Output;
 }
 
@@ -102,7 +104,7 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// The sets that this CPU has, widest first.
+    /// Returns the sets that this CPU has, widest first.
     pub fn available() -> Vec<Self> {
         let mut sets = Vec::with_capacity(3);
         #[cfg(target_arch = "x86_64")]
@@ -123,8 +125,8 @@ thread_local! {
     static CHOSEN: Cell<InstructionSet> = Cell::new(InstructionSet::available()[0]);
 }
 
-/// Runs `f` with this thread's kernels on `set` (for tests and measurements: the bits are the same). `None` where the CPU
-/// lacks it.
+/// Runs `f` with this thread's kernels on `set`, for tests and measurements; the bits are the same.
+/// Returns `None` if the CPU lacks the set.
 pub fn with_instruction_set<T>(set: InstructionSet, f: impl FnOnce() -> T) -> Option<T> {
     if !InstructionSet::available().contains(&set) {
         return None;
@@ -148,7 +150,7 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     }
 }
 
-/// Lanes as an array.
+/// Lanes as an array, for any machine.
 #[derive(Clone, Copy)]
 struct Portable([f32; LANES]);
 
@@ -243,8 +245,9 @@ mod x86 {
         ($(fn $name:ident($($argument:tt)*) $(-> $result:ty)? $body:block)*) => {
             $(#[inline(always)]
             fn $name($($argument)*) $(-> $result)? {
-                // SAFETY: only `run_avx512` and `run_avx2` name the lane types, and they run on CPUs that have the
-                // instructions; loads and stores go through references to 16 floats.
+                // SAFETY: only `run_avx512` and `run_avx2` name the lane types, and they run on
+                // CPUs that have the instructions; loads and stores go through references to 16
+                // floats.
                 unsafe { $body }
             })*
         };

@@ -1,4 +1,4 @@
-//! silu(gate) * up, the gated activation of all supported families (Shazeer, arXiv:2002.05202).
+//! SwiGLU, the activation of all supported families: silu(gate) * up (Shazeer, arXiv:2002.05202).
 //!
 //! Invariant: elementwise; silu(x) = x / (1 + e^-x) with the crate's own exponential.
 
@@ -8,7 +8,7 @@ use super::math::{combine, sigmoid};
 use super::simd::{Kernel, LANES, Simd, dispatch};
 use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
 
-/// gate [T, I], up [T, I] → [T, I].
+/// Returns silu(gate) * up for gate and up [T, I] → [T, I].
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !uses_kernels(gate) {
         return swiglu_tensor_ops(gate, up);
@@ -28,12 +28,12 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     tensor(out, gate.shape())
 }
 
-/// The same from candle's operations; half precision is widened to f32 inside.
+/// [`swiglu`] by tensor operations; half precision is widened to f32 inside.
 pub fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
 }
 
-/// The gradients of gate and up.
+/// Returns the gradients of gate and up.
 pub fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
     if !uses_kernels(gate) {
         let tensor_ops = |[gate, up]: [&Tensor; 2]| swiglu_tensor_ops(gate, up);

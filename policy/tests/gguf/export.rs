@@ -13,7 +13,7 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.co
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// A file before it is written.
+/// The content of a file before it is written.
 pub(crate) struct File {
     pub(crate) metadata: BTreeMap<String, Value>,
     pub(crate) tensors: BTreeMap<String, QTensor>,
@@ -32,7 +32,7 @@ impl File {
         self.metadata.insert(key.to_owned(), value);
     }
 
-    /// The error of reading it.
+    /// Returns the error of reading it.
     pub(crate) fn refusal(&self) -> String {
         gguf::read(&self.bytes()).unwrap_err().to_string()
     }
@@ -76,8 +76,8 @@ pub(crate) fn random(config: &DecoderConfig) -> Weights {
     Weights::new(plain.iter().map(|(name, x)| jitter(name, x)).collect())
 }
 
-/// llama.cpp's order of the rows of queries and keys (`permute` of its converter): first and second half of a head
-/// interleaved.
+/// Puts the rows of queries and keys into llama.cpp's order (`permute` of its converter): first and
+/// second half of a head interleaved.
 pub(crate) fn interleaved(tensor: &Tensor, heads: usize) -> Tensor {
     let half = tensor.dim(0).unwrap() / heads / 2;
     let halves = tensor.reshape((heads, 2, half, ())).unwrap();
@@ -85,7 +85,8 @@ pub(crate) fn interleaved(tensor: &Tensor, heads: usize) -> Tensor {
     pairs.reshape(tensor.shape()).unwrap()
 }
 
-/// What llama.cpp's converter makes of a model; the names are spelled out again, so that a slip shows.
+/// Converts a model as llama.cpp's converter does. The names are written out again, so that a
+/// mistake in the reader shows.
 pub(crate) fn export(config: &DecoderConfig, weights: &Weights, dtype: GgmlDType) -> File {
     let mut tensors = BTreeMap::new();
     for (name, tensor) in weights.iter() {

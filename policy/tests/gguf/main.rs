@@ -1,4 +1,5 @@
-//! GGUF files, written here as llama.cpp's converter writes them: what was exported is imported, what is wrong is named.
+//! GGUF files, written here as llama.cpp's converter writes them: an exported model is imported,
+//! and errors name what is wrong.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -44,7 +45,7 @@ fn an_exported_model_is_imported_as_it_was() {
     }
 }
 
-/// Without undoing llama.cpp's order the logits are others, so the test above sees it.
+/// Without the reordering of rows the logits differ, so the test above would notice.
 #[test]
 fn the_order_of_the_rows_matters() {
     let config = small(Family::Llama, true);
@@ -99,7 +100,8 @@ fn the_text_side_comes_along() {
     assert_eq!(read("generation_config.json")["eos_token_id"], 2);
 }
 
-/// Qwen3's own tokenizer on its way through a GGUF file gives transformers' ids (`golden/chat/render.json`).
+/// Qwen3's own tokenizer, converted to GGUF and back, gives transformers' ids
+/// (`golden/chat/render.json`).
 #[test]
 fn qwen3_s_tokenizer_survives() {
     let Some(folder) = qwen3_package::folder() else {
@@ -283,7 +285,7 @@ fn what_is_wrong_is_named() {
     assert!(file.refusal().contains("rope_freqs.weight"));
 }
 
-/// candle would divide by it.
+/// candle would divide by zero.
 #[test]
 fn an_alignment_of_nothing_is_refused() {
     let config = small(Family::Llama, true);
@@ -302,7 +304,8 @@ fn an_alignment_of_nothing_is_refused() {
     assert!(refusal.contains("general.alignment"), "{refusal}");
 }
 
-/// Cut anywhere, or with any one byte of the header changed, a file is refused or read; nothing panics.
+/// A file that is truncated anywhere, or has any one byte of the header changed, is an error or is
+/// read; nothing panics.
 #[test]
 fn damaged_files_are_errors() {
     let config = small(Family::Llama, true);
@@ -322,7 +325,7 @@ fn damaged_files_are_errors() {
     }
 }
 
-/// Tensors that lie on each other make a small file large in memory.
+/// Overlapping tensors would make a small file large in memory.
 #[test]
 fn tensors_must_fit_beside_each_other() {
     let config = small(Family::Llama, true);

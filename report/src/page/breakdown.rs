@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use actor::Score;
+use actor::{CorrectCount, SuccessRate};
 
 use super::{
     bars::{Mark, MarkRow, Part, PartRow, legend, mark_rows, part_rows, rate_in_words},
@@ -94,7 +94,10 @@ fn mark(evaluation: &Evaluation, tally: &Tally) -> Option<Mark> {
     if tally.questions == 0 {
         return None;
     }
-    let score = Score::new(tally.correct as usize, tally.questions as usize);
+    let score = SuccessRate::from(CorrectCount {
+        questions: tally.questions,
+        correct: tally.correct,
+    });
     let (rate, interval) = (score.success_rate, (score.wilson_low, score.wilson_high));
     let words = rate_in_words(rate, interval, tally.correct, tally.questions);
     Some(Mark {

@@ -1,4 +1,5 @@
-//! What the fixed order of a product costs: the same tiles with several chains for each element, beside it.
+//! Measures the cost of the fixed order of sums: the same tiles with several chains for each
+//! element, beside it.
 //!
 //! `cargo test --release --workspace --lib -- cost_of_the_order --ignored --nocapture` prints it.
 
@@ -6,7 +7,8 @@ use super::tests::values;
 use super::*;
 use crate::ops::simd::LANES;
 
-/// A row tile against all strips where the order is free: each element is the sum of several chains over k.
+/// A row tile against all strips with a free order: each element is the sum of several chains over
+/// k.
 struct FreeOrder<'a, const ROWS: usize, const CHAINS: usize> {
     a: &'a [f32],
     b: &'a PackedMatrix,
@@ -45,7 +47,7 @@ impl<const ROWS: usize, const CHAINS: usize> Kernel for FreeOrder<'_, ROWS, CHAI
     }
 }
 
-/// What the fixed order costs where a tile is small; in a larger one there are chains enough either way.
+/// Measures small tiles. A larger tile has enough chains either way.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::disallowed_methods, reason = "a measurement")]

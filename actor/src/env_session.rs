@@ -1,0 +1,138 @@
+//! The environment's side of one episode: one Reset, then one Step for each action.
+//!
+//! Invariant: a restarted env-node costs nothing, even if it lost its keys or has another version of
+//! its data. It rejects the old token. The session then resets the episode and replays the actions
+//! already taken. Equal actions give equal observations, which the session checks, so neither the
+//! completions nor the coordinates change.
+
+use policy::Coordinates;
+use proto::v1::{Action, Observation, ResetRequest, ResetResponse, StepRequest, StepResponse};
+
+use crate::{
+    episode_settings::{EpisodeSettings, EpisodeSpec},
+    error::ActorError,
+    metrics,
+};
+
+/// One env step replays its episode at most this often before the episode fails.
+const MAX_REPLAYS: u32 = 8;
+
+/// One episode at an environment.
+pub(crate) struct EnvSession<'a> {
+    settings: &'a EpisodeSettings,
+    spec: &'a EpisodeSpec,
+    /// The episode token, which is the whole state of the episode.
+    token: Vec<u8>,
+    /// The actions taken so far and their observations, kept for a replay.
+    history: Vec<(Action, Observation)>,
+}
+
+impl<'a> EnvSession<'a> {
+    /// Starts the episode. Returns its first observation as well.
+    pub(crate) async fn reset(
+        settings: &'a EpisodeSettings,
+        spec: &'a EpisodeSpec,
+    ) -> Result<(Self, Observation), ActorError> {
+        let response = reset(settings, spec).await?;
+        let session = Self {
+            settings,
+            spec,
+            token: response.token,
+            history: Vec::new(),
+        };
+        Ok((session, response.observation.unwrap_or_default()))
+    }
+
+    /// Returns the question's id.
+    pub(crate) fn question_id(&self) -> &'a str {
+        &self.spec.question_id
+    }
+
+    /// Takes the next action.
+    pub(crate) async fn step(&mut self, action: Action) -> Result<StepResponse, ActorError> {
+        let mut result = step(self.settings, &self.token, &action).await;
+        for _ in 0..MAX_REPLAYS {
+            match &result {
+                Err(error) if error.is_rejected_token() => {
+                    tracing::info!(%error, "replaying the episode");
+                    metrics::count_replay();
+                    self.settings.retry.pause().await;
+                    result = self.replay_and_step(&action).await;
+                }
+                _ => break,
+            }
+        }
+        let response = result?;
+        self.token.clone_from(&response.token);
+        let observation = response.observation.clone().unwrap_or_default();
+        self.history.push((action, observation));
+        Ok(response)
+    }
+
+    /// Resets the episode, takes all past actions again, and then takes the next one.
+    async fn replay_and_step(&self, action: &Action) -> Result<StepResponse, ActorError> {
+        let mut token = reset(self.settings, self.spec).await?.token;
+        for (past_action, observation) in &self.history {
+            let response = step(self.settings, &token, past_action).await?;
+            // The completions so far followed the old observations. If the replayed ones differ,
+            // the trajectory would describe an episode that never happened.
+            if response.observation.as_ref() != Some(observation) {
+                let status = tonic::Status::data_loss(
+                    "a replayed action returned another observation than before env-node \
+                     restarted; serve the same data on all env-nodes",
+                );
+                return Err(ActorError::call("Env.Step", status));
+            }
+            token = response.token;
+        }
+        step(self.settings, &token, action).await
+    }
+}
+
+async fn reset(
+    settings: &EpisodeSettings,
+    spec: &EpisodeSpec,
+) -> Result<ResetResponse, ActorError> {
+    let Coordinates {
+        run_seed,
+        group,
+        member,
+        ..
+    } = spec.coordinates;
+    let request = ResetRequest {
+        question_id: spec.question_id.clone(),
+        seed: run_seed,
+        // A node recognises a retried step by its token. Distinct ids keep episodes with equal
+        // actions apart.
+        episode_id: format!("{run_seed:x}/{group}/{member}"),
+        reward_profile: settings.reward_profile.clone(),
+        step_budget: settings.step_budget,
+        ..ResetRequest::default()
+    };
+    settings
+        .retry
+        .call("Env.Reset", || {
+            let (mut env, request) = (settings.env.clone(), request.clone());
+            async move { env.reset(request).await }
+        })
+        .await
+}
+
+/// Steps until a response arrives. Step is a pure function of token and action, so a retry is safe.
+async fn step(
+    settings: &EpisodeSettings,
+    token: &[u8],
+    action: &Action,
+) -> Result<StepResponse, ActorError> {
+    settings
+        .retry
+        .call("Env.Step", || {
+            let mut env = settings.env.clone();
+            let request = StepRequest {
+                token: token.to_vec(),
+                action: Some(action.clone()),
+            };
+            async move { env.step(request).await }
+        })
+        .await
+}

@@ -1,0 +1,34 @@
+//! What an episode is started with: the settings that episodes share, and the spec of one episode.
+
+use std::sync::Arc;
+
+use policy::{Chat, Coordinates};
+use proto::EnvClient;
+
+use crate::{retry::Retry, rollout::RolloutLimits};
+
+/// Settings that all episodes of a run or an evaluation share.
+#[derive(Clone)]
+pub struct EpisodeSettings {
+    /// The environment.
+    pub env: EnvClient,
+    /// Converts messages to tokens.
+    pub chat: Arc<Chat>,
+    /// Limits of each rollout.
+    pub limits: RolloutLimits,
+    /// Reward profile. Empty selects the default of env-node.
+    pub reward_profile: String,
+    /// Actions per episode. 0 selects the default of env-node.
+    pub step_budget: u32,
+    /// How often and for how long calls of the environment are retried.
+    pub retry: Retry,
+}
+
+/// Names one episode: its question and the coordinates of its random numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpisodeSpec {
+    /// The question's id.
+    pub question_id: String,
+    /// Run seed, group and member.
+    pub coordinates: Coordinates,
+}

@@ -1,0 +1,69 @@
+//! The [`Policy`] trait, which supplies completions to episodes, and its implementation by a model.
+//!
+//! Scripted policies (crate `baselines`) implement the same trait. Every policy therefore runs
+//! through the same rollout, and the trajectories of a scripted policy serve as demonstrations.
+
+use async_trait::async_trait;
+use policy::SamplingSettings;
+use proto::v1::Observation;
+
+use crate::{
+    completion::{Completion, CompletionRequest},
+    engine::{Engine, EpisodePermit},
+    error::ActorError,
+};
+
+/// What a policy may know when it completes a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnView<'a> {
+    /// The question's id.
+    pub question_id: &'a str,
+    /// The newest observation.
+    pub observation: &'a Observation,
+    /// The tokens before the completion, its coordinates and its token limit.
+    pub request: &'a CompletionRequest,
+}
+
+/// Supplies completions. Equal views give equal completions.
+#[async_trait]
+pub trait Policy: Send + Sync {
+    /// Completes one turn.
+    ///
+    /// # Errors
+    /// A failure outside the agent, such as a stopped engine. It ends the episode without a score.
+    async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError>;
+
+    /// Waits until one more episode may run. The caller holds the permit until the episode ends.
+    /// Returns none if the policy does not limit concurrent episodes.
+    async fn acquire_permit(&self) -> Option<EpisodePermit> {
+        None
+    }
+}
+
+/// A model on an engine.
+#[derive(Clone, Debug)]
+pub struct ModelPolicy {
+    engine: Engine,
+    sampling: SamplingSettings,
+}
+
+impl ModelPolicy {
+    /// Creates a policy that samples from `engine`. Temperature 0 is greedy.
+    #[must_use]
+    pub fn new(engine: Engine, sampling: SamplingSettings) -> Self {
+        Self { engine, sampling }
+    }
+}
+
+#[async_trait]
+impl Policy for ModelPolicy {
+    async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError> {
+        self.engine
+            .complete(view.request.clone(), self.sampling)
+            .await
+    }
+
+    async fn acquire_permit(&self) -> Option<EpisodePermit> {
+        Some(self.engine.acquire_permit().await)
+    }
+}

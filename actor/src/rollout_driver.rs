@@ -1,0 +1,125 @@
+//! Runs episodes: carries out a rollout's requests with a policy and an environment.
+//!
+//! Invariant: training, evaluation and demonstrations run the same code. An episode that fails for
+//! a reason outside the agent yields an unscored trajectory and the error. It never stops the other
+//! episodes.
+
+use std::collections::BTreeMap;
+
+use futures::{StreamExt, stream};
+use proto::v1::{Observation, Trajectory};
+
+use crate::{
+    env_session::EnvSession,
+    episode_settings::{EpisodeSettings, EpisodeSpec},
+    error::ActorError,
+    model_policy::{Policy, TurnView},
+    rollout::{Rollout, RolloutRequest, failed_trajectory},
+};
+
+/// The result of one rollout.
+#[derive(Debug)]
+pub struct RolloutOutcome {
+    /// What was sampled. The trajectory is unscored if the episode failed.
+    pub trajectory: Trajectory,
+    /// The error outside the agent that ended the episode, if any.
+    pub error: Option<ActorError>,
+}
+
+/// Runs one episode. It holds one of the policy's permits until it ends.
+pub async fn run_episode(
+    policy: &dyn Policy,
+    settings: &EpisodeSettings,
+    spec: &EpisodeSpec,
+) -> RolloutOutcome {
+    let _permit = policy.acquire_permit().await;
+    let mut outcome = match start(settings, spec).await {
+        Ok((session, rollout, request, observation)) => {
+            drive(policy, session, rollout, request, observation).await
+        }
+        Err(error) => RolloutOutcome {
+            trajectory: failed_trajectory(spec.coordinates.member, error.to_string()),
+            error: Some(error),
+        },
+    };
+    outcome.trajectory.question_id.clone_from(&spec.question_id);
+    outcome
+}
+
+/// Runs episodes, `concurrency` at a time. Returns the outcomes in the order of `specs`. Calls
+/// `on_done` as each episode ends.
+pub async fn run_episodes(
+    policy: &dyn Policy,
+    settings: &EpisodeSettings,
+    specs: &[EpisodeSpec],
+    concurrency: usize,
+    mut on_done: impl FnMut(&Trajectory),
+) -> Vec<RolloutOutcome> {
+    // `buffered` would return the outcomes in order, but a slow episode would then hold up the
+    // start of later ones.
+    let mut running = stream::iter(specs.iter().enumerate())
+        .map(|(index, spec)| async move { (index, run_episode(policy, settings, spec).await) })
+        .buffer_unordered(concurrency.max(1));
+    let mut outcomes = BTreeMap::new();
+    while let Some((index, outcome)) = running.next().await {
+        on_done(&outcome.trajectory);
+        outcomes.insert(index, outcome);
+    }
+    outcomes.into_values().collect()
+}
+
+async fn start<'a>(
+    settings: &'a EpisodeSettings,
+    spec: &'a EpisodeSpec,
+) -> Result<(EnvSession<'a>, Rollout, RolloutRequest, Observation), ActorError> {
+    let (session, observation) = EnvSession::reset(settings, spec).await?;
+    let (rollout, request) = Rollout::on_reset(
+        settings.chat.clone(),
+        settings.limits,
+        spec.coordinates,
+        &observation,
+    )?;
+    Ok((session, rollout, request, observation))
+}
+
+async fn drive(
+    policy: &dyn Policy,
+    mut session: EnvSession<'_>,
+    mut rollout: Rollout,
+    mut request: RolloutRequest,
+    mut observation: Observation,
+) -> RolloutOutcome {
+    loop {
+        let next = match request {
+            RolloutRequest::Done(trajectory) => {
+                return RolloutOutcome {
+                    trajectory,
+                    error: None,
+                };
+            }
+            RolloutRequest::Complete(request) => {
+                let view = TurnView {
+                    question_id: session.question_id(),
+                    observation: &observation,
+                    request: &request,
+                };
+                let completion = policy.complete(view).await;
+                completion.and_then(|completion| Ok(rollout.on_completion(&completion)?))
+            }
+            RolloutRequest::Step(action) => session.step(action).await.and_then(|response| {
+                let request = rollout.on_step(&response)?;
+                observation = response.observation.unwrap_or_default();
+                Ok(request)
+            }),
+        };
+        request = match next {
+            Ok(request) => request,
+            Err(error) => {
+                return RolloutOutcome {
+                    trajectory: rollout.fail(error.to_string()),
+                    error: Some(error),
+                };
+            }
+        };
+    }
+}

@@ -1,0 +1,181 @@
+//! Demonstrators: some episodes query before they answer, some guess, some make a mistake and correct
+//! it.
+//!
+//! They imitate people and logs, which pretrained models have read. A demonstrator that runs a wrong
+//! query submits what the query returned, not the gold answer. The coordinates of an episode decide
+//! which kind it is.
+
+use std::sync::Arc;
+
+use actor::{
+    policy::Coordinates,
+    proto::v1::{Action, Observation},
+    tool_call::action,
+};
+
+use crate::{
+    draws::Draws,
+    hasty::HastyPolicy,
+    observation::{answer_from_result, described_columns},
+    oracle::{CarefulStep, careful_step},
+    scripted_policy::ActionPolicy,
+    solutions::{Solution, Solutions},
+    sql_mistakes::{with_wrong_table_name, wrong_variants},
+};
+
+// What each of an episode's draws decides. The guess of a hasty episode uses another number.
+const HASTY_DRAW: u32 = 0;
+const WRONG_QUERY_DRAW: u32 = 1;
+const ERROR_DRAW: u32 = 2;
+const VARIANT_DRAW: u32 = 3;
+
+/// The shares of the kinds of episodes. By default all are careful and without mistakes, as the
+/// oracle's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DemonstratorMix {
+    /// Share of all episodes that answer without a query.
+    pub hasty_share: f64,
+    /// Share of the careful episodes that run a subtly wrong query and submit its result.
+    pub wrong_query_share: f64,
+    /// Share of the careful episodes that name a missing table, read the error and correct it.
+    pub error_share: f64,
+}
+
+impl DemonstratorMix {
+    /// Returns a mix of half careful and half hasty episodes, with mistakes among the careful ones.
+    #[must_use]
+    pub fn mixed() -> Self {
+        Self {
+            hasty_share: 0.5,
+            wrong_query_share: 0.25,
+            error_share: 0.07,
+        }
+    }
+}
+
+/// Solves questions carefully, hastily or with mistakes.
+#[derive(Clone, Debug)]
+pub struct Demonstrator {
+    solutions: Arc<Solutions>,
+    mix: DemonstratorMix,
+}
+
+impl Demonstrator {
+    /// Creates a demonstrator. The coordinates of each episode draw its kind from the mix.
+    #[must_use]
+    pub fn new(solutions: Arc<Solutions>, mix: DemonstratorMix) -> Self {
+        Self { solutions, mix }
+    }
+}
+
+impl ActionPolicy for Demonstrator {
+    fn act(
+        &self,
+        question_id: &str,
+        observation: &Observation,
+        coordinates: Coordinates,
+    ) -> Action {
+        let draws = Draws::of_episode(coordinates);
+        if draws.uniform(HASTY_DRAW) < self.mix.hasty_share {
+            return HastyPolicy(self.solutions.clone()).act(question_id, observation, coordinates);
+        }
+        let Some(solution) = self.solutions.get(question_id) else {
+            return action("ANSWER", "");
+        };
+        let errs = draws.uniform(ERROR_DRAW) < self.mix.error_share;
+        let is_wrong = draws.uniform(WRONG_QUERY_DRAW) < self.mix.wrong_query_share;
+        let gold_query = || action("QUERY", &*solution.sql);
+        match careful_step(solution, observation, usize::from(errs)) {
+            CarefulStep::Describe(table) => action("DESCRIBE", table),
+            CarefulStep::Query(0) if errs => {
+                let sql = with_wrong_table_name(&solution.sql, &solution.tables);
+                action("QUERY", sql)
+            }
+            CarefulStep::Query(_) if is_wrong => {
+                action("QUERY", wrong_query(solution, observation, draws))
+            }
+            CarefulStep::Query(_) => gold_query(),
+            // The wrong query failed. The demonstrator reads the error and runs the right one.
+            CarefulStep::Answer
+                if !observation.error.is_empty() && observation.budget_remaining > 1 =>
+            {
+                gold_query()
+            }
+            CarefulStep::Answer if is_wrong => {
+                action("ANSWER", answer_from_result(&observation.result))
+            }
+            CarefulStep::Answer => action("ANSWER", &*solution.answer),
+        }
+    }
+}
+
+/// Returns a wrong variant of the gold SQL, or the gold SQL if it has none.
+fn wrong_query(solution: &Solution, observation: &Observation, draws: Draws) -> String {
+    let variants = wrong_variants(&solution.sql, &described_columns(observation));
+    if variants.is_empty() {
+        solution.sql.clone()
+    } else {
+        draws.pick(VARIANT_DRAW, &variants).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::tests::{GOLD_SQL, actions, episode, observation, solutions};
+
+    #[test]
+    fn an_error_occurs_once_and_is_corrected() {
+        let mix = DemonstratorMix {
+            error_share: 1.0,
+            ..DemonstratorMix::default()
+        };
+        let demonstrator = Demonstrator::new(solutions(), mix);
+        let taken = actions(
+            &demonstrator,
+            "q1",
+            &[
+                observation(0, "", ""),
+                observation(1, "x", ""),
+                observation(2, "", "SQL error: no such table: books"),
+                observation(3, "1. 812", ""),
+            ],
+        );
+        assert_eq!(
+            taken[1],
+            action("QUERY", "SELECT MAX(pages) FROM books WHERE pages > 10")
+        );
+        assert_eq!(taken[2], action("QUERY", GOLD_SQL));
+        assert_eq!(taken[3], action("ANSWER", "812"));
+    }
+
+    #[test]
+    fn a_wrong_query_is_answered_as_read_and_a_failed_one_is_corrected() {
+        let mix = DemonstratorMix {
+            wrong_query_share: 1.0,
+            ..DemonstratorMix::default()
+        };
+        let demonstrator = Demonstrator::new(solutions(), mix);
+        let query = demonstrator.act("q1", &observation(1, "x", ""), episode(0));
+        assert_eq!(query.action_type, "QUERY");
+        assert_ne!(query.argument, GOLD_SQL);
+        let answer = demonstrator.act("q1", &observation(2, "1. 11.25999", ""), episode(0));
+        assert_eq!(answer, action("ANSWER", "11.25"));
+        let corrected = demonstrator.act("q1", &observation(2, "", "SQL error: x"), episode(0));
+        assert_eq!(corrected, action("QUERY", GOLD_SQL));
+    }
+
+    #[test]
+    fn episodes_come_in_their_shares() {
+        let demonstrator = Demonstrator::new(solutions(), DemonstratorMix::mixed());
+        let described = observation(1, "Row count: 3", "");
+        let hasty = (0..2_000).filter(|member| {
+            demonstrator
+                .act("q1", &described, episode(*member))
+                .action_type
+                == "ANSWER"
+        });
+        let share = hasty.count() as f64 / 2_000.0;
+        assert!((0.46..0.54).contains(&share), "{share}");
+    }
+}

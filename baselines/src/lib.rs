@@ -1,0 +1,27 @@
+//! Scripted policies: the baselines of every comparison, and the demonstrators of the warm start.
+//!
+//! [`RandomPolicy`] is the lower bound of an evaluation and [`OraclePolicy`] the upper one.
+//! [`Demonstrator`] mixes careful, hasty and mistaken episodes. All of them run through the actor's
+//! rollout, so their trajectories have the tokens that a model would see and sample.
+//!
+//! Invariant: each action is a pure function of the question, the newest observation and the
+//! coordinates. A scripted policy keeps no state between turns.
+
+mod demonstrations;
+mod demonstrator;
+mod draws;
+mod hasty;
+mod observation;
+mod oracle;
+mod random;
+mod scripted_policy;
+mod solutions;
+mod sql_mistakes;
+
+pub use demonstrations::{Demonstrations, demonstrate};
+pub use demonstrator::{Demonstrator, DemonstratorMix};
+pub use hasty::HastyPolicy;
+pub use oracle::OraclePolicy;
+pub use random::RandomPolicy;
+pub use scripted_policy::{ActionPolicy, ScriptedPolicy};
+pub use solutions::{Solution, Solutions};

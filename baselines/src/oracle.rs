@@ -1,0 +1,168 @@
+//! The oracle policy, and the order of a careful policy's actions.
+
+use std::sync::Arc;
+
+use actor::{
+    policy::Coordinates,
+    proto::v1::{Action, Observation},
+    tool_call::action,
+};
+
+use crate::{
+    scripted_policy::ActionPolicy,
+    solutions::{Solution, Solutions},
+};
+
+/// Knows the solutions: it describes each table, runs the gold SQL and submits the gold answer. It
+/// answers an unknown question with the empty string.
+#[derive(Clone, Debug)]
+pub struct OraclePolicy(pub Arc<Solutions>);
+
+impl ActionPolicy for OraclePolicy {
+    fn act(
+        &self,
+        question_id: &str,
+        observation: &Observation,
+        _coordinates: Coordinates,
+    ) -> Action {
+        let Some(solution) = self.0.get(question_id) else {
+            return action("ANSWER", "");
+        };
+        match careful_step(solution, observation, 0) {
+            CarefulStep::Describe(table) => action("DESCRIBE", table),
+            CarefulStep::Query(_) => action("QUERY", &*solution.sql),
+            CarefulStep::Answer => action("ANSWER", &*solution.answer),
+        }
+    }
+}
+
+/// The next env step of a careful policy.
+pub(crate) enum CarefulStep<'a> {
+    /// Describe this table.
+    Describe(&'a str),
+    /// Run the query with this index.
+    Query(usize),
+    /// Submit the answer.
+    Answer,
+}
+
+/// Returns the next env step of a careful policy: it describes the tables, queries once and
+/// `extra_queries` more times, and answers. If the budget is short, it describes fewer tables.
+pub(crate) fn careful_step<'a>(
+    solution: &'a Solution,
+    observation: &Observation,
+    extra_queries: usize,
+) -> CarefulStep<'a> {
+    let taken = observation.step_count as usize;
+    let budget = taken + observation.budget_remaining as usize;
+    let tables = solution
+        .tables
+        .len()
+        .min(budget.saturating_sub(2 + extra_queries));
+    if observation.budget_remaining <= 1 {
+        CarefulStep::Answer
+    } else if taken < tables {
+        CarefulStep::Describe(&solution.tables[taken])
+    } else if taken <= tables + extra_queries {
+        CarefulStep::Query(taken - tables)
+    } else {
+        CarefulStep::Answer
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const GOLD_SQL: &str = "SELECT MAX(pages) FROM book WHERE pages > 10";
+    const SCHEMA: &str = "Available tables:\n- book\n- author";
+
+    pub(crate) fn solutions() -> Arc<Solutions> {
+        let solution = |answer: &str| Solution {
+            database_name: "library".to_owned(),
+            tables: vec!["book".to_owned()],
+            sql: GOLD_SQL.to_owned(),
+            answer: answer.to_owned(),
+        };
+        let solutions = [("q1", "812"), ("q2", "9"), ("q3", "Moby Dick")];
+        let solutions = solutions.map(|(id, answer)| (id.to_owned(), solution(answer)));
+        Arc::new(solutions.into_iter().collect())
+    }
+
+    /// Returns an observation after `taken` of 8 env steps.
+    pub(crate) fn observation(taken: u32, result: &str, error: &str) -> Observation {
+        Observation {
+            schema_info: if taken == 0 {
+                SCHEMA.to_owned()
+            } else {
+                format!("{SCHEMA}\nTable 'book' columns:\n- title: TEXT\n- pages: INTEGER")
+            },
+            result: result.to_owned(),
+            error: error.to_owned(),
+            step_count: taken,
+            budget_remaining: 8 - taken,
+            ..Observation::default()
+        }
+    }
+
+    pub(crate) fn episode(member: u32) -> Coordinates {
+        Coordinates {
+            run_seed: 7,
+            member,
+            ..Coordinates::default()
+        }
+    }
+
+    /// Returns the policy's action in each turn.
+    pub(crate) fn actions(
+        policy: &impl ActionPolicy,
+        question: &str,
+        observations: &[Observation],
+    ) -> Vec<Action> {
+        let turn = |turn: usize| Coordinates {
+            turn: turn as u32,
+            ..episode(0)
+        };
+        let turns = observations.iter().enumerate();
+        turns
+            .map(|(index, observation)| policy.act(question, observation, turn(index)))
+            .collect()
+    }
+
+    #[test]
+    fn the_oracle_describes_queries_and_answers() {
+        let oracle = OraclePolicy(solutions());
+        let taken = actions(
+            &oracle,
+            "q1",
+            &[
+                observation(0, "", ""),
+                observation(1, "x", ""),
+                observation(2, "1. 812", ""),
+            ],
+        );
+        let wanted = [
+            action("DESCRIBE", "book"),
+            action("QUERY", GOLD_SQL),
+            action("ANSWER", "812"),
+        ];
+        assert_eq!(taken, wanted);
+        assert_eq!(
+            oracle.act("unknown", &observation(0, "", ""), episode(0)),
+            action("ANSWER", "")
+        );
+    }
+
+    #[test]
+    fn a_short_budget_leaves_out_the_describes() {
+        let oracle = OraclePolicy(solutions());
+        for (budget_remaining, action_type) in [(2, "QUERY"), (1, "ANSWER")] {
+            let short = Observation {
+                budget_remaining,
+                ..observation(0, "", "")
+            };
+            let action = oracle.act("q1", &short, episode(0));
+            assert_eq!(action.action_type, action_type);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Runs a policy that chooses actions as a policy that completes tokens.
+
+use std::sync::Arc;
+
+use actor::{
+    ActorError, Completion, FinishReason, Policy, TurnView,
+    policy::{Chat, Coordinates},
+    proto::v1::{Action, Observation},
+    tool_call,
+};
+use async_trait::async_trait;
+
+/// Chooses actions: a pure function of the question, the newest observation and the coordinates.
+pub trait ActionPolicy: Send + Sync {
+    /// Returns the next action.
+    fn act(&self, question_id: &str, observation: &Observation, coordinates: Coordinates)
+    -> Action;
+}
+
+/// Writes the actions of a policy as the tool calls that a model would sample.
+#[derive(Clone, Debug)]
+pub struct ScriptedPolicy<P> {
+    chat: Arc<Chat>,
+    actions: P,
+}
+
+impl<P: ActionPolicy> ScriptedPolicy<P> {
+    /// Creates a policy that encodes `actions` with `chat`.
+    #[must_use]
+    pub fn new(chat: Arc<Chat>, actions: P) -> Self {
+        Self { chat, actions }
+    }
+}
+
+#[async_trait]
+impl<P: ActionPolicy> Policy for ScriptedPolicy<P> {
+    async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError> {
+        let action = self
+            .actions
+            .act(view.question_id, view.observation, view.request.coordinates);
+        let tokens = self
+            .chat
+            .completion_ids(&tool_call::from_action(&action).to_text())?;
+        Ok(Completion {
+            logprobs: vec![0.0; tokens.len()],
+            tokens,
+            policy_version: 0,
+            finish_reason: FinishReason::StopToken,
+        })
+    }
+}
