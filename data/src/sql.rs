@@ -1,4 +1,4 @@
-//! Runs gold SQL read-only within a budget, and normalizes SQL for comparison.
+//! Runs gold SQL read-only within a budget.
 //!
 //! Budgets count SQLite's instructions and never time, so that a query succeeds or fails alike on
 //! every machine.

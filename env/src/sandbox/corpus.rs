@@ -1,4 +1,4 @@
-//! The corpus of hostile statements, run in a sandbox.
+//! Runs the corpus of hostile statements in a sandbox.
 
 use std::{path::Path, thread};
 
@@ -11,7 +11,7 @@ use crate::{database::Database, rows::ResultLimits, settings::SqlLimits};
 #[path = "../../tests/common/corpus.rs"]
 pub(super) mod file;
 
-/// Writes the tables that the corpus speaks of into `folder`.
+/// Writes the tables that the corpus uses into `folder`.
 pub(super) fn database(folder: &Path) -> Database {
     let tables = "
         CREATE TABLE makers (Id INTEGER PRIMARY KEY, Name TEXT NOT NULL, Country TEXT);
@@ -41,7 +41,7 @@ pub(super) fn open(path: &Path, sql: &str) -> Result<Database, String> {
         .map_err(|error| error.to_string())
 }
 
-/// What came of a statement: the class and the text, and what it cost.
+/// The result of a statement: class, text and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CorpusResult {
     pub(super) class: &'static str,
@@ -75,7 +75,7 @@ impl From<QueryRun> for CorpusResult {
     }
 }
 
-/// Runs the corpus against `database` on one new connection, as often as `runs` says.
+/// Runs the corpus `runs` times on one new connection to `database`.
 fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<CorpusResult>> {
     let sandbox = Sandbox::open(database, limits, WorkBudget::Full).unwrap();
     let once = |_| {
@@ -85,7 +85,7 @@ fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<CorpusRe
     (0..runs).map(once).collect()
 }
 
-/// The default limits, and time enough on the busiest machine.
+/// Returns the default limits with time enough on the busiest machine.
 pub(super) fn limits() -> SqlLimits {
     SqlLimits {
         wall_clock_seconds: 600.0,

@@ -1,9 +1,10 @@
-//! The functions whose work grows with their arguments, each charged to the meter.
+//! SQL functions whose work grows with their arguments, each charged to the meter.
 //!
-//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
-//! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
-//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
-//! same rows, perhaps in another order where the statement names none.
+//! Invariant: they return what SQLite's own functions return, at a cost that the budget counts. Functions
+//! of quadratic time and the most common ones are reimplemented (`text.rs`, `pattern.rs`). The others, and
+//! unusual arguments of the first, go to SQLite's own function on a second connection. Overriding LIKE
+//! and GLOB disables SQLite's index search for them: the rows stay the same, perhaps in another order
+//! where the statement names none.
 
 #[cfg(test)]
 mod parity;
@@ -27,20 +28,20 @@ use super::{
 };
 use crate::settings::SqlLimits;
 
-/// Bytes that a call costs whatever its arguments.
+/// Bytes charged for any call.
 const CALL_BYTES: u64 = 256;
-/// Calls of SQLite's own functions with at most so many arguments are kept compiled.
+/// Calls of SQLite's own functions with at most so many arguments stay compiled.
 const KEPT_ARGUMENTS: usize = 8;
-/// What compiling a call costs.
+/// Bytes charged for compiling a call.
 const COMPILE_BYTES: u64 = 64 << 10;
-/// What one conversion of a format costs, beside its text.
+/// Bytes charged for one conversion of a format, in addition to its text.
 const CONVERSION_BYTES: u64 = 512;
-/// What one modifier of a time costs.
+/// Bytes charged for one modifier of a time.
 const MODIFIER_BYTES: u64 = 4 << 10;
-/// A byte that one of our own loops looks at takes the time of some bytes that are copied.
-pub(super) const LOOK_BYTES: u64 = 8;
+/// Bytes charged for one byte that our own loops examine: that takes longer than copying it.
+pub(super) const EXAMINED_BYTES: u64 = 8;
 
-/// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
+/// SQLite's functions of linear time, with their number of arguments; -1 for any.
 const LINEAR: &[(&str, i32)] = &[
     ("concat", -1),
     ("concat_ws", -1),
@@ -57,7 +58,7 @@ const LINEAR: &[(&str, i32)] = &[
     ("unixepoch", -1),
 ];
 
-/// A function of our own: its result, or `None` where SQLite's own is to be asked.
+/// A reimplemented function. It returns `None` where SQLite's own function must be called.
 type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[
@@ -81,7 +82,7 @@ const NATIVE: &[(&str, i32, Native)] = &[
     ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
 ];
 
-/// Gives `connection` the metered functions.
+/// Installs the metered functions on `connection`.
 pub(super) fn install(
     connection: &Connection,
     meter: &Arc<Meter>,
@@ -188,7 +189,7 @@ fn byte_count(value: ValueRef<'_>) -> u64 {
     }
 }
 
-/// SQLite's own functions, on a connection without tables.
+/// SQLite's own functions, called on a connection without tables.
 struct Builtin(Mutex<Connection>);
 
 impl Builtin {
@@ -204,7 +205,8 @@ impl Builtin {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
+    /// Calls SQLite's function `name`. All times are UTC, so the modifiers to and from local time are
+    /// dropped.
     fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<SqlOutput> {
         let arguments: Vec<ValueRef<'_>> = call
             .arguments()
@@ -229,7 +231,7 @@ impl Builtin {
         if arguments.len() > KEPT_ARGUMENTS {
             return first_value(&mut connection.prepare(&sql)?, arguments);
         }
-        // Kept for later calls, also of other statements.
+        // The cached statement serves later calls of other statements too, so nobody is charged for it.
         let mut statement = uncharged(|| connection.prepare_cached(&sql))?;
         first_value(&mut statement, arguments)
     }
@@ -247,7 +249,7 @@ fn first_value(
     row.get_ref(0).map(SqlOutput::from)
 }
 
-/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
+/// Reduces a size or memory error to its code. With a text, SQLite would report an error of the function.
 fn without_text(error: Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
@@ -256,14 +258,14 @@ fn without_text(error: Error) -> Error {
     }
 }
 
-/// Bytes that SQLite's own function `name` works on.
+/// Returns the bytes that SQLite's own function `name` works on.
 fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     let bytes = arguments.iter().copied().map(byte_count);
     let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
     let work: u64 = if is_linear || arguments.len() == 1 || name.starts_with("substr") {
         bytes.sum()
     } else {
-        // Texts and numbers mixed: each byte may be compared with each.
+        // With mixed types each byte may be compared with each.
         bytes.fold(1, |work: u64, bytes| work.saturating_mul(bytes.max(1)))
     };
     let conversions = match (name, arguments.first()) {
@@ -283,7 +285,7 @@ fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     work.saturating_add(conversions * CONVERSION_BYTES + modifiers * MODIFIER_BYTES + compiling)
 }
 
-/// The place of the first modifier among the arguments of a function of time.
+/// Returns the index of the first modifier among the arguments of a date or time function.
 fn first_modifier(function: &str) -> Option<usize> {
     match function {
         "date" | "datetime" | "julianday" | "time" | "unixepoch" => Some(1),
@@ -292,7 +294,8 @@ fn first_modifier(function: &str) -> Option<usize> {
     }
 }
 
-/// A modifier to or from local time, as SQLite reads it: whatever the type, up to the first NUL.
+/// Returns whether the argument is a modifier to or from local time. SQLite reads it from any type, up to
+/// the first NUL.
 fn is_zone(value: ValueRef<'_>) -> bool {
     let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
         return false;
@@ -307,7 +310,7 @@ fn instr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
         (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
         _ => return Ok(None),
     };
-    call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
+    call.spend((haystack.len() + needle.len()) as u64 * EXAMINED_BYTES)?;
     Ok(Some(SqlOutput::Integer(text::instr(
         haystack, needle, is_text,
     ))))
@@ -318,7 +321,7 @@ fn replace(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     else {
         return Ok(None);
     };
-    call.spend((text.len() + pattern.len()) as u64 * LOOK_BYTES)?;
+    call.spend((text.len() + pattern.len()) as u64 * EXAMINED_BYTES)?;
     let replaced = text::replace(text, pattern, replacement, call.max_bytes)
         .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
     call.spend(replaced.len() as u64)?;
@@ -337,7 +340,7 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<SqlOutput>> {
         },
     };
     let (trimmed, work) = text::trim(text, set, sides);
-    call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
+    call.spend(work * EXAMINED_BYTES + trimmed.len() as u64)?;
     Ok(Some(SqlOutput::Text(trimmed.to_vec())))
 }
 
@@ -388,7 +391,7 @@ fn like(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
                 return Ok(None);
             };
             let escape = pattern::read(&mut text);
-            // SQLite's own says what is wrong with it.
+            // SQLite's own function reports what is wrong with the escape.
             if escape.is_none() || pattern::read(&mut text).is_some() {
                 return Ok(None);
             }
@@ -405,8 +408,8 @@ fn compare(call: &Call<'_>, syntax: PatternSyntax) -> rusqlite::Result<Option<Sq
     if pattern.len() > limits::PATTERN_BYTES as usize {
         return Ok(None);
     }
-    let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
+    let affordable = call.meter.remaining_bytes() / EXAMINED_BYTES;
     let (matched, comparisons) = pattern::matches(pattern, text, syntax, affordable);
-    call.spend(comparisons * LOOK_BYTES)?;
+    call.spend(comparisons * EXAMINED_BYTES)?;
     Ok(matched.map(|matched| SqlOutput::Integer(i64::from(matched))))
 }

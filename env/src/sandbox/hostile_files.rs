@@ -1,4 +1,4 @@
-//! Database files made to harm: schemas that hide something, and broken files.
+//! Malicious database files: schemas that hide something, and corrupt files.
 
 use super::{
     corpus::{CorpusResult, database, limits, open},
@@ -43,7 +43,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         assert!(error.contains(part), "{sql}: {error}");
     }
 
-    // What an honest column may do is open to all; the rest stays closed also behind a view.
+    // Functions that honest columns need are allowed. All others stay denied, also behind a view.
     let tables = "
         CREATE TABLE t (a, b AS (upper(a)), c DEFAULT CURRENT_TIMESTAMP);
         INSERT INTO t(a) VALUES ('x');
@@ -72,7 +72,8 @@ fn malicious_schemas_are_refused_or_bounded() {
     }
 }
 
-/// Flipped bits, missing ends, wrong heads: refused at the start or an error later, never a crash or a write.
+/// Flipped bits, missing ends and wrong headers are refused at the start or answered with errors, without a
+/// crash or a write.
 #[test]
 fn corrupt_files_are_refused_or_answered_with_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +103,7 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
     };
     for seed in 0..300_usize {
         let mut bytes = sound.clone();
-        // Spread over the file, most in the pages' heads.
+        // Spread over the file, mostly in page headers.
         let at = (seed * 7_919 + seed / 3 * 4_096) % bytes.len();
         bytes[at] ^= 1 << (seed % 8);
         bytes[seed % 100] ^= u8::from(seed % 5 == 0) << (seed % 7);
@@ -137,7 +138,7 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
     );
 }
 
-/// Wide tables and long rows are odd, not hostile: they open, and each row can be read.
+/// Wide tables and long rows are unusual but not hostile: they open, and each row can be read.
 #[test]
 fn wide_and_long_rows_are_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! LIKE and GLOB, with the work they take.
 //!
-//! Invariant: the verdict is that of SQLite's own functions, broken UTF-8 and all; tests compare the two. A wildcard for
-//! many characters is tried from left to right and never taken back once a later one is reached, so the work is at most
-//! text times pattern. Pure: no SQLite here.
+//! Invariant: the result is that of SQLite's own functions, also for broken UTF-8; tests compare the two.
+//! A wildcard for many characters is tried from left to right and is final once a later one is reached,
+//! so the work is at most text times pattern. Pure: there is no SQLite here.
 
-/// How patterns are written.
+/// The syntax of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatternSyntax {
     /// `%` and `_`; ASCII letters match in any case; with an escape character or none.
@@ -18,7 +18,7 @@ pub(super) enum PatternSyntax {
 
 /// One part of a pattern.
 enum PatternPart {
-    /// Any characters, also none.
+    /// Any number of any characters.
     Many,
     /// Any one character.
     One,
@@ -29,12 +29,12 @@ enum PatternPart {
         ranges: Vec<(u32, u32)>,
         inverted: bool,
     },
-    /// Nothing: the pattern is broken here.
+    /// No character: the pattern is broken here.
     Never,
 }
 
-/// Whether `text` matches `pattern`, and the comparisons made; `None` once they are more than `max_comparisons`. Both end at
-/// their first NUL.
+/// Returns whether `text` matches `pattern`, and the comparisons made. The result is `None` once they exceed
+/// `max_comparisons`. Text and pattern end at their first NUL.
 pub(super) fn matches(
     pattern: &[u8],
     text: &[u8],
@@ -45,7 +45,7 @@ pub(super) fn matches(
     let is_like = matches!(syntax, PatternSyntax::Like { .. });
     let mut comparisons = parts.len() as u64;
     let (mut rest, mut next) = (text, 0);
-    // Where to go on when a part does not match: after the last `Many`, one character further.
+    // Where to continue when a part does not match: after the last `Many`, one character further.
     let mut retry: Option<(&[u8], usize)> = None;
     loop {
         comparisons += 1;
@@ -70,7 +70,7 @@ pub(super) fn matches(
                 next += 1;
                 continue;
             }
-            // What comes later cannot match either: the text is used up.
+            // No later position can match either, since the text is used up.
             (Some(_), None) => return (Some(false), comparisons),
             (None | Some(_), Some(_)) => {}
         }
@@ -98,7 +98,7 @@ fn fits(part: &PatternPart, character: u32, any_case: bool) -> bool {
     }
 }
 
-/// The lower case of an ASCII letter.
+/// Returns an ASCII letter in lower case, any other character as it is.
 fn lower(character: u32) -> u32 {
     match u8::try_from(character) {
         Ok(byte) => u32::from(byte.to_ascii_lowercase()),
@@ -115,7 +115,7 @@ fn parse(pattern: &[u8], syntax: PatternSyntax) -> Vec<PatternPart> {
     let mut parts = Vec::new();
     while let Some(character) = read(&mut rest) {
         parts.push(match character {
-            // Also where the escape character is a wildcard.
+            // This comes first, since the escape character may be a wildcard.
             _ if Some(character) == escape => {
                 read(&mut rest).map_or(PatternPart::Never, PatternPart::Character)
             }
@@ -128,7 +128,7 @@ fn parse(pattern: &[u8], syntax: PatternSyntax) -> Vec<PatternPart> {
     parts
 }
 
-/// Reads a set after its `[`. A `]` first and a `-` first or last stand for themselves.
+/// Parses a set after its `[`. A `]` at the start, and a `-` at the start or end, stand for themselves.
 fn set(rest: &mut &[u8]) -> PatternPart {
     let mut ranges = Vec::new();
     let mut next = read(rest);
@@ -163,8 +163,8 @@ fn set(rest: &mut &[u8]) -> PatternPart {
     }
 }
 
-/// Takes one character off the front, as SQLite reads broken UTF-8: a lead byte with whatever continues it, else one byte.
-/// `None` at the end or a NUL.
+/// Removes one character from the front, as SQLite reads broken UTF-8: a lead byte with all its continuation
+/// bytes, else one byte. Returns `None` at the end or a NUL.
 pub(super) fn read(rest: &mut &[u8]) -> Option<u32> {
     let (first, mut tail) = rest.split_first().filter(|(first, _)| **first != 0)?;
     let mut character = u32::from(*first);
