@@ -35,10 +35,10 @@ pub fn sql_tokens(sql: &str) -> impl Iterator<Item = SqlToken<'_>> {
     })
 }
 
-fn first_token(text: &str) -> Option<(SqlToken<'_>, &str)> {
+fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
     let first = text.chars().next()?;
     let run = |belongs: fn(char) -> bool| text.find(|c| !belongs(c)).unwrap_or(text.len());
-    let (length, token): (usize, fn(&str) -> SqlToken<'_>) = match first {
+    let (length, token): (usize, fn(&'a str) -> SqlToken<'a>) = match first {
         _ if text.starts_with("--") => (text.find('\n').unwrap_or(text.len()), SqlToken::Gap),
         _ if text.starts_with("/*") => {
             let end = text[2..].find("*/");
