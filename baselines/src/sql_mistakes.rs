@@ -1,8 +1,8 @@
 //! Mistakes in SQL: plausible statements that ask for something else, or name a missing table.
 //!
-//! The functions edit the words of a statement and never cut a literal or a quoted name. They do not
-//! check whether a mistake changes the result: a wrong query is sometimes right by chance, as in the
-//! logs of people.
+//! The functions edit the words of a statement and never cut a literal or a quoted name. They do
+//! not check whether a mistake changes the result: a wrong query is sometimes right by chance, as
+//! in the logs of people.
 
 use std::ops::Range;
 
