@@ -1,7 +1,7 @@
 //! The questions, joined to their databases.
 //!
-//! Invariant: every question has its database, ids are unique, and the order is the dataset's. A draw
-//! depends on split and seed alone.
+//! Invariant: every question has its database, ids are unique, and the order is the dataset's. A
+//! draw depends on split and seed alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +21,8 @@ pub(crate) struct Catalog {
     entries: Vec<CatalogEntry>,
     /// Question id to index.
     by_id: BTreeMap<String, usize>,
-    /// Split to indices. A split holds its parts too: `eval-unseen/domain` is in `eval-unseen`. The empty
-    /// name holds all questions.
+    /// Split to indices. A split holds its parts too: `eval-unseen/domain` is in `eval-unseen`. The
+    /// empty name holds all questions.
     by_split: BTreeMap<String, Vec<usize>>,
     databases: BTreeMap<String, Arc<Database>>,
 }

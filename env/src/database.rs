@@ -1,7 +1,7 @@
 //! A database on disk: its identity and its schema.
 //!
-//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the file is
-//! taken as immutable. `sandbox` runs the agents' statements.
+//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
+//! file is taken as immutable. `sandbox` runs the agents' statements.
 
 use std::{fs::File, io, path::Path};
 

@@ -1,10 +1,11 @@
 //! Exact decimal numbers, as an answer spells them.
 //!
-//! Invariant: nothing is rounded, so that 9007199254740993 and 9007199254740992 differ and "1 % off" is
-//! inclusive. Text with separators, units, words, hexadecimal digits or infinities is not a number.
+//! Invariant: nothing is rounded, so that 9007199254740993 and 9007199254740992 differ and "1 %
+//! off" is inclusive. Text with separators, units, words, hexadecimal digits or infinities is not a
+//! number.
 
-/// The number `0.d₁d₂d₃… × 10^exponent`, without leading or trailing zero digits. Zero has no digits and
-/// no sign.
+/// The number `0.d₁d₂d₃… × 10^exponent`, without leading or trailing zero digits. Zero has no
+/// digits and no sign.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Decimal {
     negative: bool,
@@ -55,14 +56,14 @@ impl Decimal {
         })
     }
 
-    /// Returns whether `self` differs from `gold` by at most 1 % of `gold`, bounds included. For a gold of
-    /// zero the bound is 1e-9.
+    /// Returns whether `self` differs from `gold` by at most 1 % of `gold`, bounds included. For a
+    /// gold of zero the bound is 1e-9.
     pub(crate) fn is_within_one_percent_of(&self, gold: &Self) -> bool {
         if gold.digits.is_empty() {
             return self.is_at_most_a_billionth();
         }
-        // Numbers more than a factor of ten apart, or of different signs, need no alignment: it would be
-        // long for huge exponents.
+        // Numbers more than a factor of ten apart, or of different signs, need no alignment: it
+        // would be long for huge exponents.
         let far_apart = self.exponent.abs_diff(gold.exponent) > 1;
         if self.digits.is_empty() || self.negative != gold.negative || far_apart {
             return false;

@@ -1,13 +1,13 @@
 //! The environment: datasets, databases and SQL threads joined to the pure step.
 //!
-//! Invariant: it holds nothing but caches. A result is a function of the arguments, the dataset, the
-//! settings and, for the expiry of tokens, the time that the caller passes in.
+//! Invariant: it holds nothing but caches. A result is a function of the arguments, the dataset,
+//! the settings and, for the expiry of tokens, the time that the caller passes in.
 //!
-//! The wall clock is the one way by which a busy machine could change a result. A query that hits it
-//! is therefore a fault of the machine: the call fails with [`EnvError::WallClock`], nothing is kept,
-//! and the retry is the same step. Only if the same step hits it again is it answered, as an
-//! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset and
-//! not to the agent; a hit there always fails the call.
+//! The wall clock is the one way by which a busy machine could change a result. A query that hits
+//! it is therefore a fault of the machine: the call fails with [`EnvError::WallClock`], nothing is
+//! kept, and the retry is the same step. Only if the same step hits it again is it answered, as an
+//! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset
+//! and not to the agent; a hit there always fails the call.
 
 use std::{ops::Range, sync::Arc};
 
@@ -31,8 +31,8 @@ use crate::{
     wall_clock_hits::{StepId, WallClockHits},
 };
 
-/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the check
-/// of a longer one.
+/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the
+/// check of a longer one.
 const QUICK_ANSWER_BYTES: usize = 16 << 10;
 
 /// Runs episodes. Cheap to clone; all clones share databases and threads.
@@ -80,8 +80,8 @@ impl Environment {
     /// threads.
     ///
     /// # Errors
-    /// A setting is out of range, the key file cannot be read, a database file is missing, changed or
-    /// broken, a question names an absent database, or the sandbox fails its self-test.
+    /// A setting is out of range, the key file cannot be read, a database file is missing, changed
+    /// or broken, a question names an absent database, or the sandbox fails its self-test.
     pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
         metrics::describe();
         settings.validate()?;
@@ -112,8 +112,8 @@ impl Environment {
         &self.0.version
     }
 
-    /// Returns whether the settings name the key that signs tokens, so that nodes can share episodes.
-    /// Otherwise the key is random and tokens end with this process.
+    /// Returns whether the settings name the key that signs tokens, so that nodes can share
+    /// episodes. Otherwise the key is random and tokens end with this process.
     pub fn has_shared_key(&self) -> bool {
         self.0.has_shared_key
     }
@@ -186,7 +186,8 @@ impl Environment {
     /// Applies one action to the episode in `token`.
     ///
     /// # Errors
-    /// The token is refused, or the machine could not run the action. The step was then not applied.
+    /// The token is refused, or the machine could not run the action. The step was then not
+    /// applied.
     pub async fn step(
         &self,
         token: Vec<u8>,
@@ -334,8 +335,8 @@ impl EnvironmentState {
             .await?
     }
 
-    /// Checks an answer. Short scalars are checked here. SQL threads check lists and tables, which need
-    /// the gold rows, and long answers, which take time.
+    /// Checks an answer. Short scalars are checked here. SQL threads check lists and tables, which
+    /// need the gold rows, and long answers, which take time.
     async fn is_correct(&self, entry: &CatalogEntry, answer: &str) -> Result<bool, EnvError> {
         let needs_rows = matches!(
             entry.question.answer_type,

@@ -1,9 +1,9 @@
 //! The rules of an episode, as a pure step on a value.
 //!
-//! [`parse`] reads what an action asks for, the caller fetches it from the database or the verifier, and
-//! [`apply`] makes the next state.
-//! Invariant: state, action and outcome determine the next state, the texts and the reward. There is no
-//! clock, no randomness and no database here. After the end the state never changes.
+//! [`parse`] reads what an action asks for, the caller fetches it from the database or the
+//! verifier, and [`apply`] makes the next state.
+//! Invariant: state, action and outcome determine the next state, the texts and the reward. There
+//! is no clock, no randomness and no database here. After the end the state never changes.
 
 use data::sql_text;
 use sha2::{Digest, Sha256};
@@ -18,7 +18,8 @@ use crate::{
 const ACTION_NAME_BYTES: usize = 64;
 /// Bytes of an unknown table's name that texts repeat.
 const TABLE_NAME_BYTES: usize = 255;
-/// Bytes of an argument that the history keeps. The history travels with every token and observation.
+/// Bytes of an argument that the history keeps. The history travels with every token and
+/// observation.
 const HISTORY_ARGUMENT_BYTES: usize = 4 << 10;
 /// Bytes of history after which only the start of arguments is kept; room for 31 of the longest.
 const HISTORY_BYTES: usize = 128 << 10;
@@ -301,8 +302,8 @@ fn query_event(state: &mut EpisodeState, sql: &str, outcome: &ActionOutcome) -> 
     StepEvent::Query { level, repeated }
 }
 
-/// Identifies a query: by its normal form in the default profile, by its exact text in the others, as
-/// `SQLEnv` does.
+/// Identifies a query: by its normal form in the default profile, by its exact text in the others,
+/// as `SQLEnv` does.
 fn query_key(profile: RewardProfile, sql: &str) -> u64 {
     let digest = match profile {
         RewardProfile::Default => Sha256::digest(sql_text::normal_form(sql)),

@@ -1,7 +1,7 @@
 //! Errors of the environment.
 //!
-//! What the agent does wrong (bad SQL, an unknown table, a spent budget) is an observation and never an
-//! [`EnvError`].
+//! What the agent does wrong (bad SQL, an unknown table, a spent budget) is an observation and
+//! never an [`EnvError`].
 
 use std::path::PathBuf;
 
@@ -31,8 +31,8 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The sandbox lets a hostile statement pass, so the environment must not be served. Remedy: build
-    /// from unchanged sources with the SQLite that they name.
+    /// The sandbox lets a hostile statement pass, so the environment must not be served. Remedy:
+    /// build from unchanged sources with the SQLite that they name.
     #[error(
         "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its own folder, with the SQLite it names and the flags in .cargo/config.toml"
     )]
@@ -69,15 +69,15 @@ pub enum EnvError {
     /// The episode token is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes, or
-    /// raise `sql_threads`, `sql_queue` or what the message names.
+    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes,
+    /// or raise `sql_threads`, `sql_queue` or what the message names.
     #[error("env-node is overloaded: {problem}; retry after a pause")]
     Overloaded {
         /// What has run out.
         problem: String,
     },
-    /// A query ran into the wall clock: the machine is too busy, or the query does much work per work
-    /// unit. Remedy: retry; the step was not applied.
+    /// A query ran into the wall clock: the machine is too busy, or the query does much work per
+    /// work unit. Remedy: retry; the step was not applied.
     #[error(
         "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if this lasts, ease the machine or raise sql.wall_clock_seconds"
     )]

@@ -1,8 +1,8 @@
 //! The result of a question's gold SQL, and whether an answer to the question is correct.
 //!
-//! Invariant: gold SQL runs on the SQL threads, in the same sandbox and under the same limits as the
-//! agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock has no
-//! result, so nothing is kept. Gold rows never leave the environment.
+//! Invariant: gold SQL runs on the SQL threads, in the same sandbox and under the same limits as
+//! the agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock
+//! has no result, so nothing is kept. Gold rows never leave the environment.
 
 use std::sync::OnceLock;
 
@@ -26,8 +26,8 @@ pub(crate) struct GoldRows {
 }
 
 impl GoldRows {
-    /// Returns the rows in `kept`, or runs the gold SQL and keeps its rows. Threads that run it at the
-    /// same time get equal rows.
+    /// Returns the rows in `kept`, or runs the gold SQL and keeps its rows. Threads that run it at
+    /// the same time get equal rows.
     ///
     /// # Errors
     /// The run hits the wall clock.

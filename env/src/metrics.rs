@@ -24,7 +24,8 @@ const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
 /// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
 
-/// Describes every metric to the recorder, which the process installs before it opens an environment.
+/// Describes every metric to the recorder, which the process installs before it opens an
+/// environment.
 pub(crate) fn describe() {
     describe_counter!(EPISODES, "Episodes started, by reward profile");
     describe_counter!(

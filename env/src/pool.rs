@@ -1,9 +1,10 @@
 //! The threads that run SQL, in two lanes.
 //!
-//! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full queue refuses a
-//! job at once. Each job first runs in the quick lane, on a small budget. A job that needs more runs
-//! again in the full lane, so that short statements never wait for long ones. A job that is known to be
-//! long goes to the full lane at once. Each thread keeps the databases open that it used last.
+//! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full queue
+//! refuses a job at once. Each job first runs in the quick lane, on a small budget. A job that
+//! needs more runs again in the full lane, so that short statements never wait for long ones. A job
+//! that is known to be long goes to the full lane at once. Each thread keeps the databases open
+//! that it used last.
 
 use std::{
     collections::VecDeque,
@@ -62,9 +63,9 @@ impl Pool {
         })
     }
 
-    /// Runs `job` with a sandbox on `database`, starting in the lane of `budget`. A job that spends the
-    /// quick budget runs a second time in the full lane. A job whose caller is gone before its turn is
-    /// dropped.
+    /// Runs `job` with a sandbox on `database`, starting in the lane of `budget`. A job that spends
+    /// the quick budget runs a second time in the full lane. A job whose caller is gone before its
+    /// turn is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         budget: WorkBudget,
@@ -185,8 +186,8 @@ fn are_files_used_up(error: &io::Error) -> bool {
         .is_some_and(|code| NO_MORE_FILES.contains(&code))
 }
 
-/// Explains why a database cannot be opened. SQLite reports a missing file and a process with too many
-/// open files alike.
+/// Explains why a database cannot be opened. SQLite reports a missing file and a process with too
+/// many open files alike.
 fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
     match File::open(&file.path) {
         Err(cause) if are_files_used_up(&cause) => EnvError::Overloaded {

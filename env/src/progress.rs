@@ -1,8 +1,8 @@
 //! How close returned rows come to the gold rows.
 //!
-//! The closeness is `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of five
-//! levels, so that the reward does not reveal the gold answer. Cardinality is `SQLEnv`'s published
-//! formula. Overlap and range are not published and are defined here.
+//! The closeness is `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of
+//! five levels, so that the reward does not reveal the gold answer. Cardinality is `SQLEnv`'s
+//! published formula. Overlap and range are not published and are defined here.
 //! Invariant: pure.
 
 use std::borrow::Cow;
@@ -89,8 +89,8 @@ fn overlap(left: &[Cow<'_, str>], right: &[Cow<'_, str>]) -> f64 {
     }
 }
 
-/// Returns the mean closeness of the ends of two ranges: 1 where neither side has numbers, 0 where one
-/// side has none.
+/// Returns the mean closeness of the ends of two ranges: 1 where neither side has numbers, 0 where
+/// one side has none.
 fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> f64 {
     match (left, right) {
         (None, None) => 1.0,

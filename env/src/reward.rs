@@ -1,30 +1,31 @@
 //! The three layers of a step's reward, in three profiles.
 //!
-//! Invariant: pure and exact. All arithmetic is in whole `Points` of 1e-4, in which every constant and
-//! every progress level is a whole number. `episode.rs` decides what counts as a repeat, `progress.rs`
-//! how rows become a level.
+//! Invariant: pure and exact. All arithmetic is in whole `Points` of 1e-4, in which every constant
+//! and every progress level is a whole number. `episode.rs` decides what counts as a repeat,
+//! `progress.rs` how rows become a level.
 //!
 //! # The default profile cannot be farmed
 //!
 //! A step that is not ANSWER earns, with `s = 15 / max(budget, 15)`:
 //!
-//! * `s × 0.02` for success, minus `s × 0.02` always, minus `s × 0.03` for a QUERY that was asked before
-//!   in the episode, whether or not it failed. Comments and white space do not count.
+//! * `s × 0.02` for success, minus `s × 0.02` always, minus `s × 0.03` for a QUERY that was asked
+//!   before in the episode, whether or not it failed. Comments and white space do not count.
 //! * `+0.01` for the first successful QUERY of the episode.
-//! * `0.15 × (Φ' - Φ)`, where Φ is the closeness of the last successful QUERY to the gold rows, 0 at
-//!   first. This term is not clipped.
+//! * `0.15 × (Φ' - Φ)`, where Φ is the closeness of the last successful QUERY to the gold rows, 0
+//!   at first. This term is not clipped.
 //!
-//! 1. *No cycle pays.* Over any run of steps that ends at the Φ it began with, the third term telescopes
-//!    to 0, the first is never above 0, and the second is paid once in an episode. In particular,
-//!    distinct trivial SELECTs earn nothing after the first, and repeats lose.
-//! 2. *Shaping is bounded.* Over an episode the third term sums to 0.15 Φ, so it lies in [0, 0.15]. The
-//!    second lies in [0, 0.01]. The first lies in [-0.05 s × budget, 0], and s × budget ≤ 15. So the
-//!    shaping lies in [-0.75, 0.16].
-//! 3. *A correct answer outranks everything else.* An episode with one totals at least 1 - 0.75 = 0.25;
-//!    an episode without one totals at most 0.16.
+//! 1. *No cycle pays.* Over any run of steps that ends at the Φ it began with, the third term
+//!    telescopes to 0, the first is never above 0, and the second is paid once in an episode. In
+//!    particular, distinct trivial SELECTs earn nothing after the first, and repeats lose.
+//! 2. *Shaping is bounded.* Over an episode the third term sums to 0.15 Φ, so it lies in [0, 0.15].
+//!    The second lies in [0, 0.01]. The first lies in [-0.05 s × budget, 0], and s × budget ≤ 15.
+//!    So the shaping lies in [-0.75, 0.16].
+//! 3. *A correct answer outranks everything else.* An episode with one totals at least 1 - 0.75 =
+//!    0.25; an episode without one totals at most 0.16.
 //!
-//! `s` keeps 2 and 3 true for every budget. A running cap would do so too, but it would be state that
-//! the agent cannot see. This is potential-based shaping with gamma = 1 (Ng, Harada and Russell 1999).
+//! `s` keeps 2 and 3 true for every budget. A running cap would do so too, but it would be state
+//! that the agent cannot see. This is potential-based shaping with gamma = 1 (Ng, Harada and
+//! Russell 1999).
 
 use std::{fmt, str::FromStr};
 
@@ -113,7 +114,8 @@ pub enum StepEvent {
     },
     /// QUERY.
     Query {
-        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` where it failed.
+        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` where it
+        /// failed.
         level: Option<u32>,
         /// Whether it was asked before in the episode.
         repeated: bool,
@@ -201,8 +203,8 @@ fn units(points: Points) -> f64 {
     f64::from(points) / POINTS_PER_UNIT
 }
 
-/// Returns the reward of a step and the state of the profile after it. `spent` says that the step used up
-/// the budget of `step_budget` actions.
+/// Returns the reward of a step and the state of the profile after it. `spent` says that the step
+/// used up the budget of `step_budget` actions.
 pub fn score(
     profile: RewardProfile,
     step_budget: u32,
@@ -402,8 +404,8 @@ mod tests {
             prop_assert!(right > wrong, "{right} {wrong}");
         }
 
-        /// From any state, steps that return to the level they began at earn nothing but the bonus of the
-        /// first query.
+        /// From any state, steps that return to the level they began at earn nothing but the bonus
+        /// of the first query.
         #[test]
         fn default_has_no_cycle_that_pays(
             budget in 1..200_u32,
@@ -450,7 +452,8 @@ mod tests {
         }
     }
 
-    /// Two alternating queries pay +0.05 per two steps in `sqlenv-final`, and nothing in the default profile.
+    /// Two alternating queries pay +0.05 per two steps in `sqlenv-final`, and nothing in the
+    /// default profile.
     #[test]
     fn the_known_farm_pays_only_in_the_parity_profile() {
         let fresh = |level| StepEvent::Query {

@@ -4,8 +4,8 @@ use rusqlite::types::ValueRef;
 
 use crate::rows::{Cell, ResultRows};
 
-/// Runs a statement and reads at most `limit` rows. Calls `admit` with the bytes of each row before it is
-/// kept.
+/// Runs a statement and reads at most `limit` rows. Calls `admit` with the bytes of each row before
+/// it is kept.
 pub(crate) fn read_rows(
     statement: &mut rusqlite::Statement<'_>,
     limit: usize,

@@ -1,7 +1,7 @@
 //! Rows of a query result, and the text that an agent reads.
 //!
-//! Invariant: the text depends on the rows and the limits alone. Reals have the shortest form that reads
-//! back. Column names are not shown, as in all published results of `SQLEnv`.
+//! Invariant: the text depends on the rows and the limits alone. Reals have the shortest form that
+//! reads back. Column names are not shown, as in all published results of `SQLEnv`.
 
 use std::fmt::{self, Write as _};
 
@@ -86,8 +86,8 @@ impl From<&Cell> for Value {
 }
 
 impl ResultRows {
-    /// Writes one line `N. a | b` per row, numbered from 1 and cut to the limits. Where rows are missing,
-    /// a last line says so.
+    /// Writes one line `N. a | b` per row, numbered from 1 and cut to the limits. Where rows are
+    /// missing, a last line says so.
     pub fn render(&self, limits: &ResultLimits) -> String {
         if self.rows.is_empty() {
             return "(no rows)".to_owned();

@@ -24,8 +24,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Writes the texts of a table. `columns` are pairs of name and declared type. A column without a
-    /// declared type shows as ANY.
+    /// Writes the texts of a table. `columns` are pairs of name and declared type. A column without
+    /// a declared type shows as ANY.
     pub fn new(name: &str, columns: &[(String, String)], row_count: u64, sample: String) -> Self {
         let mut columns_text = format!("Table '{name}' columns:");
         for (column, declared_type) in columns {
@@ -63,8 +63,8 @@ impl Schema {
         names.join(", ")
     }
 
-    /// Returns the observation's `schema_info`: all table names, then the columns of the described tables,
-    /// oldest first.
+    /// Returns the observation's `schema_info`: all table names, then the columns of the described
+    /// tables, oldest first.
     pub fn info(&self, described: &[u32]) -> String {
         let mut info = "Available tables:".to_owned();
         for table in &self.tables {

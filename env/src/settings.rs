@@ -1,8 +1,8 @@
 //! Settings of the environment.
 //!
-//! Invariant: the defaults can be used as they are. Whatever changes what an agent can see is part of
-//! the environment version (see [`EnvSettings::environment_version`]), so that nodes with different
-//! rules refuse each other's tokens.
+//! Invariant: the defaults can be used as they are. Whatever changes what an agent can see is part
+//! of the environment version (see [`EnvSettings::environment_version`]), so that nodes with
+//! different rules refuse each other's tokens.
 
 use std::{
     fmt, fs,
@@ -47,9 +47,10 @@ pub struct EnvSettings {
     pub result: ResultLimits,
     /// Seconds from Reset until a token expires.
     pub token_ttl_seconds: u64,
-    /// Key that signs tokens, at least 32 bytes; all nodes that share episodes need the same key. Without
-    /// a key and a key file the key is random, and tokens end with the process. It is never written
-    /// out. On a command line other users of the machine can read it; `signing_key_file` prevents that.
+    /// Key that signs tokens, at least 32 bytes; all nodes that share episodes need the same key.
+    /// Without a key and a key file the key is random, and tokens end with the process. It is never
+    /// written out. On a command line other users of the machine can read it; `signing_key_file`
+    /// prevents that.
     #[serde(skip_serializing)]
     pub signing_key: Option<SigningKey>,
     /// File that holds the key, in place of `signing_key`. White space around the key is ignored.
@@ -61,13 +62,13 @@ pub struct EnvSettings {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
-    /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function reads,
-    /// writes or compares. This is a timeout that is the same on every machine.
+    /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function
+    /// reads, writes or compares. This is a timeout that is the same on every machine.
     pub work_units: u64,
     /// Bytes of memory that SQLite may hold for the query, rows that were read included.
     pub memory_bytes: u64,
-    /// Seconds that the query may take, as a backstop for work that the units do not count. The first
-    /// time that a step runs into it, the call fails with `UNAVAILABLE`.
+    /// Seconds that the query may take, as a backstop for work that the units do not count. The
+    /// first time that a step runs into it, the call fails with `UNAVAILABLE`.
     pub wall_clock_seconds: f64,
     /// Bytes of one string, blob or row. A database with longer rows raises it to its longest row.
     pub value_bytes: u32,
@@ -75,8 +76,8 @@ pub struct SqlLimits {
     pub statement_bytes: u32,
     /// Rows read from a result. Progress compares as many.
     pub rows: usize,
-    /// Whether a query may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE costs
-    /// an action to see.
+    /// Whether a query may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE
+    /// costs an action to see.
     pub allow_schema_tables: bool,
 }
 
@@ -149,8 +150,8 @@ impl Default for SqlLimits {
 }
 
 impl EnvSettings {
-    /// Names the rules of an episode: the version of the code and a digest of the settings that change
-    /// what an agent can see.
+    /// Names the rules of an episode: the version of the code and a digest of the settings that
+    /// change what an agent can see.
     pub fn environment_version(&self) -> String {
         let visible = serde_json::json!({
             "post_episode_penalty": self.post_episode_penalty,
@@ -205,7 +206,8 @@ impl EnvSettings {
         Ok(())
     }
 
-    /// Returns the key that nodes share, from the setting or the file; `None` where neither is given.
+    /// Returns the key that nodes share, from the setting or the file; `None` where neither is
+    /// given.
     pub(crate) fn shared_key(&self) -> Result<Option<SigningKey>, EnvError> {
         let (field, key) = match (&self.signing_key, &self.signing_key_file) {
             (None, None) => return Ok(None),

@@ -1,9 +1,9 @@
 //! The episode token: an episode's state, signed.
 //!
 //! Layout: key id (4 bytes), HMAC-SHA256 (32 bytes) over key id and body, body (protobuf).
-//! Invariant: only a holder of the key can make a token that opens. The same state, version and expiry
-//! seal to the same bytes, so that Step is idempotent; the expiry is fixed at Reset. The time is an
-//! argument.
+//! Invariant: only a holder of the key can make a token that opens. The same state, version and
+//! expiry seal to the same bytes, so that Step is idempotent; the expiry is fixed at Reset. The
+//! time is an argument.
 
 use hmac::{Hmac, KeyInit, Mac};
 use prost::Message;

@@ -1,9 +1,9 @@
 //! Checks an answer, by answer type.
 //!
-//! Invariant: pure, exact (decimal arithmetic, no floats) and total: any text and any gold value have a
-//! result.
-//! Source: `SQLEnv`'s published verifier rules. Where they are silent, the project's golden vectors decide
-//! (`tests/golden/verifier.json`).
+//! Invariant: pure, exact (decimal arithmetic, no floats) and total: any text and any gold value
+//! have a result.
+//! Source: `SQLEnv`'s published verifier rules. Where they are silent, the project's golden vectors
+//! decide (`tests/golden/verifier.json`).
 
 use std::collections::BTreeSet;
 
@@ -24,12 +24,13 @@ pub struct GoldAnswer<'a> {
     pub answer_type: AnswerType,
     /// All rows of the gold SQL. For lists (first column) and tables they replace `answer`.
     pub rows: Option<&'a [Vec<Value>]>,
-    /// Whether the rows of a table must have gold's order. Tables of more than 1,000 rows always must.
+    /// Whether the rows of a table must have gold's order. Tables of more than 1,000 rows always
+    /// must.
     pub ordered: bool,
 }
 
-/// Returns whether `predicted` is correct. A missing or blank answer never is, nor is any answer to a
-/// missing or empty gold.
+/// Returns whether `predicted` is correct. A missing or blank answer never is, nor is any answer to
+/// a missing or empty gold.
 pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     let predicted = unwrapped(predicted.unwrap_or_default());
     if predicted.is_empty() || is_empty(gold.answer) {
@@ -278,9 +279,9 @@ fn matches_row(row: &[AnswerCell], gold: &[GoldCell]) -> bool {
     row.len() == gold.len() && row.iter().zip(gold).all(|(cell, gold)| gold.matches(cell))
 }
 
-/// A bipartite matching of rows with gold rows. Float cells match within a tolerance, so a row may fit
-/// several gold rows and a greedy choice can block a later one. Augmenting paths (Kuhn's algorithm) undo
-/// such choices.
+/// A bipartite matching of rows with gold rows. Float cells match within a tolerance, so a row may
+/// fit several gold rows and a greedy choice can block a later one. Augmenting paths (Kuhn's
+/// algorithm) undo such choices.
 struct RowMatching<'a> {
     rows: &'a [Vec<AnswerCell>],
     gold: &'a [Vec<GoldCell>],
@@ -368,7 +369,8 @@ mod tests {
     }
 
     proptest! {
-        /// No input makes the verifier panic, and a quoted copy of a text gold is right unless it is blank.
+        /// No input makes the verifier panic, and a quoted copy of a text gold is right unless it
+        /// is blank.
         #[test]
         fn total(predicted in "\\PC{0,40}", gold in "\\PC{0,20}") {
             let answer = Value::from(gold.clone());

@@ -1,7 +1,7 @@
 //! The steps whose query hit the wall clock.
 //!
-//! Invariant: the number of steps is bounded and the oldest are dropped first. A dropped step counts as
-//! new, which costs one more retry. `environment.rs` decides what is answered.
+//! Invariant: the number of steps is bounded and the oldest are dropped first. A dropped step
+//! counts as new, which costs one more retry. `environment.rs` decides what is answered.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Steps that are kept. A retry comes within seconds; a machine with more hits in between is broken.
+/// Steps that are kept. A retry comes within seconds; a machine with more hits in between is
+/// broken.
 const CAPACITY: usize = 1_024;
 
 /// Names a step: the token before it and its SQL.

@@ -1,4 +1,5 @@
-//! The project's golden vectors for verifier, rewards and cardinality (`golden/README.md`); every case holds exactly.
+//! The project's golden vectors for verifier, rewards and cardinality (`golden/README.md`); every
+//! case holds exactly.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,7 +1,7 @@
 //! What a statement may touch: SELECT, the schema's own tables, listed functions.
 //!
-//! Invariant: only what is listed here is allowed. SQLite calls the authorizer while it compiles, so a
-//! refused statement never runs.
+//! Invariant: only what is listed here is allowed. SQLite calls the authorizer while it compiles,
+//! so a refused statement never runs.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use rusqlite::{
 
 use crate::schema::Schema;
 
-/// Functions that an agent may call: pure, the same on every machine, and with a cost that the budget
-/// counts.
+/// Functions that an agent may call: pure, the same on every machine, and with a cost that the
+/// budget counts.
 const FUNCTIONS: &[&str] = &[
     "abs",
     "avg",
@@ -111,8 +111,8 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Recursive => true,
         // A source none of whose columns is used has no column name here, and may be a common table
-        // expression. Statements are compiled without virtual tables, so every other table that SQLite
-        // could resolve has the reserved prefix.
+        // expression. Statements are compiled without virtual tables, so every other table that
+        // SQLite could resolve has the reserved prefix.
         AuthAction::Read {
             table_name,
             column_name: "",

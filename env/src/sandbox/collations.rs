@@ -1,8 +1,8 @@
 //! The collations NOCASE and RTRIM, with each comparison charged to the meter.
 //!
-//! Invariant: they order as SQLite's own collations. A collation cannot end a statement. Once the budget is
-//! spent, all texts compare equal, so that a sort, which is a single step, ends quickly. Rows are read
-//! only after another check of the meter.
+//! Invariant: they order as SQLite's own collations. A collation cannot end a statement. Once the
+//! budget is spent, all texts compare equal, so that a sort, which is a single step, ends quickly.
+//! Rows are read only after another check of the meter.
 
 use std::{
     cmp::Ordering,
@@ -37,8 +37,8 @@ pub(super) fn install(connection: &Connection, meter: &Arc<Meter>) -> rusqlite::
 
 fn install_one<C: Collation>(connection: &Connection, meter: &Arc<Meter>) -> rusqlite::Result<()> {
     let meter = Arc::into_raw(Arc::clone(meter)).cast_mut().cast();
-    // SAFETY: the handle is open. SQLite copies the name, and calls `release` when it drops the meter, unless
-    // it refuses the collation.
+    // SAFETY: the handle is open. SQLite copies the name, and calls `release` when it drops the
+    // meter, unless it refuses the collation.
     let code = unsafe {
         ffi::sqlite3_create_collation_v2(
             connection.handle(),
@@ -69,7 +69,8 @@ unsafe extern "C" fn compare<C: Collation>(
     right_bytes: c_int,
     right: *const c_void,
 ) -> c_int {
-    // SAFETY: the meter is that of `install_one`, which SQLite holds until `release`; the texts are as long as SQLite says.
+    // SAFETY: the meter is that of `install_one`, which SQLite holds until `release`; the texts are
+    // as long as SQLite says.
     let (meter, left, right) = unsafe {
         let meter = &*meter.cast::<Meter>();
         (meter, text(left, left_bytes), text(right, right_bytes))

@@ -22,8 +22,8 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Turns off SQLite's cache of small allocations. Its content depends on earlier statements, so memory
-/// charges would depend on them, too.
+/// Turns off SQLite's cache of small allocations. Its content depends on earlier statements, so
+/// memory charges would depend on them, too.
 pub(super) fn without_lookaside(connection: &Connection) -> rusqlite::Result<()> {
     // SAFETY: the handle is open; this option takes a pointer, which may be null, and two integers.
     let code = unsafe {

@@ -1,10 +1,10 @@
 //! SQL functions whose work grows with their arguments, each charged to the meter.
 //!
-//! Invariant: they return what SQLite's own functions return, at a cost that the budget counts. Functions
-//! of quadratic time and the most common ones are reimplemented (`text.rs`, `pattern.rs`). The others, and
-//! unusual arguments of the first, go to SQLite's own function on a second connection. Overriding LIKE
-//! and GLOB disables SQLite's index search for them: the rows stay the same, perhaps in another order
-//! where the statement names none.
+//! Invariant: they return what SQLite's own functions return, at a cost that the budget counts.
+//! Functions of quadratic time and the most common ones are reimplemented (`text.rs`,
+//! `pattern.rs`). The others, and unusual arguments of the first, go to SQLite's own function on a
+//! second connection. Overriding LIKE and GLOB disables SQLite's index search for them: the rows
+//! stay the same, perhaps in another order where the statement names none.
 
 #[cfg(test)]
 mod parity;
@@ -205,8 +205,8 @@ impl Builtin {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Calls SQLite's function `name`. All times are UTC, so the modifiers to and from local time are
-    /// dropped.
+    /// Calls SQLite's function `name`. All times are UTC, so the modifiers to and from local time
+    /// are dropped.
     fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<SqlOutput> {
         let arguments: Vec<ValueRef<'_>> = call
             .arguments()
@@ -231,7 +231,8 @@ impl Builtin {
         if arguments.len() > KEPT_ARGUMENTS {
             return first_value(&mut connection.prepare(&sql)?, arguments);
         }
-        // The cached statement serves later calls of other statements too, so nobody is charged for it.
+        // The cached statement serves later calls of other statements too, so nobody is charged for
+        // it.
         let mut statement = uncharged(|| connection.prepare_cached(&sql))?;
         first_value(&mut statement, arguments)
     }
@@ -249,7 +250,8 @@ fn first_value(
     row.get_ref(0).map(SqlOutput::from)
 }
 
-/// Reduces a size or memory error to its code. With a text, SQLite would report an error of the function.
+/// Reduces a size or memory error to its code. With a text, SQLite would report an error of the
+/// function.
 fn without_text(error: Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
@@ -294,8 +296,8 @@ fn first_modifier(function: &str) -> Option<usize> {
     }
 }
 
-/// Returns whether the argument is a modifier to or from local time. SQLite reads it from any type, up to
-/// the first NUL.
+/// Returns whether the argument is a modifier to or from local time. SQLite reads it from any type,
+/// up to the first NUL.
 fn is_zone(value: ValueRef<'_>) -> bool {
     let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
         return false;

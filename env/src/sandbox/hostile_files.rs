@@ -5,40 +5,40 @@ use super::{
     query::{Sandbox, WorkBudget},
 };
 
+/// Schemas that are refused, with a part of the reason.
+const REFUSED_SCHEMAS: &[(&str, &str)] = &[
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) AS c FROM n",
+        "units of work to count",
+    ),
+    (
+        "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
+        "bytes of memory",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT load_extension('x') AS a",
+        "unsafe use of load_extension",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT fts3_tokenizer('simple') AS a",
+        "unsafe use of fts3_tokenizer",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
+        "unsafe use of virtual table",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT * FROM nowhere",
+        "nowhere",
+    ),
+];
+
 /// Schemas that hide work, growth or functions behind honest names.
 #[test]
 fn malicious_schemas_are_refused_or_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    for (index, (sql, part)) in [
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) AS c FROM n",
-            "units of work to count",
-        ),
-        (
-            "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
-            "bytes of memory",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT load_extension('x') AS a",
-            "unsafe use of load_extension",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT fts3_tokenizer('simple') AS a",
-            "unsafe use of fts3_tokenizer",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
-            "unsafe use of virtual table",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT * FROM nowhere",
-            "nowhere",
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (sql, part)) in REFUSED_SCHEMAS.iter().enumerate() {
         let error = open(&path(&format!("{index}.sqlite")), sql).unwrap_err();
         assert!(error.contains(part), "{sql}: {error}");
     }
@@ -72,8 +72,8 @@ fn malicious_schemas_are_refused_or_bounded() {
     }
 }
 
-/// Flipped bits, missing ends and wrong headers are refused at the start or answered with errors, without a
-/// crash or a write.
+/// Flipped bits, missing ends and wrong headers are refused at the start or answered with errors,
+/// without a crash or a write.
 #[test]
 fn corrupt_files_are_refused_or_answered_with_errors() {
     let folder = tempfile::tempdir().unwrap();

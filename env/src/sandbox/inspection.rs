@@ -1,7 +1,7 @@
 //! Reads a database's schema before it can be queried.
 //!
-//! Invariant: the reading ends on every file. A schema may hold views and generated columns whose reading
-//! never ends, so it has the memory of a statement and a budget that grows with the file.
+//! Invariant: the reading ends on every file. A schema may hold views and generated columns whose
+//! reading never ends, so it has the memory of a statement and a budget that grows with the file.
 
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a statement holds at most its cap in requested bytes, so that it fails at the same
 //! allocation on every machine and no other statement is affected. Allocations outside of a
-//! [`StatementMemory`] (other crates' connections, open databases) are not charged. Neither is the page
-//! cache of files, which outlives statements (`page_cache.rs`).
+//! [`StatementMemory`] (other crates' connections, open databases) are not charged. Neither is the
+//! page cache of files, which outlives statements (`page_cache.rs`).
 
 use std::{
     alloc::{Layout, alloc, dealloc, realloc},
@@ -56,8 +56,8 @@ impl StatementMemory {
         memory
     }
 
-    /// Continues with a new account of at most `cap_bytes`. What is held by now is neither counted nor
-    /// refunded. The peak goes on.
+    /// Continues with a new account of at most `cap_bytes`. What is held by now is neither counted
+    /// nor refunded. The peak goes on.
     pub(super) fn restart(&self, cap_bytes: u64) {
         ACCOUNT.with(|account| {
             account.id.set(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
@@ -71,8 +71,8 @@ impl StatementMemory {
         ACCOUNT.with(|account| account.peak_bytes.get())
     }
 
-    /// Charges `bytes` that our own code keeps for the statement. Returns false where the cap does not
-    /// allow them.
+    /// Charges `bytes` that our own code keeps for the statement. Returns false where the cap does
+    /// not allow them.
     pub(super) fn charge(&self, bytes: u64) -> bool {
         ACCOUNT.with(|account| account.charge(bytes)).is_some()
     }
@@ -97,8 +97,8 @@ pub(super) fn uncharged<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl ThreadAccount {
-    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` where they are over
-    /// the cap.
+    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` where they are
+    /// over the cap.
     fn charge(&self, bytes: u64) -> Option<u64> {
         let id = self.id.get();
         if id == 0 {
@@ -148,7 +148,8 @@ unsafe extern "C" fn malloc(bytes: c_int) -> *mut c_void {
     let Some(account) = ACCOUNT.with(|account| account.charge(bytes)) else {
         return null_mut();
     };
-    // SAFETY: the layout is not empty; a block that is not null has room for the header, which begins it.
+    // SAFETY: the layout is not empty; a block that is not null has room for the header, which
+    // begins it.
     unsafe {
         let block = alloc(layout(bytes)).cast::<Header>();
         if block.is_null() {

@@ -1,9 +1,9 @@
 //! What a statement spends: work units and time.
 //!
-//! A work unit is one step of SQLite's virtual machine, or 64 bytes that a function reads, writes or
-//! compares.
-//! Invariant: units depend on the statement and the database alone, so the budget ends a statement at the
-//! same place on every machine. The clock is the backstop behind them.
+//! A work unit is one step of SQLite's virtual machine, or 64 bytes that a function reads, writes
+//! or compares.
+//! Invariant: units depend on the statement and the database alone, so the budget ends a statement
+//! at the same place on every machine. The clock is the backstop behind them.
 
 use std::{
     sync::{
@@ -35,7 +35,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A meter that stops statements on `connection` after `work_units` or, once started, at their deadline.
+    /// A meter that stops statements on `connection` after `work_units` or, once started, at their
+    /// deadline.
     pub(super) fn install(
         connection: &mut Connection,
         work_units: u64,
@@ -81,7 +82,8 @@ impl Meter {
     /// # Errors
     /// The budget is spent or the deadline has passed. The function that called ends the statement.
     pub(super) fn spend_bytes(&self, bytes: u64) -> rusqlite::Result<()> {
-        // Only one thread at a time writes, so a load and a store suffice and are cheaper than an exchange.
+        // Only one thread at a time writes, so a load and a store suffice and are cheaper than an
+        // exchange.
         let spent = self.spent.load(Relaxed).saturating_add(bytes);
         self.spent.store(spent, Relaxed);
         self.check()?;
@@ -125,8 +127,8 @@ impl Meter {
         self.spend_bytes(bytes).is_err() || self.check_clock().is_err()
     }
 
-    /// Charges the steps of a finished statement since the last call of the progress handler. It ran `steps`
-    /// in all.
+    /// Charges the steps of a finished statement since the last call of the progress handler. It
+    /// ran `steps` in all.
     pub(super) fn add_unreported_steps(&self, steps: u64) {
         let rest = steps % u64::from(STEPS_PER_CHECK) * BYTES_PER_UNIT;
         self.spent.fetch_add(rest, Relaxed);

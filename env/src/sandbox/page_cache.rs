@@ -1,8 +1,9 @@
 //! SQLite's page cache, without charging a statement for the pages of files.
 //!
-//! Invariant: a statement pays for the pages of its own temporary tables and never for those of a file.
-//! A file's pages stay for later statements, so charging them would make a statement's result depend on
-//! what ran before it. The cache size bounds them. SQLite's own implementation does the caching.
+//! Invariant: a statement pays for the pages of its own temporary tables and never for those of a
+//! file. A file's pages stay for later statements, so charging them would make a statement's result
+//! depend on what ran before it. The cache size bounds them. SQLite's own implementation does the
+//! caching.
 
 use std::{
     ffi::{c_int, c_uint, c_void},

@@ -1,8 +1,8 @@
 //! LIKE and GLOB, with the work they take.
 //!
-//! Invariant: the result is that of SQLite's own functions, also for broken UTF-8; tests compare the two.
-//! A wildcard for many characters is tried from left to right and is final once a later one is reached,
-//! so the work is at most text times pattern. Pure: there is no SQLite here.
+//! Invariant: the result is that of SQLite's own functions, also for broken UTF-8; tests compare
+//! the two. A wildcard for many characters is tried from left to right and is final once a later
+//! one is reached, so the work is at most text times pattern. Pure: there is no SQLite here.
 
 /// The syntax of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ enum PatternPart {
     Never,
 }
 
-/// Returns whether `text` matches `pattern`, and the comparisons made. The result is `None` once they exceed
-/// `max_comparisons`. Text and pattern end at their first NUL.
+/// Returns whether `text` matches `pattern`, and the comparisons made. The result is `None` once
+/// they exceed `max_comparisons`. Text and pattern end at their first NUL.
 pub(super) fn matches(
     pattern: &[u8],
     text: &[u8],
@@ -128,7 +128,8 @@ fn parse(pattern: &[u8], syntax: PatternSyntax) -> Vec<PatternPart> {
     parts
 }
 
-/// Parses a set after its `[`. A `]` at the start, and a `-` at the start or end, stand for themselves.
+/// Parses a set after its `[`. A `]` at the start, and a `-` at the start or end, stand for
+/// themselves.
 fn set(rest: &mut &[u8]) -> PatternPart {
     let mut ranges = Vec::new();
     let mut next = read(rest);
@@ -163,8 +164,8 @@ fn set(rest: &mut &[u8]) -> PatternPart {
     }
 }
 
-/// Removes one character from the front, as SQLite reads broken UTF-8: a lead byte with all its continuation
-/// bytes, else one byte. Returns `None` at the end or a NUL.
+/// Removes one character from the front, as SQLite reads broken UTF-8: a lead byte with all its
+/// continuation bytes, else one byte. Returns `None` at the end or a NUL.
 pub(super) fn read(rest: &mut &[u8]) -> Option<u32> {
     let (first, mut tail) = rest.split_first().filter(|(first, _)| **first != 0)?;
     let mut character = u32::from(*first);

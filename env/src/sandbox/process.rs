@@ -1,10 +1,10 @@
-//! What the sandbox changes for the whole process: SQLite's allocator, its page cache, and one more file
-//! system.
+//! What the sandbox changes for the whole process: SQLite's allocator, its page cache, and one more
+//! file system.
 //!
-//! Invariant: SQLite accepts an allocator only before its first use, by any crate. So it is set before
-//! `main` where the platform allows that, elsewhere when the first environment opens. Too late is an
-//! error, never a weaker sandbox. Connections that are not charged and do not use that file system are
-//! not affected.
+//! Invariant: SQLite accepts an allocator only before its first use, by any crate. So it is set
+//! before `main` where the platform allows that, elsewhere when the first environment opens. Too
+//! late is an error, never a weaker sandbox. Connections that are not charged and do not use that
+//! file system are not affected.
 
 use std::{
     ffi::{CStr, c_int},
@@ -59,8 +59,8 @@ pub(super) fn prepare() -> rusqlite::Result<()> {
 }
 
 fn set_allocator() -> c_int {
-    // SAFETY: `sqlite3_config` copies what it is given, takes these types after these options, and refuses by itself once
-    // SQLite is in use. It is called once, before this crate uses SQLite.
+    // SAFETY: `sqlite3_config` copies what it is given, takes these types after these options, and
+    // refuses by itself once SQLite is in use. It is called once, before this crate uses SQLite.
     unsafe {
         let mut cache = MaybeUninit::<ffi::sqlite3_pcache_methods2>::zeroed();
         let code = ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETPCACHE2, cache.as_mut_ptr());
@@ -81,7 +81,8 @@ fn set_allocator() -> c_int {
 }
 
 fn register_clock() -> c_int {
-    // SAFETY: the default file system lives for ever and is only read; the copy is leaked, so it does too.
+    // SAFETY: the default file system lives for ever and is only read; the copy is leaked, so it
+    // does too.
     unsafe {
         let code = ffi::sqlite3_initialize();
         let own = ffi::sqlite3_vfs_find(std::ptr::null());

@@ -13,14 +13,15 @@ use crate::{
     truncate::truncated,
 };
 
-/// Work units of a quick run: they take about a millisecond, and almost all honest queries need fewer.
+/// Work units of a quick run: they take about a millisecond, and almost all honest queries need
+/// fewer.
 const QUICK_WORK_UNITS: u64 = 50_000;
 
 /// Seconds of a quick run, a bound for work that units do not count.
 const QUICK_SECONDS: f64 = 0.02;
 /// A statement may use one part in so many of its memory while it is compiled. Some of what SQLite
-/// allocates then stays with the schema, so that only the first statement pays for it. Therefore running
-/// starts with a new account.
+/// allocates then stays with the schema, so that only the first statement pays for it. Therefore
+/// running starts with a new account.
 const COMPILING_SHARE: u64 = 16;
 
 /// How much of the budget a statement gets.
@@ -94,7 +95,8 @@ impl Sandbox {
         };
         let mut connection = connection::open(&database.file.path)?;
         limits::set(&connection, &limits)?;
-        // Loads the schema now. Otherwise the first query would pay for steps that later ones do not need.
+        // Loads the schema now. Otherwise the first query would pay for steps that later ones do
+        // not need.
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         authorizer::install(
             &mut connection,

@@ -1,4 +1,5 @@
-//! Prints the costs of the sandbox: the slowest hostile statements, and the overhead on honest ones.
+//! Prints the costs of the sandbox: the slowest hostile statements, and the overhead on honest
+//! ones.
 
 use std::{path::Path, time::Instant};
 

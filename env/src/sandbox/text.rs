@@ -1,7 +1,7 @@
 //! `instr`, `replace`, `trim` and `substr` in linear time.
 //!
-//! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's own
-//! take quadratic time, except for `substr`. Pure: there is no SQLite here.
+//! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's
+//! own take quadratic time, except for `substr`. Pure: there is no SQLite here.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,14 @@ pub(super) enum Sides {
     Both,
 }
 
-/// Returns the position of the first `needle` in `haystack`, in characters from 1; 0 for none. In blobs it
-/// counts bytes.
+/// Returns the position of the first `needle` in `haystack`, in characters from 1; 0 for none. In
+/// blobs it counts bytes.
 pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
     let starts = |byte: &u8| !is_text || !is_continuation(*byte);
     let found = match needle.first() {
         None => Some(0),
-        // No character begins like this, but SQLite compares at the start of the haystack all the same.
+        // No character begins like this, but SQLite compares at the start of the haystack all the
+        // same.
         Some(first) if is_text && is_continuation(*first) => {
             haystack.starts_with(needle).then_some(0)
         }
@@ -77,8 +78,9 @@ pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u
     (rest, work)
 }
 
-/// Returns the `length` characters of `text` from position `start` on. Positions count from 1, or from the
-/// end where `start` is negative. A negative `length` selects the characters before `start`.
+/// Returns the `length` characters of `text` from position `start` on. Positions count from 1, or
+/// from the end where `start` is negative. A negative `length` selects the characters before
+/// `start`.
 pub(super) fn substr(text: &str, start: i64, length: i64) -> &str {
     let from = match start {
         // Position 0 is the one before the first character.
@@ -100,7 +102,8 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// A needle prepared by the Knuth-Morris-Pratt algorithm, which examines no byte of the haystack twice.
+/// A needle prepared by the Knuth-Morris-Pratt algorithm, which examines no byte of the haystack
+/// twice.
 struct Needle<'a> {
     bytes: &'a [u8],
     /// For each prefix, the length of its longest border.
@@ -180,8 +183,8 @@ impl<'a> CharacterSet<'a> {
         made
     }
 
-    /// Returns the length of the character that `piece` offers, if it is in the set. Adds the bytes examined
-    /// to `work`.
+    /// Returns the length of the character that `piece` offers, if it is in the set. Adds the bytes
+    /// examined to `work`.
     fn match_length<'b>(
         &self,
         piece: impl Fn(usize) -> Option<&'b [u8]>,
