@@ -1,8 +1,10 @@
-//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it arrived.
+//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it
+//! arrived.
 //!
-//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded group, and it appends
-//! the bytes to its journal and forwards them to other ranks. [`EncodedGroup`] therefore travels as bytes, which
-//! tonic's receive buffer hands over without a copy, and the receiver decodes them once.
+//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded
+//! group, and it appends the bytes to its journal and forwards them to other ranks.
+//! [`EncodedGroup`] therefore travels as bytes, which tonic's receive buffer hands over without a
+//! copy, and the receiver decodes them once.
 
 use std::marker::PhantomData;
 
