@@ -28,6 +28,7 @@ use crate::{
     error::ActorError,
     metrics,
     model_policy::ModelPolicy,
+    retry::Retry,
     rollout::{RolloutLimits, failed_trajectory},
     rollout_driver::run_episodes,
     weights::SnapshotStream,
@@ -244,10 +245,14 @@ impl Actor {
     /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
     /// lease expires.
     async fn claim(&self, policy_version: u64) -> Result<Option<Outcome>, ActorError> {
-        let response = self
-            .config
-            .learner_retry
-            .long_call("Learner.Claim", CLAIM_WAIT, || {
+        let retry = self.config.learner_retry;
+        let hold_seconds = CLAIM_WAIT.as_secs() as u32;
+        let retry = Retry {
+            call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
+            ..retry
+        };
+        let response = retry
+            .call("Learner.Claim", || {
                 let mut learner = self.learner.clone();
                 let request = ClaimRequest {
                     actor_id: self.actor_id.clone(),
