@@ -10,6 +10,7 @@ pub mod codec;
 mod dial;
 mod failover;
 mod snapshot;
+mod tools;
 mod transport;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use codec::EncodedGroup;
 pub use dial::{Credentials, TransportError};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
+pub use tools::{TOOLS, Tool, ToolTexts};
 pub use transport::Transport;
 
 /// The largest message in bytes that either side of `Learner` and `Ranks` sends or accepts.
