@@ -1,6 +1,7 @@
 //! What a statement may touch: SELECT, the schema's own tables, listed functions.
 //!
-//! Invariant: nothing is allowed that is not listed here. SQLite asks while it compiles, so a refused statement never runs.
+//! Invariant: only what is listed here is allowed. SQLite calls the authorizer while it compiles,
+//! so a refused statement never runs.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,8 @@ use rusqlite::{
 
 use crate::schema::Schema;
 
-/// Functions an agent may call: pure, the same on every machine, and of a cost that the budget sees.
+/// Functions that an agent may call: pure, the same on every machine, and with a cost that the
+/// budget counts.
 const FUNCTIONS: &[&str] = &[
     "abs",
     "avg",
@@ -83,10 +85,11 @@ const FUNCTIONS: &[&str] = &[
     "upper",
 ];
 
-/// SQLite's tables about tables, by the name it asks with.
+/// SQLite's schema table, by the name that the authorizer is called with.
 const SCHEMA_TABLE: &str = "sqlite_master";
 
-/// Lets `connection` compile only what reads `schema`, and SQLite's own schema table where that is allowed.
+/// Lets `connection` compile only what reads `schema`, and SQLite's own schema table where that is
+/// allowed.
 pub(super) fn install(
     connection: &mut Connection,
     schema: &Schema,
@@ -107,8 +110,9 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
     let is_own = |table: &str| tables.contains(&table.to_ascii_lowercase());
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Recursive => true,
-        // A source none of whose columns is used comes without a column, and may be a common table expression. Statements
-        // are compiled without virtual tables, so that all else SQLite would find by itself begins with its name.
+        // A source none of whose columns is used has no column name here, and may be a common table
+        // expression. Statements are compiled without virtual tables, so every other table that
+        // SQLite could resolve has the reserved prefix.
         AuthAction::Read {
             table_name,
             column_name: "",

@@ -1,9 +1,10 @@
-//! The functions whose work grows with their arguments, each charged to the meter.
+//! SQL functions whose work grows with their arguments, each charged to the meter.
 //!
-//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
-//! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
-//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
-//! same rows, perhaps in another order where the statement names none.
+//! Invariant: they return what SQLite's own functions return, at a cost that the budget counts.
+//! Functions of quadratic time and the most common ones are reimplemented (`text.rs`,
+//! `pattern.rs`). The others, and unusual arguments of the first, go to SQLite's own function on a
+//! second connection. Overriding LIKE and GLOB disables SQLite's index search for them: the rows
+//! stay the same, perhaps in another order where the statement names none.
 
 #[cfg(test)]
 mod parity;
@@ -19,28 +20,28 @@ use rusqlite::{
 
 use super::{
     connection, limits,
-    memory::unbilled,
+    memory::uncharged,
     meter::Meter,
-    pattern::{self, Dialect},
+    pattern::{self, PatternSyntax},
     process,
     text::{self, Sides},
 };
 use crate::settings::SqlLimits;
 
-/// Bytes that a call costs whatever its arguments.
+/// Bytes charged for any call.
 const CALL_BYTES: u64 = 256;
-/// Calls of SQLite's own functions with at most so many arguments are kept compiled.
+/// Calls of SQLite's own functions with at most so many arguments stay compiled.
 const KEPT_ARGUMENTS: usize = 8;
-/// What compiling a call costs.
+/// Bytes charged for compiling a call.
 const COMPILE_BYTES: u64 = 64 << 10;
-/// What one conversion of a format costs, beside its text.
+/// Bytes charged for one conversion of a format, in addition to its text.
 const CONVERSION_BYTES: u64 = 512;
-/// What one modifier of a time costs.
+/// Bytes charged for one modifier of a time.
 const MODIFIER_BYTES: u64 = 4 << 10;
-/// A byte that one of our own loops looks at takes the time of some bytes that are copied.
-pub(super) const LOOK_BYTES: u64 = 8;
+/// Bytes charged for one byte that our own loops examine: that takes longer than copying it.
+pub(super) const EXAMINED_BYTES: u64 = 8;
 
-/// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
+/// SQLite's functions of linear time, with their number of arguments; -1 for any.
 const LINEAR: &[(&str, i32)] = &[
     ("concat", -1),
     ("concat_ws", -1),
@@ -57,8 +58,8 @@ const LINEAR: &[(&str, i32)] = &[
     ("unixepoch", -1),
 ];
 
-/// A function of our own: its result, or `None` where SQLite's own is to be asked.
-type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
+/// A reimplemented function. It returns `None` where SQLite's own function must be called.
+type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[
     ("glob", 2, glob),
@@ -81,7 +82,7 @@ const NATIVE: &[(&str, i32, Native)] = &[
     ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
 ];
 
-/// Gives `connection` the metered functions.
+/// Installs the metered functions on `connection`.
 pub(super) fn install(
     connection: &Connection,
     meter: &Arc<Meter>,
@@ -149,7 +150,7 @@ impl Call<'_> {
 
 /// What a function returns. Text need not be UTF-8.
 #[derive(Clone, Debug, PartialEq)]
-enum Output {
+enum SqlOutput {
     Null,
     Integer(i64),
     Real(f64),
@@ -157,7 +158,7 @@ enum Output {
     Blob(Vec<u8>),
 }
 
-impl ToSql for Output {
+impl ToSql for SqlOutput {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
@@ -169,7 +170,7 @@ impl ToSql for Output {
     }
 }
 
-impl From<ValueRef<'_>> for Output {
+impl From<ValueRef<'_>> for SqlOutput {
     fn from(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Null => Self::Null,
@@ -188,7 +189,7 @@ fn byte_count(value: ValueRef<'_>) -> u64 {
     }
 }
 
-/// SQLite's own functions, on a connection without tables.
+/// SQLite's own functions, called on a connection without tables.
 struct Builtin(Mutex<Connection>);
 
 impl Builtin {
@@ -204,8 +205,9 @@ impl Builtin {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
-    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<Output> {
+    /// Calls SQLite's function `name`. All times are UTC, so the modifiers to and from local time
+    /// are dropped.
+    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<SqlOutput> {
         let arguments: Vec<ValueRef<'_>> = call
             .arguments()
             .enumerate()
@@ -216,21 +218,22 @@ impl Builtin {
             .collect();
         call.spend(cost(name, &arguments))?;
         let output = self.run(name, &arguments).map_err(without_text)?;
-        if let Output::Text(bytes) | Output::Blob(bytes) = &output {
+        if let SqlOutput::Text(bytes) | SqlOutput::Blob(bytes) = &output {
             call.spend(bytes.len() as u64)?;
         }
         Ok(output)
     }
 
-    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
+    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<SqlOutput> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let marks = vec!["?"; arguments.len()].join(",");
         let sql = format!("SELECT {name}({marks})");
         if arguments.len() > KEPT_ARGUMENTS {
             return first_value(&mut connection.prepare(&sql)?, arguments);
         }
-        // Kept for later calls, also of other statements.
-        let mut statement = unbilled(|| connection.prepare_cached(&sql))?;
+        // The cached statement serves later calls of other statements too, so nobody is charged for
+        // it.
+        let mut statement = uncharged(|| connection.prepare_cached(&sql))?;
         first_value(&mut statement, arguments)
     }
 }
@@ -238,16 +241,17 @@ impl Builtin {
 fn first_value(
     statement: &mut Statement<'_>,
     arguments: &[ValueRef<'_>],
-) -> rusqlite::Result<Output> {
+) -> rusqlite::Result<SqlOutput> {
     for (index, value) in arguments.iter().enumerate() {
         statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
     }
     let mut rows = statement.raw_query();
     let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
-    row.get_ref(0).map(Output::from)
+    row.get_ref(0).map(SqlOutput::from)
 }
 
-/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
+/// Reduces a size or memory error to its code. With a text, SQLite would report an error of the
+/// function.
 fn without_text(error: Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
@@ -256,14 +260,14 @@ fn without_text(error: Error) -> Error {
     }
 }
 
-/// Bytes that SQLite's own function `name` works on.
+/// Returns the bytes that SQLite's own function `name` works on.
 fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     let bytes = arguments.iter().copied().map(byte_count);
     let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
     let work: u64 = if is_linear || arguments.len() == 1 || name.starts_with("substr") {
         bytes.sum()
     } else {
-        // Texts and numbers mixed: each byte may be compared with each.
+        // With mixed types each byte may be compared with each.
         bytes.fold(1, |work: u64, bytes| work.saturating_mul(bytes.max(1)))
     };
     let conversions = match (name, arguments.first()) {
@@ -283,7 +287,7 @@ fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
     work.saturating_add(conversions * CONVERSION_BYTES + modifiers * MODIFIER_BYTES + compiling)
 }
 
-/// The place of the first modifier among the arguments of a function of time.
+/// Returns the index of the first modifier among the arguments of a date or time function.
 fn first_modifier(function: &str) -> Option<usize> {
     match function {
         "date" | "datetime" | "julianday" | "time" | "unixepoch" => Some(1),
@@ -292,7 +296,8 @@ fn first_modifier(function: &str) -> Option<usize> {
     }
 }
 
-/// A modifier to or from local time, as SQLite reads it: whatever the type, up to the first NUL.
+/// Returns whether the argument is a modifier to or from local time. SQLite reads it from any type,
+/// up to the first NUL.
 fn is_zone(value: ValueRef<'_>) -> bool {
     let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
         return false;
@@ -301,31 +306,31 @@ fn is_zone(value: ValueRef<'_>) -> bool {
     word.eq_ignore_ascii_case(b"localtime") || word.eq_ignore_ascii_case(b"utc")
 }
 
-fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn instr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (haystack, needle, is_text) = match (call.context.get_raw(0), call.context.get_raw(1)) {
         (ValueRef::Text(haystack), ValueRef::Text(needle)) => (haystack, needle, true),
         (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
         _ => return Ok(None),
     };
-    call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
-    Ok(Some(Output::Integer(text::instr(
+    call.spend((haystack.len() + needle.len()) as u64 * EXAMINED_BYTES)?;
+    Ok(Some(SqlOutput::Integer(text::instr(
         haystack, needle, is_text,
     ))))
 }
 
-fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn replace(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(text), Some(pattern), Some(replacement)) = (call.text(0), call.text(1), call.text(2))
     else {
         return Ok(None);
     };
-    call.spend((text.len() + pattern.len()) as u64 * LOOK_BYTES)?;
+    call.spend((text.len() + pattern.len()) as u64 * EXAMINED_BYTES)?;
     let replaced = text::replace(text, pattern, replacement, call.max_bytes)
         .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
     call.spend(replaced.len() as u64)?;
-    Ok(Some(Output::Text(replaced)))
+    Ok(Some(SqlOutput::Text(replaced)))
 }
 
-fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
+fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
@@ -337,27 +342,27 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
         },
     };
     let (trimmed, work) = text::trim(text, set, sides);
-    call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
-    Ok(Some(Output::Text(trimmed.to_vec())))
+    call.spend(work * EXAMINED_BYTES + trimmed.len() as u64)?;
+    Ok(Some(SqlOutput::Text(trimmed.to_vec())))
 }
 
-fn length(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn length(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
     call.spend(text.len() as u64)?;
-    Ok(Some(Output::Integer(text.chars().count() as i64)))
+    Ok(Some(SqlOutput::Integer(text.chars().count() as i64)))
 }
 
-fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<Output>> {
+fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
     call.spend(2 * text.len() as u64)?;
-    Ok(Some(Output::Text(text.iter().map(byte).collect())))
+    Ok(Some(SqlOutput::Text(text.iter().map(byte).collect())))
 }
 
-fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn substr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
@@ -373,14 +378,14 @@ fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
     };
     call.spend(2 * text.len() as u64)?;
     let part = text::substr(text, start, length);
-    Ok(Some(Output::Text(part.as_bytes().to_vec())))
+    Ok(Some(SqlOutput::Text(part.as_bytes().to_vec())))
 }
 
-fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
-    compare(call, Dialect::Glob)
+fn glob(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
+    compare(call, PatternSyntax::Glob)
 }
 
-fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn like(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let escape = match call.context.len() {
         2 => None,
         _ => {
@@ -388,25 +393,25 @@ fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
                 return Ok(None);
             };
             let escape = pattern::read(&mut text);
-            // SQLite's own says what is wrong with it.
+            // SQLite's own function reports what is wrong with the escape.
             if escape.is_none() || pattern::read(&mut text).is_some() {
                 return Ok(None);
             }
             escape
         }
     };
-    compare(call, Dialect::Like { escape })
+    compare(call, PatternSyntax::Like { escape })
 }
 
-fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>> {
+fn compare(call: &Call<'_>, syntax: PatternSyntax) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
         return Ok(None);
     };
     if pattern.len() > limits::PATTERN_BYTES as usize {
         return Ok(None);
     }
-    let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
-    let (matched, comparisons) = pattern::matches(pattern, text, dialect, affordable);
-    call.spend(comparisons * LOOK_BYTES)?;
-    Ok(matched.map(|matched| Output::Integer(i64::from(matched))))
+    let affordable = call.meter.remaining_bytes() / EXAMINED_BYTES;
+    let (matched, comparisons) = pattern::matches(pattern, text, syntax, affordable);
+    call.spend(comparisons * EXAMINED_BYTES)?;
+    Ok(matched.map(|matched| SqlOutput::Integer(i64::from(matched))))
 }
