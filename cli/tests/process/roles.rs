@@ -91,7 +91,7 @@ fn a_port_in_use_is_named() {
 /// An env-node opens the files of its settings before it says that it serves.
 #[test]
 fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
-    let setting = "env.server.bearer_token_file=/absent/token";
+    let setting = "env_node.server.bearer_token_file=/absent/token";
     let output = sqlenv(&["env-node", "--listen", "127.0.0.1:0", "--set", setting])
         .output()
         .unwrap();
@@ -136,7 +136,7 @@ fn a_token_file_opens_an_env_node() {
     let file = dir.path().join("token");
     std::fs::write(&file, "0123456789abcdef\n").unwrap();
     let file = file.to_str().unwrap();
-    let setting = format!("env.server.bearer_token_file={file}");
+    let setting = format!("env_node.server.bearer_token_file={file}");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0", "--set", &setting]);
     let eval = [
         "eval",

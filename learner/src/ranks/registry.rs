@@ -1,6 +1,8 @@
 //! The registry of ranks that wait for the run to begin, and the service that admits them.
 //!
-//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this program's version. One that goes away while it waits makes room for another. A rank that joins a finished run is told so.
+//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this
+//! program's version. One that goes away while it waits makes room for another. A rank that joins a
+//! finished run is told so.
 
 use std::{
     pin::Pin,

@@ -13,9 +13,11 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
-    /// Ranks, the learner included. The number changes the last bits of a gradient, since it changes the micro-batches and the order in which they are summed.
+    /// Ranks, the learner included. The number changes the last bits of a gradient, since it
+    /// changes the micro-batches and the order in which they are summed.
     pub count: usize,
-    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an error.
+    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an
+    /// error.
     pub timeout_seconds: u32,
     /// How gradients are summed. NCCL chooses the order of sums itself.
     pub reduce: ReduceBy,
@@ -69,7 +71,7 @@ impl RankSettings {
         match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, which this program is built without; build it by `make cuda`, or give grpc",
+                "is nccl, which this program is built without; build it by `make cuda`, or use grpc",
             )),
             false => Ok(()),
         }
