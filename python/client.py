@@ -15,7 +15,7 @@ from .models import SQLAction, SQLObservation, SQLState
 
 
 class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
-    """A client of an env-node's OpenEnv face.
+    """A client of an env-node, over OpenEnv's protocol.
 
     Example:
         with SQLEnv("http://127.0.0.1:8000").sync() as env:

@@ -1,7 +1,8 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason is one
-//! of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's headers.
+//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason
+//! is one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
+//! headers.
 
 use std::time::Duration;
 
