@@ -61,7 +61,7 @@ pub(crate) fn of(error: EnvError) -> Status {
         EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
         EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
         EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
-        EnvError::Config { .. }
+        EnvError::Setting { .. }
         | EnvError::Database { .. }
         | EnvError::Dataset { .. }
         | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),
