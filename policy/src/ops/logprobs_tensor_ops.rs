@@ -16,8 +16,8 @@ use super::logprobs::LogprobGradients;
 /// five such tensors.
 const MAX_CHUNK_VALUES: usize = 1 << 26;
 
-/// Log-probabilities and entropies of the chosen tokens, both `[N]`, and the log-probabilities of all
-/// tokens [N, V] if one chunk holds them.
+/// Log-probabilities and entropies of the chosen tokens, both `[N]`, and the log-probabilities of
+/// all tokens [N, V] if one chunk holds them.
 pub(super) struct ChunkedLogprobs {
     pub(super) logprobs: Tensor,
     pub(super) entropies: Tensor,
