@@ -114,8 +114,8 @@ impl Decoder {
     /// row is a whole sequence or continues another.
     ///
     /// # Errors
-    /// [`crate::PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is changed
-    /// then.
+    /// [`crate::PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is
+    /// changed then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
         batch.validate(&self.config)?;
         match &mut cache {
