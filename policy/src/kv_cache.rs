@@ -35,17 +35,11 @@ enum CacheLayers {
 impl KvCache {
     /// Allocates a cache for an f32 decoder on the CPU: `slots` sequences of up to
     /// `capacity_tokens` tokens.
-    ///
-    /// # Errors
-    /// Only those of the tensor library.
     pub fn new(config: &DecoderConfig, slots: usize, capacity_tokens: usize) -> Result<Self> {
         Self::on(config, slots, capacity_tokens, &Device::Cpu, DType::F32)
     }
 
     /// Allocates a cache for a decoder on a device in a dtype.
-    ///
-    /// # Errors
-    /// Only those of the tensor library, such as a lack of memory.
     pub fn on(
         config: &DecoderConfig,
         slots: usize,
