@@ -27,7 +27,7 @@ enum CacheLayers {
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
-        /// Of the rows of the current pass.
+        /// The metadata of the rows of the current pass.
         metadata: Option<AttentionMetadata>,
     },
 }
@@ -131,6 +131,7 @@ impl KvCache {
     /// # Errors
     /// [`PolicyError::Usage`] if a row does not fit its slot; nothing is changed then.
     pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
+        // All rows are checked first, so that a refused batch leaves the cache as it was.
         let mut seen = vec![false; self.slots()];
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
@@ -150,6 +151,7 @@ impl KvCache {
         }
         for row in rows {
             self.lengths[row.slot] = row.past + row.len;
+            // Copy on write: the row's last page may be shared with another slot.
             if let Some((from, to)) = self.tables.prepare(row.slot, row.past, row.len) {
                 self.layers.copy_page(from, to)?;
             }
