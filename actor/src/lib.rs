@@ -23,7 +23,7 @@ mod rollout_driver;
 mod sampler;
 mod slots;
 pub mod tool_call;
-pub mod weights;
+mod weights;
 mod worker;
 
 /// These crates are part of the public interface.

@@ -1,7 +1,8 @@
-//! Group-relative advantages, as TRL 1.16.0 computes them (golden cases in `tests/golden/grpo_cases.json`).
+//! Group-relative advantages (GRPO, arXiv:2402.03300), as TRL 1.16.0 computes them (golden cases in
+//! `tests/golden/grpo_cases.json`).
 //!
-//! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that is `None` (or NaN) is
-//! missing; a row in which every reward is missing is unscorable: it takes no part in mean and std and its advantage is 0.
+//! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that is `None` or NaN is
+//! missing. A row without any reward is unscorable: mean and standard deviation leave it out, and its advantage is 0.
 
 use std::ops::Range;
 
@@ -9,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 /// Added to a standard deviation before dividing by it.
 const STD_EPSILON: f64 = 1e-4;
-/// A standard deviation at or below this counts as "no spread" (`torch.isclose` to zero).
+/// A standard deviation up to this counts as 0 (`torch.isclose` to zero).
 const ZERO_STD: f64 = 1e-8;
 
-/// What centred rewards are divided by.
+/// Divisor of centred rewards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRewards {
@@ -21,7 +22,7 @@ pub enum ScaleRewards {
     Group,
     /// The standard deviation of the whole batch.
     Batch,
-    /// Nothing (Dr. GRPO).
+    /// Nothing: the deviation weights easy and hard questions more than others (Dr. GRPO, arXiv:2503.20783).
     None,
 }
 
@@ -32,15 +33,16 @@ pub enum RewardAggregation {
     /// Weighted sum, then centred and scaled.
     #[default]
     SumThenNormalize,
-    /// Each column normalised in its group, weighted sum, normalised over the batch (GDPO); ignores [`ScaleRewards`].
+    /// Each column normalised in its group, weighted sum, normalised over the batch; ignores [`ScaleRewards`] (GDPO,
+    /// arXiv:2601.05242).
     NormalizeThenSum,
 }
 
-/// How advantages are made.
+/// Settings of the advantages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageSettings {
-    /// What centred rewards are divided by.
+    /// Divisor of centred rewards.
     pub scale_rewards: ScaleRewards,
     /// How several reward columns become one advantage.
     #[serde(alias = "multi_objective_aggregation")]
@@ -50,17 +52,17 @@ pub struct AdvantageSettings {
 /// Advantages of a batch and the statistics logged with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advantages {
-    /// One a row; 0 for unscorable rows.
+    /// One per row; 0 for unscorable rows.
     pub advantages: Vec<f64>,
     /// Mean of the weighted rewards over scorable rows; NaN if there is none.
     pub reward_mean: f64,
     /// Standard deviation (n - 1) over the whole batch.
     pub reward_std: f64,
-    /// Share of rows whose scaling deviation is zero.
+    /// Share of rows whose standard deviation, of the group or the batch, is zero.
     pub zero_std_share: f64,
 }
 
-/// Advantages from `rewards` [rows][columns] and `weights` [columns].
+/// Computes advantages from `rewards` [rows][columns] and `weights` [columns].
 #[must_use]
 pub fn advantages(
     rewards: &[Vec<Option<f64>>],
@@ -72,7 +74,7 @@ pub fn advantages(
         .iter()
         .map(|row| weighted_sum(row, weights))
         .collect();
-    let batch = Moments::of(&totals);
+    let batch = MeanStd::of(&totals);
     let (raw, deviations) = match settings.aggregation {
         RewardAggregation::SumThenNormalize => {
             sum_then_normalize(&totals, group_size, settings.scale_rewards)
@@ -91,7 +93,7 @@ pub fn advantages(
     }
 }
 
-/// Weighted sum of the rewards that are there; NaN if none is.
+/// Returns the weighted sum of the rewards that are present; NaN if none is.
 #[must_use]
 pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     let mut present = row
@@ -105,50 +107,50 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     present.sum()
 }
 
-/// Whether a group's total rewards differ, so that it can teach something. Unscorable members (NaN) are left out.
+/// Whether a group's total rewards differ. Unscorable members (NaN) are left out.
 #[must_use]
-pub fn has_spread(totals: &[f64]) -> bool {
-    Moments::of(totals).std > ZERO_STD
+pub fn has_variance(totals: &[f64]) -> bool {
+    MeanStd::of(totals).std > ZERO_STD
 }
 
-/// Whether a group's rewards can teach something: their sums differ, or, where columns are normalised before they are
-/// summed, those of a column that counts do.
+/// Whether a group has a gradient: its total rewards differ or, where columns are normalised before they are summed, those
+/// of some column do. Dynamic sampling draws another group in place of one without (DAPO, arXiv:2503.14476).
 #[must_use]
-pub fn can_teach(
+pub fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
     aggregation: RewardAggregation,
 ) -> bool {
-    let spread = |columns: Range<usize>| {
-        let total =
-            |row: &Vec<Option<f64>>| weighted_sum(&row[columns.clone()], &weights[columns.clone()]);
-        has_spread(&rewards.iter().map(total).collect::<Vec<_>>())
+    let differ = |columns: Range<usize>| {
+        let weights = &weights[columns.clone()];
+        let total = |row: &Vec<Option<f64>>| weighted_sum(&row[columns.clone()], weights);
+        has_variance(&rewards.iter().map(total).collect::<Vec<_>>())
     };
     match aggregation {
-        RewardAggregation::SumThenNormalize => spread(0..weights.len()),
+        RewardAggregation::SumThenNormalize => differ(0..weights.len()),
         RewardAggregation::NormalizeThenSum => {
-            (0..weights.len()).any(|column| spread(column..column + 1))
+            (0..weights.len()).any(|column| differ(column..column + 1))
         }
     }
 }
 
-/// Returns centred, scaled rewards and the deviation each row was held against.
+/// Returns centred, scaled rewards and the standard deviation that each row belongs to.
 fn sum_then_normalize(
     totals: &[f64],
     group_size: usize,
     scale: ScaleRewards,
 ) -> (Vec<f64>, Vec<f64>) {
-    let batch_std = Moments::of(totals).std_or_zero();
+    let batch_std = MeanStd::of(totals).std_or_zero();
     let mut out = Vec::with_capacity(totals.len());
     let mut deviations = Vec::with_capacity(totals.len());
     for group in totals.chunks(group_size.max(1)) {
-        let moments = Moments::of(group);
+        let stats = MeanStd::of(group);
         let std = match scale {
             ScaleRewards::Batch => batch_std,
-            ScaleRewards::Group | ScaleRewards::None => moments.std_or_zero(),
+            ScaleRewards::Group | ScaleRewards::None => stats.std_or_zero(),
         };
         for total in group {
-            let centred = total - moments.mean;
+            let centred = total - stats.mean;
             out.push(match scale {
                 ScaleRewards::None => centred,
                 ScaleRewards::Group | ScaleRewards::Batch => centred / (std + STD_EPSILON),
@@ -172,9 +174,9 @@ fn normalize_then_sum(
                 .iter()
                 .map(|row| row[column].unwrap_or(f64::NAN))
                 .collect();
-            let moments = Moments::of(&values);
+            let stats = MeanStd::of(&values);
             for (row, value) in rows.clone().zip(&values) {
-                let scaled = (value - moments.mean) / (moments.std_or_zero() + STD_EPSILON);
+                let scaled = (value - stats.mean) / (stats.std_or_zero() + STD_EPSILON);
                 normalised[row][column] = Some(scaled);
             }
         }
@@ -183,7 +185,7 @@ fn normalize_then_sum(
         .iter()
         .map(|row| weighted_sum(row, weights))
         .collect();
-    let batch = Moments::of(&totals);
+    let batch = MeanStd::of(&totals);
     let out = totals
         .iter()
         .map(|total| (total - batch.mean) / (batch.std + STD_EPSILON))
@@ -195,15 +197,15 @@ fn zero_unless_finite(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// Mean and Bessel-corrected deviation of the values that are not NaN.
-pub(crate) struct Moments {
+/// Mean and sample standard deviation (n - 1) of the values that are not NaN.
+pub(crate) struct MeanStd {
     pub(crate) mean: f64,
     /// NaN for fewer than two values.
     pub(crate) std: f64,
     len: usize,
 }
 
-impl Moments {
+impl MeanStd {
     pub(crate) fn of(values: &[f64]) -> Self {
         let present: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
         let n = present.len() as f64;
@@ -221,7 +223,7 @@ impl Moments {
         }
     }
 
-    /// TRL's rule for a single value: no deviation instead of an undefined one.
+    /// Returns 0 in place of NaN for a single value, as TRL does.
     fn std_or_zero(&self) -> f64 {
         if self.len == 1 { 0.0 } else { self.std }
     }

@@ -1,9 +1,9 @@
-//! Samples laid end to end into micro-batches under a token budget.
+//! Packs samples into micro-batches under a token budget.
 //!
-//! Pure. The order of the samples, the budget and the number of ranks decide everything, never that of threads. A long sample makes a
-//! smaller micro-batch; one longer than the budget (which GRPO's configuration rules out) has one to itself. What lies behind a
-//! sample's last scored token is not fed, since nothing is predicted from it. What neighbours begin with alike, such as the
-//! prompt of a group, is fed once and continued by each.
+//! Pure. The samples in their order, the budget and the number of ranks decide everything; the number of threads does not.
+//! A sample longer than the budget has a micro-batch to itself; GRPO's settings rule that out. Tokens after a sample's last
+//! scored one are left out, because nothing is predicted from them. Neighbours that begin with the same tokens, such as the
+//! members of a group, share one forward pass over them.
 
 mod pack;
 
@@ -13,18 +13,18 @@ pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
 use policy::{PackedRows, ScoredTokens};
 
-/// Shorter common beginnings are not worth a row of their own.
-const LEAST_PREFIX: usize = 16;
+/// Shorter common prefixes are not worth a row of their own.
+const MIN_PREFIX_TOKENS: usize = 16;
 
-/// As the number of threads must not matter, micro-batches are cut as for two where there may be one.
+/// Micro-batches are cut for two workers even where one computes, so that the number of threads does not matter.
 pub const LEAST_WORKERS: usize = 2;
 
-/// How the common beginning of neighbouring samples is fed.
+/// How often the common prefix of neighbouring samples is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefixes {
     /// Once for all of them.
     Shared,
-    /// With each of them.
+    /// For each of them.
     Repeated,
 }
 
@@ -38,7 +38,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Tokens that must be fed to score all scored ones.
+    /// Returns the number of tokens in the forward pass that scores all scored ones.
     #[must_use]
     pub fn forward_tokens(&self) -> usize {
         self.scored.last().copied().unwrap_or(0)
@@ -48,28 +48,29 @@ impl Sample {
 /// One forward pass.
 #[derive(Clone, Debug)]
 pub struct MicroBatch {
-    /// Which samples it holds, ascending.
+    /// Indices of its samples, ascending.
     pub samples: Vec<usize>,
-    /// Their tokens, laid end to end.
+    /// Their tokens, end to end.
     pub packed: PackedRows,
-    /// Scored tokens of each sample.
+    /// Number of scored tokens of each sample.
     pub scored: Vec<usize>,
-    /// For each scored token: the packed position that predicts it.
+    /// For each scored token the packed position that predicts it.
     pub predictors: Vec<u32>,
-    /// For each scored token: its id.
+    /// For each scored token its id.
     pub targets: Vec<u32>,
 }
 
-/// Neighbouring samples, of which those without scored tokens do not count, and how many tokens the others begin with
-/// alike; 0 for a sample by itself. The first has scored tokens.
+/// Neighbouring samples and the length of the prefix that they share; 0 for a sample by itself.
+///
+/// Samples without scored tokens in the range do not count; the first one has some.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Bundle {
+struct SharedPrefix {
     samples: Range<usize>,
     prefix: usize,
 }
 
 impl MicroBatch {
-    fn new(all: &[Sample], bundles: &[&Bundle]) -> Self {
+    fn new(all: &[Sample], runs: &[&SharedPrefix]) -> Self {
         let mut micro = Self {
             samples: Vec::new(),
             packed: PackedRows::default(),
@@ -77,20 +78,19 @@ impl MicroBatch {
             predictors: Vec::new(),
             targets: Vec::new(),
         };
-        for bundle in bundles {
-            micro.push(all, bundle);
+        for run in runs {
+            micro.push(all, run);
         }
         micro
     }
 
-    fn push(&mut self, all: &[Sample], bundle: &Bundle) {
-        let prefix = bundle.prefix;
+    fn push(&mut self, all: &[Sample], run: &SharedPrefix) {
+        let prefix = run.prefix;
         let (prefix_row, prefix_start) = (self.packed.rows.len(), self.packed.tokens.len());
         if prefix > 0 {
-            self.packed
-                .push(&all[bundle.samples.start].tokens[..prefix]);
+            self.packed.push(&all[run.samples.start].tokens[..prefix]);
         }
-        for index in bundle.samples.clone() {
+        for index in run.samples.clone() {
             let sample = &all[index];
             if sample.forward_tokens() == 0 {
                 continue;
@@ -98,20 +98,20 @@ impl MicroBatch {
             let start = self.packed.tokens.len();
             let own = &sample.tokens[prefix..sample.forward_tokens()];
             self.packed.push_after(own, prefix, prefix_row);
-            let place = |&at: &usize| match at - 1 {
+            let predictor = |&at: &usize| match at - 1 {
                 shared if shared < prefix => prefix_start + shared,
                 own => start + own - prefix,
             };
             self.samples.push(index);
             self.scored.push(sample.scored.len());
             self.predictors
-                .extend(sample.scored.iter().map(|at| place(at) as u32));
+                .extend(sample.scored.iter().map(|at| predictor(at) as u32));
             self.targets
                 .extend(sample.scored.iter().map(|&at| sample.tokens[at]));
         }
     }
 
-    /// What a pass over [`Self::packed`] scores.
+    /// Returns the positions that a pass over [`Self::packed`] scores.
     #[must_use]
     pub fn scored_tokens(&self, temperature: f32) -> ScoredTokens<'_> {
         ScoredTokens {
@@ -121,7 +121,7 @@ impl MicroBatch {
         }
     }
 
-    /// The values of this micro-batch's samples, laid end to end.
+    /// Returns the values of this micro-batch's samples, end to end.
     pub fn gather<T: Copy>(&self, per_sample: &[Vec<T>]) -> Vec<T> {
         self.samples
             .iter()
@@ -140,7 +140,7 @@ pub fn micro_batches(
     micro_batches_for(LEAST_WORKERS, samples, budget_tokens, prefixes)
 }
 
-/// Packs all samples that have scored tokens, evenly for this many workers if there is enough for them.
+/// Packs all samples that have scored tokens, evenly for `workers` if there are enough tokens for them.
 #[must_use]
 pub fn micro_batches_for(
     workers: usize,
@@ -148,55 +148,54 @@ pub fn micro_batches_for(
     budget_tokens: usize,
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
-    let mut bundles = bundles(samples, budget_tokens, prefixes);
-    if let [only] = bundles.as_slice() {
-        bundles = only.halves(samples);
+    let mut runs = shared_prefixes(samples, budget_tokens, prefixes);
+    if let [only] = runs.as_slice() {
+        runs = only.split(samples);
     }
-    let tokens: Vec<usize> = bundles
-        .iter()
-        .map(|bundle| bundle.tokens(samples))
-        .collect();
+    let tokens: Vec<usize> = runs.iter().map(|run| run.tokens(samples)).collect();
     let bins = pack(&tokens, budget_tokens, workers);
     bins.into_iter()
         .map(|chosen| {
-            let chosen: Vec<&Bundle> = chosen.into_iter().map(|i| &bundles[i]).collect();
+            let chosen: Vec<&SharedPrefix> = chosen.into_iter().map(|i| &runs[i]).collect();
             MicroBatch::new(samples, &chosen)
         })
         .collect()
 }
 
-/// Cuts the samples into runs of neighbours, each within the budget unless it is a single sample.
+/// Cuts the samples into runs with a shared prefix, each within the budget unless it is a single sample.
 ///
-/// A sample joins its predecessors where that saves no fewer tokens than they save without it.
-fn bundles(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<Bundle> {
-    let mut bundles: Vec<Bundle> = Vec::new();
+/// A sample joins the run before it if the run then saves no fewer tokens than without it.
+fn shared_prefixes(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<SharedPrefix> {
+    let mut runs: Vec<SharedPrefix> = Vec::new();
     for index in (0..samples.len()).filter(|&index| samples[index].forward_tokens() > 0) {
-        let joined = match (bundles.last(), prefixes) {
-            (Some(last), Prefixes::Shared) => last.joined_by(samples, index),
+        let joined = match (runs.last(), prefixes) {
+            (Some(last), Prefixes::Shared) => last.with_next(samples, index),
             _ => None,
         };
         match joined {
             Some(joined) if joined.tokens(samples) <= budget => {
-                *bundles.last_mut().expect("it was joined: this is a bug") = joined;
+                *runs
+                    .last_mut()
+                    .expect("a joined run is the last: this is a bug") = joined;
             }
-            _ => bundles.push(Bundle {
+            _ => runs.push(SharedPrefix {
                 samples: index..index + 1,
                 prefix: 0,
             }),
         }
     }
-    bundles
+    runs
 }
 
-impl Bundle {
-    /// Tokens fed.
+impl SharedPrefix {
+    /// Returns the tokens of its forward pass.
     fn tokens(&self, all: &[Sample]) -> usize {
         let own = |sample: &Sample| sample.forward_tokens().saturating_sub(self.prefix);
         self.prefix + all[self.samples.clone()].iter().map(own).sum::<usize>()
     }
 
-    /// This bundle with the next sample, if that is worth it.
-    fn joined_by(&self, all: &[Sample], index: usize) -> Option<Self> {
+    /// Returns this run with the next sample, if that saves tokens.
+    fn with_next(&self, all: &[Sample], index: usize) -> Option<Self> {
         let (first, sample) = (&all[self.samples.start], &all[index]);
         let count = self.samples.len();
         let (most, before) = match self.prefix {
@@ -206,19 +205,18 @@ impl Bundle {
         let most = most.min(sample.forward_tokens().saturating_sub(1));
         let pairs = first.tokens[..most].iter().zip(&sample.tokens);
         let prefix = pairs.take_while(|(a, b)| a == b).count();
-        (prefix >= LEAST_PREFIX && count * prefix >= before).then(|| Self {
+        (prefix >= MIN_PREFIX_TOKENS && count * prefix >= before).then(|| Self {
             samples: self.samples.start..index + 1,
             prefix,
         })
     }
 
-    /// Two bundles in its place, each with the prefix, where both keep a worker busy.
-    fn halves(&self, all: &[Sample]) -> Vec<Self> {
-        let scored = self
-            .samples
-            .clone()
-            .filter(|&index| all[index].forward_tokens() > 0);
-        let scored: Vec<usize> = scored.collect();
+    /// Returns two runs in its place, each with the prefix, if both keep a worker busy.
+    fn split(&self, all: &[Sample]) -> Vec<Self> {
+        let indices = self.samples.clone();
+        let scored: Vec<usize> = indices
+            .filter(|&index| all[index].forward_tokens() > 0)
+            .collect();
         let middle = scored[scored.len() / 2];
         let halves = [self.samples.start..middle, middle..self.samples.end].map(|samples| Self {
             samples,

@@ -1,11 +1,11 @@
-//! Bounds of single numbers among the settings.
+//! Range checks of single settings.
 //!
-//! Pure. Each check names the field, the value met and what is accepted. What several fields must keep together is checked
-//! where they are defined.
+//! Pure. Each check names the field, its value and the accepted values. Conditions on several fields are checked where the
+//! fields are defined.
 
 use crate::error::{LearnerError, Result};
 
-/// A count that cannot be 0.
+/// Checks a count that cannot be 0.
 pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
     if value == 0 {
         return Err(LearnerError::setting(field, "is 0; give at least 1"));
@@ -13,7 +13,7 @@ pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
     Ok(())
 }
 
-/// A number from `min` to `max`; from `f32::MAX` on that stands for no bound but infinity.
+/// Checks that a number lies between `min` and `max`. A `max` of `f32::MAX` or more stands for any finite number.
 pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
     if !(min..=max).contains(&value) {
         let upper = if max >= f32::MAX.into() {
@@ -29,7 +29,7 @@ pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Resu
     Ok(())
 }
 
-/// Any number but infinities and NaN.
+/// Checks that a number is neither infinite nor NaN.
 pub(crate) fn finite(field: &'static str, value: f64) -> Result<()> {
     if !value.is_finite() {
         return Err(LearnerError::setting(
@@ -40,7 +40,7 @@ pub(crate) fn finite(field: &'static str, value: f64) -> Result<()> {
     Ok(())
 }
 
-/// A number above 0 and finite, also after rounding to f32, in which the optimiser uses it.
+/// Checks that a number is above 0 and finite, also after rounding to f32, the dtype of the optimizer.
 pub(crate) fn positive(field: &'static str, value: f64) -> Result<()> {
     let rounded = value as f32;
     if !(rounded > 0.0 && rounded.is_finite()) {
@@ -50,7 +50,7 @@ pub(crate) fn positive(field: &'static str, value: f64) -> Result<()> {
     Ok(())
 }
 
-/// A number from 0 to below 1, also after rounding to f32.
+/// Checks that a number is at least 0 and below 1, also after rounding to f32.
 pub(crate) fn below_one(field: &'static str, value: f64) -> Result<()> {
     if !(0.0..1.0).contains(&value) || value as f32 >= 1.0 {
         let problem = format!("is {value}; give a number from 0 to below 1 in single precision");

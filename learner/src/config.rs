@@ -1,7 +1,7 @@
 //! The learner's settings, with TRL's defaults and, as aliases, TRL's names.
 //!
-//! Invariant: a configuration that [`LearnerConfig::validate`] passes cannot fail for its numbers later, in particular
-//! no sample can be longer than a micro-batch. Actors have no settings of their own: they get [`RolloutConfig`] from here.
+//! Invariant: a configuration that passes [`LearnerConfig::validate`] cannot fail for its numbers later. In particular no
+//! sample is longer than a micro-batch. Actors get their [`RolloutConfig`] from here.
 
 use policy::SamplingSettings;
 use serde::{Deserialize, Serialize};
@@ -26,53 +26,54 @@ pub struct RunArguments {
     pub threads: usize,
 }
 
-/// Settings of a training run.
+/// Settings of GRPO.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearnerConfig {
-    /// Learner steps; step s makes policy version s.
+    /// Learner steps; step s makes policy version s. TRL: `max_steps`.
     #[serde(alias = "max_steps")]
     pub steps: u64,
-    /// Groups with spread in a full batch.
+    /// Groups of a full batch, each with reward variance.
     pub groups_per_step: u64,
-    /// Trajectories a group.
+    /// Trajectories per group. TRL: `num_generations`.
     #[serde(alias = "num_generations")]
     pub group_size: usize,
-    /// Groups rolled out for one step at most; then it makes do with those that have spread. 0: 4 x `groups_per_step`.
+    /// Largest number of groups rolled out for one step; the step then trains on those with reward variance. 0: 4 times
+    /// `groups_per_step`.
     pub max_groups_per_step: u64,
-    /// Whether groups without spread are replaced by others. False is TRL's way.
+    /// Whether further groups are drawn in place of groups without reward variance (DAPO); TRL does not.
     pub dynamic_sampling: bool,
-    /// Versions a trajectory may lag behind the step that trains on it; 0: synchronous.
+    /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
-    /// Seconds after which a group that an actor took is given to another.
+    /// Seconds after which a claimed group is given to another actor.
     pub lease_seconds: u32,
-    /// Optimiser updates a batch.
+    /// Optimizer updates per batch.
     pub num_iterations: u64,
-    /// What the policy ratio is held against.
+    /// Policy in the denominator of the importance ratio.
     pub ratio_against: RatioAgainst,
-    /// Tokens a forward pass holds at most; bounds memory. Not below `rollout.max_context_tokens`.
+    /// Largest number of tokens in a forward pass, which bounds memory; at least `rollout.max_context_tokens`.
     pub micro_batch_tokens: usize,
-    /// Keeps of each layer only its input and computes the rest again in the backward pass: less memory, more time. A GPU
-    /// without the memory for a micro-batch does so anyway; results do not change.
+    /// Whether a layer keeps only its input and computes the rest again in the backward pass: less memory, more time, same
+    /// results. A GPU with too little memory for a micro-batch does so anyway.
     pub gradient_checkpointing: bool,
-    /// Feeds what neighbouring trajectories begin with alike, such as the prompt of a group, once. Changes the last bits
-    /// of a gradient, by the order of its sums.
+    /// Whether a common prefix of neighbouring trajectories, such as the prompt of a group, is computed once. Changes the
+    /// last bits of a gradient, by the order of its sums.
     pub share_prefixes: bool,
-    /// What a trajectory's reward is made of.
+    /// Weights of the rewards.
     pub rewards: RewardWeights,
-    /// How rewards become advantages.
+    /// Advantages.
     pub advantage: AdvantageSettings,
     /// The policy loss.
     pub loss: LossSettings,
-    /// AdamW and clipping.
+    /// AdamW and gradient clipping.
     pub optimizer: OptimizerSettings,
-    /// The course of the learning rate.
+    /// The learning rate over time.
     pub schedule: ScheduleSettings,
-    /// How actors sample.
+    /// Sampling by actors.
     pub rollout: RolloutConfig,
-    /// When to write checkpoints.
+    /// Checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// The processes that compute gradients together; not written where there is one.
+    /// The processes that compute gradients together; not written if there is one.
     #[serde(skip_serializing_if = "RankSettings::is_alone")]
     pub ranks: RankSettings,
 }
@@ -104,14 +105,14 @@ impl Default for LearnerConfig {
     }
 }
 
-/// The policy that the importance ratio has in its denominator.
+/// The policy in the denominator of the importance ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioAgainst {
-    /// The one that sampled, by its recorded log-probs (as TRL's asynchronous trainer): the ratio measures staleness.
+    /// The policy that sampled, by its recorded log-probabilities (TRL's asynchronous trainer): the ratio measures staleness.
     #[default]
     Sampler,
-    /// The learner's before the step (as TRL's synchronous trainer); the sampler correction covers the rest.
+    /// The learner's policy before the step (TRL's synchronous trainer); the sampler correction covers staleness.
     Learner,
 }
 
@@ -119,11 +120,11 @@ pub enum RatioAgainst {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardWeights {
-    /// Of 1 for a right answer, else 0.
+    /// Weight of the answer: 1 if it is correct, else 0.
     pub correct: f64,
-    /// Of the episode's return without its terminal layer.
+    /// Weight of the return without its terminal component.
     pub shaping: f64,
-    /// Of the episode's whole return.
+    /// Weight of the whole return.
     #[serde(rename = "return")]
     pub episode_return: f64,
 }
@@ -139,10 +140,10 @@ impl Default for RewardWeights {
 }
 
 impl RewardWeights {
-    /// Names of the columns, in the order of [`Self::weights`].
+    /// Names of the columns in the order of [`Self::weights`].
     pub const COLUMNS: [&str; 3] = ["correct", "shaping", "return"];
 
-    /// The weights in column order.
+    /// Returns the weights in the order of the columns.
     #[must_use]
     pub fn weights(&self) -> [f64; 3] {
         [self.correct, self.shaping, self.episode_return]
@@ -160,21 +161,21 @@ impl RewardWeights {
     }
 }
 
-/// How actors sample; goes to them with `Join`.
+/// Sampling by actors, which get this from `Join`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
-    /// Temperature, which must be above 0 here, and filters.
+    /// Temperature, which is above 0 here, and filters.
     pub sampling: SamplingSettings,
-    /// Tokens one turn may sample. Not TRL's `max_completion_length`, which counts a whole episode.
+    /// Largest number of tokens in a turn's completion. TRL's `max_completion_length` counts a whole episode instead.
     pub max_completion_tokens: u32,
-    /// Tokens one context may hold.
+    /// Largest number of tokens in a context.
     pub max_context_tokens: u32,
-    /// Actions an episode.
+    /// Actions per episode.
     pub step_budget: u32,
-    /// Reward profile of the environment; empty: the node's default.
+    /// Reward profile of the environment; empty: `env.reward_profile`.
     pub reward_profile: String,
-    /// Solved examples in front of each question: 0, 1 or 3.
+    /// Solved examples before each question: 0, 1 or 3.
     pub shots: u32,
 }
 
@@ -191,14 +192,14 @@ impl Default for RolloutConfig {
     }
 }
 
-/// When checkpoints are written and how many stay.
+/// Checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
-    /// Steps between checkpoints; 0: only at the end of the run or when it is stopped.
+    /// Steps between checkpoints; 0: only at the end of the run or when it is stopped. TRL: `save_steps`.
     #[serde(alias = "save_steps")]
     pub every_steps: u64,
-    /// Checkpoints kept, at least 1.
+    /// Number of checkpoints that are kept, at least 1. TRL: `save_total_limit`.
     #[serde(alias = "save_total_limit")]
     pub keep_last: usize,
 }
@@ -213,21 +214,13 @@ impl Default for CheckpointConfig {
 }
 
 impl LearnerConfig {
-    /// Groups looked at for one step at most.
+    /// Returns the largest number of groups rolled out for one step.
     #[must_use]
     pub fn most_groups_per_step(&self) -> u64 {
         match self.max_groups_per_step {
             0 => 4 * self.groups_per_step,
             most => most,
         }
-    }
-
-    /// What `dr_grpo` divides a row's loss by, in tokens.
-    #[must_use]
-    pub fn dr_grpo_length(&self) -> u32 {
-        self.loss
-            .dr_grpo_length
-            .unwrap_or(self.rollout.max_context_tokens)
     }
 
     /// Checks every number.

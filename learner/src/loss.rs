@@ -1,10 +1,9 @@
 //! The GRPO family's loss and its exact derivative, in f64, without autograd.
 //!
-//! Pure. In: log-probabilities of the loss tokens, packed row by row. Out: the loss, d loss / d log-probability and
+//! Pure. Input: log-probabilities of the loss tokens, packed row by row. Output: the loss, d loss / d log-probability and
 //! d loss / d entropy per token, and metrics, as TRL 1.16.0 on torch 2.15 computes them (golden cases in
-//! `tests/golden/grpo_cases.json`; a `clamp` has no gradient exactly at its bound and a tie of `min` splits it). The
-//! trainer back-propagates `sum(log-probability * constant(derivative))`. Tokens without loss (prompts, tool results,
-//! padding, truncated rows) are left out before; a row may be empty and still counts as a row.
+//! `tests/golden/grpo_cases.json`). A `clamp` has no gradient exactly at its bound, and a tie of `min` splits it. The caller
+//! leaves out tokens without loss: prompts, tool results, padding and truncated rows. A row may be empty and still counts.
 
 mod correction;
 mod policy;
@@ -13,37 +12,40 @@ mod stats;
 
 use std::ops::Range;
 
-pub use settings::{LossSettings, LossType, RatioLevel, SamplerCorrection};
+pub use settings::{
+    ClipRange, LossSettings, LossType, PolicyLoss, RatioLevel, SamplerCorrection, SapoGate,
+    VespoWeights,
+};
 pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
 
-/// The loss tokens of one micro-batch, rows laid end to end.
+/// The loss tokens of one micro-batch; rows stand end to end.
 #[derive(Clone, Copy, Debug)]
 pub struct LossInput<'a> {
     /// Loss tokens of each row.
     pub rows: &'a [usize],
     /// Log-probabilities under the policy being trained.
     pub logprobs: &'a [f64],
-    /// Under the policy that the ratio is held against; absent: `logprobs`, detached.
+    /// Under the policy in the ratio's denominator; absent: `logprobs` without gradient.
     pub old: Option<&'a [f64]>,
-    /// As recorded when sampling, NaN where unknown; absent: no sampler correction.
+    /// Recorded when sampling, NaN where unknown; absent: no sampler correction.
     pub sampler: Option<&'a [f64]>,
     /// Under the reference policy; absent: no KL term.
     pub reference: Option<&'a [f64]>,
     /// Entropies of the policy being trained, in nats.
     pub entropies: &'a [f64],
-    /// One a token.
+    /// One per token.
     pub advantages: &'a [f64],
 }
 
-/// What this micro-batch's sums are divided by, so that micro-batches of any shape add up to the batch's loss.
+/// Divisors of a micro-batch's sums, by which micro-batches of any shape add up to the loss of the batch.
 ///
-/// Exact for all terms without an entropy mask. With one (`top_entropy_quantile` < 1) threshold and mean of the masked
-/// tokens are the micro-batch's own, as in TRL, and the sum depends on how the batch is cut.
+/// This is exact for all terms without an entropy mask. With one (`top_entropy_quantile` < 1) the threshold and the mean of
+/// the masked tokens are the micro-batch's own, as in TRL, so the sum depends on how the batch is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct LossDivisors {
     /// [`LossSettings::divisor`] of the whole batch.
-    pub divisor: f64,
-    /// Share of this micro-batch in the entropy bonus.
+    pub policy: f64,
+    /// Weight of this micro-batch in the entropy bonus: its share of the batch's loss tokens.
     pub entropy_share: f64,
 }
 
@@ -52,9 +54,9 @@ pub struct Scale {
 pub struct LossOutput {
     /// This micro-batch's part of the loss.
     pub loss: f64,
-    /// d loss / d log-probability, one a token.
+    /// d loss / d log-probability, one per token.
     pub d_logprobs: Vec<f64>,
-    /// d loss / d entropy, one a token; absent without an entropy bonus.
+    /// d loss / d entropy, one per token; absent without an entropy bonus.
     pub d_entropies: Option<Vec<f64>>,
     /// Sums behind the metrics.
     pub stats: LossStats,
@@ -72,7 +74,7 @@ impl LossInput<'_> {
 
 /// Computes the loss of one micro-batch.
 #[must_use]
-pub fn loss(input: &LossInput<'_>, settings: &LossSettings, scale: Scale) -> LossOutput {
+pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDivisors) -> LossOutput {
     let ratios = Ratios::new(input, settings.ratio_level);
     let corrections = match (input.sampler, settings.sampler_correction) {
         (None, _) | (_, SamplerCorrection::Off) => vec![1.0; input.logprobs.len()],
@@ -86,21 +88,22 @@ pub fn loss(input: &LossInput<'_>, settings: &LossSettings, scale: Scale) -> Los
     for (factor, mask) in factors.iter_mut().zip(&entropy_mask) {
         *factor *= mask;
     }
-    let mut sum = Accumulator::new(input, settings);
-    let policy = policy::terms(input, settings, &ratios, &corrections, &mut sum.stats);
+    let mut sum = LossSum::new(input, settings);
+    let policy = policy::policy_terms(input, settings, &ratios, &corrections, &mut sum.stats);
+    // VESPO's weight contains the correction.
     if settings.loss_type != LossType::Vespo {
         factors
             .iter_mut()
             .zip(&corrections)
             .for_each(|(factor, ratio)| *factor *= ratio);
     }
-    sum.rows(input, settings, scale, &ratios, &policy, &factors);
-    sum.spread_ratio_gradient(input, settings.ratio_level, &ratios);
-    sum.entropy_bonus(input, settings, scale, &entropy_mask);
-    sum.out()
+    sum.add_rows(input, settings, divisors.policy, &ratios, &policy, &factors);
+    sum.add_ratio_gradients(input, settings.ratio_level, &ratios);
+    sum.add_entropy_bonus(input, settings, divisors.entropy_share, &entropy_mask);
+    sum.output()
 }
 
-/// How far `learner`'s log-probs are from `sampler`'s (NaN where unknown), over `rows` as in [`LossInput`].
+/// Compares the log-probabilities of learner and sampler (NaN where unknown), over `rows` as in [`LossInput`].
 #[must_use]
 pub fn sampling_stats(
     learner: &[f64],
@@ -111,9 +114,9 @@ pub fn sampling_stats(
     correction::sampler_ratios(learner, sampler, rows, settings).1
 }
 
-/// exp(log-prob - old log-prob), per token or per row, repeated at each token of the row.
+/// exp(log-probability - old log-probability) of tokens or of rows, where each token has its row's.
 struct Ratios {
-    /// log-prob - old log-prob.
+    /// log-probability - old log-probability, one per token.
     logs: Vec<f64>,
     values: Vec<f64>,
 }
@@ -141,17 +144,17 @@ impl Ratios {
     }
 }
 
-/// The loss and its derivatives as they are summed up.
-struct Accumulator {
+/// The loss and its derivatives while they are summed.
+struct LossSum {
     loss: f64,
     d_logprobs: Vec<f64>,
-    /// d loss / d ratio, one a token, until it is spread over the log-probabilities.
+    /// d loss / d ratio, one per token; [`Self::add_ratio_gradients`] carries them on to the log-probabilities.
     d_ratios: Vec<f64>,
     d_entropies: Option<Vec<f64>>,
     stats: LossStats,
 }
 
-impl Accumulator {
+impl LossSum {
     fn new(input: &LossInput<'_>, settings: &LossSettings) -> Self {
         let tokens = input.logprobs.len();
         let stats = LossStats {
@@ -170,50 +173,59 @@ impl Accumulator {
         }
     }
 
-    /// Adds every token's policy term (times its factor) and KL term.
-    fn rows(
+    /// Adds every token's policy term, times its factor, and its KL term.
+    fn add_rows(
         &mut self,
         input: &LossInput<'_>,
         settings: &LossSettings,
-        scale: Scale,
+        divisor: f64,
         ratios: &Ratios,
-        policy: &[policy::Term],
+        policy: &[policy::PolicyTerm],
         factors: &[f64],
     ) {
         for row in input.row_ranges() {
-            let own = if settings.averages_rows() {
-                row.len() as f64
-            } else {
-                1.0
+            let own = match settings.averages_rows() {
+                true => row.len() as f64,
+                false => 1.0,
             };
-            let weight = 1.0 / (own * scale.divisor);
+            let weight = 1.0 / (own * divisor);
             for t in row {
-                let (term, bearing) = (policy[t], weight * factors[t]);
-                self.loss += bearing * term.value;
-                self.d_ratios[t] += bearing * term.d_ratio;
-                self.d_logprobs[t] += bearing * term.d_logprob;
-                if let (Some(reference), Some(sum)) = (input.reference, &mut self.stats.kl) {
+                let (term, policy_weight) = (policy[t], weight * factors[t]);
+                self.loss += policy_weight * term.value;
+                self.d_ratios[t] += policy_weight * term.d_ratio;
+                self.d_logprobs[t] += policy_weight * term.d_logprob;
+                if let Some(reference) = input.reference {
                     let gap = reference[t] - input.logprobs[t];
-                    let k3 = gap.exp() - gap - 1.0;
-                    let ratio = if settings.kl_bias_correction {
-                        ratios.values[t]
-                    } else {
-                        1.0
-                    };
-                    let kl_weight = weight * settings.kl_coef;
-                    *sum += k3 * ratio;
-                    self.loss += kl_weight * k3 * ratio;
-                    self.d_logprobs[t] += kl_weight * ratio * (1.0 - gap.exp());
-                    if settings.kl_bias_correction {
-                        self.d_ratios[t] += kl_weight * k3;
-                    }
+                    self.add_kl(t, gap, weight, ratios.values[t], settings);
                 }
             }
         }
     }
 
-    /// Chain rule from ratios to log-probabilities: a token's own ratio, or the row's, which all its tokens share.
-    fn spread_ratio_gradient(&mut self, input: &LossInput<'_>, level: RatioLevel, ratios: &Ratios) {
+    /// Adds the KL divergence of token `t` to the reference, by Schulman's estimator k3: exp(gap) - gap - 1. It is unbiased
+    /// for tokens of the current policy; the ratio corrects it for tokens of an older one (DeepSeek-V3.2,
+    /// arXiv:2512.02556).
+    fn add_kl(&mut self, t: usize, gap: f64, weight: f64, ratio: f64, settings: &LossSettings) {
+        let Some(sum) = &mut self.stats.kl else {
+            return;
+        };
+        let k3 = gap.exp() - gap - 1.0;
+        let ratio = match settings.kl_bias_correction {
+            true => ratio,
+            false => 1.0,
+        };
+        let kl_weight = weight * settings.kl_coef;
+        *sum += k3 * ratio;
+        self.loss += kl_weight * k3 * ratio;
+        self.d_logprobs[t] += kl_weight * ratio * (1.0 - gap.exp());
+        if settings.kl_bias_correction {
+            self.d_ratios[t] += kl_weight * k3;
+        }
+    }
+
+    /// Applies the chain rule from ratios to log-probabilities. A token's ratio depends on its own log-probability, a row's
+    /// ratio on those of all its tokens.
+    fn add_ratio_gradients(&mut self, input: &LossInput<'_>, level: RatioLevel, ratios: &Ratios) {
         for row in input.row_ranges() {
             match level {
                 RatioLevel::Token => {
@@ -231,41 +243,30 @@ impl Accumulator {
         }
     }
 
-    fn entropy_bonus(
+    fn add_entropy_bonus(
         &mut self,
         input: &LossInput<'_>,
         settings: &LossSettings,
-        scale: Scale,
+        share: f64,
         mask: &[f64],
     ) {
         if settings.entropy_coef == 0.0 {
             return;
         }
         self.stats.policy_loss = Some(self.loss);
-        let weight =
-            settings.entropy_coef * scale.entropy_share / mask.iter().sum::<f64>().max(1.0);
-        let masked = input
-            .entropies
-            .iter()
-            .zip(mask)
-            .map(|(entropy, mask)| entropy * mask);
+        let weight = settings.entropy_coef * share / mask.iter().sum::<f64>().max(1.0);
+        let masked = input.entropies.iter().zip(mask);
+        let masked = masked.map(|(entropy, mask)| entropy * mask);
         self.loss -= weight * masked.sum::<f64>();
         self.d_entropies = Some(mask.iter().map(|mask| -weight * mask).collect());
     }
 
-    fn out(self) -> LossOutput {
-        let Self {
-            loss,
-            d_logprobs,
-            d_entropies,
-            stats,
-            ..
-        } = self;
+    fn output(self) -> LossOutput {
         LossOutput {
-            loss,
-            d_logprobs,
-            d_entropies,
-            stats,
+            loss: self.loss,
+            d_logprobs: self.d_logprobs,
+            d_entropies: self.d_entropies,
+            stats: self.stats,
         }
     }
 }

@@ -10,7 +10,7 @@ use metrics::{counter, describe_counter, describe_gauge, gauge};
 use proto::v1::Trajectory;
 
 use crate::{
-    advantage::{Moments, has_spread, weighted_sum},
+    advantage::{MeanStd, has_variance, weighted_sum},
     config::RewardWeights,
     group::Group,
     trainer::StepGroups,
@@ -127,16 +127,16 @@ fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
     };
     let totals: Vec<Vec<f64>> = groups.iter().map(of_group).collect();
     let flat = totals.concat();
-    let moments = Moments::of(&flat);
+    let moments = MeanStd::of(&flat);
     put(out, "reward", moments.mean);
     put(out, "reward_std", moments.std);
-    let without = totals.iter().filter(|totals| !has_spread(totals)).count() as f64;
+    let without = totals.iter().filter(|totals| !has_variance(totals)).count() as f64;
     put(out, "frac_reward_zero_std", without / totals.len() as f64);
     put(out, "groups/zero_spread", without);
     for (column, name) in RewardWeights::COLUMNS.into_iter().enumerate() {
         let rows = groups.iter().flat_map(|group| &group.rewards);
         let values: Vec<f64> = rows.map(|row| row[column].unwrap_or(f64::NAN)).collect();
-        let moments = Moments::of(&values);
+        let moments = MeanStd::of(&values);
         put(out, &format!("rewards/{name}/mean"), moments.mean);
         put(out, &format!("rewards/{name}/std"), moments.std);
     }
@@ -161,7 +161,7 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
         put(
             out,
             &format!("completions/mean_{suffix}"),
-            Moments::of(&lengths).mean,
+            MeanStd::of(&lengths).mean,
         );
         put(
             out,
@@ -206,7 +206,7 @@ fn staleness(trajectories: &[&Trajectory], version: u64, out: &mut Metrics) {
         .filter_map(oldest)
         .map(|v| version.saturating_sub(v) as f64)
         .collect();
-    put(out, "staleness/mean", Moments::of(&lags).mean);
+    put(out, "staleness/mean", MeanStd::of(&lags).mean);
     put(out, "staleness/max", extreme(&lags, f64::max));
 }
 

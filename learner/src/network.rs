@@ -1,7 +1,7 @@
-//! A decoder that learns: scores, gradients and updates, for both supervised training and GRPO.
+//! A decoder in training: scores, gradients and updates, for supervised training and for GRPO.
 //!
-//! Invariant: gradients are summed in micro-batch order, so the bits of an update depend on the micro-batches alone,
-//! never on the number of threads; and a parameter that received no gradient is an error, never a silent zero.
+//! Invariant: gradients are summed in micro-batch order, so the bits of an update depend on the micro-batches alone, not on
+//! the number of threads. A parameter without a gradient is an error, never a silent zero.
 
 use std::{collections::BTreeMap, thread};
 
@@ -25,7 +25,7 @@ const WEIGHTS: &str = "weights";
 const FIRST: &str = "first";
 const SECOND: &str = "second";
 
-/// What the decoder thinks of the scored tokens of a micro-batch, one value a token.
+/// Log-probabilities and entropies of a micro-batch's scored tokens, one value per token.
 #[derive(Clone, Debug)]
 pub struct Scores {
     /// Log-probabilities at the given temperature.
@@ -34,28 +34,28 @@ pub struct Scores {
     pub entropies: Vec<f64>,
 }
 
-/// Derivatives of a loss by the scores, one a token.
+/// Derivatives of a loss by the scores, one per token.
 #[derive(Clone, Debug)]
 pub struct LossDerivatives {
     /// d loss / d log-probability.
     pub d_logprobs: Vec<f64>,
-    /// d loss / d entropy; absent where entropy does not enter the loss.
+    /// d loss / d entropy; absent if the loss does not contain the entropy.
     pub d_entropies: Option<Vec<f64>>,
 }
 
-/// How micro-batches are computed.
+/// Settings of the forward and backward passes over micro-batches.
 #[derive(Clone, Copy, Debug)]
 pub struct PassSettings {
-    /// Divides the logits.
+    /// Divisor of the logits.
     pub temperature: f32,
-    /// Micro-batches computed at once on the CPU, where memory grows with it and results do not change; elsewhere one is.
+    /// Micro-batches that the CPU computes at once; another device computes one. Memory grows with it, results do not change.
     pub threads: usize,
     /// What of each layer is kept for the backward pass, if a device has memory for it; results do not change.
     pub checkpointing: GradientCheckpointing,
 }
 
 impl PassSettings {
-    /// What `gradient_checkpointing` of the settings means.
+    /// Returns what the setting `gradient_checkpointing` stands for.
     #[must_use]
     pub fn checkpointing(gradient_checkpointing: bool) -> GradientCheckpointing {
         if gradient_checkpointing {
@@ -66,18 +66,18 @@ impl PassSettings {
     }
 }
 
-/// A decoder, its master weights and its optimiser.
+/// A decoder, its master weights and its optimizer.
 pub struct Network {
     decoder: Decoder,
-    /// What the decoder runs on.
+    /// The decoder's weights, in its dtype.
     weights: Weights,
     parameters: BTreeMap<String, Parameter>,
-    /// The optimiser, with its state.
+    /// The optimizer with its state.
     pub optimizer: AdamW,
 }
 
 impl Network {
-    /// A network that starts from a copy of `weights`, on their device and in their dtype.
+    /// Returns a network that starts from a copy of `weights`, on their device and in their dtype.
     ///
     /// # Errors
     /// The weights do not fit the configuration.
@@ -99,13 +99,13 @@ impl Network {
         })
     }
 
-    /// The master copies, by name.
+    /// Returns the master copies by name.
     #[must_use]
     pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
         &self.parameters
     }
 
-    /// Replaces the weights, for instance by a checkpoint's.
+    /// Replaces the weights, for instance by those of a checkpoint.
     ///
     /// # Errors
     /// A name or shape is not this network's.
@@ -114,19 +114,19 @@ impl Network {
         self.rebuild()
     }
 
-    /// Where it computes.
+    /// Returns the device that computes.
     #[must_use]
     pub fn device(&self) -> &Device {
         self.decoder.device()
     }
 
-    /// What it computes in.
+    /// Returns the dtype of the forward pass.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.decoder.dtype()
     }
 
-    /// CRC-32 (IEEE) of the master copies, in the order of their names.
+    /// Returns the CRC-32 (IEEE) of the master copies in the order of their names.
     #[must_use]
     pub fn digest(&self) -> u32 {
         let mut hash = crc32fast::Hasher::new();
@@ -136,14 +136,14 @@ impl Network {
         hash.finalize()
     }
 
-    /// The weights after the last update, in the model's dtype. Later updates do not reach them.
+    /// Returns the weights after the last update, in the model's dtype. Later updates do not change them.
     #[must_use]
     pub fn weights(&self) -> Weights {
         self.weights.clone()
     }
 
-    /// Master copies and moments under the names `weights.NAME`, `first.NAME`, `second.NAME`: with the number of updates all
-    /// that [`Self::restore`] needs.
+    /// Returns master copies and moments under the names `weights.NAME`, `first.NAME` and `second.NAME`. With the number of
+    /// updates this is all that [`Self::restore`] needs.
     #[must_use]
     pub fn state(&self) -> Weights {
         let mut tensors = BTreeMap::new();
@@ -157,10 +157,10 @@ impl Network {
         Weights::new(tensors)
     }
 
-    /// Takes up the safetensors file of a [`Self::state`] after so many `updates`.
+    /// Restores a [`Self::state`] after `updates` updates from its safetensors file.
     ///
     /// # Errors
-    /// It is of another model.
+    /// The state belongs to another model.
     pub fn restore(&mut self, state: &[u8], updates: u64) -> Result<()> {
         let (device, dtype) = (self.decoder.device(), self.decoder.dtype());
         let state = Weights::from_bytes(state, device, master_dtype(dtype))?;
@@ -184,7 +184,7 @@ impl Network {
         Ok(())
     }
 
-    /// Scores without gradient, one per micro-batch.
+    /// Computes scores without gradient, one per micro-batch.
     ///
     /// # Errors
     /// The forward pass failed.
@@ -192,8 +192,8 @@ impl Network {
         scores(&self.decoder, micro_batches, pass)
     }
 
-    /// The gradient of the loss whose derivatives by the scores `coefficients` gives, summed over the micro-batches, and
-    /// what `coefficients` returned beside them. It is called once for each micro-batch, with its number.
+    /// Computes the gradient of a loss, summed over the micro-batches. `loss` gets the number of a micro-batch and its
+    /// scores; it returns the derivatives of its part of the loss, and any other value, which is returned in order.
     ///
     /// # Errors
     /// A pass failed, or a parameter received no gradient.
@@ -201,44 +201,48 @@ impl Network {
         &self,
         micro_batches: &[MicroBatch],
         pass: PassSettings,
-        coefficients: impl Fn(usize, &MicroBatch, &Scores) -> (LossDerivatives, T) + Sync,
+        loss: impl Fn(usize, &MicroBatch, &Scores) -> (LossDerivatives, T) + Sync,
     ) -> Result<(Gradients, Vec<T>)> {
         let mut sum = Gradients::new();
-        let mut extras = Vec::with_capacity(micro_batches.len());
+        let mut values = Vec::with_capacity(micro_batches.len());
         let one = |number: usize, micro: &MicroBatch| {
             let training = TrainingPass::forward(
                 &self.decoder,
                 &micro.packed,
                 micro.scored_tokens(pass.temperature),
-                self.kept(micro, pass),
+                self.affordable_checkpointing(micro, pass),
             )?;
             let scores = Scores::read(training.token_logprobs())?;
-            let (coefficients, extra) = coefficients(number, micro, &scores);
+            let (derivatives, value) = loss(number, micro, &scores);
             let derivatives = LogprobGradients {
-                logprobs: &coefficients.d_logprobs,
-                entropies: coefficients.d_entropies.as_deref(),
+                logprobs: &derivatives.d_logprobs,
+                entropies: derivatives.d_entropies.as_deref(),
             };
             let gradients = training.backward(derivatives)?;
             gradients.check(self.parameters.keys().map(String::as_str))?;
-            Ok((gradients, extra))
+            Ok((gradients, value))
         };
         let threads = threads(&self.decoder, pass);
-        in_waves(micro_batches, threads, one, |(gradients, extra)| {
-            extras.push(extra);
+        in_waves(micro_batches, threads, one, |(gradients, value)| {
+            values.push(value);
             add(&mut sum, gradients)
         })?;
-        Ok((sum, extras))
+        Ok((sum, values))
     }
 
-    /// What the device has memory for, at most what is asked for.
-    fn kept(&self, micro: &MicroBatch, pass: PassSettings) -> GradientCheckpointing {
+    /// Returns the checkpointing that was asked for, or more of it where the device has too little memory.
+    fn affordable_checkpointing(
+        &self,
+        micro: &MicroBatch,
+        pass: PassSettings,
+    ) -> GradientCheckpointing {
         let (device, config) = (self.device(), self.decoder.config());
         let tokens = micro.packed.tokens.len();
         pass.checkpointing
             .within(free_memory(device), config, self.dtype(), tokens)
     }
 
-    /// Clips, makes one update at `learning_rate` and returns the gradient's norm before clipping.
+    /// Clips the gradients, makes one update at `learning_rate` and returns the gradients' norm before clipping.
     ///
     /// # Errors
     /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite; [`Self::weights`] are then as before.
@@ -260,7 +264,7 @@ impl Network {
         Ok(norm)
     }
 
-    /// Lets the decoder see the master copies, which it shares where it computes in their dtype.
+    /// Rebuilds the decoder from the master copies. It shares them if it computes in their dtype.
     fn rebuild(&mut self) -> Result<()> {
         let dtype = self.decoder.dtype();
         let mut tensors = BTreeMap::new();
@@ -275,7 +279,7 @@ impl Network {
     }
 }
 
-/// Scores under a decoder that does not learn, one per micro-batch.
+/// Computes scores under a decoder without an optimizer, one per micro-batch.
 ///
 /// # Errors
 /// The forward pass failed.
@@ -293,7 +297,7 @@ pub fn scores(
     Ok(all)
 }
 
-/// A device has work of its own to do at once.
+/// Returns how many micro-batches to compute at once. A pass fills a device that is not the CPU.
 fn threads(decoder: &Decoder, pass: PassSettings) -> usize {
     match decoder.device().is_cpu() {
         true => pass.threads,
@@ -317,7 +321,7 @@ impl Scores {
     }
 }
 
-/// Runs `work` on all micro-batches, `threads` at a time, and takes the results in micro-batch order.
+/// Runs `work` on all micro-batches, `threads` at a time, and gives the results to `take` in micro-batch order.
 fn in_waves<T: Send>(
     micro_batches: &[MicroBatch],
     threads: usize,
@@ -352,7 +356,7 @@ fn in_waves<T: Send>(
     Ok(())
 }
 
-/// Adds in the dtype of the master copies.
+/// Adds `gradients` to `sum` in the dtype of the master copies: bf16 would lose small ones.
 fn add(sum: &mut Gradients, gradients: policy::Gradients) -> Result<()> {
     for (name, gradient) in gradients {
         let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
@@ -366,8 +370,8 @@ fn add(sum: &mut Gradients, gradients: policy::Gradients) -> Result<()> {
     Ok(())
 }
 
-/// On the CPU in f32 all values are looked at rather than those up to the first that is not: without a branch the loop
-/// vectorises. Elsewhere their norm tells.
+/// Whether all values are finite. On the CPU in f32 the loop reads every value even after one that is not: without a branch
+/// it vectorises. Elsewhere the norm is finite only if all values are.
 fn all_finite(parameters: &BTreeMap<String, Parameter>) -> Result<bool> {
     let finite = |[values]: [&[f32]; 1]| {
         let finite = values.iter().map(|value| value.is_finite());

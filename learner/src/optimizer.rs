@@ -1,10 +1,10 @@
-//! AdamW with decoupled weight decay and clipping by the global norm, with torch's semantics (golden values in
-//! `tests/golden/adamw.json`, `tests/golden/clip.json`).
+//! AdamW with decoupled weight decay (arXiv:1711.05101) and clipping by the global norm, with torch's semantics (golden
+//! values in `tests/golden/adamw.json` and `tests/golden/clip.json`).
 //!
-//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for one in f64): in bf16 a
-//! step of 1e-6 on a weight of 0.02 would round away. Nothing is changed in place, so weights that were handed out stay as
-//! they are. On the CPU in f32 one fused pass a tensor, elsewhere one composition of tensor operations; sums run in name
-//! order, so the bits depend on nothing else.
+//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for a model in f64): in bf16
+//! a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed in place, so weights that a snapshot holds do not
+//! change. On the CPU in f32 one fused loop updates a tensor; elsewhere tensor operations do. Sums run in the order of names,
+//! so the bits depend on nothing else.
 
 mod update;
 
@@ -27,9 +27,9 @@ pub type Gradients = BTreeMap<String, Tensor>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
-    /// Base rate; the schedule's factor multiplies it.
+    /// Base learning rate; the schedule's factor multiplies it.
     pub learning_rate: f64,
-    /// Decoupled weight decay of matrices (not of biases and norms).
+    /// Decoupled weight decay of matrices; biases and norms have none.
     pub weight_decay: f64,
     /// Decay of the first moment.
     pub adam_beta1: f64,
@@ -37,7 +37,7 @@ pub struct OptimizerSettings {
     pub adam_beta2: f64,
     /// Added to the denominator.
     pub adam_epsilon: f64,
-    /// Gradients of a greater global norm are scaled down to it; 0: no clipping.
+    /// Global norm that gradients are scaled down to; 0: no clipping.
     pub max_grad_norm: f64,
 }
 
@@ -55,7 +55,7 @@ impl Default for OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// Checks every number, as f32 where the optimiser uses it as such.
+    /// Checks every number, rounded to f32 where the optimizer computes in f32.
     ///
     /// # Errors
     /// [`LearnerError::Setting`](crate::LearnerError::Setting) names the field and what it may be.
@@ -73,13 +73,13 @@ impl OptimizerSettings {
 /// A trainable tensor's master copy.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Its value, contiguous, in [`master_dtype`].
+    /// Contiguous value in [`master_dtype`].
     pub value: Tensor,
     /// Whether weight decay applies.
     pub decays: bool,
 }
 
-/// What a weight of `dtype` is trained in: f64 if it is that, else f32.
+/// Returns the dtype that weights of `dtype` are trained in: f64 for f64, else f32.
 #[must_use]
 pub fn master_dtype(dtype: DType) -> DType {
     match dtype {
@@ -89,10 +89,10 @@ pub fn master_dtype(dtype: DType) -> DType {
 }
 
 impl Parameter {
-    /// The master copy of a weight. Decay follows its shape: matrices decay, vectors (biases, norms) do not.
+    /// Returns the master copy of a weight. Matrices decay; vectors, which are biases and norms, do not.
     ///
     /// # Errors
-    /// Only what the tensor library raises.
+    /// The tensor library failed.
     pub fn new(weight: &Tensor) -> Result<Self> {
         let value = weight.to_dtype(master_dtype(weight.dtype()))?;
         Ok(Self {
@@ -111,19 +111,19 @@ pub struct Moments {
     pub second: Tensor,
 }
 
-/// The optimiser and its state.
+/// The optimizer and its state.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Hyperparameters.
     pub settings: OptimizerSettings,
     /// Updates made.
     pub updates: u64,
-    /// State by parameter name; a name enters with its first gradient.
+    /// State by parameter name; a parameter has one from its first gradient on.
     pub moments: BTreeMap<String, Moments>,
 }
 
 impl AdamW {
-    /// An optimiser without history.
+    /// Returns an optimizer that made no updates.
     #[must_use]
     pub fn new(settings: OptimizerSettings) -> Self {
         Self {
@@ -135,10 +135,10 @@ impl AdamW {
 
     /// Makes one update at `learning_rate` with `gradients` times `factor`, see [`clip_factor`].
     ///
-    /// Every gradient's name must be a parameter's; parameters without a gradient stay as they are.
+    /// Every gradient's name must be a parameter's. Parameters without a gradient do not change.
     ///
     /// # Errors
-    /// Only what the tensor library raises, such as a want of memory.
+    /// The tensor library failed, for instance for want of memory.
     pub fn step(
         &mut self,
         parameters: &mut BTreeMap<String, Parameter>,
@@ -169,11 +169,11 @@ impl AdamW {
     }
 }
 
-/// The norm of all tensors together. It is not finite where one of their values is not. From another device than the CPU
-/// one scalar comes.
+/// Returns the norm of all tensors together. It is finite only if all values are. Another device than the CPU sends one
+/// scalar.
 ///
 /// # Errors
-/// Only what the tensor library raises.
+/// The tensor library failed.
 pub fn global_norm(tensors: &Gradients) -> Result<f64> {
     let mut host = 0.0;
     let mut device = Vec::new();
@@ -194,9 +194,8 @@ pub fn global_norm(tensors: &Gradients) -> Result<f64> {
     Ok(host.sqrt())
 }
 
-/// What gradients of this global norm are scaled by, so that it is at most `max_norm` (0: 1).
-///
-/// As `torch.nn.utils.clip_grad_norm_`: `max_norm / (norm + 1e-6)`, capped at 1.
+/// Returns the factor that brings gradients of norm `norm` to at most `max_norm`: as `torch.nn.utils.clip_grad_norm_` it is
+/// `max_norm / (norm + 1e-6)`, at most 1. A `max_norm` of 0 means no clipping.
 #[must_use]
 pub fn clip_factor(norm: f64, max_norm: f64) -> f64 {
     match max_norm > 0.0 {

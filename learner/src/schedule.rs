@@ -1,7 +1,7 @@
 //! Learning-rate schedules, equal to those of transformers 5.23 (golden values in `tests/golden/schedules.json`).
 //!
-//! Pure. A schedule maps the number of optimiser updates already made to a factor of the base rate; so the first update
-//! of a warm-up has factor 0. Past their end `linear` stays at 0 and `cosine` rises again, as there.
+//! Pure. A schedule maps the number of optimizer updates already made to a factor of the base rate, so the first update of a
+//! warm-up has factor 0. Past their end `linear` stays at 0 and `cosine` rises again, as in transformers.
 
 use std::f64::consts::PI;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{bounds::range, error::Result};
 
-/// The course of the rate after the warm-up.
+/// The learning rate after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
-    /// Stays.
+    /// Constant.
     #[default]
     #[serde(alias = "constant_with_warmup")]
     Constant,
-    /// Falls to 0 at the last update.
+    /// Falls linearly to 0 at the last update.
     Linear,
     /// Half a cosine down to `min_factor`.
     Cosine,
@@ -27,12 +27,12 @@ pub enum ScheduleKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleSettings {
-    /// The course after the warm-up.
+    /// The learning rate after the warm-up. transformers: `lr_scheduler_type`.
     #[serde(alias = "lr_scheduler_type")]
     pub kind: ScheduleKind,
-    /// Updates over which the rate climbs from 0.
+    /// Updates over which the rate rises from 0.
     pub warmup_steps: u64,
-    /// Where `cosine` ends, as a share of the base rate (transformers: `min_lr_rate`).
+    /// Where `cosine` ends, as a share of the base rate. transformers: `min_lr_rate`.
     pub min_factor: f64,
 }
 
@@ -45,7 +45,7 @@ impl ScheduleSettings {
         range("schedule.min_factor", self.min_factor, 0.0, 1.0)
     }
 
-    /// Factor of the base rate for the update that follows `done` updates, of `total` planned.
+    /// Returns the factor of the base rate for the update after `done` updates, of `total` planned.
     #[must_use]
     pub fn factor(&self, done: u64, total: u64) -> f64 {
         if done < self.warmup_steps {

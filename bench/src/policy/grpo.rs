@@ -11,7 +11,10 @@ use actor::Completion;
 use anyhow::{Result, anyhow, ensure};
 use candle_core::DType;
 use policy::{Model, random::derive_seed};
-use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
+use proto::{
+    EncodedGroup,
+    v1::{Segment, SubmitRequest, Trajectory, Turn},
+};
 
 use super::{GROUP_SIZE, Throughput, learner_config, now, sampler::Engines};
 use crate::{BenchPolicyArgs, ModelShape};
@@ -123,7 +126,11 @@ pub(super) fn group(
         trajectories: rows.iter().enumerate().map(trajectory).collect(),
         ..SubmitRequest::default()
     };
-    Group::new(request, &GroupRules::new(config, vocabulary)).map_err(|fault| anyhow!(fault))
+    Group::new(
+        EncodedGroup::from(&request),
+        &GroupRules::new(config, vocabulary),
+    )
+    .map_err(|fault| anyhow!(fault))
 }
 
 fn trajectory(member: usize, prompt: &[u32], completion: &Completion, correct: bool) -> Trajectory {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use learner::{Event, Learner};
+use learner::{Learner, TrainEvent};
 use policy::Model;
 use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 
@@ -58,7 +58,7 @@ pub(super) async fn grpo(
     let mut interrupted = false;
     while let Some(event) = run.next().await? {
         match event {
-            Event::Step { step, metrics } => {
+            TrainEvent::Step { step, metrics } => {
                 note(&stage, step, &metrics);
                 folder.append_step(&LearnerStepRecord {
                     step,
@@ -67,7 +67,7 @@ pub(super) async fn grpo(
                     metrics,
                 })?;
             }
-            Event::Checkpoint { step, path } => {
+            TrainEvent::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
                 match curve.evaluate_if_due(&model, step).await {
                     // The trainer has received the signal as well and writes a last checkpoint.
@@ -76,7 +76,7 @@ pub(super) async fn grpo(
                 }
                 newest = Some(path);
             }
-            Event::Finished {
+            TrainEvent::Finished {
                 interrupted: early, ..
             } => interrupted = early,
         }

@@ -1,14 +1,15 @@
-//! Items of some lengths in bins of one size. Pure.
+//! Bin packing. Pure.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// Fewer tokens would not keep a worker busy.
+/// Fewer tokens do not keep a worker busy.
 pub(super) const LEAST_TOKENS: usize = 512;
 
-/// Spreads items evenly over few bins; items of length 0 are left out, and one longer than the budget has a bin to itself.
+/// Spreads items evenly over few bins. Items of length 0 are left out; one longer than the budget has a bin to itself.
 ///
-/// Longest first, each to the emptiest bin, ties to the lower index. Bins and their items come in index order. Their number
-/// is a multiple of `workers`, so that these finish together, or as near to it as they hold [`LEAST_TOKENS`] each.
+/// The longest item comes first, each goes to the emptiest bin, ties to the lower index. Bins and their items are returned
+/// in index order. The number of bins is a multiple of `workers`, so that these finish together, as far as the bins then
+/// hold [`LEAST_TOKENS`] each.
 pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
@@ -20,7 +21,7 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     let fewest = total.div_ceil(budget.max(1));
     let even = fewest.next_multiple_of(workers).min(short.len());
     let least = even.min(total / LEAST_TOKENS).max(fewest);
-    // Of items above half of the budget each needs a bin.
+    // Each item above half of the budget needs a bin of its own.
     let large = short.partition_point(|&item| 2 * lengths[item] > budget);
     let mut bins = (least.max(large)..=short.len())
         .find_map(|count| spread(short, lengths, budget, count))
@@ -32,8 +33,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     bins
 }
 
-/// The items over exactly `count` bins, of which some may be empty, with about the same length in each; the first bin is not
-/// empty if there are items of some length.
+/// Spreads the items over exactly `count` bins of about the same length. Bins may be empty, but not the first one if there
+/// are items of some length.
 pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&item| Reverse(lengths[item]));
@@ -42,7 +43,7 @@ pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     shares
 }
 
-/// The items over `count` bins; none where one of them would exceed the budget.
+/// Spreads the items over `count` bins; returns none if a bin would exceed the budget.
 fn spread(
     items: &[usize],
     lengths: &[usize],

@@ -1,11 +1,11 @@
-//! Factors of the policy term that carry no gradient: sampler correction, off-policy mask, entropy mask.
+//! Factors of the policy term without gradient: sampler correction, off-policy mask and entropy mask.
 //!
-//! Pure. The KL term is touched by none of them.
+//! Pure. None of them applies to the KL term.
 
 use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
 
-/// The sampler-correction ratios, one a token (a row's ratio stands at each of its tokens), and their statistics. Where the
-/// correction is off they are the tokens' bare ratios.
+/// Returns the ratios of the sampler correction, one per token, and their statistics. A ratio of a row stands at each of
+/// its tokens. Without a correction the ratios are those of the tokens, unbounded.
 pub(super) fn sampler_ratios(
     learner: &[f64],
     sampler: &[f64],
@@ -17,7 +17,7 @@ pub(super) fn sampler_ratios(
         if sampler.is_nan() {
             return 0.0;
         }
-        stats.difference(learner - sampler);
+        stats.add_difference(learner - sampler);
         learner - sampler
     };
     let gaps: Vec<f64> = learner.iter().zip(sampler).map(gap).collect();
@@ -39,18 +39,17 @@ fn row_ratios(
 ) {
     let min = settings.sampler_clip_min.unwrap_or(f64::NEG_INFINITY);
     let max = settings.sampler_clip_max.unwrap_or(f64::INFINITY);
-    let mask = |ratio: f64| {
-        if (min..=max).contains(&ratio) {
-            ratio
-        } else {
-            0.0
-        }
-    };
-    let truncate = |ratio: f64| ratio.max(min).min(max);
-    let bound = |ratio| match settings.sampler_correction {
+    let bound = |ratio: f64| match settings.sampler_correction {
         SamplerCorrection::Off => ratio,
-        SamplerCorrection::TokenMask | SamplerCorrection::SequenceMask => mask(ratio),
-        SamplerCorrection::TokenTruncate | SamplerCorrection::SequenceTruncate => truncate(ratio),
+        SamplerCorrection::TokenTruncate | SamplerCorrection::SequenceTruncate => {
+            ratio.max(min).min(max)
+        }
+        SamplerCorrection::TokenMask | SamplerCorrection::SequenceMask => {
+            match (min..=max).contains(&ratio) {
+                true => ratio,
+                false => 0.0,
+            }
+        }
     };
     match settings.sampler_correction {
         SamplerCorrection::Off
@@ -58,19 +57,21 @@ fn row_ratios(
         | SamplerCorrection::TokenTruncate => {
             for gap in gaps {
                 let ratio = bound(gap.exp());
-                stats.ratio(ratio);
+                stats.add_ratio(ratio);
                 out.push(ratio);
             }
         }
         SamplerCorrection::SequenceMask | SamplerCorrection::SequenceTruncate => {
             let ratio = bound(gaps.iter().sum::<f64>().exp());
-            stats.ratio(ratio);
+            stats.add_ratio(ratio);
             out.extend(std::iter::repeat_n(ratio, gaps.len()));
         }
     }
 }
 
-/// 1 where the off-policy mask keeps a token, else 0: kept if its advantage is not negative or its row has not drifted.
+/// Returns 1 for tokens that the off-policy mask keeps, else 0. It drops tokens of negative advantage in rows whose
+/// log-probability fell too far: they push a policy further away that has left them already (DeepSeek-V3.2,
+/// arXiv:2512.02556).
 pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) -> Vec<f64> {
     let Some(threshold) = settings.off_policy_mask_threshold else {
         return vec![1.0; input.logprobs.len()];
@@ -85,9 +86,9 @@ pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) ->
     keep
 }
 
-/// 1 for the tokens in the top `top_entropy_quantile` by entropy, else 0.
+/// Returns 1 for the tokens in the top `top_quantile` by entropy, else 0.
 ///
-/// The threshold is the linearly interpolated quantile in f32, as TRL takes it, of the tokens given here: one micro-batch.
+/// The threshold is the linearly interpolated quantile in f32 over these tokens, those of one micro-batch, as in TRL.
 pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
     if top_quantile >= 1.0 || entropies.is_empty() {
         return vec![1.0; entropies.len()];

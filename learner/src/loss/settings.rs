@@ -1,4 +1,8 @@
-//! Settings of the policy loss: TRL 1.16.0's options and defaults under this project's names, TRL's accepted as aliases.
+//! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names, with TRL's names as
+//! aliases.
+//!
+//! Invariant: a number that the chosen loss does not use has its default. The code of the loss sees a [`PolicyLoss`], which
+//! holds the numbers of one loss only. Names and order of the fields are part of a run's fingerprint.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,33 +15,95 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
-    /// Clipped ratio, mean over each row, mean over rows.
+    /// Clipped ratio, mean over the tokens of a row, mean over rows (arXiv:2402.03300).
     Grpo,
-    /// Clipped ratio, mean over tokens.
+    /// Clipped ratio, mean over the tokens of the batch (arXiv:2506.02864).
     Bnpo,
-    /// Clipped ratio, sum over tokens by a constant length, `dr_grpo_length`.
+    /// Clipped ratio, sum over tokens divided by rows and a constant length (arXiv:2503.20783).
     DrGrpo,
-    /// Clipped ratio, sum over tokens by the tokens of the whole generation batch.
+    /// Clipped ratio, sum over tokens divided by the loss tokens of the whole step (arXiv:2503.14476).
     #[default]
     Dapo,
-    /// Truncated importance weight times log-probability; aggregated as `Dapo`.
+    /// Capped importance weight times log-probability, aggregated as `dapo` (arXiv:2506.13585).
     Cispo,
-    /// Soft gate in place of the clip; aggregated as `Grpo`.
+    /// Soft gate in place of the clip, aggregated as `grpo` (arXiv:2511.20347).
     Sapo,
-    /// Clipped ratio, sum over each row, mean over rows.
+    /// Clipped ratio, sum over the tokens of a row, mean over rows (arXiv:2602.05261).
     Luspo,
-    /// Gamma-shaped sequence weight times log-probability; aggregated as `Dapo`.
+    /// Gamma-shaped sequence weight times log-probability, aggregated as `dapo` (arXiv:2602.10693).
     Vespo,
 }
 
-/// Whether a ratio belongs to a token or to its whole row (GSPO).
+/// A loss with the numbers that belong to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PolicyLoss {
+    /// See [`LossType::Grpo`].
+    Grpo(ClipRange),
+    /// See [`LossType::Bnpo`].
+    Bnpo(ClipRange),
+    /// See [`LossType::DrGrpo`].
+    DrGrpo {
+        /// The clip.
+        clip: ClipRange,
+        /// Divisor of a row's sum, in tokens.
+        length: Option<u32>,
+    },
+    /// See [`LossType::Dapo`].
+    Dapo(ClipRange),
+    /// See [`LossType::Cispo`].
+    Cispo {
+        /// Largest importance weight.
+        ratio_cap: f64,
+    },
+    /// See [`LossType::Sapo`].
+    Sapo(SapoGate),
+    /// See [`LossType::Luspo`].
+    Luspo(ClipRange),
+    /// See [`LossType::Vespo`].
+    Vespo(VespoWeights),
+}
+
+/// Bounds of the importance ratio (PPO's clip).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClipRange {
+    /// Least ratio that is not clipped.
+    pub low: f64,
+    /// Largest ratio that is not clipped.
+    pub high: f64,
+    /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291); infinite where there is none.
+    pub delta: f64,
+}
+
+/// Steepness of SAPO's gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SapoGate {
+    /// Where the advantage is positive.
+    pub temperature_pos: f64,
+    /// Elsewhere.
+    pub temperature_neg: f64,
+}
+
+/// Shape of VESPO's sequence weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VespoWeights {
+    /// k where the advantage is not negative.
+    pub k_pos: f64,
+    /// lambda where the advantage is not negative.
+    pub lambda_pos: f64,
+    /// k where the advantage is negative.
+    pub k_neg: f64,
+    /// lambda where the advantage is negative.
+    pub lambda_neg: f64,
+}
+
+/// Whether a ratio belongs to a token or to its whole row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioLevel {
-    /// One ratio a token.
+    /// One ratio per token.
     #[default]
     Token,
-    /// One ratio a row: exp of the mean log ratio.
+    /// One ratio per row: exp of the mean log ratio (GSPO, arXiv:2507.18071).
     Sequence,
 }
 
@@ -47,13 +113,13 @@ pub enum RatioLevel {
 pub enum SamplerCorrection {
     /// Nothing.
     Off,
-    /// Token ratios, clamped to the bounds.
+    /// Ratios of tokens, clamped to the bounds.
     TokenTruncate,
-    /// Token ratios, 0 outside the bounds.
+    /// Ratios of tokens, 0 outside the bounds.
     TokenMask,
-    /// Row ratios (products), clamped to the bounds.
+    /// Ratios of rows (products over tokens), clamped to the bounds.
     SequenceTruncate,
-    /// Row ratios (products), 0 outside the bounds.
+    /// Ratios of rows (products over tokens), 0 outside the bounds.
     #[default]
     SequenceMask,
 }
@@ -63,60 +129,62 @@ pub enum SamplerCorrection {
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
     /// The loss.
+    #[serde(alias = "type")]
     pub loss_type: LossType,
-    /// The ratio is clipped below 1 - `clip_low`.
+    /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
     #[serde(alias = "epsilon")]
     pub clip_low: f64,
-    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For `cispo` the ratio's absolute cap,
-    /// which must be given.
+    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For `cispo` the largest
+    /// importance weight, which must be given. TRL: `epsilon_high`.
     #[serde(alias = "epsilon_high")]
     pub clip_high: Option<f64>,
-    /// What `dr_grpo` divides each row's sum by, in tokens; absent: `rollout.max_context_tokens`.
-    // Left out where absent, so that a run without it keeps its fingerprint.
+    /// Divisor of a row's sum, in tokens; absent: `rollout.max_context_tokens`. For `dr_grpo`. TRL:
+    /// `max_completion_length`.
+    // Not written where absent, so that a run without it keeps its fingerprint.
     #[serde(
         alias = "max_completion_length",
         skip_serializing_if = "Option::is_none"
     )]
     pub dr_grpo_length: Option<u32>,
-    /// Cap of the unclipped ratio (two-sided clipping); absent: none.
+    /// Cap of the ratio where the clip does not apply (two-sided clipping); absent: none. For losses that clip.
     pub delta: Option<f64>,
-    /// Token or sequence ratios.
+    /// Whether a ratio belongs to a token or to its whole row. TRL: `importance_sampling_level`.
     #[serde(alias = "importance_sampling_level")]
     pub ratio_level: RatioLevel,
-    /// Weight of the k3 KL divergence to the reference; 0 loads no reference.
+    /// Weight of the KL divergence to the reference policy (estimator k3); 0 loads no reference. TRL: `beta`.
     #[serde(alias = "beta")]
     pub kl_coef: f64,
-    /// Whether the KL is multiplied by the (differentiable) ratio.
+    /// Whether the KL divergence is multiplied by the differentiable ratio. TRL: `use_bias_correction_kl`.
     #[serde(alias = "use_bias_correction_kl")]
     pub kl_bias_correction: bool,
-    /// Correction of the mismatch between learner and sampler. Without effect where `ratio_against` is `sampler`: the
-    /// ratio then holds the mismatch, and the clip bounds it.
+    /// Correction of the mismatch between learner and sampler. It has no effect where `ratio_against` is `sampler`, since
+    /// the ratio then contains the mismatch and the clip bounds it. TRL: `vllm_importance_sampling_mode`.
     #[serde(alias = "vllm_importance_sampling_mode")]
     pub sampler_correction: SamplerCorrection,
-    /// Lower bound of the correction ratio; absent: none.
+    /// Lower bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_min`.
     #[serde(alias = "vllm_importance_sampling_clip_min")]
     pub sampler_clip_min: Option<f64>,
-    /// Upper bound of the correction ratio; absent: none.
+    /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
     #[serde(alias = "vllm_importance_sampling_clip_max")]
     pub sampler_clip_max: Option<f64>,
-    /// Rows of negative advantage whose mean log-prob fell by more than this are dropped; absent: none.
+    /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss; absent: none.
     pub off_policy_mask_threshold: Option<f64>,
-    /// Share of the tokens of a micro-batch, by entropy, that bear the policy term; 1 is all. As in TRL the threshold is
-    /// each micro-batch's own, so with less than 1 the result depends on `micro_batch_tokens`.
+    /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all (arXiv:2506.01939). The threshold is
+    /// the micro-batch's own, as in TRL, so below 1 the result depends on `micro_batch_tokens`.
     pub top_entropy_quantile: f64,
-    /// Weight of the entropy bonus: the mean over each micro-batch's tokens in that share, weighted by its tokens.
+    /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by their number.
     pub entropy_coef: f64,
-    /// Steepness of SAPO's gate where the advantage is positive.
+    /// Steepness of the gate where the advantage is positive. For `sapo`.
     pub sapo_temperature_pos: f64,
-    /// Steepness of SAPO's gate elsewhere.
+    /// Steepness of the gate elsewhere. For `sapo`.
     pub sapo_temperature_neg: f64,
-    /// VESPO's k where the advantage is not negative.
+    /// k where the advantage is not negative. For `vespo`.
     pub vespo_k_pos: f64,
-    /// VESPO's lambda where the advantage is not negative.
+    /// lambda where the advantage is not negative. For `vespo`.
     pub vespo_lambda_pos: f64,
-    /// VESPO's k where the advantage is negative.
+    /// k where the advantage is negative. For `vespo`.
     pub vespo_k_neg: f64,
-    /// VESPO's lambda where the advantage is negative.
+    /// lambda where the advantage is negative. For `vespo`.
     pub vespo_lambda_neg: f64,
     /// Whether rows cut by a token limit bear no loss.
     pub mask_truncated_completions: bool,
@@ -151,10 +219,37 @@ impl Default for LossSettings {
 }
 
 impl LossSettings {
-    /// `clip_high`, or `clip_low` where it is absent.
+    /// Returns the loss with the numbers that belong to it.
     #[must_use]
-    pub fn high(&self) -> f64 {
-        self.clip_high.unwrap_or(self.clip_low)
+    pub fn policy(&self) -> PolicyLoss {
+        let clip = ClipRange {
+            low: 1.0 - self.clip_low,
+            high: 1.0 + self.clip_high.unwrap_or(self.clip_low),
+            delta: self.delta.unwrap_or(f64::INFINITY),
+        };
+        match self.loss_type {
+            LossType::Grpo => PolicyLoss::Grpo(clip),
+            LossType::Bnpo => PolicyLoss::Bnpo(clip),
+            LossType::DrGrpo => PolicyLoss::DrGrpo {
+                clip,
+                length: self.dr_grpo_length,
+            },
+            LossType::Dapo => PolicyLoss::Dapo(clip),
+            LossType::Cispo => PolicyLoss::Cispo {
+                ratio_cap: self.clip_high.unwrap_or(f64::INFINITY),
+            },
+            LossType::Sapo => PolicyLoss::Sapo(SapoGate {
+                temperature_pos: self.sapo_temperature_pos,
+                temperature_neg: self.sapo_temperature_neg,
+            }),
+            LossType::Luspo => PolicyLoss::Luspo(clip),
+            LossType::Vespo => PolicyLoss::Vespo(VespoWeights {
+                k_pos: self.vespo_k_pos,
+                lambda_pos: self.vespo_lambda_pos,
+                k_neg: self.vespo_k_neg,
+                lambda_neg: self.vespo_lambda_neg,
+            }),
+        }
     }
 
     /// Checks every number.
@@ -162,24 +257,17 @@ impl LossSettings {
     /// # Errors
     /// [`LearnerError::Setting`] names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
+        self.check_ownership()?;
         let most = f64::MAX;
         range("loss.clip_low", self.clip_low, 0.0, 1.0)?;
-        range("loss.clip_high", self.high(), 0.0, most)?;
-        if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
-            let problem =
-                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
-            return Err(LearnerError::setting("loss.clip_high", problem));
-        }
+        let high = self.clip_high.unwrap_or(self.clip_low);
+        range("loss.clip_high", high, 0.0, most)?;
         let length = self.dr_grpo_length.unwrap_or(1);
         at_least_one("loss.dr_grpo_length", length.into())?;
         range("loss.kl_coef", self.kl_coef, 0.0, most)?;
         range("loss.entropy_coef", self.entropy_coef, 0.0, most)?;
-        range(
-            "loss.top_entropy_quantile",
-            self.top_entropy_quantile,
-            0.0,
-            1.0,
-        )?;
+        let quantile = self.top_entropy_quantile;
+        range("loss.top_entropy_quantile", quantile, 0.0, 1.0)?;
         let above_zero = [
             ("loss.delta", self.delta),
             ("loss.sampler_clip_max", self.sampler_clip_max),
@@ -190,30 +278,92 @@ impl LossSettings {
             value.map_or(Ok(()), |value| positive(field, value))?;
         }
         let highest = self.sampler_clip_max.unwrap_or(most);
-        range(
-            "loss.sampler_clip_min",
-            self.sampler_clip_min.unwrap_or(0.0),
-            0.0,
-            highest,
-        )?;
-        finite(
-            "loss.off_policy_mask_threshold",
-            self.off_policy_mask_threshold.unwrap_or(0.0),
-        )?;
+        let lowest = self.sampler_clip_min.unwrap_or(0.0);
+        range("loss.sampler_clip_min", lowest, 0.0, highest)?;
+        let threshold = self.off_policy_mask_threshold.unwrap_or(0.0);
+        finite("loss.off_policy_mask_threshold", threshold)?;
         finite("loss.vespo_k_pos", self.vespo_k_pos)?;
         finite("loss.vespo_lambda_pos", self.vespo_lambda_pos)?;
         finite("loss.vespo_k_neg", self.vespo_k_neg)?;
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// What a loss of `rows` rows and `tokens` loss tokens is divided by (TRL 1.16.0), before accumulation factors.
-    /// `dr_grpo_length` is TRL's `max_completion_length`.
+    /// Refuses numbers that the loss does not use, and a loss whose number is missing.
+    fn check_ownership(&self) -> Result<()> {
+        use LossType::{Cispo, DrGrpo, Sapo, Vespo};
+        if self.loss_type == Cispo && self.clip_high.is_none() {
+            let problem =
+                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
+            return Err(LearnerError::setting("loss.clip_high", problem));
+        }
+        let (loss, default) = (self.loss_type, Self::default());
+        let clips = ![Cispo, Sapo, Vespo].contains(&loss);
+        let (is_sapo, is_vespo) = (loss == Sapo, loss == Vespo);
+        let numbers = [
+            ("loss.clip_low", clips, self.clip_low != default.clip_low),
+            ("loss.delta", clips, self.delta.is_some()),
+            (
+                "loss.clip_high",
+                clips || loss == Cispo,
+                self.clip_high.is_some(),
+            ),
+            (
+                "loss.dr_grpo_length",
+                loss == DrGrpo,
+                self.dr_grpo_length.is_some(),
+            ),
+            (
+                "loss.sapo_temperature_pos",
+                is_sapo,
+                self.sapo_temperature_pos != default.sapo_temperature_pos,
+            ),
+            (
+                "loss.sapo_temperature_neg",
+                is_sapo,
+                self.sapo_temperature_neg != default.sapo_temperature_neg,
+            ),
+            (
+                "loss.vespo_k_pos",
+                is_vespo,
+                self.vespo_k_pos != default.vespo_k_pos,
+            ),
+            (
+                "loss.vespo_lambda_pos",
+                is_vespo,
+                self.vespo_lambda_pos != default.vespo_lambda_pos,
+            ),
+            (
+                "loss.vespo_k_neg",
+                is_vespo,
+                self.vespo_k_neg != default.vespo_k_neg,
+            ),
+            (
+                "loss.vespo_lambda_neg",
+                is_vespo,
+                self.vespo_lambda_neg != default.vespo_lambda_neg,
+            ),
+        ];
+        for (name, is_used, is_set) in numbers {
+            if is_set && !is_used {
+                let problem =
+                    format!("is set, but the loss {loss:?} does not use it; leave it out");
+                return Err(LearnerError::setting(name, problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before accumulation factors.
+    /// `context_tokens` is the length of `dr_grpo` where the settings have none.
     #[must_use]
-    pub fn divisor(&self, rows: f64, tokens: f64, dr_grpo_length: f64) -> f64 {
-        match self.loss_type {
-            LossType::Grpo | LossType::Sapo | LossType::Luspo => rows,
-            LossType::DrGrpo => rows * dr_grpo_length,
-            LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => tokens.max(1.0),
+    pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
+        match self.policy() {
+            PolicyLoss::Grpo(_) | PolicyLoss::Sapo(_) | PolicyLoss::Luspo(_) => rows,
+            PolicyLoss::DrGrpo { length, .. } => rows * f64::from(length.unwrap_or(context_tokens)),
+            PolicyLoss::Bnpo(_)
+            | PolicyLoss::Dapo(_)
+            | PolicyLoss::Cispo { .. }
+            | PolicyLoss::Vespo(_) => tokens.max(1.0),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Sums behind the loss metrics. They merge over micro-batches in order, so that metrics cover the whole batch; as messages
-//! they go from rank to rank.
+//! Sums behind the loss metrics. They are merged over micro-batches in order, so that the metrics cover the whole batch.
+//! Ranks send them as protobuf messages.
 
 use std::collections::BTreeMap;
 
@@ -49,13 +49,13 @@ pub struct LossStats {
     /// Sum of the KL estimates; absent without a reference.
     #[prost(double, optional, tag = "4")]
     pub kl: Option<f64>,
-    /// Of the losses that clip.
+    /// Clipping; absent for losses that do not clip.
     #[prost(message, optional, tag = "5")]
     pub clip: Option<ClipStats>,
-    /// Of CISPO.
+    /// Capped importance weights of CISPO; absent for other losses.
     #[prost(message, optional, tag = "6")]
     pub cispo: Option<CispoStats>,
-    /// Sum over rows of VESPO's mean weight.
+    /// Sum over rows of VESPO's mean weight; absent for other losses.
     #[prost(double, optional, tag = "7")]
     pub vespo_phi: Option<f64>,
     /// Loss without the entropy bonus; absent without one.
@@ -88,7 +88,7 @@ impl LossStats {
         }
     }
 
-    /// Metrics under TRL's names. A value that has no units is left out.
+    /// Returns the metrics under TRL's names, without values that nothing was counted for.
     #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -126,8 +126,8 @@ impl LossStats {
 }
 
 impl ClipStats {
-    /// Counts a row of `units` of which `low` and `high` are clipped; `has_tokens` is false for an empty row.
-    pub(super) fn row(&mut self, units: f64, low: f64, high: f64, has_tokens: bool) {
+    /// Adds a row of `units` of which `low` and `high` are clipped; `has_tokens` is false for an empty row.
+    pub(super) fn add_row(&mut self, units: f64, low: f64, high: f64, has_tokens: bool) {
         let share = |part: f64| has_tokens.then_some(part / units);
         let row = Self {
             units,
@@ -148,7 +148,7 @@ impl ClipStats {
     }
 }
 
-/// How far the learner's log-probs are from the sampler's, and what the correction made of it.
+/// The gap between the log-probabilities of learner and sampler, and the ratios after the correction.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SamplingStats {
     #[prost(double, tag = "1")]
@@ -170,15 +170,15 @@ pub struct SamplingStats {
 }
 
 impl SamplingStats {
-    /// Counts a token whose log-probability by the learner exceeds the sampler's by `value`.
-    pub(super) fn difference(&mut self, value: f64) {
+    /// Adds a token whose log-probability under the learner is greater than the sampler's by `value`.
+    pub(super) fn add_difference(&mut self, value: f64) {
         self.tokens += 1.0;
         self.difference_sum += value.abs();
         self.difference_max = self.difference_max.max(value.abs());
         self.k3_sum += value.exp_m1() - value;
     }
 
-    pub(super) fn ratio(&mut self, value: f64) {
+    pub(super) fn add_ratio(&mut self, value: f64) {
         self.ratios += 1.0;
         self.ratio_sum += value;
         self.ratio_min = fold(self.ratio_min, Some(value), f64::min);
@@ -197,8 +197,8 @@ impl SamplingStats {
         self.ratio_max = fold(self.ratio_max, other.ratio_max, f64::max);
     }
 
-    /// Metrics under TRL's names, and the KL of the learner's distribution from the sampler's, by Schulman's k3
-    /// (<http://joschu.net/blog/kl-approx.html>); 0 where nothing was counted.
+    /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by the estimator k3
+    /// (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was counted.
     #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let names = [

@@ -1,16 +1,16 @@
 //! One AdamW update of one tensor.
 //!
-//! Pure. On the CPU in f32 a fused pass, elsewhere tensor operations; both compute the same formula.
+//! Pure. On the CPU in f32 a fused loop, elsewhere tensor operations; both compute the same formula.
 
 use candle_core::{DType, Storage, Tensor};
 
 use super::{Moments, OptimizerSettings};
 use crate::error::Result;
 
-/// Elements of a tensor that the fused pass takes at a time: they stay in the nearest cache.
+/// Elements that the fused loop updates at a time: copies of them stay in the L1 cache.
 const BLOCK: usize = 1024;
 
-/// The constants of one pass over one tensor.
+/// The constants of one update of one tensor.
 pub(super) struct AdamWUpdate {
     factor: f64,
     keep: f64,
@@ -42,7 +42,7 @@ impl AdamWUpdate {
         }
     }
 
-    /// The value and the moments after the update.
+    /// Returns the value and the moments after the update.
     pub(super) fn run(
         &self,
         value: &Tensor,
@@ -54,7 +54,7 @@ impl AdamWUpdate {
             self.fused(value, gradient, [first, second])
         })?;
         let Some(fused) = fused else {
-            return self.composed(value, gradient, moments);
+            return self.by_tensor_ops(value, gradient, moments);
         };
         let tensor = |values: Vec<f32>| Tensor::from_vec(values, value.shape(), value.device());
         let [value, first, second] = fused.map(tensor);
@@ -62,7 +62,7 @@ impl AdamWUpdate {
         Ok((value?, Moments { first, second }))
     }
 
-    /// [`Self::run`] on the CPU in f32: each element is read and written once.
+    /// Computes [`Self::run`] on the CPU in f32; memory is read and written once.
     fn fused(&self, value: &[f32], gradient: &[f32], moments: [&[f32]; 2]) -> [Vec<f32>; 3] {
         let [first, second] = moments;
         let mut after = [(); 3].map(|()| Vec::with_capacity(value.len()));
@@ -98,8 +98,8 @@ impl AdamWUpdate {
         }
     }
 
-    /// [`Self::run`] by tensor operations, on any device and in any float dtype.
-    fn composed(
+    /// Computes [`Self::run`] by tensor operations, on any device and in any float dtype.
+    fn by_tensor_ops(
         &self,
         value: &Tensor,
         gradient: &Tensor,
@@ -118,7 +118,8 @@ impl AdamWUpdate {
     }
 }
 
-/// Calls `work` with the tensors' values in row-major order, if all lie contiguous on the CPU in f32.
+/// Calls `work` with the tensors' values in row-major order, if all are contiguous f32 tensors on the CPU; else returns
+/// none.
 pub(crate) fn on_slices<const N: usize, T>(
     tensors: [&Tensor; N],
     work: impl FnOnce([&[f32]; N]) -> T,
@@ -162,7 +163,7 @@ mod tests {
 
     /// Clipped, with decay, over some updates, of a tensor that is no multiple of a block.
     #[test]
-    fn the_composition_is_the_fused_pass() {
+    fn tensor_operations_equal_the_fused_loop() {
         let settings = OptimizerSettings {
             weight_decay: 0.1,
             ..OptimizerSettings::default()
@@ -173,20 +174,20 @@ mod tests {
                 first: zeros.clone(),
                 second: zeros,
             };
-            let mut composed = (tensor(dtype, 0), moments);
+            let mut by_ops = (tensor(dtype, 0), moments);
             let narrow = |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap();
             let mut fused = (
-                narrow(&composed.0),
+                narrow(&by_ops.0),
                 Moments {
-                    first: narrow(&composed.1.first),
-                    second: narrow(&composed.1.second),
+                    first: narrow(&by_ops.1.first),
+                    second: narrow(&by_ops.1.second),
                 },
             );
             for update in 1..8 {
                 let gradient = tensor(dtype, update);
                 let update = AdamWUpdate::new(&settings, update as u64, 1e-2, true, 0.3);
-                composed = update
-                    .composed(&composed.0, &gradient, &composed.1)
+                by_ops = update
+                    .by_tensor_ops(&by_ops.0, &gradient, &by_ops.1)
                     .unwrap();
                 fused = update.run(&fused.0, &narrow(&gradient), &fused.1).unwrap();
             }
@@ -195,7 +196,7 @@ mod tests {
                     .map(doubles)
                     .concat()
             };
-            for (found, expected) in all(composed).into_iter().zip(all(fused)) {
+            for (found, expected) in all(by_ops).into_iter().zip(all(fused)) {
                 assert!(
                     (found - expected).abs() < 1e-6,
                     "{dtype:?}: {found} != {expected}"

@@ -7,6 +7,7 @@ use learner::{
     schedule::ScheduleKind,
 };
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 #[test]
 fn defaults_are_usable_and_trl_s() {
@@ -48,13 +49,19 @@ fn trl_names_are_accepted() {
     assert_eq!(
         (
             config.loss.clip_low,
-            config.loss.high(),
+            config.loss.clip_high.unwrap(),
             config.loss.kl_coef
         ),
         (0.1, 0.28, 0.04)
     );
-    assert_eq!(config.dr_grpo_length(), 300);
-    assert_eq!(LearnerConfig::default().dr_grpo_length(), 4096);
+    let divisor = |config: &LearnerConfig| {
+        let context_tokens = config.rollout.max_context_tokens;
+        config.loss.divisor(1.0, 1.0, context_tokens)
+    };
+    assert_eq!(divisor(&config), 300.0);
+    let mut without_length = LearnerConfig::default();
+    without_length.loss.loss_type = LossType::DrGrpo;
+    assert_eq!(divisor(&without_length), 4096.0);
     assert_eq!(config.schedule.kind, ScheduleKind::Constant);
     assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0]);
     let again = serde_json::to_value(&config).unwrap();
@@ -196,4 +203,63 @@ fn the_fingerprint_follows_what_shapes_the_weights() {
     assert_ne!(ranks(2, 9), base.fingerprint(42), "ranks order the sums");
     assert_eq!(ranks(2, 9), ranks(2, 99));
     assert_eq!(ranks(1, 9), base.fingerprint(42));
+}
+
+/// A number that the loss ignores would look like a setting that has an effect.
+#[test]
+fn numbers_of_another_loss_are_refused() {
+    for (numbers, field) in [
+        (
+            json!({"sapo_temperature_pos": 2.0}),
+            "loss.sapo_temperature_pos",
+        ),
+        (
+            json!({"loss_type": "vespo", "clip_high": 0.3}),
+            "loss.clip_high",
+        ),
+        (json!({"loss_type": "sapo", "delta": 4.0}), "loss.delta"),
+        (
+            json!({"type": "grpo", "vespo_k_neg": 1.0}),
+            "loss.vespo_k_neg",
+        ),
+        (json!({"max_completion_length": 300}), "loss.dr_grpo_length"),
+    ] {
+        let loss: LossSettings = serde_json::from_value(numbers).unwrap();
+        let fault = loss.validate().unwrap_err().to_string();
+        assert!(
+            fault.contains(field) && fault.contains("leave it out"),
+            "{fault}"
+        );
+    }
+    let complete = json!({"loss_type": "dr_grpo", "vespo_k_pos": 2.0, "sapo_temperature_pos": 1.0});
+    let loss: LossSettings = serde_json::from_value(complete).unwrap();
+    loss.validate().unwrap();
+}
+
+/// What the first version that wrote checkpoints serialised, so that its runs resume.
+#[test]
+fn the_fingerprint_keeps_its_value() {
+    let config = LearnerConfig::default();
+    let json = concat!(
+        r#"{"run_seed":7,"steps":0,"groups_per_step":16,"group_size":8,"max_groups_per_step":0,"#,
+        r#""refill_zero_spread":true,"max_staleness":0,"lease_seconds":0,"num_iterations":1,"#,
+        r#""ratio_against":"sampler","micro_batch_tokens":4096,"gradient_checkpointing":false,"#,
+        r#""share_prefixes":true,"threads":0,"rewards":{"correct":1.0,"shaping":1.0,"return":0.0},"#,
+        r#""advantage":{"scale_rewards":"group","aggregation":"sum_then_normalize"},"#,
+        r#""loss":{"loss_type":"dapo","clip_low":0.2,"clip_high":null,"delta":null,"#,
+        r#""ratio_level":"token","kl_coef":0.0,"kl_bias_correction":true,"#,
+        r#""sampler_correction":"sequence_mask","sampler_clip_min":null,"sampler_clip_max":3.0,"#,
+        r#""off_policy_mask_threshold":null,"top_entropy_quantile":1.0,"entropy_coef":0.0,"#,
+        r#""sapo_temperature_pos":1.0,"sapo_temperature_neg":1.05,"vespo_k_pos":2.0,"#,
+        r#""vespo_lambda_pos":3.0,"vespo_k_neg":3.0,"vespo_lambda_neg":2.0,"#,
+        r#""mask_truncated_completions":false},"#,
+        r#""optimizer":{"learning_rate":1e-6,"weight_decay":0.0,"adam_beta1":0.9,"#,
+        r#""adam_beta2":0.999,"adam_epsilon":1e-8,"max_grad_norm":1.0},"#,
+        r#""schedule":{"kind":"constant","warmup_steps":0,"min_factor":0.0},"#,
+        r#""rollout":{"sampling":{"temperature":1.0,"top_k":0,"top_p":1.0,"min_p":0.0},"#,
+        r#""max_completion_tokens":512,"max_context_tokens":4096,"step_budget":15,"#,
+        r#""reward_profile":"","shots":0},"checkpoint":{"every_steps":10,"keep_last":2}}"#,
+    );
+    let digest = hex::encode(Sha256::digest(json));
+    assert_eq!(config.fingerprint(7), digest);
 }

@@ -2,7 +2,7 @@
 
 use learner::{
     advantage::{AdvantageSettings, Advantages, advantages},
-    loss::{LossInput, LossOutput, LossSettings, LossType, SamplerCorrection, Scale, loss},
+    loss::{LossDivisors, LossInput, LossOutput, LossSettings, LossType, SamplerCorrection, loss},
 };
 use serde_json::Value;
 
@@ -118,24 +118,24 @@ pub(crate) fn advantages_of(case: &Value) -> Advantages {
 }
 
 /// The loss tokens of rows `first..last`, and where each stood in its row.
-pub(crate) struct Kept {
+pub(crate) struct LossTokens {
     pub(crate) rows: Vec<usize>,
     pub(crate) places: Vec<(usize, usize)>,
 }
 
-impl Kept {
+impl LossTokens {
     pub(crate) fn new(mask: &[Vec<f64>], first: usize, last: usize) -> Self {
-        let mut kept = Self {
+        let mut tokens = Self {
             rows: Vec::new(),
             places: Vec::new(),
         };
         for (row, row_mask) in mask.iter().enumerate().take(last).skip(first) {
-            let before = kept.places.len();
+            let before = tokens.places.len();
             let set = (0..row_mask.len()).filter(|&t| row_mask[t] != 0.0);
-            kept.places.extend(set.map(|t| (row, t)));
-            kept.rows.push(kept.places.len() - before);
+            tokens.places.extend(set.map(|t| (row, t)));
+            tokens.rows.push(tokens.places.len() - before);
         }
-        kept
+        tokens
     }
 
     fn pick(&self, values: &[Vec<f64>]) -> Vec<f64> {
@@ -159,7 +159,7 @@ pub(crate) struct Micro<'a> {
     pub(crate) case: &'a Value,
     pub(crate) expected: &'a Value,
     pub(crate) settings: LossSettings,
-    pub(crate) kept: Kept,
+    pub(crate) tokens: LossTokens,
     /// Its first row in the case.
     pub(crate) first: usize,
     pub(crate) inputs: Inputs,
@@ -183,8 +183,8 @@ pub(crate) fn micro_batches<'a>(case: &'a Value) -> Vec<Micro<'a>> {
         .unwrap_or_else(|| advantages.iter().map(|a| vec![*a; mask[0].len()]).collect());
     let micro = |expected: &'a Value| {
         let range: Vec<usize> = serde_json::from_value(expected["rows"].clone()).unwrap();
-        let kept = Kept::new(&mask, range[0], range[1]);
-        let pick = |name: &str| kept.pick_from(&inputs[name]);
+        let tokens = LossTokens::new(&mask, range[0], range[1]);
+        let pick = |name: &str| tokens.pick_from(&inputs[name]);
         Micro {
             case,
             expected,
@@ -196,9 +196,9 @@ pub(crate) fn micro_batches<'a>(case: &'a Value) -> Vec<Micro<'a>> {
                 sampler: pick("sampling_per_token_logps"),
                 reference: pick("ref_per_token_logps"),
                 entropies: pick("entropies").unwrap(),
-                advantages: kept.pick(&advantages),
+                advantages: tokens.pick(&advantages),
             },
-            kept,
+            tokens,
         }
     };
     let expected = case["expected"]["micro_batches"].as_array().unwrap();
@@ -209,7 +209,7 @@ impl Micro<'_> {
     pub(crate) fn loss(&self) -> LossOutput {
         let inputs = &self.inputs;
         let input = LossInput {
-            rows: &self.kept.rows,
+            rows: &self.tokens.rows,
             logprobs: &inputs.logprobs,
             old: inputs.old.as_deref(),
             sampler: inputs.sampler.as_deref(),
@@ -217,13 +217,13 @@ impl Micro<'_> {
             entropies: &inputs.entropies,
             advantages: &inputs.advantages,
         };
-        let scale = scale(self.case, &self.settings, &self.kept);
-        loss(&input, &self.settings, scale)
+        let divisors = divisors(self.case, &self.settings, &self.tokens);
+        loss(&input, &self.settings, divisors)
     }
 }
 
 /// TRL's divisors for one of its micro-batches.
-fn scale(case: &Value, settings: &LossSettings, kept: &Kept) -> Scale {
+fn divisors(case: &Value, settings: &LossSettings, tokens: &LossTokens) -> LossDivisors {
     let options = &case["options"];
     let training = options["training"].as_bool().unwrap();
     let f = |name: &str| options[name].as_f64().unwrap();
@@ -237,16 +237,16 @@ fn scale(case: &Value, settings: &LossSettings, kept: &Kept) -> Scale {
     } else {
         1.0
     };
-    let (rows, longest) = (kept.rows.len() as f64, f("max_completion_length"));
+    let (rows, longest) = (tokens.rows.len() as f64, f("max_completion_length") as u32);
     let divisor = match settings.loss_type {
         LossType::Dapo | LossType::Cispo | LossType::Vespo => {
             let items = case["expected"]["num_items_in_batch"].as_f64().unwrap();
             settings.divisor(rows, items, longest) * accumulation / per_generation
         }
-        _ => settings.divisor(rows, kept.places.len() as f64, longest) * accumulation,
+        _ => settings.divisor(rows, tokens.places.len() as f64, longest) * accumulation,
     };
-    Scale {
-        divisor,
+    LossDivisors {
+        policy: divisor,
         entropy_share: 1.0 / accumulation,
     }
 }

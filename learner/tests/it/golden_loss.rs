@@ -9,7 +9,7 @@ use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
 use serde_json::Value;
 
 use crate::golden_cases::{
-    Kept, Micro, advantages_of, cases, matrix, micro_batches, rounded_cases, settings, vector,
+    LossTokens, Micro, advantages_of, cases, matrix, micro_batches, rounded_cases, settings, vector,
 };
 
 /// Equal to `tolerance` of the larger, with `floor` as the smallest scale.
@@ -81,7 +81,7 @@ fn gradients_reach_the_logits_in_f32() {
                 .collect();
             let found = through_the_kernel(&mut micro, &logits);
             let wanted = micro
-                .kept
+                .tokens
                 .pick_at(&micro.expected["grad_per_token_logps"], micro.first);
             let wanted = wanted
                 .iter()
@@ -150,7 +150,7 @@ fn check_gradient(micro: &Micro<'_>, name: &str, got: &[f64], tolerance: f64) {
         .flatten()
         .fold(0.0_f64, |max, g| max.max(g.abs()));
     let mut expected_elsewhere = want.clone();
-    for (&(row, t), got) in micro.kept.places.iter().zip(got) {
+    for (&(row, t), got) in micro.tokens.places.iter().zip(got) {
         let row = row - micro.first;
         expected_elsewhere[row][t] = 0.0;
         assert!(
@@ -203,14 +203,14 @@ fn check_sampling(case: &Value) {
     if settings.sampler_correction == SamplerCorrection::Off {
         return;
     }
-    let kept = Kept::new(&mask, 0, mask.len());
-    let old = kept
+    let tokens = LossTokens::new(&mask, 0, mask.len());
+    let old = tokens
         .pick_from(&case["inputs"]["old_per_token_logps"])
         .unwrap();
-    let sampler = kept
+    let sampler = tokens
         .pick_from(&case["inputs"]["sampling_per_token_logps"])
         .unwrap();
-    let stats: SamplingStats = sampling_stats(&old, &sampler, &kept.rows, &settings);
+    let stats: SamplingStats = sampling_stats(&old, &sampler, &tokens.rows, &settings);
     // TRL has no such metric: the definition, over the tokens whose log-probability the sampler knows.
     let differences = old.iter().zip(&sampler).map(|(old, sampler)| old - sampler);
     let known: Vec<f64> = differences.filter(|d| !d.is_nan()).collect();

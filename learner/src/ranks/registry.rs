@@ -1,7 +1,6 @@
-//! Where ranks wait until all are there, and the service that lets them in.
+//! The registry of ranks that wait for the run to begin, and the service that admits them.
 //!
-//! Invariant: a rank is let in at most once, before the run trains, and only if it is of this program's version. One that
-//! goes away while it waits makes room for another. Of a finished run it is told that it is over.
+//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this program's version. One that goes away while it waits makes room for another. A rank that joins a finished run is told so.
 
 use std::{
     pin::Pin,
@@ -18,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     RankSettings,
-    link::{DEPTH, ToRank},
+    connection::{DEPTH, RankConnection},
 };
 use crate::{
     Learner,
@@ -28,108 +27,108 @@ use crate::{
 /// The program's version: ranks of different ones may compute differently.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How often those who wait look whether a rank went away.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often the learner checks whether a waiting rank has gone away.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The ranks that are there, until the run takes them.
-pub(crate) struct Lobby {
+/// The ranks that have joined, until the run begins.
+pub(crate) struct RankRegistry {
     settings: RankSettings,
-    inner: Mutex<Inner>,
+    state: Mutex<RegistryState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Inner {
-    waiting: Vec<ToRank>,
+struct RegistryState {
+    waiting: Vec<RankConnection>,
     is_closed: bool,
 }
 
-impl Lobby {
+impl RankRegistry {
     pub(crate) fn new(settings: &RankSettings) -> Self {
         Self {
             settings: settings.clone(),
-            inner: Mutex::default(),
+            state: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
-    /// Blocks until all ranks but this one are there; none if the lobby is closed before.
+    /// Blocks until all ranks but this one have joined; none if the registry is closed before.
     ///
     /// # Errors
     /// [`LearnerError::RanksMissing`] after the timeout.
-    pub(crate) fn wait(&self) -> Result<Option<Vec<ToRank>>> {
+    pub(crate) fn wait(&self) -> Result<Option<Vec<RankConnection>>> {
         let wanted = self.settings.count - 1;
         let mut left = self.settings.timeout();
-        let mut inner = self.lock();
+        let mut state = self.lock();
         loop {
-            if inner.is_closed {
+            if state.is_closed {
                 return Ok(None);
             }
-            inner.waiting.retain(|other| !other.is_gone());
-            if inner.waiting.len() == wanted {
-                inner.is_closed = true;
-                return Ok(Some(std::mem::take(&mut inner.waiting)));
+            state.waiting.retain(|other| !other.is_gone());
+            if state.waiting.len() == wanted {
+                state.is_closed = true;
+                return Ok(Some(std::mem::take(&mut state.waiting)));
             }
             if left.is_zero() {
                 return Err(LearnerError::RanksMissing {
-                    there: 1 + inner.waiting.len(),
+                    joined: 1 + state.waiting.len(),
                     count: self.settings.count,
                     seconds: self.settings.timeout_seconds,
                 });
             }
             let waited;
-            (inner, waited) = self
+            (state, waited) = self
                 .changed
-                .wait_timeout(inner, LOOK)
+                .wait_timeout(state, CHECK_INTERVAL)
                 .unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
-                left = left.saturating_sub(LOOK);
+                left = left.saturating_sub(CHECK_INTERVAL);
             }
         }
     }
 
-    /// Lets nobody in any more and sends away those who wait.
+    /// Admits no more ranks and closes the streams of those that wait.
     pub(crate) fn close(&self) {
-        let mut inner = self.lock();
-        inner.is_closed = true;
-        inner.waiting.clear();
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.waiting.clear();
         self.changed.notify_all();
     }
 
-    /// Lets nobody in any more and tells those who wait that the run is over.
+    /// Admits no more ranks and tells those that wait that the run is over.
     pub(crate) fn finish(&self) {
         let waiting = {
-            let mut inner = self.lock();
-            inner.is_closed = true;
-            std::mem::take(&mut inner.waiting)
+            let mut state = self.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.waiting)
         };
         for mut other in waiting {
-            let told = other.say(train_response::Part::Finished(Finished {}));
-            told.unwrap_or_else(|fault| tracing::debug!(%fault, "before its first step"));
+            let sent = other.send(train_response::Part::Finished(Finished {}));
+            sent.unwrap_or_else(|fault| tracing::debug!(%fault, "a rank was gone before the end"));
         }
     }
 
-    fn admit(&self, other: ToRank) -> Result<(), Status> {
+    fn admit(&self, other: RankConnection) -> Result<(), Status> {
         let count = self.settings.count;
-        let mut inner = self.lock();
-        inner.waiting.retain(|other| !other.is_gone());
+        let mut state = self.lock();
+        state.waiting.retain(|other| !other.is_gone());
         if count == 1 {
             return Err(Status::failed_precondition(
                 "the run has one rank, the learner; give it more by --set learner.ranks.count=N",
             ));
         }
-        if inner.is_closed || inner.waiting.len() + 1 == count {
+        if state.is_closed || state.waiting.len() + 1 == count {
             return Err(Status::resource_exhausted(format!(
                 "the run has all of its {count} ranks (learner.ranks.count)"
             )));
         }
-        inner.waiting.push(other);
+        state.waiting.push(other);
         self.changed.notify_all();
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,7 +144,9 @@ impl ranks_server::Ranks for Learner {
         let Some(train_request::Part::Hello(hello)) =
             incoming.message().await?.and_then(|first| first.part)
         else {
-            return Err(Status::invalid_argument("a rank says hello first"));
+            return Err(Status::invalid_argument(
+                "the first message of a rank must be its hello",
+            ));
         };
         if hello.version != VERSION {
             return Err(Status::failed_precondition(format!(
@@ -154,14 +155,14 @@ impl ranks_server::Ranks for Learner {
             )));
         }
         let (sender, outgoing) = mpsc::channel(DEPTH);
-        if self.shared.is_finished() {
+        if self.context.is_finished() {
             let part = Some(train_response::Part::Finished(Finished {}));
-            // The receiver is right here.
+            // Cannot fail: the receiver is still in this function.
             let _ = sender.send(TrainResponse { part }).await;
         } else {
-            let timeout = self.shared.lobby.settings.timeout();
-            let other = ToRank::new(sender, Box::pin(incoming), timeout, Handle::current());
-            self.shared.lobby.admit(other)?;
+            let timeout = self.context.registry.settings.timeout();
+            let other = RankConnection::new(sender, Box::pin(incoming), timeout, Handle::current());
+            self.context.registry.admit(other)?;
             tracing::info!("a rank joined");
         }
         let outgoing = ReceiverStream::new(outgoing).map(Ok);
