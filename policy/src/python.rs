@@ -183,8 +183,8 @@ fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<S
     })
 }
 
-/// Formats like Python's `repr(float)`. Rust's `{:?}` has the same digits and switches to an exponent
-/// at the same sizes; only the exponent is written differently (1e-5 for 1e-05).
+/// Formats like Python's `repr(float)`. Rust's `{:?}` has the same digits and switches to an
+/// exponent at the same sizes; only the exponent is written differently (1e-5 for 1e-05).
 fn float(number: f64) -> String {
     let text = format!("{number:?}");
     match text.split_once('e') {

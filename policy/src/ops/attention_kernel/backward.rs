@@ -1,7 +1,7 @@
 //! The backward pass of the attention kernel, with recomputed softmax weights.
 //!
-//! Invariant: the gradient of a key or value is a sum over its queries in a fixed order: by block of
-//! queries, then by query.
+//! Invariant: the gradient of a key or value is a sum over its queries in a fixed order: by block
+//! of queries, then by query.
 
 use super::{Heads, QUERY_BLOCK, QueryBlock, RowHead, Scratch};
 use crate::ops::kv_pages::{KvPages, PagedSequence};
