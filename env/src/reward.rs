@@ -25,6 +25,7 @@
 
 use std::{fmt, str::FromStr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::truncate::truncated;
@@ -53,6 +54,7 @@ const FULL_COST_BUDGET: u32 = 15;
     Ord,
     Serialize,
     Deserialize,
+    JsonSchema,
     prost::Enumeration,
 )]
 #[serde(rename_all = "kebab-case")]

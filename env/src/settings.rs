@@ -5,6 +5,7 @@
 
 use std::{fmt, path::PathBuf, thread};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -18,7 +19,7 @@ pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 const MIN_SIGNING_KEY_BYTES: usize = 32;
 
 /// Settings of an env-node; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
     /// Actions per episode where the caller asks for none; 1 to 1,000.
@@ -52,7 +53,7 @@ pub struct EnvSettings {
 }
 
 /// What one query may use.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
     /// Steps of SQLite's virtual machine, and 64 bytes read, written or compared by a function for one step each: a
@@ -73,7 +74,7 @@ pub struct SqlLimits {
 }
 
 /// What one observation may show.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResultLimits {
     /// Rows of a QUERY.
@@ -87,7 +88,8 @@ pub struct ResultLimits {
 }
 
 /// A secret; it is not shown by `Debug`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, JsonSchema)]
+#[schemars(with = "String")]
 pub struct SigningKey(String);
 
 impl From<String> for SigningKey {
