@@ -2,6 +2,11 @@
 
 use std::{env, fs, path::PathBuf};
 
+use protox::{
+    prost::Message as _,
+    prost_reflect::prost_types::{FileDescriptorProto, field_descriptor_proto::Type},
+};
+
 #[expect(
     clippy::disallowed_methods,
     reason = "cargo tells build scripts where to write by OUT_DIR"
@@ -11,13 +16,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }
-    let descriptors = protox::compile(files, ["."])?;
+    let mut descriptors = protox::compile(files, ["."])?;
+    // The reflection service shows the contract as it is written.
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(
-        out.join("descriptors.binpb"),
-        protox::prost::Message::encode_to_vec(&descriptors),
-    )?;
+    fs::write(out.join("descriptors.binpb"), descriptors.encode_to_vec())?;
+    for file in &mut descriptors.file {
+        keep_groups_encoded(file);
+    }
     tonic_prost_build::configure()
+        .codec_path("crate::codec::WireCodec")
+        .extern_path(ENCODED_GROUP, "crate::EncodedGroup")
+        .bytes(".sqlenv.v1.SnapshotChunk")
+        .bytes(".sqlenv.v1.Chunk")
+        .bytes(".sqlenv.v1.TrainResponse")
         // Records of evaluations contain this message as JSON.
         .type_attribute(
             "sqlenv.v1.RewardComponents",
@@ -25,4 +36,32 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .compile_fds(descriptors)?;
     Ok(())
+}
+
+const GROUP: &str = ".sqlenv.v1.SubmitRequest";
+/// Not in the contract: the Rust type of a group in its encoding.
+const ENCODED_GROUP: &str = ".sqlenv.v1.EncodedGroup";
+
+/// Gives groups the type `EncodedGroup` as the request of a method, and `bytes` as a field. Neither changes the wire:
+/// a message field and a bytes field are both a length and that many bytes.
+fn keep_groups_encoded(file: &mut FileDescriptorProto) {
+    for method in file
+        .service
+        .iter_mut()
+        .flat_map(|service| &mut service.method)
+    {
+        if method.input_type() == GROUP {
+            method.input_type = Some(ENCODED_GROUP.to_owned());
+        }
+    }
+    for field in file
+        .message_type
+        .iter_mut()
+        .flat_map(|message| &mut message.field)
+    {
+        if field.type_name() == GROUP {
+            field.type_name = None;
+            field.set_type(Type::Bytes);
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! The error type of the actor.
 
+use proto::SnapshotError;
+
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActorError {
@@ -14,13 +16,8 @@ pub enum ActorError {
     },
     /// A snapshot of the weights is damaged or does not fit the model. Remedy: restart the learner.
     /// Both sides must run the same version of the program.
-    #[error("policy snapshot v{policy_version}: {reason}; restart the learner if it persists")]
-    Snapshot {
-        /// The announced version.
-        policy_version: u64,
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("{0}; restart the learner if it persists")]
+    Snapshot(#[from] SnapshotError),
     /// A setting of the learner or of the actor is out of range. Remedy: change the named field.
     #[error("setting {field}: {reason}")]
     Setting {

@@ -23,7 +23,8 @@ mod rollout_driver;
 mod sampler;
 mod slots;
 pub mod tool_call;
-pub mod weights;
+mod tool_schemas;
+mod weights;
 mod worker;
 
 /// These crates are part of the public interface.
@@ -42,4 +43,5 @@ pub use model_policy::{ModelPolicy, Policy, TurnView};
 pub use retry::Retry;
 pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
 pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
+pub use tool_schemas::tool_schemas;
 pub use worker::run;

@@ -1,5 +1,7 @@
 //! The metrics of the actor: all names and their descriptions.
 
+use std::time::Duration;
+
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
@@ -52,7 +54,7 @@ pub fn describe() {
     describe_histogram!(
         IDLE_SECONDS,
         Unit::Seconds,
-        "Time that the learner asked a group loop to wait for work."
+        "Time from a claim to its group, waiting for work included."
     );
     describe_counter!(RETRIES, "Retried calls, by call.");
     describe_counter!(
@@ -100,8 +102,8 @@ pub(crate) fn count_group(verdict: &'static str) {
     counter!(GROUPS, "verdict" => verdict).increment(1);
 }
 
-pub(crate) fn record_idle(milliseconds: u32) {
-    histogram!(IDLE_SECONDS).record(f64::from(milliseconds) / 1_000.0);
+pub(crate) fn record_idle(waited: Duration) {
+    histogram!(IDLE_SECONDS).record(waited.as_secs_f64());
 }
 
 pub(crate) fn count_replay() {

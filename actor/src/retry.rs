@@ -1,7 +1,6 @@
-//! Calls that are tried again while a service is away.
+//! Retries of calls while a service is away.
 //!
-//! Invariant: only calls that are safe to repeat come here, and only states that may pass are waited for; any other status
-//! is final at once. The pauses double from 50 ms to 2 s.
+//! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are retried; any other status is final at once. The pauses double from 50 ms to 2 s.
 
 use std::{future::Future, time::Duration};
 
@@ -14,13 +13,13 @@ use crate::{error::ActorError, metrics};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How patient a caller is.
+/// How long a caller keeps trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Seconds that one attempt may take.
     pub call_timeout_seconds: u32,
-    /// Attempts after the first; about two seconds apart once the pauses have grown.
+    /// Attempts after the first; once the pauses have grown, two seconds apart.
     pub attempts: u32,
 }
 
@@ -34,21 +33,34 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// A pause before something is tried anew.
+    /// Pauses before something other than a call is tried again.
     pub(crate) async fn pause(&self) {
         tokio::time::sleep(FIRST_PAUSE).await;
     }
 
-    /// Makes a call, again and again while its status may pass.
+    /// Makes a call and repeats it while its status may pass.
     pub(crate) async fn call<T, F>(
         &self,
         name: &'static str,
+        attempt: impl FnMut() -> F,
+    ) -> Result<T, ActorError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.long_call(name, Duration::ZERO, attempt).await
+    }
+
+    /// As [`Self::call`], for a call that the service may hold for `hold` before it answers.
+    pub(crate) async fn long_call<T, F>(
+        &self,
+        name: &'static str,
+        hold: Duration,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, ActorError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let limit = Duration::from_secs(self.call_timeout_seconds.into());
+        let limit = hold + Duration::from_secs(self.call_timeout_seconds.into());
         let mut pause = FIRST_PAUSE;
         let mut attempts_left = self.attempts;
         loop {
@@ -62,7 +74,7 @@ impl Retry {
             if attempts_left == 0 || !may_pass(status.code()) {
                 return Err(ActorError::call(name, status));
             }
-            tracing::debug!(call = name, %status, "trying again");
+            tracing::debug!(call = name, %status, "retrying");
             metrics::count_retry(name);
             attempts_left -= 1;
             tokio::time::sleep(pause).await;
@@ -71,7 +83,7 @@ impl Retry {
     }
 }
 
-/// Whether waiting may help. UNKNOWN is what a connection leaves that broke in the middle of a call.
+/// Returns whether the status may pass. UNKNOWN is the status of a call whose connection broke.
 pub(crate) fn may_pass(code: Code) -> bool {
     matches!(
         code,

@@ -26,6 +26,7 @@ use crate::{
     context::Context,
     prompt,
     tool_call::{self, ParsedCall},
+    tool_schemas::tool_schemas,
 };
 
 /// What the rollout needs next.
@@ -71,7 +72,7 @@ impl Rollout {
         observation: &Observation,
     ) -> Result<(Self, RolloutRequest), PolicyError> {
         let opening = prompt::opening(observation, limits.shots);
-        let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
+        let prompt = chat.prompt_ids(&opening, &tool_schemas())?;
         let elision_note =
             chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {

@@ -6,20 +6,12 @@
 //! the argument.
 
 use policy::ToolCall;
-use proto::v1::Action;
+use proto::{TOOLS, v1::Action};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
-
-/// The four tools: name, parameter, action type.
-const TOOLS: [(&str, &str, &str); 4] = [
-    ("describe", "table_name", "DESCRIBE"),
-    ("sample", "table_name", "SAMPLE"),
-    ("query", "sql", "QUERY"),
-    ("answer", "value", "ANSWER"),
-];
 
 /// The action that a completion requests.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,9 +48,9 @@ pub fn parse(completion: &str) -> ParsedCall {
 pub fn from_action(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS
         .iter()
-        .find(|(_, _, kind)| action.action_type.eq_ignore_ascii_case(kind))
+        .find(|tool| action.action_type.eq_ignore_ascii_case(tool.action_type))
         .map_or((action.action_type.as_str(), "value"), |tool| {
-            (tool.0, tool.1)
+            (tool.name, tool.parameter)
         });
     ToolCall::new(name, parameter, &action.argument)
 }
@@ -92,10 +84,11 @@ fn first_call(text: &str) -> Option<Action> {
         .next()?
         .ok()?;
     let name = call.get("name")?.as_str()?;
-    let (_, parameter, kind) = TOOLS
+    let tool = TOOLS
         .iter()
-        .find(|(tool, ..)| name.trim().eq_ignore_ascii_case(tool))?;
-    Some(action(kind, argument(call.get("arguments"), parameter)))
+        .find(|tool| name.trim().eq_ignore_ascii_case(tool.name))?;
+    let argument = argument(call.get("arguments"), tool.parameter);
+    Some(action(tool.action_type, argument))
 }
 
 /// Returns what follows the leading think block, or none if the block is not closed.
@@ -303,7 +296,7 @@ mod tests {
 
         #[test]
         fn a_rendered_call_parses_to_its_action(kind in 0..TOOLS.len(), argument in ".*") {
-            let wanted = action(TOOLS[kind].2, argument);
+            let wanted = action(TOOLS[kind].action_type, argument);
             let call = parse(&from_action(&wanted).to_text());
             prop_assert!(!call.malformed);
             prop_assert_eq!(call.action, wanted);

@@ -1,21 +1,23 @@
-//! The actor's role: joins the learner, claims groups, plays them, hands them in.
+//! The actor's role: joins the learner, claims groups, rolls them out and submits them.
 //!
-//! An actor keeps nothing that matters. What it was playing when it stops is given out again when the lease ends, and gives
-//! the same trajectories on any actor that holds the same weights.
+//! An actor keeps nothing that matters. A group that it held when it stopped is handed out again when the lease expires, and becomes the same trajectories on any actor that holds the same weights.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use candle_core::{DType, Device};
 use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
-    EnvClient, LearnerClient,
+    CLAIM_WAIT, EncodedGroup, EnvClient, LearnerClient, MAX_GROUP_BYTES, MAX_MESSAGE_BYTES,
+    Snapshot, SnapshotError,
     v1::{
         ClaimRequest, GroupClaim, JoinRequest, JoinResponse, RolloutSettings, SubmitRequest,
         SubmitVerdict, Trajectory, claim_response::Outcome,
     },
 };
-use tokio::sync::{Mutex, watch};
+use tokio::{
+    sync::{Mutex, watch},
+    time::Instant,
+};
 
 use crate::{
     config::ActorConfig,
@@ -24,21 +26,18 @@ use crate::{
     error::ActorError,
     metrics,
     model_policy::ModelPolicy,
-    rollout::RolloutLimits,
+    rollout::{RolloutLimits, failed_trajectory},
     rollout_driver::run_episodes,
-    weights::{Snapshot, Snapshots},
+    weights::SnapshotStream,
 };
 
-/// A group of long trajectories or a claim's reply may pass tonic's default of 4 MiB.
-const MESSAGE_BYTES: usize = 256 << 20;
-
-/// How often a member is played whose episode a service broke off; each time its calls are tried as often as configured.
+/// How often an episode that a service broke off is rolled out; each time its calls are retried as configured.
 const GROUP_ATTEMPTS: u32 = 3;
 
-/// Plays the actor's role until the learner says the run is over or `shutdown` ends.
+/// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
-/// The learner stays away or sends terms that cannot be met; broken episodes are no errors but unscored trajectories.
+/// The learner stays away or sends settings that cannot be used. An episode that breaks off is not an error but an unscored trajectory.
 pub async fn run(
     env: EnvClient,
     learner: LearnerClient,
@@ -50,8 +49,8 @@ pub async fn run(
     config.validate()?;
     metrics::describe();
     let learner = learner
-        .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES);
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
         over = work(env, learner, actor_id, (&config, placement)) => over,
         () = shutdown => Ok(()),
@@ -64,15 +63,17 @@ async fn work(
     actor_id: &str,
     (config, placement): (&ActorConfig, Placement),
 ) -> Result<(), ActorError> {
-    let terms = join(&learner, actor_id, config).await?;
-    let mut snapshots = Snapshots::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
+    let joined = join(&learner, actor_id, config).await?;
+    let mut snapshots =
+        SnapshotStream::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
     let (actor, published) =
-        Actor::new(env, learner, actor_id, (config, placement), terms, &first)?;
+        Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
+    // The weights stream says that the run is over, which ends an actor in the middle of a group, too.
     tokio::select! {
-        over = actor.play_groups(config.concurrent_groups) => over,
+        failed = actor.play_groups(config.concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
     }
 }
@@ -112,17 +113,17 @@ impl Actor {
         learner: LearnerClient,
         actor_id: &str,
         (config, placement): (&ActorConfig, Placement),
-        terms: JoinResponse,
+        joined: JoinResponse,
         first: &Snapshot,
     ) -> Result<(Self, watch::Sender<u64>), ActorError> {
-        let settings = terms.rollout.unwrap_or_default();
+        let settings = joined.rollout.unwrap_or_default();
         let (limits, sampling) = checked(&settings)?;
-        let files = terms
+        let files = joined
             .model_files
             .into_iter()
             .map(|file| (file.name, file.content));
         let model = Model::from_files(files.collect(), weights(first)?)?;
-        // A template that cannot carry tool results shows here, not in every episode.
+        // A chat template that cannot render tool results fails here rather than in every episode.
         model
             .chat
             .tool_suffix_ids(&[Message::new(ChatRole::Tool, "1. 1")])?;
@@ -137,7 +138,7 @@ impl Actor {
         let (published, version) = watch::channel(first.policy_version);
         tracing::info!(
             actor_id,
-            run_id = terms.run_id,
+            run_id = joined.run_id,
             policy_version = first.policy_version,
             "joined"
         );
@@ -151,7 +152,7 @@ impl Actor {
         };
         let actor = Self {
             actor_id: actor_id.to_owned(),
-            run_seed: terms.run_seed,
+            run_seed: joined.run_seed,
             learner,
             config: config.clone(),
             policy: ModelPolicy::new(engine.clone(), sampling),
@@ -162,23 +163,24 @@ impl Actor {
         Ok((actor, published))
     }
 
-    /// Gives each new snapshot to the engine, until the run is over: what is still played then is of no use.
+    /// Swaps each new snapshot into the engine, until the run is over; what is still being rolled out then is not needed.
     async fn follow(
         &self,
-        mut snapshots: Snapshots,
+        mut snapshots: SnapshotStream,
         published: watch::Sender<u64>,
     ) -> Result<(), ActorError> {
         while let Some(snapshot) = snapshots.next().await? {
             self.engine
                 .update_weights(snapshot.policy_version, weights(&snapshot)?)
                 .await?;
+            // From here on the weights version is visible: claims name it and new completions are sampled with it.
             metrics::set_policy_version(snapshot.policy_version);
             published.send_replace(snapshot.policy_version);
         }
         Ok(())
     }
 
-    /// Plays until one loop hears that the run is over, or fails: what the others still play is of no use then.
+    /// Rolls out groups until one loop fails.
     async fn play_groups(&self, concurrent_groups: usize) -> Result<(), ActorError> {
         let claimer = Mutex::new(());
         let mut loops: FuturesUnordered<_> = (0..concurrent_groups)
@@ -187,30 +189,37 @@ impl Actor {
         loops.next().await.unwrap_or(Ok(()))
     }
 
-    /// Only the loop that holds `claimer` asks for work, so that an idle actor asks no more often than it was told.
+    /// Claims, rolls out and submits. Only the loop that holds `claimer` claims, so that an actor has one claim waiting
+    /// at the learner, not one for each loop.
     async fn play_one_after_another(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
             let claim = {
                 let _turn = claimer.lock().await;
                 self.next_group().await?
             };
-            let Some(claim) = claim else {
-                return Ok(());
-            };
             let trajectories = self.play_group(&claim).await?;
             self.submit(&claim, trajectories).await?;
         }
     }
 
-    /// Asks until there is a group to play; none if the run is over.
-    async fn next_group(&self) -> Result<Option<GroupClaim>, ActorError> {
+    /// Claims until there is a group to roll out.
+    async fn next_group(&self) -> Result<GroupClaim, ActorError> {
+        let began = Instant::now();
         loop {
-            match self.claim().await? {
-                // Handed out before a restart that took the learner to an older version: it is void.
+            let version = self.version();
+            match self.claim(version).await? {
+                // Handed out before a restart that took the learner to an older version: the lease is void.
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
-                Some(Outcome::Group(claim)) => return Ok(Some(claim)),
-                Some(Outcome::Wait(wait)) => self.idle(wait.retry_after_milliseconds).await,
-                Some(Outcome::Finished(_)) => return Ok(None),
+                Some(Outcome::Group(claim)) => {
+                    metrics::record_idle(began.elapsed());
+                    return Ok(claim);
+                }
+                Some(Outcome::Wait(wait)) => {
+                    self.wait_for_other_than(version, wait.retry_after_milliseconds)
+                        .await;
+                }
+                // Only an older learner says so here; the weights stream says it, too.
+                Some(Outcome::Finished(_)) => std::future::pending().await,
                 None => {
                     let status = tonic::Status::internal("a claim without an outcome");
                     return Err(ActorError::call("Learner.Claim", status));
@@ -223,15 +232,17 @@ impl Actor {
         *self.version.borrow()
     }
 
-    async fn claim(&self) -> Result<Option<Outcome>, ActorError> {
+    /// Claims a group for weights of `policy_version`. The learner holds the claim while there is no work. A claim is
+    /// never cancelled: a group granted at that moment would be lost until its lease expires.
+    async fn claim(&self, policy_version: u64) -> Result<Option<Outcome>, ActorError> {
         let response = self
             .config
             .learner_retry
-            .call("Learner.Claim", || {
+            .long_call("Learner.Claim", CLAIM_WAIT, || {
                 let mut learner = self.learner.clone();
                 let request = ClaimRequest {
                     actor_id: self.actor_id.clone(),
-                    policy_version: self.version(),
+                    policy_version,
                 };
                 async move { learner.claim(request).await }
             })
@@ -239,18 +250,15 @@ impl Actor {
         Ok(response.outcome)
     }
 
-    /// Waits as told, or for new weights: they are what a stale actor waits for.
-    async fn idle(&self, milliseconds: u32) {
-        metrics::record_idle(milliseconds);
-        let mut version = self.version.clone();
-        // The clone has seen no change since the first weights; without this it would not wait.
-        version.mark_unchanged();
+    /// Waits for other weights than those of `version`, or as long as the learner says.
+    async fn wait_for_other_than(&self, version: u64, milliseconds: u32) {
+        let mut newest = self.version.clone();
         let pause = Duration::from_millis(milliseconds.into());
-        // Either way it is time to ask again.
-        let _ = tokio::time::timeout(pause, version.changed()).await;
+        // Either way it is time to claim again.
+        let _ = tokio::time::timeout(pause, newest.wait_for(|newest| *newest != version)).await;
     }
 
-    /// Plays a group. Members that a call broke off are played again, since an unscored one teaches nothing.
+    /// Rolls out a group. Members that a failed call broke off are rolled out again, since an unscored one teaches nothing.
     async fn play_group(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let mut unplayed: Vec<EpisodeSpec> = (0..claim.group_size)
             .map(|member| self.episode_spec(claim, member))
@@ -268,7 +276,7 @@ impl Actor {
             let mut broken = Vec::new();
             for (spec, outcome) in unplayed.into_iter().zip(outcomes) {
                 match outcome.error {
-                    // Without an engine nothing can be sampled, and the agent is not to blame.
+                    // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
                     Some(error) if error.is_call_failure() => {
                         tracing::warn!(%error, group = claim.group_index, "an episode broke off");
@@ -299,7 +307,7 @@ impl Actor {
         }
     }
 
-    /// Hands a group in; safe to repeat, and the verdict is for the learner's books.
+    /// Submits a group, which is safe to repeat. The verdict matters to the learner only.
     async fn submit(
         &self,
         claim: &GroupClaim,
@@ -311,12 +319,14 @@ impl Actor {
             lease_id: claim.lease_id,
             trajectories,
         };
+        // Encoded once: each attempt shares the bytes.
+        let group = encode_within(request, MAX_GROUP_BYTES);
         let response = self
             .config
             .learner_retry
             .call("Learner.Submit", || {
-                let (mut learner, request) = (self.learner.clone(), request.clone());
-                async move { learner.submit(request).await }
+                let (mut learner, group) = (self.learner.clone(), group.clone());
+                async move { learner.submit(group).await }
             })
             .await?;
         metrics::count_group(verdict_name(response.verdict()));
@@ -324,12 +334,39 @@ impl Actor {
     }
 }
 
+/// Encodes a group of at most `max_bytes`. A larger one would be refused by the learner and handed out again without
+/// end. Its trajectories become unscored instead, with the reason, so that the run goes on without it.
+fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
+    let group_index = request.group_index;
+    let group = EncodedGroup::from(&request);
+    let size_bytes = group.bytes().len();
+    if size_bytes <= max_bytes {
+        return group;
+    }
+    let reason = format!(
+        "the group has {size_bytes} bytes, a message may have {max_bytes}: lower learner.group_size or \
+         learner.rollout.max_context_tokens"
+    );
+    tracing::error!(group_index, reason, "a group cannot be submitted");
+    for trajectory in &mut request.trajectories {
+        let question_id = std::mem::take(&mut trajectory.question_id);
+        *trajectory = Trajectory {
+            question_id,
+            ..failed_trajectory(trajectory.member, reason.clone())
+        };
+    }
+    EncodedGroup::from(&request)
+}
+
+/// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute in.
 fn weights(snapshot: &Snapshot) -> Result<Weights, ActorError> {
-    Weights::from_bytes(&snapshot.body, &Device::Cpu, DType::F32).map_err(|error| {
-        ActorError::Snapshot {
-            policy_version: snapshot.policy_version,
-            reason: error.to_string(),
+    Weights::from_bytes_as_stored(snapshot.body()).map_err(|error| {
+        let (policy_version, reason) = (snapshot.policy_version, error.to_string());
+        SnapshotError {
+            policy_version,
+            reason,
         }
+        .into()
     })
 }
 
@@ -342,7 +379,7 @@ fn verdict_name(verdict: SubmitVerdict) -> &'static str {
     }
 }
 
-/// The learner's terms as limits and sampling settings.
+/// Converts the learner's settings to limits and sampling settings.
 fn checked(settings: &RolloutSettings) -> Result<(RolloutLimits, SamplingSettings), ActorError> {
     for (field, value) in [
         (
@@ -372,4 +409,40 @@ fn checked(settings: &RolloutSettings) -> Result<(RolloutLimits, SamplingSetting
         shots: settings.shots as usize,
     };
     Ok((limits, sampling))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
+        let trajectory = |member| Trajectory {
+            member,
+            scored: true,
+            question_id: "q".to_owned(),
+            segments: vec![proto::v1::Segment {
+                tokens: vec![7; 1_000],
+                ..proto::v1::Segment::default()
+            }],
+            ..Trajectory::default()
+        };
+        let request = SubmitRequest {
+            actor_id: "a".to_owned(),
+            group_index: 3,
+            lease_id: 4,
+            trajectories: (0..2).map(trajectory).collect(),
+        };
+        let size = EncodedGroup::from(&request).bytes().len();
+        let whole = encode_within(request.clone(), size).decode().unwrap();
+        assert_eq!(whole, request);
+        let reduced = encode_within(request, size - 1).decode().unwrap();
+        assert_eq!((reduced.group_index, reduced.lease_id), (3, 4));
+        for (member, trajectory) in reduced.trajectories.iter().enumerate() {
+            assert_eq!(trajectory.member as usize, member);
+            assert_eq!(trajectory.question_id, "q");
+            assert!(!trajectory.scored && trajectory.segments.is_empty());
+            assert!(trajectory.failure.contains("learner.group_size"));
+        }
+    }
 }

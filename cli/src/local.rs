@@ -6,7 +6,7 @@ use std::path::Path;
 use actor::ActorConfig;
 use anyhow::{Context as _, Result};
 use candle_core::{DType, Device};
-use learner::{Event, Learner};
+use learner::{Learner, TrainEvent};
 use policy::{Model, Placement};
 use proto::{EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
@@ -18,7 +18,7 @@ const EVENTS: usize = 2;
 /// A running learner with its actors.
 pub struct LocalRun {
     /// The events of the learner.
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<TrainEvent>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
     actors: JoinSet<Result<(), actor::ActorError>>,
@@ -73,7 +73,7 @@ impl LocalRun {
     ///
     /// # Errors
     /// Fails if an actor fails, because the learner would wait for its groups for ever.
-    pub async fn next(&mut self) -> Result<Option<Event>> {
+    pub async fn next(&mut self) -> Result<Option<TrainEvent>> {
         loop {
             tokio::select! {
                 biased;

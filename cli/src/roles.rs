@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
-use learner::{Event, Learner, RunArguments, ranks::Member};
+use learner::{Learner, RunArguments, TrainEvent, ranks::RankOptions};
 use policy::Placement;
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
 use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
@@ -29,10 +29,6 @@ use crate::{
     shutdown::unless_interrupted,
     threads,
 };
-
-/// How long the learner still answers claims after its last step: an actor that waits asks again
-/// within milliseconds.
-const LAST_CLAIMS: Duration = Duration::from_secs(2);
 
 /// `sqlenv env-node`: serves episodes.
 ///
@@ -132,12 +128,12 @@ pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationTo
     let ready = serve_admin(args.admin).await?;
     ready.set(true);
     progress.say(&format!("rank of the run at {}", args.leader));
-    let member = Member {
+    let options = RankOptions {
         device: config.device.open()?,
         threads: threads::or_cores(config.threads),
         patience: Duration::from_secs(args.patience_seconds.into()),
     };
-    let joined = unless_interrupted(&shutdown, learner::ranks::join(client, member)).await;
+    let joined = unless_interrupted(&shutdown, learner::ranks::join(client, options)).await;
     ready.set(false);
     joined?.with_context(|| format!("--leader {}", args.leader))
 }
@@ -301,8 +297,7 @@ impl ServingLearner<'_> {
             }
         };
         ready.set(false);
-        // Actors hear that the run is over before the port closes.
-        tokio::time::sleep(LAST_CLAIMS).await;
+        // The server first sends every connected actor the end of the run.
         served.cancel();
         let ended = serving.await.context("the server panicked");
         let step = trained?;
@@ -311,10 +306,10 @@ impl ServingLearner<'_> {
     }
 
     /// Records the steps in the run folder and displays them.
-    async fn record(&self, mut events: mpsc::Receiver<Event>) {
+    async fn record(&self, mut events: mpsc::Receiver<TrainEvent>) {
         let stage = self.progress.stage("GRPO", self.steps, "steps");
         while let Some(event) = events.recv().await {
-            let Event::Step { step, metrics } = event else {
+            let TrainEvent::Step { step, metrics } = event else {
                 continue;
             };
             stage.set(step);

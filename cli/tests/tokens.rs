@@ -11,7 +11,10 @@ use learner::{
     trainer::{StepGroups, Trainer},
 };
 use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, tiny};
-use proto::v1::{Observation, StepResponse, SubmitRequest, Trajectory};
+use proto::{
+    EncodedGroup,
+    v1::{Observation, StepResponse, SubmitRequest, Trajectory},
+};
 
 const LIMITS: RolloutLimits = RolloutLimits {
     max_completion_tokens: 256,
@@ -130,7 +133,7 @@ fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
             .collect(),
         ..SubmitRequest::default()
     };
-    let group = Arc::new(Group::new(request, &rules).unwrap());
+    let group = Arc::new(Group::new(EncodedGroup::from(&request), &rules).unwrap());
 
     for (trajectory, (_, tokens, logprobs)) in group.trajectories.iter().zip(&played) {
         let segment = &trajectory.segments[0];

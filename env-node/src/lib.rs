@@ -11,6 +11,7 @@ mod metrics;
 mod node;
 mod open_files;
 mod openenv;
+mod rejection;
 mod serve;
 mod settings;
 mod status;

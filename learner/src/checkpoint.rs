@@ -1,9 +1,6 @@
 //! Checkpoints: all that resuming needs, on disk, whole or not at all.
 //!
-//! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights and moments) and
-//! `state.json` (where the run stands, and the SHA-256 of every other file). It is written under another name, synced and
-//! renamed, then `LATEST` is pointed at it. One that is written anew stands aside, as `.step_N.old`, until then. A checkpoint
-//! whose files do not match is passed over for the one before.
+//! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights and AdamW moments) and `state.json` (the position in the run, and the SHA-256 of every other file). A checkpoint is written under another name, synced and renamed; then `LATEST` is set to it. The old copy of one that is written again is `.step_N.old` until then. A checkpoint whose files do not match is skipped for the one before.
 
 use std::{
     collections::BTreeMap,
@@ -11,36 +8,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use policy::Model;
+use policy::{Model, durable};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    disk::{remove, replace, sync, sync_tree},
-    error::{AtPath, LearnerError, Result},
+    error::{AtPath as _, LearnerError, Result},
     network::Network,
 };
 
-const STATE: &str = "state.json";
+const STATE_FILE: &str = "state.json";
 const TENSORS: &str = "trainer.safetensors";
 const MODEL: &str = "hf";
 const LATEST: &str = "LATEST";
 
-/// Where a run stands after a step.
+/// The position of a run after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct CheckpointState {
     /// Learner steps made, which is the policy version.
     pub step: u64,
     /// The first group that the next step looks at.
     pub next_group_index: u64,
-    /// The journal's records before this byte are used up.
+    /// The journal's records before this byte are not needed any more.
     pub journal_offset: u64,
-    /// Optimiser updates made.
+    /// Optimizer updates made.
     pub updates: u64,
     /// Tokens trained on so far.
     pub tokens_seen: u64,
-    /// Names settings, questions and base model; a run resumes only under the same.
+    /// Identifies settings, questions and base model; a run resumes only under the same.
     pub fingerprint: String,
     /// SHA-256 of the checkpoint's other files by relative path.
     pub files: BTreeMap<String, String>,
@@ -49,15 +45,15 @@ pub struct State {
 /// A checkpoint read back.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// Where the run stands.
-    pub state: State,
+    /// The position of the run.
+    pub state: CheckpointState,
     /// The folder.
     pub path: PathBuf,
     tensors: Vec<u8>,
 }
 
 impl Checkpoint {
-    /// Puts weights and optimiser state into `network`.
+    /// Restores weights and optimizer state in `network`.
     ///
     /// # Errors
     /// The checkpoint is of another model.
@@ -66,36 +62,38 @@ impl Checkpoint {
     }
 }
 
-/// Writes `folder/step_N`, points `LATEST` at it, removes those of higher steps (the run fell back behind them) and all
-/// but the newest `keep_last` of the others, and returns its path.
+/// Writes `folder/step_N` and sets `LATEST` to it, then removes the checkpoints of higher steps (from before the run fell back to an earlier one) and all but the newest `keep_last` of the others. Returns the new checkpoint's path.
 ///
 /// # Errors
-/// The disk is full or fails; the checkpoints before are then whole.
+/// The disk is full or fails; the checkpoints before it are then whole.
 pub fn save(
     folder: &Path,
-    mut state: State,
+    mut state: CheckpointState,
     model: &Model,
     network: &Network,
     keep_last: usize,
 ) -> Result<PathBuf> {
     let name = format!("step_{}", state.step);
-    let (temporary, path) = (folder.join(format!(".{name}.partial")), folder.join(&name));
-    remove(&temporary)?;
+    let path = folder.join(&name);
+    let temporary = folder.join(format!(".{name}.partial"));
+    durable::remove_folder(&temporary).at("remove", &temporary)?;
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
     let tensors = temporary.join(TENSORS);
     fs::write(&tensors, network.state().to_bytes()?).at("write", &tensors)?;
     state.files = hashes(&temporary)?;
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
-    fs::write(temporary.join(STATE), json).at("write", &temporary.join(STATE))?;
-    sync_tree(&temporary)?;
-    replace(&path, &temporary, &folder.join(format!(".{name}.old")))?;
-    point_latest(folder, &name)?;
+    fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
+    durable::sync_tree(&temporary).at("sync", &temporary)?;
+    let aside = folder.join(format!(".{name}.old"));
+    durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)?;
+    let latest = folder.join(LATEST);
+    durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
     prune(folder, state.step, keep_last)?;
     Ok(path)
 }
 
-/// The newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step that is whole.
+/// Reads the newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step that is whole.
 ///
 /// # Errors
 /// There are checkpoints, but none is whole; or the folder cannot be read.
@@ -113,7 +111,7 @@ pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
         match load(&path) {
             Ok(checkpoint) => return Ok(Some(checkpoint)),
             Err(fault) => {
-                tracing::warn!(%fault, "checkpoint passed over");
+                tracing::warn!(%fault, "checkpoint skipped");
                 newest_fault.get_or_insert(fault);
             }
         }
@@ -126,9 +124,9 @@ pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
 /// # Errors
 /// [`LearnerError::Broken`] names the file that is missing or changed.
 pub fn load(path: &Path) -> Result<Checkpoint> {
-    let state = path.join(STATE);
+    let state = path.join(STATE_FILE);
     let json = fs::read(&state).at("read", &state)?;
-    let state: State = serde_json::from_slice(&json).map_err(|fault| {
+    let state: CheckpointState = serde_json::from_slice(&json).map_err(|fault| {
         LearnerError::broken(&state, format!("not a checkpoint's state: {fault}"))
     })?;
     for (name, expected) in &state.files {
@@ -147,7 +145,7 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// All `step_N` folders, highest step first, each before the one that it was to replace.
+/// Returns all `step_N` folders, highest step first, and each before its old copy.
 fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -170,7 +168,7 @@ fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
             found.push((step, path));
         }
     }
-    // A path with a dot sorts before one without.
+    // In descending order `step_N` comes before `.step_N.old`.
     found.sort_by(|a, b| b.cmp(a));
     Ok(found)
 }
@@ -183,18 +181,10 @@ fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
     passed_over
         .iter()
         .chain(&excess)
-        .try_for_each(|(_, path)| remove(path))
+        .try_for_each(|(_, path)| durable::remove_folder(path).at("remove", path))
 }
 
-fn point_latest(folder: &Path, name: &str) -> Result<()> {
-    let temporary = folder.join(format!(".{LATEST}.partial"));
-    fs::write(&temporary, name).at("write", &temporary)?;
-    sync(&temporary)?;
-    fs::rename(&temporary, folder.join(LATEST)).at("put in place", &folder.join(LATEST))?;
-    sync(folder)
-}
-
-/// SHA-256 of all files under `folder`, by relative path with `/`.
+/// Returns the SHA-256 of all files under `folder`, by relative path with `/`.
 fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut out = BTreeMap::new();
     for path in files(folder)? {

@@ -1,7 +1,6 @@
-//! A training run: how it is opened or resumed, and what the service and the trainer's thread share.
+//! A training run: how it is opened or resumed, and what the services and the trainer's thread share.
 //!
-//! Invariant: a run folder belongs to one base model, one list of questions and one set of settings; a run that does not
-//! match what is there is refused. Leaves out the loop over the steps, which is in `run`.
+//! Invariant: a run folder belongs to one base model, one list of questions and one set of settings; a run that does not match what is there is refused. The loop over the steps is in `run`.
 
 use std::{
     future::Future,
@@ -11,47 +10,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy::Model;
-use proto::v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings};
+use policy::{Model, durable};
+use proto::{
+    Snapshot,
+    v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings},
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    checkpoint::{self, State},
+    checkpoint::{self, CheckpointState},
     config::{LearnerConfig, RunArguments},
-    disk::sync_parent,
-    error::{AtPath, LearnerError, Result},
+    error::{AtPath as _, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
-    ranks::Lobby,
+    ranks::RankRegistry,
     run::Run,
     scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
     trainer::Trainer,
-    weights::Snapshot,
 };
 
 const JOURNAL: &str = "journal.bin";
 const CHECKPOINTS: &str = "checkpoints";
 
-/// What a run reports as it goes.
+/// What a run reports while it trains.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A step was made; its version is published.
+pub enum TrainEvent {
+    /// A step was made and its version published.
     Step {
         /// The step, which is the new policy version.
         step: u64,
-        /// The step's figures under TRL's names.
+        /// The step's metrics under TRL's names.
         metrics: Metrics,
     },
     /// A checkpoint was written.
     Checkpoint {
-        /// The step after which.
+        /// The step after which it was written.
         step: u64,
-        /// The folder.
+        /// Its folder.
         path: PathBuf,
     },
-    /// The run is over.
+    /// Training has ended.
     Finished {
         /// Steps made in all.
         step: u64,
@@ -60,31 +60,33 @@ pub enum Event {
     },
 }
 
-/// A training run; cheap to clone. It serves actors from the moment it is opened and trains while [`Learner::train`] runs.
+/// A training run; cheap to clone. It serves actors from the moment it is opened and trains while [`Learner::train`]
+/// runs.
 #[derive(Clone)]
 pub struct Learner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Arc<RunContext>,
 }
 
-/// Why weight streams end.
+/// Why claims and weights streams end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// The last step is made and its checkpoint is on disk: nobody needs an actor any more.
+pub(crate) enum RunEnd {
+    /// The last step is made and its checkpoint is on disk: no actor is needed any more.
     Finished,
     /// The server stops; the run may go on in another process.
     Closed,
 }
 
-/// What service and trainer share.
-pub(crate) struct Shared {
+/// What the services and the trainer's thread share.
+pub(crate) struct RunContext {
     pub(crate) config: LearnerConfig,
     run_seed: u64,
     pub(crate) intake: Intake,
-    /// Where the other ranks wait for the run.
-    pub(crate) lobby: Lobby,
+    /// Where the other ranks wait for the run to begin.
+    pub(crate) registry: RankRegistry,
+    /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
-    /// Why no stream may go on; none as long as they may.
-    pub(crate) ending: watch::Sender<Option<Ending>>,
+    /// None while the run goes on.
+    pub(crate) run_end: watch::Sender<Option<RunEnd>>,
     question_ids: Vec<String>,
     order: Mutex<QuestionOrder>,
     run_id: String,
@@ -99,7 +101,7 @@ pub(crate) struct Shared {
 impl Learner {
     /// Opens a run in `run_dir`: a new one, or with `resume` the one that is there, if any.
     ///
-    /// `model` is the base in both cases; a resumed run takes its weights from the newest whole checkpoint.
+    /// `model` is the base model in both cases; a resumed run takes its weights from the newest whole checkpoint.
     ///
     /// # Errors
     /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is false, or holds one with
@@ -125,7 +127,7 @@ impl Learner {
             return Err(LearnerError::broken(run_dir, reason));
         }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
-        sync_parent(run_dir)?;
+        durable::sync_parent(run_dir).at("sync the folder of", run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
@@ -144,11 +146,11 @@ impl Learner {
         let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
         let snapshot = Snapshot::new(state.step, trainer.weights().to_bytes()?);
         let learner = Self {
-            shared: Arc::new(Shared {
+            context: Arc::new(RunContext {
                 intake,
-                lobby: Lobby::new(&config.ranks),
+                registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
-                ending: watch::Sender::new(None),
+                run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
                 run_id: run_dir
@@ -169,15 +171,15 @@ impl Learner {
         Ok(learner)
     }
 
-    /// The newest version's weights.
+    /// Returns the newest policy version's weights.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.shared.snapshots.borrow().clone()
+        self.context.snapshots.borrow().clone()
     }
 
-    /// Ends all open weight streams, so that a server can stop.
+    /// Ends all open weights streams and waiting claims, so that a server can stop.
     pub fn close_streams(&self) {
-        self.shared.end(Ending::Closed);
+        self.context.end(RunEnd::Closed);
     }
 
     /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of steps made in all.
@@ -187,11 +189,11 @@ impl Learner {
     /// A step or a checkpoint failed; what was written before is whole.
     pub async fn train(
         &self,
-        events: mpsc::Sender<Event>,
+        events: mpsc::Sender<TrainEvent>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<u64> {
         let trainer = self
-            .shared
+            .context
             .trainer
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -199,26 +201,26 @@ impl Learner {
         let trainer = trainer.ok_or(LearnerError::Thread("trainer"))?;
         let (done, mut ended) = oneshot::channel();
         let mut run = Run {
-            shared: Arc::clone(&self.shared),
+            context: Arc::clone(&self.context),
             trainer,
             events,
         };
         let body = move || {
             let result = run.all_steps();
-            // Before the caller hears of the end: it may open the folder again.
+            // Releases the folder's lock first: the caller may open the run again when this call returns.
             drop(run);
-            // Nobody listens any more if the caller gave up on the run.
+            // The receiver is gone if the caller dropped the future.
             let _ = done.send(result);
         };
         let spawned = thread::Builder::new()
             .name("trainer".to_owned())
             .spawn(body);
-        spawned.at("start the trainer of", &self.shared.checkpoints)?;
+        spawned.at("start the trainer of", &self.context.checkpoints)?;
         let result = tokio::select! {
             result = &mut ended => result,
             () = shutdown => {
-                self.shared.intake.stop();
-                self.shared.lobby.close();
+                self.context.intake.stop();
+                self.context.registry.close();
                 ended.await
             }
         };
@@ -226,24 +228,24 @@ impl Learner {
     }
 }
 
-impl Shared {
-    /// Time since the run was opened.
+impl RunContext {
+    /// Returns the time since the run was opened.
     pub(crate) fn now(&self) -> Duration {
         now().duration_since(self.opened)
     }
 
-    /// Ends the weight streams; the first reason stays.
-    pub(crate) fn end(&self, why: Ending) {
-        self.ending.send_if_modified(|ending| {
-            let is_first = ending.is_none();
-            ending.get_or_insert(why);
+    /// Ends claims and weights streams; the first reason stays.
+    pub(crate) fn end(&self, reason: RunEnd) {
+        self.run_end.send_if_modified(|run_end| {
+            let is_first = run_end.is_none();
+            run_end.get_or_insert(reason);
             is_first
         });
     }
 
-    /// Whether actors may go home.
+    /// Returns whether the run has made its last step and written its last checkpoint.
     pub(crate) fn is_finished(&self) -> bool {
-        *self.ending.borrow() == Some(Ending::Finished)
+        *self.run_end.borrow() == Some(RunEnd::Finished)
     }
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {
@@ -252,14 +254,10 @@ impl Shared {
     }
 
     pub(crate) fn join_response(&self) -> JoinResponse {
-        let file = |(name, content): &(String, Vec<u8>)| ModelFile {
-            name: name.clone(),
-            content: content.clone(),
-        };
         JoinResponse {
             run_id: self.run_id.clone(),
             run_seed: self.run_seed,
-            model_files: self.model.files.iter().map(file).collect(),
+            model_files: model_files(&self.model),
             rollout: Some(self.rollout_settings()),
             policy_version: self.snapshots.borrow().policy_version,
         }
@@ -289,34 +287,47 @@ impl Shared {
     }
 }
 
+/// The model's files as messages.
+pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
+    let file = |(name, content): &(String, Vec<u8>)| ModelFile {
+        name: name.clone(),
+        content: content.clone(),
+    };
+    model.files.iter().map(file).collect()
+}
+
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
 fn base_checkpoint(
     checkpoints: &Path,
     fingerprint: String,
     model: &Model,
     trainer: &Trainer,
-) -> Result<State> {
-    let state = State {
+) -> Result<CheckpointState> {
+    let state = CheckpointState {
         fingerprint,
-        ..State::default()
+        ..CheckpointState::default()
     };
     checkpoint::save(checkpoints, state.clone(), model, &trainer.network, 1)?;
     Ok(state)
 }
 
-/// Refuses groups without a checkpoint: nothing tells under which settings they were played.
+/// Refuses groups without a checkpoint: nothing says under which settings they were rolled out.
 fn no_groups_yet(journal: &Path) -> Result<()> {
     let has_groups = std::fs::metadata(journal).is_ok_and(|file| file.len() > 0);
     if !has_groups {
         return Ok(());
     }
-    let reason = "holds groups, but the run has no checkpoint that tells under which settings they were played; put \
+    let reason = "holds groups, but the run has no checkpoint that says under which settings they were rolled out; put \
                   checkpoints/ back, or choose another run folder";
     Err(LearnerError::broken(journal, reason))
 }
 
-/// Puts the newest checkpoint, if there is one, into `trainer`.
-fn restore(checkpoints: &Path, fingerprint: &str, trainer: &mut Trainer) -> Result<Option<State>> {
+/// Restores `trainer` from the newest checkpoint, if there is one.
+fn restore(
+    checkpoints: &Path,
+    fingerprint: &str,
+    trainer: &mut Trainer,
+) -> Result<Option<CheckpointState>> {
     let Some(checkpoint) = checkpoint::load_latest(checkpoints)? else {
         return Ok(None);
     };
@@ -341,7 +352,7 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
     }
 }
 
-/// Names settings, questions and base weights, SHA-256 in hexadecimal.
+/// Returns the SHA-256 of settings, questions and base weights in hexadecimal.
 fn fingerprint(
     config: &LearnerConfig,
     run_seed: u64,
@@ -360,7 +371,7 @@ fn fingerprint(
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the rim: leases and step times are measured here"
+    reason = "the edge: leases and step times are measured here"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()

@@ -1,7 +1,7 @@
 //! The one error of the crate.
 //!
-//! Invariant: every message names the field, file or address at fault and what to do. What an actor does wrong is
-//! answered with a gRPC status and never ends the run.
+//! Invariant: every message names the field, file or address at fault and the remedy. What an actor does wrong is refused
+//! with a gRPC status and never ends the run.
 
 use std::{
     io,
@@ -22,14 +22,14 @@ pub enum LearnerError {
     /// A file could not be read or written. Remedy: check the path, its permissions and the room on the disk.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     File {
-        /// What was being done.
+        /// What was attempted, as a verb.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// A file is there but not what it should be. Remedy: the reason tells.
+    /// A file or folder does not hold what it should. Remedy: see the reason.
     #[error("{path}: {reason}", path = path.display())]
     Broken {
         /// The file or folder.
@@ -37,7 +37,7 @@ pub enum LearnerError {
         /// What is wrong with it and what to do.
         reason: String,
     },
-    /// A group could not be journalled, so nothing more can be counted. Remedy: free the disk, then resume.
+    /// A group could not be journaled, so no further group can be accepted. Remedy: free the disk, then resume.
     #[error("cannot append to the journal {path}: {source}; free the disk, then resume the run", path = path.display())]
     Journal {
         /// The journal.
@@ -45,15 +45,16 @@ pub enum LearnerError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Every episode of a step broke off for a reason outside the agent. Remedy: mend it, then resume; the step's groups
-    /// are then played again.
+    /// Every episode of a step broke off for a reason outside the agent. Remedy: fix the environment, then resume, which
+    /// rolls out the step's groups again.
     #[error(
-        "step {step}: none of its {episodes} episodes was played to its end; the first: {failure}; see that the environment runs, then resume the run"
+        "step {step}: none of its {episodes} episodes was completed; the first failed with: {failure}; check that the \
+         environment runs, then resume the run"
     )]
     Unscored {
         /// The step that cannot be made.
         step: u64,
-        /// Episodes of all groups that it looked at.
+        /// Episodes of all groups that the step looked at.
         episodes: usize,
         /// Why the first of them broke off.
         failure: String,
@@ -61,50 +62,51 @@ pub enum LearnerError {
     /// The policy could not be built or run.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The tensor library failed, most likely for want of memory. Remedy: fewer threads and gradient checkpointing, which a
-    /// resumed run may have, or a lower `micro_batch_tokens`, which only a new run may have.
+    /// The tensor library failed, most likely because memory ran out. Remedy: fewer threads or gradient checkpointing,
+    /// which a resumed run may change, or a lower `micro_batch_tokens`, which only a new run may change.
     #[error(
         "tensor computation failed: {0}; if memory ran out, resume with gradient_checkpointing or fewer threads, or lower \
          micro_batch_tokens in a new run, which starts from the last checkpoint's hf folder by --model"
     )]
     Tensor(#[from] candle_core::Error),
-    /// Training blew up. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm` in a new run; this one
-    /// would meet the same numbers again.
+    /// Training diverged. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm` in a new run; this
+    /// run would compute the same numbers again.
     #[error(
-        "update {update} is not finite in its gradient or the weights it makes; lower the learning rate or lengthen its \
+        "the gradient or the weights of update {update} are not finite; lower the learning rate or lengthen its \
          warm-up in a new run, which may start from the last checkpoint's hf folder by --model"
     )]
     Diverged {
         /// The update, counted from 1.
         update: u64,
     },
-    /// Another rank is gone, silent or confused. Remedy: see its log, then start all ranks again; the run resumes.
+    /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all ranks again; the run
+    /// resumes.
     #[error(
         "rank {rank} of the run {problem}; see its log, then start the learner and its ranks again: the run resumes"
     )]
     Rank {
         /// Its number.
         rank: usize,
-        /// What it does, as the rest of a sentence.
+        /// What happened, as the rest of a sentence.
         problem: String,
     },
-    /// Ranks did not come. Remedy: start them.
+    /// Ranks did not join in time. Remedy: start them.
     #[error(
-        "{there} of {count} ranks (learner.ranks.count) are there after {seconds} s; start the others by `sqlenv rank \
+        "{joined} of {count} ranks (learner.ranks.count) have joined after {seconds} s; start the others by `sqlenv rank \
          --leader ADDRESS`, then the learner again"
     )]
     RanksMissing {
-        /// Ranks that are there, the learner included.
-        there: usize,
+        /// Ranks that have joined, the learner included.
+        joined: usize,
         /// Ranks of the run.
         count: usize,
-        /// How long they were waited for.
+        /// How long the learner waited.
         seconds: u32,
     },
-    /// A rank's weights drifted off. Remedy: ranks that compute alike.
+    /// A rank's weights differ. Remedy: the same program on devices of the same kind.
     #[error(
-        "rank {rank} holds other weights than the learner after step {step}; run the same program on like devices on all \
-         ranks, then start them again: the run resumes before this step"
+        "rank {rank} has other weights than the learner after step {step}; run the same program on devices of the same \
+         kind, then start them again: the run resumes before this step"
     )]
     RankDiffers {
         /// Its number.
@@ -112,13 +114,13 @@ pub enum LearnerError {
         /// The step, whose version is not published.
         step: u64,
     },
-    /// For a rank: the learner is gone or out of reach. Remedy: see its log; a rank that finds it again takes part again.
+    /// For a rank: the learner is gone or cannot be reached. Remedy: see its log; a rank that reaches it again rejoins.
     #[error("the learner {problem}; see its log, start it again and then this rank")]
     LeaderAway {
         /// What it does, as the rest of a sentence.
         problem: String,
     },
-    /// For a rank: the run has all that it needs. Remedy: none; one that waits takes a place that another leaves.
+    /// For a rank: the run has all its ranks. Remedy: none; a rank that waits takes the place of one that leaves.
     #[error(
         "the learner has no place for this rank: {problem}; it is not needed unless another goes"
     )]
@@ -126,13 +128,13 @@ pub enum LearnerError {
         /// What the learner answers.
         problem: String,
     },
-    /// For a rank: the learner refuses it or says what it should not. Remedy: the same program and a run with room.
+    /// For a rank: the learner refuses it or breaks the protocol. Remedy: the same program on both sides.
     #[error("the learner {problem}")]
     Leader {
         /// What it does, as the rest of a sentence.
         problem: String,
     },
-    /// NCCL failed. Remedy: see that the GPUs reach each other, or sum over gRPC.
+    /// NCCL failed. Remedy: check that the GPUs reach each other, or sum over gRPC.
     #[error(
         "NCCL: {problem}; set NCCL_DEBUG=INFO to learn more, or sum by learner.ranks.reduce=grpc in a new run"
     )]
@@ -167,7 +169,7 @@ impl LearnerError {
     }
 }
 
-/// Names the file in an I/O error.
+/// Adds what was attempted and the path to an I/O error.
 pub(crate) trait AtPath<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T>;
 }

@@ -1,35 +1,39 @@
-//! A finished group as the learner keeps it: checked, scored, with its reward columns.
+//! A finished group as the learner keeps it: checked, with its reward columns and its bytes.
 //!
-//! Pure. Invariant: every segment of a [`Group`] has one mask byte and one log-prob a token, ids in the vocabulary and at
-//! most the context's tokens, so nothing behind it needs to check again.
+//! Pure. Invariant: every segment of a [`Group`] has one mask byte and one log-probability per token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly the completions of the turns. Code behind it need not check again.
 
-use proto::v1::{Segment, SubmitRequest, Trajectory};
+use std::ops::Range;
+
+use proto::{
+    EncodedGroup, MAX_GROUP_BYTES,
+    v1::{Segment, SubmitRequest, Trajectory, Turn},
+};
 
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
-    scheduler::Outcome,
+    scheduler::GroupSummary,
 };
 
 /// What a group must obey.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
-    /// Trajectories a group.
+    /// Trajectories in a group.
     pub group_size: usize,
     /// Token ids lie below it.
     pub vocab_size: usize,
-    /// Tokens a segment may hold.
+    /// Tokens that a segment may hold.
     pub max_context_tokens: usize,
     /// Weights of the reward columns.
     pub rewards: RewardWeights,
     /// How the columns become one advantage.
     pub aggregation: RewardAggregation,
-    /// Whether only groups with spread are kept.
+    /// Whether zero-variance groups are dropped for others (dynamic sampling).
     pub refill_zero_spread: bool,
 }
 
 impl GroupRules {
-    /// The rules of a run.
+    /// Returns the rules of a run.
     #[must_use]
     pub fn new(config: &LearnerConfig, vocab_size: usize) -> Self {
         Self {
@@ -48,25 +52,38 @@ impl GroupRules {
 pub struct Group {
     /// Its number in the run.
     pub index: u64,
+    /// The lease under which it was rolled out.
+    pub lease_id: u64,
+    /// The bytes in which it arrived: what the journal and other ranks get.
+    pub encoded: EncodedGroup,
     /// Members in order.
     pub trajectories: Vec<Trajectory>,
     /// Reward columns of each member; missing where the episode broke off for a reason outside the agent.
     pub rewards: Vec<Vec<Option<f64>>>,
     /// What the scheduler must know.
-    pub outcome: Outcome,
+    pub summary: GroupSummary,
 }
 
 impl Group {
-    /// Checks a submitted group.
+    /// Decodes and checks a submitted group.
     ///
     /// # Errors
     /// Names the trajectory and field that break the contract.
-    pub fn new(request: SubmitRequest, rules: &GroupRules) -> Result<Self, String> {
+    pub fn new(encoded: EncodedGroup, rules: &GroupRules) -> Result<Self, String> {
+        let size = encoded.bytes().len();
+        if size > MAX_GROUP_BYTES {
+            return Err(format!(
+                "the group has {size} bytes, more than the {MAX_GROUP_BYTES} that a group may have"
+            ));
+        }
         let SubmitRequest {
             group_index: index,
+            lease_id,
             trajectories,
             ..
-        } = request;
+        } = encoded
+            .decode()
+            .map_err(|error| format!("the group cannot be decoded: {error}"))?;
         if trajectories.len() != rules.group_size {
             return Err(format!(
                 "group {index} has {} trajectories, expected {}",
@@ -80,41 +97,37 @@ impl Group {
         }
         let rewards: Vec<Vec<Option<f64>>> = trajectories.iter().map(reward_columns).collect();
         let weights = rules.rewards.weights();
-        let outcome = Outcome {
+        let summary = GroupSummary {
             kept: has_reward_variance(&rewards, &weights, rules.aggregation)
                 || !rules.refill_zero_spread,
-            oldest_version: oldest_version(&trajectories),
+            oldest_version: versions(&trajectories).min().unwrap_or(u64::MAX),
         };
         Ok(Self {
             index,
+            lease_id,
+            encoded,
             trajectories,
             rewards,
-            outcome,
+            summary,
         })
     }
-}
 
-impl Group {
-    /// The newest version that sampled; none where nothing was sampled at all.
+    /// Returns the newest policy version that sampled; none where nothing was sampled.
     #[must_use]
     pub fn newest_version(&self) -> Option<u64> {
-        let turns = self.trajectories.iter().flat_map(|t| &t.turns);
-        turns.map(|turn| turn.policy_version).max()
+        versions(&self.trajectories).max()
     }
 }
 
-/// The oldest version that sampled; `u64::MAX` where nothing was sampled at all.
-fn oldest_version(trajectories: &[Trajectory]) -> u64 {
+/// The policy versions that sampled.
+fn versions(trajectories: &[Trajectory]) -> impl Iterator<Item = u64> {
     let turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
-    turns
-        .map(|turn| turn.policy_version)
-        .min()
-        .unwrap_or(u64::MAX)
+    turns.map(|turn| turn.policy_version)
 }
 
 /// The columns `correct`, `shaping`, `return`.
 fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
-    let terminal = |turn: &proto::v1::Turn| turn.reward_components.map_or(0.0, |c| c.terminal);
+    let terminal = |turn: &Turn| turn.reward_components.map_or(0.0, |c| c.terminal);
     let shaping = trajectory.episode_return - trajectory.turns.iter().map(terminal).sum::<f64>();
     let correct = f64::from(u8::from(trajectory.correct));
     let columns = [correct, shaping, trajectory.episode_return];
@@ -134,7 +147,7 @@ fn check(trajectory: &Trajectory, member: usize, rules: &GroupRules) -> Result<(
     for (number, segment) in trajectory.segments.iter().enumerate() {
         check_segment(segment, rules).map_err(|fault| format!("segment {number}: {fault}"))?;
     }
-    Ok(())
+    check_turns(trajectory)
 }
 
 fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
@@ -158,10 +171,8 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
             rules.max_context_tokens
         ));
     }
-    if let Some(token) = tokens
-        .iter()
-        .find(|&&token| token as usize >= rules.vocab_size)
-    {
+    let is_unknown = |&&token: &&u32| token as usize >= rules.vocab_size;
+    if let Some(token) = tokens.iter().find(is_unknown) {
         return Err(format!(
             "token {token} is not in the vocabulary of {}",
             rules.vocab_size
@@ -181,6 +192,44 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
         Some(logprob) => Err(format!("a sampled token has log-prob {logprob}")),
         None => Ok(()),
     }
+}
+
+/// Checks the masks against the turns: both say which tokens the policy sampled. The loss reads the mask, staleness and
+/// metrics read the turns, so a difference would train on tokens of an unknown policy version.
+fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
+    let given = |segment: &Segment| vec![0; segment.tokens.len()];
+    let mut masks: Vec<Vec<u8>> = trajectory.segments.iter().map(given).collect();
+    for (number, turn) in trajectory.turns.iter().enumerate() {
+        let range = completion_range(turn);
+        // A turn that sampled nothing has no place.
+        if range.is_empty() {
+            continue;
+        }
+        let mask = masks.get_mut(turn.segment as usize);
+        let Some(mask) = mask.and_then(|mask| mask.get_mut(range.clone())) else {
+            return Err(format!(
+                "turn {number}: tokens {range:?} are not in segment {}",
+                turn.segment
+            ));
+        };
+        mask.fill(1);
+    }
+    for (number, (segment, expected)) in trajectory.segments.iter().zip(&masks).enumerate() {
+        let mut pairs = segment.mask.iter().zip(expected);
+        if let Some(at) = pairs.position(|(found, expected)| found != expected) {
+            return Err(format!(
+                "segment {number}: the mask of token {at} is {}, but the turns say {}",
+                segment.mask[at], expected[at]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Where a turn's completion lies in its segment.
+fn completion_range(turn: &Turn) -> Range<usize> {
+    let start = turn.completion_start as usize;
+    start..start + turn.completion_tokens as usize
 }
 
 #[cfg(test)]
@@ -211,6 +260,8 @@ mod tests {
                 logprobs: vec![0.0, -0.5, -1.0],
             }],
             turns: vec![Turn {
+                completion_start: 1,
+                completion_tokens: 2,
                 policy_version: 4 + u64::from(member),
                 reward_components: Some(RewardComponents {
                     terminal: 1.0,
@@ -226,12 +277,14 @@ mod tests {
         }
     }
 
-    fn request(trajectories: Vec<Trajectory>) -> SubmitRequest {
-        SubmitRequest {
+    fn request(trajectories: Vec<Trajectory>) -> EncodedGroup {
+        let request = SubmitRequest {
             group_index: 7,
+            lease_id: 9,
             trajectories,
             ..SubmitRequest::default()
-        }
+        };
+        EncodedGroup::from(&request)
     }
 
     #[test]
@@ -241,10 +294,11 @@ mod tests {
             &rules(),
         )
         .unwrap();
+        assert_eq!((group.index, group.lease_id), (7, 9));
         assert_eq!(group.rewards[0], [Some(1.0), Some(0.25), Some(1.25)]);
         assert_eq!(
-            group.outcome,
-            Outcome {
+            group.summary,
+            GroupSummary {
                 kept: true,
                 oldest_version: 4
             }
@@ -254,7 +308,7 @@ mod tests {
             &rules(),
         )
         .unwrap();
-        assert!(!same.outcome.kept);
+        assert!(!same.summary.kept);
     }
 
     /// A right answer without shaping against a wrong one with as much: the sums are equal, the columns are not.
@@ -276,7 +330,7 @@ mod tests {
                 aggregation,
                 ..rules()
             };
-            Group::new(members(), &rules).unwrap().outcome.kept
+            Group::new(members(), &rules).unwrap().summary.kept
         };
         assert!(!kept(RewardAggregation::SumThenNormalize));
         assert!(kept(RewardAggregation::NormalizeThenSum));
@@ -290,7 +344,7 @@ mod tests {
         };
         let group = Group::new(request(vec![trajectory(0, true), broken]), &rules()).unwrap();
         assert_eq!(group.rewards[1], [None, None, None]);
-        assert!(!group.outcome.kept, "one scorable member has no spread");
+        assert!(!group.summary.kept, "one scorable member has no spread");
     }
 
     #[test]
@@ -301,7 +355,7 @@ mod tests {
             Group::new(request(vec![trajectory(0, true), faulty]), &rules()).unwrap_err()
         };
         type Change = fn(&mut Trajectory);
-        let table: [(Change, &str); 7] = [
+        let table: [(Change, &str); 12] = [
             (|t| t.member = 0, "in place of member 0"),
             (|t| t.episode_return = f64::NAN, "episode_return"),
             (|t| t.segments[0].mask.truncate(1), "must be as many"),
@@ -315,6 +369,23 @@ mod tests {
                 |t| t.segments[0].logprobs[2] = f32::NEG_INFINITY,
                 "log-prob -inf",
             ),
+            (
+                |t| t.segments[0].mask[2] = 0,
+                "segment 0: the mask of token 2 is 0, but the turns say 1",
+            ),
+            (
+                |t| t.turns[0].completion_tokens = 1,
+                "segment 0: the mask of token 2 is 1, but the turns say 0",
+            ),
+            (|t| t.turns.clear(), "token 1 is 1, but the turns say 0"),
+            (
+                |t| t.turns[0].completion_tokens = 9,
+                "turn 0: tokens 1..10 are not in segment 0",
+            ),
+            (
+                |t| t.turns[0].segment = 1,
+                "turn 0: tokens 1..3 are not in segment 1",
+            ),
         ];
         for (change, expected) in table {
             let fault = with(change);
@@ -323,6 +394,12 @@ mod tests {
                 "{fault}"
             );
         }
+        let noise = EncodedGroup::new(vec![7; 3].into());
+        let fault = Group::new(noise, &rules()).unwrap_err();
+        assert!(fault.contains("cannot be decoded"), "{fault}");
+        let large = EncodedGroup::new(vec![0; MAX_GROUP_BYTES + 1].into());
+        let fault = Group::new(large, &rules()).unwrap_err();
+        assert!(fault.contains("67108801 bytes"), "{fault}");
         let fault = Group::new(request(vec![]), &rules()).unwrap_err();
         assert!(fault.contains("0 trajectories, expected 2"), "{fault}");
     }

@@ -1,8 +1,9 @@
-//! What stands behind Claim and Submit: the scheduler, the groups in memory and the journal.
+//! What stands behind `Claim` and `Submit`: the scheduler, the groups in memory and the journal.
 //!
-//! Invariant: a group is in the journal before it is recorded, and recorded before it is acknowledged; every record has
-//! its group here until its step is made. Submissions hold the journal's lock from judgement to record, so that each
-//! group is counted once; claims need the other lock only and never wait for the disk. The journal's lock comes first.
+//! Invariant: a group is journaled before it is recorded and recorded before it is acknowledged; every recorded group
+//! is held here until its step is made. A submission holds the journal's lock from its judgement to its record, so that
+//! each group is counted once. Claims need only the other lock and never wait for the disk. The journal's lock is taken
+//! first.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +12,14 @@ use std::{
     time::Duration,
 };
 
-use proto::v1::SubmitRequest;
+use proto::EncodedGroup;
+use tokio::sync::watch;
 
 use crate::{
     error::{LearnerError, Result},
     group::{Group, GroupRules},
     journal::Journal,
-    scheduler::{Batch, Claim, Scheduler, Verdict},
+    scheduler::{Admission, Batch, Claim, Scheduler},
     trainer::StepGroups,
 };
 
@@ -25,61 +27,61 @@ use crate::{
 pub(crate) struct Intake {
     rules: GroupRules,
     journal: Mutex<Journal>,
-    inner: Mutex<Inner>,
-    changed: Condvar,
+    state: Mutex<IntakeState>,
+    /// Wakes the trainer's thread.
+    groups_changed: Condvar,
+    /// Wakes claims that wait for work.
+    work_changed: watch::Sender<()>,
 }
 
-struct Inner {
+struct IntakeState {
     scheduler: Scheduler,
-    groups: BTreeMap<u64, Held>,
+    groups: BTreeMap<u64, JournaledGroup>,
     stopping: bool,
-    /// What ends the run: a group that could not be journalled.
+    /// A group that could not be journaled, which ends the run.
     fault: Option<LearnerError>,
 }
 
 /// A group whose step is not made yet, and where its record lies in the journal.
-struct Held {
+struct JournaledGroup {
     group: Arc<Group>,
     journal_offset: u64,
 }
 
-/// Why a group was not taken.
+/// Why a group was refused.
 #[derive(Debug)]
-pub(crate) enum Refusal {
-    /// It breaks the contract; sending it again is useless.
+pub(crate) enum SubmitError {
+    /// It breaks the contract; submitting it again is useless.
     Invalid(String),
-    /// It could not be journalled, for this reason; the run stops.
-    Failed(String),
+    /// It could not be journaled, for this reason; the run stops.
+    Journal(String),
 }
 
 impl Intake {
-    /// Opens the journal and takes back in all groups from `journal_offset` on whose step is still to come.
+    /// Opens the journal and records all groups from `journal_offset` on whose step is still to be made.
     pub(crate) fn open(
         mut scheduler: Scheduler,
         rules: GroupRules,
-        journal: &Path,
+        path: &Path,
         journal_offset: u64,
     ) -> Result<Self> {
-        let (open, entries) = Journal::open(journal, journal_offset)?;
+        let (journal, entries) = Journal::open(path, journal_offset)?;
         let mut groups = BTreeMap::new();
-        let start = scheduler.start();
-        for entry in entries
-            .into_iter()
-            .filter(|entry| entry.request.group_index >= start)
-        {
-            let group = Group::new(entry.request, &rules).map_err(|fault| {
-                LearnerError::broken(journal, format!("{fault}; was the model changed?"))
+        for entry in entries {
+            let group = Group::new(entry.group, &rules).map_err(|fault| {
+                LearnerError::broken(path, format!("{fault}; was the model changed?"))
             })?;
-            scheduler.record(group.index, group.outcome);
-            groups.insert(
-                group.index,
-                Held {
-                    group: Arc::new(group),
-                    journal_offset: entry.offset,
-                },
-            );
+            if group.index < scheduler.start() {
+                continue;
+            }
+            scheduler.record(group.index, group.summary);
+            let journaled = JournaledGroup {
+                group: Arc::new(group),
+                journal_offset: entry.offset,
+            };
+            groups.insert(journaled.group.index, journaled);
         }
-        let inner = Inner {
+        let state = IntakeState {
             scheduler,
             groups,
             stopping: false,
@@ -87,139 +89,153 @@ impl Intake {
         };
         Ok(Self {
             rules,
-            journal: Mutex::new(open),
-            inner: Mutex::new(inner),
-            changed: Condvar::new(),
+            journal: Mutex::new(journal),
+            state: Mutex::new(state),
+            groups_changed: Condvar::new(),
+            work_changed: watch::Sender::new(()),
         })
     }
 
-    pub(crate) fn claim(&self, now: Duration, actor_version: u64) -> Claim {
-        let mut inner = self.lock();
-        if inner.stopping {
-            return Claim::Wait;
+    /// Claims a group. Where there is none now, the second value says when an expiring lease may bring one.
+    pub(crate) fn claim(&self, now: Duration, actor_version: u64) -> (Claim, Option<Duration>) {
+        let mut state = self.lock();
+        if state.stopping {
+            return (Claim::Wait, None);
         }
-        inner.scheduler.claim(now, actor_version)
+        let claim = state.scheduler.claim(now, actor_version);
+        (claim, state.scheduler.next_expiry(now))
     }
 
-    /// Journals a needed group; blocks on the disk.
-    pub(crate) fn submit(&self, request: &SubmitRequest) -> Result<Verdict, Refusal> {
-        let index = request.group_index;
-        let group = Group::new(request.clone(), &self.rules).map_err(Refusal::Invalid)?;
+    /// Returns a receiver that sees each change that may turn a refused claim into a group.
+    pub(crate) fn work_changes(&self) -> watch::Receiver<()> {
+        self.work_changed.subscribe()
+    }
+
+    /// Checks a group and journals it if it is needed; blocks on the disk.
+    pub(crate) fn submit(&self, encoded: EncodedGroup) -> Result<Admission, SubmitError> {
+        let group = Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)?;
         let mut journal = self.lock_journal();
-        let verdict = self.lock().judge(&group, request.lease_id);
-        if verdict != Verdict::Accept {
-            return Ok(verdict);
+        let admission = self.lock().judge(&group);
+        if admission != Admission::Accept {
+            // A stale group's lease has ended.
+            self.notify();
+            return Ok(admission);
         }
-        let appended = journal.append(request);
-        let mut inner = self.lock();
-        // The trainer's thread waits for the group, or for the fault.
-        self.changed.notify_all();
-        match appended {
+        let appended = journal.append(&group.encoded);
+        let mut state = self.lock();
+        let submitted = match appended {
             Ok(journal_offset) => {
-                inner.scheduler.record(index, group.outcome);
-                let group = Arc::new(group);
-                inner.groups.insert(
-                    index,
-                    Held {
-                        group,
-                        journal_offset,
-                    },
-                );
-                Ok(Verdict::Accept)
+                state.scheduler.record(group.index, group.summary);
+                let journaled = JournaledGroup {
+                    group: Arc::new(group),
+                    journal_offset,
+                };
+                state.groups.insert(journaled.group.index, journaled);
+                Ok(Admission::Accept)
             }
             Err(fault) => {
                 let reason = fault.to_string();
-                inner.stopping = true;
-                inner.fault = Some(fault);
-                Err(Refusal::Failed(reason))
+                state.stopping = true;
+                state.fault = Some(fault);
+                Err(SubmitError::Journal(reason))
             }
-        }
+        };
+        drop(state);
+        self.notify();
+        submitted
     }
 
     /// Blocks until the next step's groups are in; none if the intake was stopped.
     ///
     /// # Errors
-    /// A group could not be journalled.
+    /// A group could not be journaled.
     pub(crate) fn wait_for_batch(&self) -> Result<Option<(Batch, StepGroups)>> {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         loop {
-            if let Some(fault) = inner.fault.take() {
+            if let Some(fault) = state.fault.take() {
                 return Err(fault);
             }
-            if inner.stopping {
+            if state.stopping {
                 return Ok(None);
             }
-            if let Some(batch) = inner.scheduler.batch() {
-                let groups = inner.step_groups(&batch);
+            if let Some(batch) = state.scheduler.batch() {
+                let groups = state.step_groups(&batch);
                 return Ok(Some((batch, groups)));
             }
-            inner = self
-                .changed
-                .wait(inner)
+            state = self
+                .groups_changed
+                .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// The step on `batch` is made and its version published.
+    /// Goes on to the next step, after the step on `batch` is made and its version published.
     pub(crate) fn advance(&self, batch: &Batch) {
-        let mut inner = self.lock();
-        inner.scheduler.advance(batch);
-        let start = inner.scheduler.start();
-        inner.groups = inner.groups.split_off(&start);
+        let mut state = self.lock();
+        state.scheduler.advance(batch);
+        let start = state.scheduler.start();
+        state.groups = state.groups.split_off(&start);
+        drop(state);
+        self.notify();
     }
 
-    /// Forgets the groups whose step is to come: a checkpoint written now lies behind their records, and a resumed run
-    /// hands them out again.
+    /// Drops the groups whose step is still to be made. A checkpoint written now lies behind their records, so that a
+    /// resumed run hands them out again.
     pub(crate) fn forget_groups(&self) {
-        let mut inner = self.lock();
-        inner.stopping = true;
-        inner.groups.clear();
+        let mut state = self.lock();
+        state.stopping = true;
+        state.groups.clear();
     }
 
-    /// Leases that ran out so far.
+    /// Returns how many expired leases were handed out again so far.
     pub(crate) fn expired_leases(&self) -> u64 {
         self.lock().scheduler.expired_leases()
     }
 
-    /// The newest version.
+    /// Returns the newest policy version.
     pub(crate) fn version(&self) -> u64 {
         self.lock().scheduler.version()
     }
 
-    /// The first group of the next step, and the byte of the journal before which all records are used up.
+    /// Returns the first group of the next step, and the byte of the journal before which no record is needed any more.
     pub(crate) fn cursor(&self) -> (u64, u64) {
         let journal = self.lock_journal();
-        let inner = self.lock();
-        let oldest = inner.groups.values().map(|held| held.journal_offset).min();
+        let state = self.lock();
+        let offsets = state.groups.values().map(|group| group.journal_offset);
         (
-            inner.scheduler.start(),
-            oldest.unwrap_or_else(|| journal.end()),
+            state.scheduler.start(),
+            offsets.min().unwrap_or_else(|| journal.end()),
         )
     }
 
     /// Hands out no more work and ends [`Self::wait_for_batch`].
     pub(crate) fn stop(&self) {
         self.lock().stopping = true;
-        self.changed.notify_all();
+        self.notify();
+    }
+
+    fn notify(&self) {
+        self.groups_changed.notify_all();
+        self.work_changed.send_replace(());
     }
 
     fn lock_journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, IntakeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    /// A group that a version to come has sampled is from before a restart, as is one that cannot have been handed out.
-    fn judge(&mut self, group: &Group, lease_id: u64) -> Verdict {
+impl IntakeState {
+    /// Judges a group. One that a later version sampled is from before a restart that took the run back.
+    fn judge(&mut self, group: &Group) -> Admission {
         if group.newest_version() > Some(self.scheduler.version()) {
-            return Verdict::Unknown;
+            return Admission::Unknown;
         }
         self.scheduler
-            .judge(group.index, lease_id, group.outcome.oldest_version)
+            .judge(group.index, group.lease_id, group.summary.oldest_version)
     }
 
     fn step_groups(&self, batch: &Batch) -> StepGroups {

@@ -1,8 +1,8 @@
 //! The journal of accepted groups: the run's source of truth.
 //!
-//! Invariant: a group is on the disk before it is acknowledged. A record is the payload's length and CRC-32 (each u32,
-//! little-endian) and the payload, a `SubmitRequest`. A crash may tear the last record; what follows the last whole one
-//! is cut off at opening, and those groups are rolled out again.
+//! Invariant: a group is on the disk before the actor's submission is acknowledged. An acknowledged group is never rolled out again, so losing it would stall the run; one that was not acknowledged costs a rollout.
+//!
+//! A record is the payload's length and CRC-32 (each u32, little-endian) and the payload, a `SubmitRequest` in the bytes in which it arrived. A crash may tear the last record; opening cuts off what follows the last whole one, and those groups are rolled out again.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -10,23 +10,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prost::Message;
-use proto::v1::SubmitRequest;
+use policy::durable;
+use proto::{EncodedGroup, v1::SubmitRequest};
 
-use crate::{
-    disk::sync_parent,
-    error::{AtPath, LearnerError, Result},
-};
+use crate::error::{AtPath as _, LearnerError, Result};
 
 const HEADER_BYTES: usize = 8;
 
 /// A record read back.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Where the record begins in the file, in bytes.
     pub offset: u64,
     /// The group.
-    pub request: SubmitRequest,
+    pub group: EncodedGroup,
 }
 
 /// An open journal, ready to append.
@@ -40,11 +37,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or creates the journal and reads the records from byte `from` on; a torn tail is cut.
+    /// Opens or creates the journal, reads the records from byte `from` on and cuts off a torn tail.
     ///
     /// # Errors
     /// The file cannot be read or written, another process has it open, or it ends before `from`.
-    pub fn open(path: &Path, from: u64) -> Result<(Self, Vec<Entry>)> {
+    pub fn open(path: &Path, from: u64) -> Result<(Self, Vec<JournalEntry>)> {
         let mut options = OpenOptions::new();
         let file = options
             .create(true)
@@ -61,10 +58,10 @@ impl Journal {
                     "is in use by another process; wait for its end or choose another run folder";
                 return Err(LearnerError::broken(path, reason));
             }
-            Err(TryLockError::Error(fault)) => return Err(fault).at("lock the journal", path),
+            Err(TryLockError::Error(fault)) => Err(fault).at("lock the journal", path)?,
         }
-        // Its first record may be acknowledged before the folder would reach the disk by itself.
-        sync_parent(path)?;
+        // A new file is lost in a crash unless its folder is synced, whatever is synced in the file itself.
+        durable::sync_parent(path).at("sync the folder of", path)?;
         let length = file.metadata().at("read the journal", path)?.len();
         if from > length {
             let reason = format!(
@@ -93,15 +90,15 @@ impl Journal {
         ))
     }
 
-    /// Appends a group, waits until it is on the disk and returns where its record begins.
+    /// Appends a group, waits until it is on the disk (`fdatasync`) and returns where its record begins.
     ///
     /// # Errors
     /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where even the part that was
-    /// written cannot be taken back, nothing more is appended.
-    pub fn append(&mut self, request: &SubmitRequest) -> Result<u64> {
+    /// written cannot be removed, nothing more is appended.
+    pub fn append(&mut self, group: &EncodedGroup) -> Result<u64> {
         let offset = self.end;
-        let written = self.write(request).map_err(|fault| {
-            // Whatever part was written must not stand in front of the next record.
+        let written = self.write(group.bytes()).map_err(|fault| {
+            // A later record behind a torn one would be lost: reading ends at the first that is not whole.
             self.is_torn |= self.cut(offset).is_err();
             LearnerError::Journal {
                 path: self.path.clone(),
@@ -118,38 +115,42 @@ impl Journal {
         Ok(())
     }
 
-    fn write(&mut self, request: &SubmitRequest) -> io::Result<u64> {
+    fn write(&mut self, payload: &[u8]) -> io::Result<u64> {
         if self.is_torn {
             return Err(io::Error::other("an earlier record is torn"));
         }
-        let payload = request.encode_to_vec();
-        let mut record = Vec::with_capacity(HEADER_BYTES + payload.len());
-        record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        record.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
-        record.extend_from_slice(&payload);
-        self.file.write_all(&record)?;
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        header[4..].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+        self.file.write_all(&header)?;
+        self.file.write_all(payload)?;
         self.file.sync_data()?;
-        Ok(record.len() as u64)
+        Ok((HEADER_BYTES + payload.len()) as u64)
     }
 
-    /// Where the next record will begin, in bytes.
+    /// Returns where the next record will begin, in bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 }
 
-/// The groups of a journal, oldest first and one at a time, without touching the file: another process may be writing it.
+/// Reads the groups of a journal, oldest first and one at a time. Does not change the file, so that another process may
+/// write it meanwhile.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or a record is not a group.
 pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
     let file = File::open(path).at("open the journal", path)?;
     let entries = Entries::new(file, path, 0)?;
-    Ok(entries.map(|entry| entry.map(|entry| entry.request)))
+    let path = path.to_owned();
+    Ok(entries.map(move |entry| {
+        let decoded = entry?.group.decode();
+        decoded.map_err(|error| LearnerError::broken(&path, format!("holds no group: {error}")))
+    }))
 }
 
-/// The whole records of a journal; it ends with a warning where it ends before the file.
+/// The whole records of a journal. Warns where they end before the file does.
 struct Entries<F> {
     reader: BufReader<F>,
     path: PathBuf,
@@ -174,19 +175,20 @@ impl<F: Read + Seek> Entries<F> {
 }
 
 impl<F: Read> Iterator for Entries<F> {
-    type Item = Result<Entry>;
+    type Item = Result<JournalEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (offset, left_bytes) = (self.offset, self.length - self.offset);
-        match read_entry(&mut self.reader, left_bytes).at("read the journal", &self.path) {
-            Ok(Some((request, bytes))) => {
-                self.offset += bytes;
-                Some(Ok(Entry { offset, request }))
+        match read_payload(&mut self.reader, left_bytes).at("read the journal", &self.path) {
+            Ok(Some(payload)) => {
+                self.offset += (HEADER_BYTES + payload.len()) as u64;
+                let group = EncodedGroup::new(payload.into());
+                Some(Ok(JournalEntry { offset, group }))
             }
             Ok(None) => {
                 if left_bytes > 0 {
                     let path = self.path.display();
-                    tracing::warn!(%path, offset, left_bytes, "the journal's last bytes are no whole record");
+                    tracing::warn!(%path, offset, left_bytes, "the journal ends with bytes that are not a whole record");
                 }
                 self.length = self.offset;
                 None
@@ -199,8 +201,8 @@ impl<F: Read> Iterator for Entries<F> {
     }
 }
 
-/// The next record and its size, or none if the `left` bytes do not begin with a whole one.
-fn read_entry(reader: &mut impl Read, left: u64) -> io::Result<Option<(SubmitRequest, u64)>> {
+/// Reads the payload of the next record; none if the `left` bytes do not begin with a whole record.
+fn read_payload(reader: &mut impl Read, left: u64) -> io::Result<Option<Vec<u8>>> {
     if left < HEADER_BYTES as u64 {
         return Ok(None);
     }
@@ -209,33 +211,45 @@ fn read_entry(reader: &mut impl Read, left: u64) -> io::Result<Option<(SubmitReq
     let word = |at: usize| {
         u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
-    let (payload_bytes, crc) = (u64::from(word(0)), word(4));
-    let bytes = HEADER_BYTES as u64 + payload_bytes;
+    let (payload_bytes, crc) = (word(0), word(4));
     // An empty group is never accepted: a length of 0 is a hole that a crash left.
-    if payload_bytes == 0 || bytes > left {
+    if payload_bytes == 0 || HEADER_BYTES as u64 + u64::from(payload_bytes) > left {
         return Ok(None);
     }
     let mut payload = vec![0; payload_bytes as usize];
     reader.read_exact(&mut payload)?;
-    if crc32fast::hash(&payload) != crc {
-        return Ok(None);
-    }
-    Ok(SubmitRequest::decode(payload.as_slice())
-        .ok()
-        .map(|request| (request, bytes)))
+    Ok((crc32fast::hash(&payload) == crc).then_some(payload))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn group(group_index: u64) -> SubmitRequest {
-        SubmitRequest {
+    fn group(group_index: u64) -> EncodedGroup {
+        let request = SubmitRequest {
             actor_id: "a".to_owned(),
             group_index,
             lease_id: 9,
             trajectories: vec![],
-        }
+        };
+        EncodedGroup::from(&request)
+    }
+
+    /// The bytes that earlier builds wrote: a run folder of theirs must resume.
+    #[test]
+    fn the_format_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        Journal::open(&path, 0)
+            .unwrap()
+            .0
+            .append(&group(7))
+            .unwrap();
+        let payload = [0x0a, 1, b'a', 0x10, 7, 0x18, 9];
+        let mut expected = vec![7, 0, 0, 0];
+        expected.extend(crc32fast::hash(&payload).to_le_bytes());
+        expected.extend(payload);
+        assert_eq!(std::fs::read(&path).unwrap(), expected);
     }
 
     fn written(path: &Path) -> Vec<u64> {
@@ -254,7 +268,7 @@ mod tests {
         let (journal, entries) = Journal::open(&path, 0).unwrap();
         let found: Vec<(u64, u64)> = entries
             .iter()
-            .map(|e| (e.offset, e.request.group_index))
+            .map(|e| (e.offset, e.group.decode().unwrap().group_index))
             .collect();
         assert_eq!(found, [(offsets[0], 1), (offsets[1], 2), (offsets[2], 3)]);
         let indices = read(&path).unwrap().map(|group| group.unwrap().group_index);

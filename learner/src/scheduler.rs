@@ -1,20 +1,23 @@
-//! Which group is handed out, to whom, and which groups make a step: a sans-IO state machine, `now` an argument.
+//! The scheduler: which group an actor gets with its next claim, and which groups make a learner step.
 //!
-//! Groups are numbered 0, 1, 2 … for ever, and group i asks the question that [`QuestionOrder`] gives it. A group is
-//! *kept* if it can teach (its rewards have spread). Step s begins at some index b and takes the first N
-//! (`groups_per_step`) kept groups in index order; the next step begins behind the last group it looked at. It looks at
-//! no more than M (`max_groups_per_step`) groups and then makes do with what was kept.
+//! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end, and group i asks the
+//! question that [`QuestionOrder`] gives it. A group is *kept* if it can teach, which a zero-variance group cannot. Step
+//! s begins at some index b and takes the first N (`groups_per_step`) kept groups in index order; the next step begins
+//! behind the last group it looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further
+//! groups replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and then trains on
+//! those that were kept.
 //!
 //! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out only while fewer than N
-//! of the indices in b..i are kept or still out. Claim: i is ever handed out if and only if fewer than N of b..i are kept
-//! *in the end*. If it is handed out, the kept ones in the end are among those then kept or out, so fewer than N. If in
-//! the end fewer than N are kept, then once all of b..i are in, nothing holds i back; and all of them do come in, since a
-//! lost lease is given out again. So the set handed out is a function of the groups' contents alone; so is the batch;
-//! and since a group's content is a function of its index and of the version, which all groups of a step share, so is the
-//! whole run, whatever the number, speed and deaths of actors. No group beyond those needed is ever rolled out.
+//! of the indices in b..i are kept or leased. Claim: i is ever handed out if and only if fewer than N of b..i are kept
+//! *in the end*. If i is handed out, the groups kept in the end are among those then kept or leased, so fewer than N. If
+//! fewer than N are kept in the end, then nothing holds i back once all of b..i are finished, and all of them do finish,
+//! since an expired lease is handed out again. So the set handed out is a function of the groups' contents alone; so is
+//! the batch; and since a group's content is a function of its index and of the policy version, which all groups of a
+//! step share, so is the whole run, whatever the number, speed and deaths of actors. No group beyond those needed is
+//! rolled out.
 //!
-//! With `max_staleness` K > 0 actors work up to K steps ahead and K + 1 takes N's share in the rule; batches are then a
-//! function of the journal (contents in index order), and contents depend on which version an actor had.
+//! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the rule. Batches are then a
+//! function of the journal (contents in index order), and contents depend on the weights version that an actor had.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,28 +26,31 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-/// The terms of the run, all counted in groups, steps or versions.
+/// Settings of the scheduler, all counted in groups, steps or policy versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerSettings {
     /// Steps of the run.
     pub steps: u64,
     /// N: kept groups in a full batch; at least 1.
     pub groups_per_step: u64,
-    /// M: groups looked at for one step; at least N.
+    /// M: groups that dynamic sampling looks at for one step; at least N.
     pub max_groups_per_step: u64,
-    /// K: how many versions a group may lag at the step that trains on it.
+    /// K: how many versions the weights of a group may lag behind the step that trains on it.
     pub max_staleness: u64,
-    /// How long an actor holds a group.
+    /// How long an actor holds a group before the group is handed out again.
     pub lease: Duration,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Roll out this group.
+    /// The actor rolls out this group.
     Group(Lease),
-    /// Nothing may be handed out now.
+    /// Nothing can be handed out now: the batch is complete, or all that is missing is leased.
     Wait,
+    /// There is work, but not for the version that the actor holds: it is too old, or this learner has not made it
+    /// (after a restart from an older checkpoint).
+    OtherVersion,
     /// All steps are made.
     Finished,
 }
@@ -56,47 +62,47 @@ pub struct Lease {
     pub group_index: u64,
     /// Unique in the life of the scheduler.
     pub lease_id: u64,
-    /// Sample with this version or a newer one.
+    /// The oldest policy version that may sample the group.
     pub min_policy_version: u64,
 }
 
-/// What a submitted group means to the run.
+/// What the scheduler decides about a submitted group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Needed: journal it, then [`Scheduler::record`] it.
+pub enum Admission {
+    /// The group is needed: journal it, then [`Scheduler::record`] it.
     Accept,
-    /// Already in, or its step is over.
+    /// The group is there already, or its step is made.
     Duplicate,
-    /// Sampled with too old a version; the group is given out again.
+    /// Sampled with weights that are too old; the group is handed out again.
     Stale,
-    /// Not known to this learner: handed out, if at all, before a restart. It will be handed out again.
+    /// This learner did not hand the group out: a learner before a restart did, if any. It is handed out again.
     Unknown,
 }
 
-/// What the scheduler must know of a finished group.
+/// What the scheduler must know about a finished group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Whether the group can teach.
+pub struct GroupSummary {
+    /// Whether the group can be trained on.
     pub kept: bool,
-    /// The oldest version that sampled in it.
+    /// The oldest policy version that sampled in it.
     pub oldest_version: u64,
 }
 
 /// The groups of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Kept groups in index order; fewer than N where M ran out.
+    /// Kept groups in index order; fewer than N where M was reached.
     pub group_indices: Vec<u64>,
-    /// Groups looked at that were not kept, in index order.
+    /// Groups that the step looked at and dropped, in index order.
     pub left_out: Vec<u64>,
     /// Where the next step begins.
     next_start: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Out { lease_id: u64, expires: Duration },
-    In(Outcome),
+enum GroupState {
+    Leased { lease_id: u64, expires: Duration },
+    Finished(GroupSummary),
 }
 
 /// The state machine.
@@ -105,13 +111,13 @@ pub struct Scheduler {
     settings: SchedulerSettings,
     version: u64,
     start: u64,
-    groups: BTreeMap<u64, State>,
+    groups: BTreeMap<u64, GroupState>,
     leases: u64,
     expired_leases: u64,
 }
 
 impl Scheduler {
-    /// A scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a new run.
+    /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a new run.
     #[must_use]
     pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
         Self {
@@ -124,31 +130,41 @@ impl Scheduler {
         }
     }
 
-    /// The newest policy version, which is the number of steps made.
+    /// Returns the newest policy version, which is the number of steps made.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The first group that the next step looks at.
+    /// Returns the first group that the next step looks at.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Whether all steps are made.
+    /// Returns whether all steps are made.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.version >= self.settings.steps
     }
 
-    /// Leases that ran out so far.
+    /// Returns how many expired leases were handed out again so far.
     #[must_use]
     pub fn expired_leases(&self) -> u64 {
         self.expired_leases
     }
 
-    /// Asks for work on behalf of an actor that holds `actor_version`.
+    /// Returns when the next lease expires, which may turn a claim's [`Claim::Wait`] into a group.
+    #[must_use]
+    pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
+        let expiries = self.groups.values().filter_map(|state| match state {
+            GroupState::Leased { expires, .. } => Some(*expires),
+            GroupState::Finished(_) => None,
+        });
+        expiries.filter(|expires| *expires > now).min()
+    }
+
+    /// Claims a group for an actor that holds the weights of `actor_version`.
     pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
         if self.is_finished() {
             return Claim::Finished;
@@ -156,12 +172,13 @@ impl Scheduler {
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };
+        // The staleness gate: work sampled with older weights would be too old when its step trains on it.
         if !(min_policy_version..=self.version).contains(&actor_version) {
-            return Claim::Wait;
+            return Claim::OtherVersion;
         }
         self.leases += 1;
         let lease_id = self.leases;
-        let state = State::Out {
+        let state = GroupState::Leased {
             lease_id,
             expires: now + self.settings.lease,
         };
@@ -175,7 +192,7 @@ impl Scheduler {
         })
     }
 
-    /// The lowest group that may be handed out, with the oldest version it may be sampled with.
+    /// Returns the lowest group that may be handed out, with the oldest version that may sample it.
     fn open_group(&self, now: Duration) -> Option<(u64, u64)> {
         let SchedulerSettings {
             groups_per_step,
@@ -185,13 +202,14 @@ impl Scheduler {
         let capacity = groups_per_step * self.steps_ahead();
         let mut ahead = 0;
         for index in self.start..self.limit() {
+            // A leased group counts as kept until it is in: that is what keeps the batch independent of timing.
             if ahead >= capacity {
                 return None;
             }
             match self.groups.get(&index) {
-                Some(State::In(outcome)) => ahead += u64::from(outcome.kept),
-                Some(State::Out { expires, .. }) if now < *expires => ahead += 1,
-                Some(State::Out { .. }) | None => {
+                Some(GroupState::Finished(summary)) => ahead += u64::from(summary.kept),
+                Some(GroupState::Leased { expires, .. }) if now < *expires => ahead += 1,
+                Some(GroupState::Leased { .. }) | None => {
                     let last_step_before = self.version + ahead / groups_per_step;
                     return Some((index, last_step_before.saturating_sub(max_staleness)));
                 }
@@ -200,7 +218,7 @@ impl Scheduler {
         None
     }
 
-    /// Steps that may be worked on at once: this one, and as many ahead as staleness allows and the run has.
+    /// Steps that actors may work on at once: this one, and as many ahead as staleness allows and the run has.
     fn steps_ahead(&self) -> u64 {
         let left = self.settings.steps.saturating_sub(self.version);
         (1 + self.settings.max_staleness).min(left)
@@ -211,22 +229,24 @@ impl Scheduler {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
 
-    /// Judges a group finished under `lease_id`. A stale group's lease ends, unless another actor holds it by now, so that
-    /// the group is given out again.
-    pub fn judge(&mut self, group_index: u64, lease_id: u64, oldest_version: u64) -> Verdict {
-        let is_in = matches!(self.groups.get(&group_index), Some(State::In(_)));
+    /// Decides whether the run takes a group that was finished under `lease_id`. The lease of a stale group ends, so
+    /// that the group is handed out again, unless another actor holds it by now.
+    pub fn judge(&mut self, group_index: u64, lease_id: u64, oldest_version: u64) -> Admission {
+        let is_in = matches!(self.groups.get(&group_index), Some(GroupState::Finished(_)));
         if group_index < self.start || is_in {
-            Verdict::Duplicate
+            Admission::Duplicate
         } else if group_index >= self.limit() {
-            Verdict::Unknown
+            Admission::Unknown
         } else if self.is_stale(oldest_version) {
             let holder = self.groups.get(&group_index);
-            if matches!(holder, Some(State::Out { lease_id: held, .. }) if *held == lease_id) {
+            if matches!(holder, Some(GroupState::Leased { lease_id: held, .. }) if *held == lease_id)
+            {
                 self.groups.remove(&group_index);
             }
-            Verdict::Stale
+            Admission::Stale
         } else {
-            Verdict::Accept
+            // Under whichever lease: the first result of a group counts, also one whose lease expired.
+            Admission::Accept
         }
     }
 
@@ -234,30 +254,31 @@ impl Scheduler {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
-    /// Takes in an accepted group, or one read back from the journal, where it may belong to any step to come.
-    pub fn record(&mut self, group_index: u64, mut outcome: Outcome) {
+    /// Takes in an accepted group, or one read back from the journal, which may belong to any later step.
+    pub fn record(&mut self, group_index: u64, mut summary: GroupSummary) {
         if group_index >= self.start {
-            outcome.kept &= !self.is_stale(outcome.oldest_version);
-            self.groups.insert(group_index, State::In(outcome));
+            summary.kept &= !self.is_stale(summary.oldest_version);
+            self.groups
+                .insert(group_index, GroupState::Finished(summary));
         }
     }
 
-    /// The next step's batch, once all its groups are in.
+    /// Returns the next step's batch, once all its groups are in.
     #[must_use]
     pub fn batch(&self) -> Option<Batch> {
         let (mut group_indices, mut left_out) = (Vec::new(), Vec::new());
         let end = self.start + self.settings.max_groups_per_step;
         let mut index = self.start;
         while index < end && (group_indices.len() as u64) < self.settings.groups_per_step {
-            let Some(State::In(outcome)) = self.groups.get(&index) else {
+            let Some(GroupState::Finished(summary)) = self.groups.get(&index) else {
                 return None;
             };
-            let place = if outcome.kept {
+            let list = if summary.kept {
                 &mut group_indices
             } else {
                 &mut left_out
             };
-            place.push(index);
+            list.push(index);
             index += 1;
         }
         Some(Batch {
@@ -267,15 +288,16 @@ impl Scheduler {
         })
     }
 
-    /// The step on `batch` is made and its version published. Groups that are now too old to be used are left out later.
+    /// Goes on to the next step, after the step on `batch` is made and its version published. Groups that are now too
+    /// stale are dropped when a step looks at them.
     pub fn advance(&mut self, batch: &Batch) {
         self.version += 1;
         self.start = batch.next_start;
         self.groups = self.groups.split_off(&self.start);
         let oldest_allowed = self.version.saturating_sub(self.settings.max_staleness);
         for state in self.groups.values_mut() {
-            if let State::In(outcome) = state {
-                outcome.kept &= outcome.oldest_version >= oldest_allowed;
+            if let GroupState::Finished(summary) = state {
+                summary.kept &= summary.oldest_version >= oldest_allowed;
             }
         }
     }
@@ -291,7 +313,7 @@ pub struct QuestionOrder {
 }
 
 impl QuestionOrder {
-    /// An order of `questions` questions (at least 1).
+    /// Creates an order of `questions` questions (at least 1).
     #[must_use]
     pub fn new(questions: usize, run_seed: u64) -> Self {
         Self {
@@ -301,7 +323,7 @@ impl QuestionOrder {
         }
     }
 
-    /// The place of group `group_index`'s question in the list: a function of the run's seed and the index alone.
+    /// Returns the position of group `group_index`'s question in the list, a function of the run's seed and the index.
     pub fn question(&mut self, group_index: u64) -> usize {
         let epoch = group_index / self.questions as u64;
         let order = match self.last.take() {
@@ -313,7 +335,7 @@ impl QuestionOrder {
         question
     }
 
-    /// The order of the questions in one epoch (Fisher–Yates under a ChaCha8 key made of seed and epoch).
+    /// Returns the order of one epoch's questions (Fisher–Yates under a ChaCha8 key made of seed and epoch).
     fn epoch(&self, epoch: u64) -> Vec<usize> {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.run_seed.to_le_bytes());
@@ -323,7 +345,7 @@ impl QuestionOrder {
     }
 }
 
-/// The numbers `0..len` in an order drawn from `rng`.
+/// Returns the numbers `0..len` in an order drawn from `rng`.
 pub(crate) fn shuffled(len: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     for last in (1..len).rev() {
@@ -332,7 +354,8 @@ pub(crate) fn shuffled(len: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     order
 }
 
-/// A uniform number below `bound`: draws from the ragged end of u64's range are thrown away.
+/// Draws a uniform number below `bound`. Draws from the incomplete last range of u64 are rejected, as a remainder of
+/// them would be biased.
 fn below(bound: u64, rng: &mut ChaCha8Rng) -> u64 {
     let fair = u64::MAX - u64::MAX % bound;
     loop {

@@ -20,7 +20,7 @@ use crate::{
     },
     metrics::{self, Metrics},
     network::{LossDerivatives, Network, PassSettings, Scores, scores},
-    ranks::{Figures, Ranks},
+    ranks::{MicroBatchStatistics, Ranks},
 };
 
 /// The policy being trained and everything else that a step needs besides its groups.
@@ -182,26 +182,26 @@ impl Trainer {
                     policy: divisor,
                     entropy_share: micro.targets.len() as f64 / share.step_tokens,
                 };
-                let (derivatives, figures) =
+                let (derivatives, statistics) =
                     micro_batch_loss(&self.config, rows, share, index, scores, divisors);
-                (derivatives, (figures, scores.logprobs.clone()))
+                (derivatives, (statistics, scores.logprobs.clone()))
             },
         )?;
-        let (figures, logprobs): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let (statistics, logprobs): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let parameters = self.network.parameters();
-        let (gradients, figures) = self.ranks.reduce(parameters, gradients, figures)?;
+        let (gradients, statistics) = self.ranks.reduce(parameters, gradients, statistics)?;
         let learning_rate = self.learning_rate();
         let norm = self.network.update(gradients, learning_rate)?;
         if share.old.is_none() {
             // Later iterations hold their ratios against this policy, and only here does the gap to
             // the sampler measure the mismatch of the two alone.
             share.old = Some(logprobs);
-            let sampling = figures.iter().map(|figures| &figures.sampling);
+            let sampling = statistics.iter().map(|statistics| &statistics.sampling);
             metrics.extend(merged(sampling, SamplingStats::merge).metrics());
         }
-        let stats = figures.iter().map(|figures| &figures.stats);
+        let stats = statistics.iter().map(|statistics| &statistics.stats);
         metrics.extend(merged(stats, LossStats::merge).metrics());
-        let loss = figures.iter().map(|figures| figures.loss).sum();
+        let loss = statistics.iter().map(|statistics| statistics.loss).sum();
         metrics.insert("loss".to_owned(), loss);
         metrics.insert("grad_norm".to_owned(), norm);
         metrics.insert("learning_rate".to_owned(), learning_rate);
@@ -225,7 +225,7 @@ fn micro_batch_loss(
     index: usize,
     scores: &Scores,
     divisors: LossDivisors,
-) -> (LossDerivatives, Figures) {
+) -> (LossDerivatives, MicroBatchStatistics) {
     let micro = &share.micro_batches[index];
     let recorded = micro.gather(&rows.sampler);
     let old = share.old.as_ref().map(|old| old[index].as_slice());
@@ -244,7 +244,7 @@ fn micro_batch_loss(
         advantages: &micro.gather(&rows.advantages),
     };
     let output = loss(&input, &config.loss, divisors);
-    let figures = Figures {
+    let statistics = MicroBatchStatistics {
         micro_batch: share.numbers[index] as u64,
         loss: output.loss,
         stats: output.stats,
@@ -254,7 +254,7 @@ fn micro_batch_loss(
         d_logprobs: output.d_logprobs,
         d_entropies: output.d_entropies,
     };
-    (derivatives, figures)
+    (derivatives, statistics)
 }
 
 /// Returns the advantages of all trajectories of the groups, in order.

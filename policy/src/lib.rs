@@ -23,7 +23,6 @@ pub mod random;
 pub mod sampling;
 pub mod tiny;
 pub mod tokenizer;
-mod tools;
 mod weights;
 
 pub use chat::{Chat, ChatRole, Message, ToolCall};
@@ -38,5 +37,4 @@ pub use kv_cache::KvCache;
 pub use model::Model;
 pub use random::Coordinates;
 pub use sampling::{Sampled, SamplingSettings};
-pub use tools::sqlenv_tools;
 pub use weights::Weights;

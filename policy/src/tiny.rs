@@ -1,4 +1,4 @@
-//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `data/policy/`, and the
+//! The embedded policy: a small Qwen3 with its own tokenizer, kept in `embedded/`, and the
 //! training of that tokenizer.
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
@@ -90,7 +90,7 @@ pub fn files() -> Vec<(String, Vec<u8>)> {
         ($($name:literal),*) => {
             vec![$((
                 $name.to_string(),
-                include_bytes!(concat!("../../data/policy/", $name)).to_vec(),
+                include_bytes!(concat!("../embedded/", $name)).to_vec(),
             )),*]
         };
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor, safetensors::Load};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use safetensors::SafeTensors;
+use safetensors::{SafeTensors, tensor::TensorView};
 
 use crate::config::DecoderConfig;
 use crate::durable;
@@ -72,10 +72,19 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Reads the bytes of one safetensors file to the CPU, in the dtypes of the file. Nothing is
+    /// converted, so that bf16 weights reach an engine that computes in bf16 without being widened.
+    ///
+    /// # Errors
+    /// Where the bytes are not a safetensors file.
+    pub fn from_bytes_as_stored(bytes: &[u8]) -> Result<Self> {
+        let load = |(name, view): (String, TensorView<'_>)| Ok((name, view.load(&Device::Cpu)?));
+        let tensors = open(bytes)?.tensors().into_iter().map(load);
+        tensors.collect::<Result<_>>().map(Self)
+    }
+
     fn add(&mut self, bytes: &[u8], device: &Device, dtype: DType) -> Result<()> {
-        let file = SafeTensors::deserialize(bytes)
-            .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))?;
-        for (name, view) in file.tensors() {
+        for (name, view) in open(bytes)?.tensors() {
             let tensor = view.load(device)?.to_dtype(dtype)?;
             self.0.insert(name, tensor);
         }
@@ -169,6 +178,11 @@ impl Weights {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
+}
+
+fn open(bytes: &[u8]) -> Result<SafeTensors<'_>> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))
 }
 
 /// Returns the files that hold the weights of a folder.
@@ -294,6 +308,22 @@ mod tests {
             half.fitted(&config()).unwrap().iter().count(),
             weights.iter().count()
         );
+    }
+
+    #[test]
+    fn weights_keep_the_dtype_that_they_travel_in() {
+        let weights = Weights::random(&config(), 1).unwrap();
+        for dtype in [DType::F32, DType::BF16] {
+            let sent = weights.to(&Device::Cpu, dtype).unwrap();
+            let bytes = sent.to_bytes().unwrap();
+            let received = Weights::from_bytes_as_stored(&bytes).unwrap();
+            assert!(received.iter().all(|(_, tensor)| tensor.dtype() == dtype));
+            assert_eq!(received.to_bytes().unwrap(), bytes);
+            let same = received.to(&Device::Cpu, dtype).unwrap();
+            for (name, tensor) in received.iter() {
+                assert_eq!(same.get(name).unwrap().id(), tensor.id(), "{name}");
+            }
+        }
     }
 
     #[test]

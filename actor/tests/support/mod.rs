@@ -15,17 +15,16 @@ use actor::EngineSettings;
 use futures::Stream;
 use policy::{Model, Weights};
 use proto::{
-    LearnerClient, Transport,
+    EncodedGroup, LearnerClient, Snapshot, Transport,
     v1::{
         ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, ModelFile,
-        RolloutSettings, SamplingSettings, SnapshotChunk, SnapshotHeader, SubmitRequest,
-        SubmitResponse, SubmitVerdict, Trajectory, Wait, WeightsRequest, WeightsResponse,
+        RolloutSettings, SamplingSettings, SubmitResponse, SubmitVerdict, Trajectory, Wait,
+        WeightsRequest, WeightsResponse,
         claim_response::Outcome,
         learner_server::{Learner, LearnerServer},
         weights_response::Part,
     },
 };
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
@@ -133,10 +132,7 @@ impl Learner for FakeLearner {
     ) -> Result<Response<ClaimResponse>, Status> {
         let mut claimed = self.0.claimed.lock().unwrap();
         let group = *claimed;
-        let is_over = self.0.submitted.lock().unwrap().len() as u64 == self.0.groups;
-        let outcome = if is_over {
-            Outcome::Finished(Finished {})
-        } else if group == self.0.groups
+        let outcome = if group == self.0.groups
             || request.into_inner().policy_version < self.needs_version(group)
         {
             Outcome::Wait(Wait {
@@ -160,14 +156,17 @@ impl Learner for FakeLearner {
 
     async fn submit(
         &self,
-        request: Request<SubmitRequest>,
+        request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().decode().unwrap();
         assert_eq!(request.lease_id, request.group_index + 100);
         let mut submitted = self.0.submitted.lock().unwrap();
         submitted.insert(request.group_index, request.trajectories);
         if submitted.len() as u64 == self.0.groups / 2 {
             self.0.version.send_replace(1);
+        }
+        if submitted.len() as u64 == self.0.groups {
+            self.finish();
         }
         Ok(Response::new(SubmitResponse {
             verdict: SubmitVerdict::Accepted as i32,
@@ -196,30 +195,8 @@ impl Learner for FakeLearner {
             }
         }
         let version = *newest.borrow();
-        let parts = snapshot_parts(version, &self.0.snapshots[version as usize]);
-        Ok(Response::new(Box::pin(futures::stream::iter(
-            parts.into_iter().map(Ok),
-        ))))
+        let snapshot = Snapshot::new(version, self.0.snapshots[version as usize].clone());
+        let messages: Vec<_> = snapshot.messages().map(Ok).collect();
+        Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
-}
-
-fn snapshot_parts(policy_version: u64, body: &[u8]) -> Vec<WeightsResponse> {
-    const CHUNK: usize = 1 << 20;
-    let header = Part::Header(SnapshotHeader {
-        policy_version,
-        size_bytes: body.len() as u64,
-        sha256: hex::encode(Sha256::digest(body)),
-    });
-    let chunks = body.chunks(CHUNK).enumerate().map(|(index, data)| {
-        Part::Chunk(SnapshotChunk {
-            policy_version,
-            offset: (index * CHUNK) as u64,
-            data: data.to_vec(),
-            crc32: crc32fast::hash(data),
-        })
-    });
-    let parts = std::iter::once(header).chain(chunks);
-    parts
-        .map(|part| WeightsResponse { part: Some(part) })
-        .collect()
 }

@@ -11,9 +11,16 @@ use actor::Completion;
 use anyhow::{Result, anyhow, ensure};
 use candle_core::DType;
 use policy::{Model, random::derive_seed};
-use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
+use proto::{
+    EncodedGroup,
+    v1::{Segment, SubmitRequest, Trajectory, Turn},
+};
 
-use super::{GROUP_SIZE, Throughput, learner_config, now, sampler::Engines};
+use super::{
+    sampler::Engines,
+    shape::learner_config,
+    throughput::{GROUP_SIZE, Throughput, now},
+};
 use crate::{BenchPolicyArgs, ModelShape};
 
 /// The times of one step, in seconds since its start.
@@ -40,7 +47,8 @@ impl StepTimes {
     }
 }
 
-/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count too.
+/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count
+/// too.
 pub(super) async fn measure(
     model: &Model,
     shape: ModelShape,
@@ -123,7 +131,11 @@ pub(super) fn group(
         trajectories: rows.iter().enumerate().map(trajectory).collect(),
         ..SubmitRequest::default()
     };
-    Group::new(request, &GroupRules::new(config, vocabulary)).map_err(|fault| anyhow!(fault))
+    Group::new(
+        EncodedGroup::from(&request),
+        &GroupRules::new(config, vocabulary),
+    )
+    .map_err(|fault| anyhow!(fault))
 }
 
 fn trajectory(member: usize, prompt: &[u32], completion: &Completion, correct: bool) -> Trajectory {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use learner::{Event, Learner};
+use learner::{Learner, TrainEvent};
 use policy::Model;
 use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 
@@ -58,7 +58,7 @@ pub(super) async fn grpo(
     let mut interrupted = false;
     while let Some(event) = run.next().await? {
         match event {
-            Event::Step { step, metrics } => {
+            TrainEvent::Step { step, metrics } => {
                 note(&stage, step, &metrics);
                 folder.append_step(&LearnerStepRecord {
                     step,
@@ -67,7 +67,7 @@ pub(super) async fn grpo(
                     metrics,
                 })?;
             }
-            Event::Checkpoint { step, path } => {
+            TrainEvent::Checkpoint { step, path } => {
                 let model = checkpoint_model(&path)?;
                 match curve.evaluate_if_due(&model, step).await {
                     // The trainer has received the signal as well and writes a last checkpoint.
@@ -76,7 +76,7 @@ pub(super) async fn grpo(
                 }
                 newest = Some(path);
             }
-            Event::Finished {
+            TrainEvent::Finished {
                 interrupted: early, ..
             } => interrupted = early,
         }
@@ -149,19 +149,14 @@ impl LearningCurve<'_> {
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-            let evaluated = EvaluatedPolicy {
-                policy,
-                policy_version: step,
-                step,
-                mode,
-            };
+            let evaluated = EvaluatedPolicy::at_step(policy, step, mode);
             if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }
             let policy = self.evaluator.model(&engine, mode);
             let (evaluation, _) = self
                 .evaluator
-                .examine(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             self.folder.append_evaluation(&evaluation)?;
         }

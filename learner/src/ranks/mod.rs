@@ -1,52 +1,53 @@
-//! The ranks of a run: processes that hold the same weights and share out the work of each step.
+//! The ranks of a run: processes that hold the same weights and share the work of each learner step.
 //!
-//! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its update from the same bits;
-//! a digest, on joining and after each step, shows it. What a rank computes is a function of the step's groups and its
-//! number. A rank that fails, is silent or gone ends rank 0 with an error that names it, before the step's version is
-//! published; only one that is lost within NCCL is not named. Alone, a learner copies nothing and waits for nobody.
+//! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its update from the same bits; a digest of the weights, on joining and after each step, proves it. What a rank computes is a function of the step's groups and its number. A rank that fails, is silent or goes away ends rank 0 with an error that names it, before the step's version is published; only one that is lost within NCCL is not named. A learner without other ranks copies nothing and waits for nobody.
 
-mod figures;
-mod link;
-mod lobby;
-mod member;
+mod connection;
+mod join;
 #[cfg_attr(not(feature = "nccl"), path = "without_nccl.rs")]
 mod nccl;
 mod reduce;
+mod registry;
 mod settings;
+mod statistics;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use candle_core::Device;
 use policy::Model;
-use prost::Message as _;
-use proto::v1::{
-    Finished, RankDigest, RankFigures, RankStep, RankWelcome, ReduceNow, SubmitRequest,
-    train_request, train_response,
+use prost::{Message as _, bytes::Bytes};
+use proto::{
+    EncodedGroup,
+    v1::{
+        Finished, RankDigest, RankFigures, RankStep, RankWelcome, ReduceNow, train_request,
+        train_response,
+    },
 };
 use tokio::runtime::Handle;
 
-pub use figures::Figures;
-pub(crate) use lobby::Lobby;
-pub use member::{Member, join};
+pub use join::{RankOptions, join};
+pub(crate) use registry::RankRegistry;
 pub use settings::{RankSettings, ReduceBy};
+pub use statistics::MicroBatchStatistics;
 
 use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
+    driver::model_files,
     error::{LearnerError, Result},
     group::{Group, GroupRules},
     network::Network,
     optimizer::{Gradients, Parameter},
     trainer::StepGroups,
 };
-use link::{ToLeader, ToRank};
+use connection::{LeaderConnection, Peer as _, RankConnection};
 use nccl::Nccl;
 
 const BASE: &str = "base";
 const STATE: &str = "state";
 
-/// Sums over a world of this process alone by NCCL, whose id goes through the bytes that other ranks would get: what a
-/// single GPU can show of it: that it loads, joins and answers.
+/// Sums gradients by NCCL in a world of this process alone, with the id sent through bytes as to another rank. It shows on
+/// one GPU that NCCL loads, connects and computes.
 ///
 /// # Errors
 /// The program is built without NCCL, its library is missing, the device is the CPU, or NCCL fails.
@@ -63,67 +64,68 @@ pub fn sum_alone(
 /// A run's ranks, as one of them sees them.
 #[derive(Default)]
 pub struct Ranks {
-    place: Place,
+    role: RankRole,
     nccl: Option<Nccl>,
 }
 
 #[derive(Default)]
-enum Place {
+enum RankRole {
+    /// The run has no other ranks.
     #[default]
     Alone,
     /// Rank 0, with the others in order.
-    Leader(Vec<ToRank>),
-    /// Another.
+    Leader(Vec<RankConnection>),
+    /// Another rank.
     Member {
         rank: usize,
         count: usize,
-        leader: ToLeader,
+        leader: LeaderConnection,
     },
 }
 
 impl Ranks {
-    /// `count` ranks in this process, rank 0 first, each for a thread of its own. Must be called inside a runtime.
+    /// Connects `count` ranks in this process, rank 0 first, each for a thread of its own. Must be called inside a runtime.
     #[must_use]
     pub fn in_process(count: usize, timeout: Duration) -> Vec<Self> {
         let (members, leaders): (Vec<_>, Vec<_>) = (1..count)
-            .map(|rank| link::in_process(rank, timeout, &Handle::current()))
+            .map(|rank| connection::in_process(rank, timeout, &Handle::current()))
             .unzip();
-        let place = |(rank, leader)| Place::Member {
+        let member = |(rank, leader)| RankRole::Member {
             rank,
             count,
             leader,
         };
-        let places = (1..).zip(leaders).map(place);
-        [Place::Leader(members)]
+        let roles = (1..).zip(leaders).map(member);
+        [RankRole::Leader(members)]
             .into_iter()
-            .chain(places)
-            .map(|place| Self { place, nccl: None })
+            .chain(roles)
+            .map(|role| Self { role, nccl: None })
             .collect()
     }
 
-    /// This one's number, from 0.
+    /// Returns this rank's number, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        match self.place {
-            Place::Alone | Place::Leader(_) => 0,
-            Place::Member { rank, .. } => rank,
+        match self.role {
+            RankRole::Alone | RankRole::Leader(_) => 0,
+            RankRole::Member { rank, .. } => rank,
         }
     }
 
-    /// How many there are.
+    /// Returns how many ranks the run has.
     #[must_use]
     pub fn count(&self) -> usize {
-        match &self.place {
-            Place::Alone => 1,
-            Place::Leader(others) => 1 + others.len(),
-            Place::Member { count, .. } => *count,
+        match &self.role {
+            RankRole::Alone => 1,
+            RankRole::Leader(others) => 1 + others.len(),
+            RankRole::Member { count, .. } => *count,
         }
     }
 
-    /// Gives every other rank what it needs to be one; they joined in this order. All then train from `network`'s state,
-    /// the one after `step`.
+    /// Makes this process rank 0 of `others`, which are numbered in the order in which they joined. Sends them settings,
+    /// model and the state of `network` after step `step`, from which all train.
     pub(crate) fn lead(
-        mut others: Vec<ToRank>,
+        mut others: Vec<RankConnection>,
         config: &LearnerConfig,
         base: &Model,
         network: &Network,
@@ -137,7 +139,8 @@ impl Ranks {
             ReduceBy::Grpc => None,
             ReduceBy::Nccl => Some(nccl::Id::new()?),
         };
-        let (weights, state) = (base.weights.to_bytes()?, network.state().to_bytes()?);
+        let weights = Bytes::from(base.weights.to_bytes()?);
+        let state = Bytes::from(network.state().to_bytes()?);
         for (rank, other) in (1..).zip(&mut others) {
             other.rank = rank;
             let welcome = RankWelcome {
@@ -145,30 +148,30 @@ impl Ranks {
                 ranks: count as u32,
                 settings: serde_json::to_string(config)
                     .expect("plain settings serialise: this is a bug"),
-                model_files: base.files.iter().map(model_file).collect(),
+                model_files: model_files(base),
                 dtype: network.dtype().as_str().to_owned(),
                 updates: network.optimizer.updates,
                 nccl_id: id.as_ref().map(nccl::Id::to_bytes).unwrap_or_default(),
             };
-            other.say(train_response::Part::Welcome(welcome))?;
-            other.send_bytes(train_response::Part::File, BASE, &weights)?;
-            other.send_bytes(train_response::Part::File, STATE, &state)?;
+            other.send(train_response::Part::Welcome(welcome))?;
+            other.send_file(BASE, &weights)?;
+            other.send_file(STATE, &state)?;
         }
-        let place = match others.is_empty() {
-            true => Place::Alone,
-            false => Place::Leader(others),
+        let role = match others.is_empty() {
+            true => RankRole::Alone,
+            false => RankRole::Leader(others),
         };
         let open = |id| Nccl::open(&id, network.device(), 0, count, config.ranks.timeout());
-        let mut ranks = Self { place, nccl: None };
-        // A rank that cannot take part says so here: within NCCL nobody would hear it.
+        let mut ranks = Self { role, nccl: None };
+        // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait for it.
         ranks.agree(network, step)?;
         ranks.nccl = id.map(open).transpose()?;
         Ok(ranks)
     }
 
-    /// Rank 0 hands the groups of a step to the others.
+    /// Sends the groups of a step from rank 0 to the others, in the bytes in which they arrived.
     pub(crate) fn hand_out(&mut self, groups: &StepGroups, version: u64) -> Result<()> {
-        let Place::Leader(others) = &mut self.place else {
+        let RankRole::Leader(others) = &mut self.role else {
             return Ok(());
         };
         for other in others {
@@ -176,35 +179,32 @@ impl Ranks {
                 policy_version: version,
                 groups: groups.kept.len() as u32,
             };
-            other.say(train_response::Part::Step(step))?;
+            other.send(train_response::Part::Step(step))?;
             for group in &groups.kept {
-                let submitted = SubmitRequest {
-                    group_index: group.index,
-                    trajectories: group.trajectories.clone(),
-                    ..SubmitRequest::default()
-                };
-                other.say(train_response::Part::Group(submitted))?;
+                let bytes = group.encoded.bytes().clone();
+                other.send(train_response::Part::Group(bytes))?;
             }
         }
         Ok(())
     }
 
-    /// Another rank's next step: its groups and the version; none when the run is over.
+    /// Receives another rank's next step: its groups and the policy version; none when the run is over.
     pub(crate) fn next_step(&mut self, rules: &GroupRules) -> Result<Option<(StepGroups, u64)>> {
-        let Place::Member { leader, .. } = &mut self.place else {
+        let RankRole::Member { leader, .. } = &mut self.role else {
             return Ok(None);
         };
-        let step = match leader.hear()? {
+        let step = match leader.receive()? {
             train_response::Part::Step(step) => step,
             train_response::Part::Finished(Finished {}) => return Ok(None),
             _ => return Err(leader.unexpected("a step")),
         };
         let mut kept = Vec::new();
         for _ in 0..step.groups {
-            let train_response::Part::Group(request) = leader.hear()? else {
+            let train_response::Part::Group(bytes) = leader.receive()? else {
                 return Err(leader.unexpected("a group"));
             };
-            let group = Group::new(request, rules).map_err(|fault| leader.fault(fault))?;
+            let group = Group::new(EncodedGroup::new(bytes), rules);
+            let group = group.map_err(|fault| leader.fault(fault))?;
             kept.push(group.into());
         }
         let groups = StepGroups {
@@ -214,63 +214,71 @@ impl Ranks {
         Ok(Some((groups, step.policy_version)))
     }
 
-    /// The micro-batches that this rank computes, ascending: about as many tokens a rank.
+    /// Returns the micro-batches that this rank computes, ascending. Ranks get about as many tokens each.
     pub(crate) fn share(&self, micro_batches: &[MicroBatch]) -> Vec<usize> {
         let tokens = micro_batches.iter().map(|micro| micro.packed.tokens.len());
         crate::batch::shares(&tokens.collect::<Vec<_>>(), self.count()).swap_remove(self.rank())
     }
 
-    /// The sum of all ranks' gradients, and, on rank 0, the figures of all micro-batches in order. A rank whose share is
-    /// empty has no gradients; `parameters` says which there are.
+    /// Returns the sum of all ranks' gradients and, on rank 0, the statistics of all micro-batches in order. A rank
+    /// without micro-batches has no gradients; `parameters` says which there are.
     pub(crate) fn reduce(
         &mut self,
         parameters: &BTreeMap<String, Parameter>,
         gradients: Gradients,
-        mut figures: Vec<Figures>,
-    ) -> Result<(Gradients, Vec<Figures>)> {
-        match &mut self.place {
-            Place::Alone => {}
-            Place::Leader(others) => {
-                // The ranks that have gradients.
-                let mut busy = Vec::new();
+        mut statistics: Vec<MicroBatchStatistics>,
+    ) -> Result<(Gradients, Vec<MicroBatchStatistics>)> {
+        let is_nccl = self.nccl.is_some();
+        let gradients = match &mut self.role {
+            RankRole::Alone => gradients,
+            RankRole::Leader(others) => {
+                let mut has_gradients = Vec::new();
                 for other in others.iter_mut() {
-                    let theirs = other.figures()?;
-                    busy.push(!theirs.is_empty());
-                    figures.extend(theirs);
+                    let received = other.receive_statistics()?;
+                    has_gradients.push(!received.is_empty());
+                    statistics.extend(received);
                 }
-                figures.sort_by_key(|figures| figures.micro_batch);
-                if self.nccl.is_none() {
-                    return Ok((reduce::sum(parameters, gradients, others, &busy)?, figures));
-                }
-                for other in others {
-                    other.say(train_response::Part::Reduce(ReduceNow {}))?;
+                // Merged in one order, the metrics are the same with any number of ranks.
+                statistics.sort_by_key(|statistics| statistics.micro_batch);
+                if is_nccl {
+                    for other in others {
+                        other.send(train_response::Part::Reduce(ReduceNow {}))?;
+                    }
+                    gradients
+                } else {
+                    reduce::sum(parameters, gradients, others, &has_gradients)?
                 }
             }
-            Place::Member { leader, .. } => {
-                let micro_batches = figures.iter().map(Figures::encode_to_vec).collect();
-                leader.say(train_request::Part::Figures(RankFigures { micro_batches }))?;
-                if self.nccl.is_none() {
-                    return Ok((reduce::contribute(parameters, gradients, leader)?, figures));
+            RankRole::Member { leader, .. } => {
+                let encoded = statistics.iter().map(MicroBatchStatistics::encode_to_vec);
+                let micro_batches = encoded.collect();
+                leader.send(train_request::Part::Figures(RankFigures { micro_batches }))?;
+                if is_nccl {
+                    // A rank that fails before this message is named; within NCCL it could not be.
+                    let train_response::Part::Reduce(_) = leader.receive()? else {
+                        return Err(leader.unexpected("the start of the reduction"));
+                    };
+                    gradients
+                } else {
+                    reduce::contribute(parameters, gradients, leader)?
                 }
-                let train_response::Part::Reduce(_) = leader.hear()? else {
-                    return Err(leader.unexpected("the word to reduce"));
-                };
             }
-        }
-        match &self.nccl {
-            None => Ok((gradients, figures)),
-            Some(nccl) => Ok((nccl.all_reduce(parameters, gradients)?, figures)),
-        }
+        };
+        let gradients = match &self.nccl {
+            None => gradients,
+            Some(nccl) => nccl.all_reduce(parameters, gradients)?,
+        };
+        Ok((gradients, statistics))
     }
 
-    /// Holds the weights of all ranks against each other after step `step`.
+    /// Checks that all ranks hold the same weights after step `step`.
     pub(crate) fn agree(&mut self, network: &Network, step: u64) -> Result<()> {
-        match &mut self.place {
-            Place::Alone => Ok(()),
-            Place::Leader(others) => {
+        match &mut self.role {
+            RankRole::Alone => Ok(()),
+            RankRole::Leader(others) => {
                 let own = network.digest();
                 for other in others {
-                    let train_request::Part::Digest(digest) = other.hear()? else {
+                    let train_request::Part::Digest(digest) = other.receive()? else {
                         return Err(other.unexpected("its digest"));
                     };
                     if digest.weights != own {
@@ -280,34 +288,31 @@ impl Ranks {
                 }
                 Ok(())
             }
-            Place::Member { leader, .. } => leader.say(train_request::Part::Digest(RankDigest {
-                weights: network.digest(),
-            })),
+            RankRole::Member { leader, .. } => {
+                leader.send(train_request::Part::Digest(RankDigest {
+                    weights: network.digest(),
+                }))
+            }
         }
     }
 
-    /// Rank 0 sends the others home; nothing depends on one that is gone already.
+    /// Tells the other ranks that the run is over. Nothing depends on one that has gone.
     pub(crate) fn finish(&mut self) {
-        let Place::Leader(others) = &mut self.place else {
+        let RankRole::Leader(others) = &mut self.role else {
             return;
         };
         for other in others {
-            let told = other.say(train_response::Part::Finished(Finished {}));
-            told.unwrap_or_else(|fault| tracing::warn!(%fault, "after the last step"));
+            let sent = other.send(train_response::Part::Finished(Finished {}));
+            sent.unwrap_or_else(
+                |fault| tracing::warn!(%fault, "a rank was gone after the last step"),
+            );
         }
     }
 
-    /// Another rank tells rank 0 why it cannot go on, if it still listens.
+    /// Tells rank 0 why this rank cannot go on.
     pub(crate) fn give_up(&mut self, fault: &LearnerError) {
-        if let Place::Member { leader, .. } = &mut self.place {
+        if let RankRole::Member { leader, .. } = &mut self.role {
             leader.give_up(fault);
         }
-    }
-}
-
-fn model_file((name, content): &(String, Vec<u8>)) -> proto::v1::ModelFile {
-    proto::v1::ModelFile {
-        name: name.clone(),
-        content: content.clone(),
     }
 }

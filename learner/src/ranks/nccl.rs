@@ -1,9 +1,6 @@
-//! Sums over ranks by NCCL, from GPU to GPU.
+//! Sums gradients over ranks by NCCL, from GPU to GPU.
 //!
-//! Invariant: all ranks call the same collectives in the same order, on the stream that computes the gradients. NCCL adds in
-//! an order of its own, which is the same at each run on the same machines. Who waits for a rank that died in the middle of
-//! a collective gives up after the timeout, with an error that cannot name it; the process must then end, since the GPU
-//! still waits. Joining, `ncclCommInitRank`, has no deadline but NCCL's own.
+//! Invariant: all ranks call the same collectives in the same order, on the stream that computes the gradients. NCCL adds in an order of its own, which is the same at each run on the same machines. A rank that waits for another that died within a collective gives up after the timeout, with an error that cannot name it; the process must then end, since the GPU still waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own.
 
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
 
@@ -21,10 +18,10 @@ use crate::{
     optimizer::{Gradients, Parameter},
 };
 
-/// Between two looks at a collective that runs.
-const LOOK: Duration = Duration::from_micros(200);
+/// The pause between two checks of a running collective.
+const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
-/// A place among the ranks that sum together.
+/// A communicator: one rank of those that sum together.
 pub(super) struct Nccl {
     comm: Comm,
     timeout: Duration,
@@ -34,7 +31,7 @@ pub(super) struct Nccl {
 #[expect(unsafe_code, reason = "cudarc leaves it to its users")]
 unsafe impl Send for Nccl {}
 
-/// What ranks find each other by.
+/// The unique id by which ranks connect.
 pub(super) struct Id(safe::Id);
 
 impl Id {
@@ -57,7 +54,7 @@ impl Id {
 impl Nccl {
     pub(super) const IS_BUILT_IN: bool = true;
 
-    /// Waits until all `count` ranks call it with the same id, as long as NCCL itself does.
+    /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for as long as NCCL waits.
     pub(super) fn open(
         id: &Id,
         device: &Device,
@@ -76,7 +73,7 @@ impl Nccl {
         Ok(Self { comm, timeout })
     }
 
-    /// The sum over all ranks; one without gradients takes part with zeros.
+    /// Returns the sum over all ranks. A rank without gradients takes part with zeros.
     pub(super) fn all_reduce(
         &self,
         parameters: &BTreeMap<String, Parameter>,
@@ -99,7 +96,7 @@ impl Nccl {
                     "a rank left the others waiting for {seconds} s"
                 )));
             }
-            sleep(LOOK);
+            sleep(CHECK_INTERVAL);
         }
         Ok(gradients)
     }
@@ -128,7 +125,7 @@ impl InplaceOp1 for Nccl {
     }
 }
 
-/// The error tells its code only when asked.
+/// Names the error by its code, which its `Display` leaves out.
 fn failed(error: &NcclError) -> LearnerError {
     fault(format!("{:?}", error.0))
 }

@@ -1,60 +1,58 @@
-//! Sums over ranks on rank 0, by the streams that connect it with the others.
+//! Sums gradients over ranks on rank 0, over the streams that connect it with the others.
 //!
-//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the same bits. A rank first
-//! sends, then reads, and rank 0 first reads, then sends, so that neither waits for the other.
+//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the same bits. A rank sends first and then receives, rank 0 receives first and then sends, so that the two never wait for each other.
 
 use std::collections::BTreeMap;
 
-use proto::v1::{train_request, train_response};
-use safetensors::View as _;
-
-use super::link::{ToLeader, ToRank};
+use super::connection::{LeaderConnection, Peer as _, RankConnection, tensor_bytes};
 use crate::{
     error::{LearnerError, Result},
     optimizer::{Gradients, Parameter},
 };
 
-/// Rank 0's gradients and, in the order of ranks, those of the busy others; all of them get the sum.
+/// Adds the gradients of the other ranks that have some (`has_gradients`) to rank 0's `own`, in the order of ranks, and
+/// sends the sum to all of them.
 pub(super) fn sum(
     parameters: &BTreeMap<String, Parameter>,
     mut own: Gradients,
-    others: &mut [ToRank],
-    busy: &[bool],
+    others: &mut [RankConnection],
+    has_gradients: &[bool],
 ) -> Result<Gradients> {
     for (name, parameter) in parameters {
         let total = match own.remove(name) {
             Some(gradient) => gradient,
             None => parameter.value.zeros_like()?,
         };
-        let theirs = others.iter_mut().zip(busy).filter(|(_, busy)| **busy);
-        let total = theirs
-            .map(|(other, _)| other)
-            .try_fold(total, |total, other| {
-                Ok::<_, LearnerError>((total + other.gradient(name, &parameter.value)?)?)
-            })?;
+        let senders = others.iter_mut().zip(has_gradients);
+        let mut senders = senders.filter(|(_, has)| **has).map(|(other, _)| other);
+        let total = senders.try_fold(total, |total, other| {
+            let gradient = other.receive_gradient(name, &parameter.value)?;
+            Ok::<_, LearnerError>((total + gradient)?)
+        })?;
         own.insert(name.clone(), total);
     }
     for (name, total) in &own {
-        let bytes = total.data();
+        let bytes = tensor_bytes(total);
         for other in &mut *others {
-            other.send_bytes(train_response::Part::Gradient, name, &bytes)?;
+            other.send_gradient(name, &bytes)?;
         }
     }
     Ok(own)
 }
 
-/// Sends a rank's gradients and takes the sum.
+/// Sends a rank's gradients to rank 0 and receives the sum.
 pub(super) fn contribute(
     parameters: &BTreeMap<String, Parameter>,
     own: Gradients,
-    leader: &mut ToLeader,
+    leader: &mut LeaderConnection,
 ) -> Result<Gradients> {
     for (name, gradient) in own {
-        leader.send_bytes(train_request::Part::Gradient, &name, &gradient.data())?;
+        leader.send_gradient(&name, &tensor_bytes(&gradient))?;
     }
     let mut sum = Gradients::new();
     for (name, parameter) in parameters {
-        sum.insert(name.clone(), leader.gradient(name, &parameter.value)?);
+        let total = leader.receive_gradient(name, &parameter.value)?;
+        sum.insert(name.clone(), total);
     }
     Ok(sum)
 }

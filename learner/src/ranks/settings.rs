@@ -15,12 +15,11 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
-    /// Ranks, the learner included. Changes the last bits of a gradient, by the micro-batches and the order of
-    /// their sums.
+    /// Ranks, the learner included. The number changes the last bits of a gradient, since it changes the micro-batches and the order in which they are summed.
     pub count: usize,
-    /// Seconds that rank 0 waits for another rank, to join or to answer, before it gives up.
+    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an error.
     pub timeout_seconds: u32,
-    /// How gradients are summed. NCCL's order of sums is its own.
+    /// How gradients are summed. NCCL chooses the order of sums itself.
     pub reduce: ReduceBy,
 }
 
@@ -38,27 +37,27 @@ impl Default for RankSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceBy {
-    /// Over gRPC on rank 0, through the memory of the host: works everywhere.
+    /// Over gRPC on rank 0, through host memory; works everywhere.
     #[default]
     Grpc,
-    /// By NCCL from GPU to GPU; all ranks compute on CUDA devices.
+    /// By NCCL from GPU to GPU; all ranks must compute on CUDA devices.
     Nccl,
 }
 
 impl RankSettings {
-    /// Whether there is but one rank, which sums with nobody.
+    /// Returns whether there is one rank only, which has nothing to sum.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.count == 1 && self.reduce == ReduceBy::Grpc
     }
 
-    /// How long rank 0 waits.
+    /// Returns how long rank 0 waits.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds.into())
     }
 
-    /// What of it shapes the weights.
+    /// Returns the settings that influence the weights; the others have their defaults.
     pub(crate) fn shaping(&self) -> Self {
         Self {
             timeout_seconds: Self::default().timeout_seconds,

@@ -2,10 +2,10 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use learner::{Event, Learner, LearnerConfig, RunArguments, config::CheckpointConfig};
+use learner::{Learner, LearnerConfig, RunArguments, TrainEvent, config::CheckpointConfig};
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
-    LearnerClient, Transport,
+    EncodedGroup, LearnerClient, Transport,
     v1::{
         ClaimRequest, GroupClaim, RewardComponents, Segment, SubmitRequest, Trajectory, Turn,
         claim_response::Outcome,
@@ -67,7 +67,28 @@ fn mixed(parts: [u64; 4]) -> u64 {
     parts.into_iter().fold(0x5151, mix)
 }
 
-/// A group as a function of its question, its index and the version that sampled it; about one in four has no spread.
+/// The turns that sampled what `mask` says: one for each run of sampled tokens, and at least one.
+pub(crate) fn turns(mask: &[u8], turn: &Turn) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for (at, _) in mask.iter().enumerate().filter(|(_, mask)| **mask == 1) {
+        match turns.last_mut() {
+            Some(last) if last.completion_start + last.completion_tokens == at as u32 => {
+                last.completion_tokens += 1;
+            }
+            _ => turns.push(Turn {
+                completion_start: at as u32,
+                completion_tokens: 1,
+                ..turn.clone()
+            }),
+        }
+    }
+    if turns.is_empty() {
+        turns.push(turn.clone());
+    }
+    turns
+}
+
+/// A group as a function of its question, its index and the version that sampled it; about one in four has zero variance.
 pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
     let bytes = claim.question_id.bytes();
     let rollout = bytes.fold(claim.group_index, |state, byte| {
@@ -81,6 +102,17 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
             let mask: Vec<u8> = (0..length)
                 .map(|at| u8::from(at >= 3 && at != length / 2))
                 .collect();
+            let correct = !dull && draw(7).is_multiple_of(2);
+            let terminal = f64::from(u8::from(correct));
+            let turn = Turn {
+                policy_version: version,
+                ..Turn::default()
+            };
+            let mut turns = turns(&mask, &turn);
+            turns[0].reward_components = Some(RewardComponents {
+                terminal,
+                ..RewardComponents::default()
+            });
             let segment = Segment {
                 tokens: (0..length as u64)
                     .map(|at| 300 + (draw(at) % 500) as u32)
@@ -91,19 +123,10 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
                     .collect(),
                 mask,
             };
-            let correct = !dull && draw(7).is_multiple_of(2);
-            let terminal = f64::from(u8::from(correct));
             Trajectory {
                 member,
                 segments: vec![segment],
-                turns: vec![Turn {
-                    policy_version: version,
-                    reward_components: Some(RewardComponents {
-                        terminal,
-                        ..RewardComponents::default()
-                    }),
-                    ..Turn::default()
-                }],
+                turns,
                 episode_return: terminal,
                 correct,
                 scored: true,
@@ -114,7 +137,7 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
         .collect()
 }
 
-/// Claims and submits until the run is over.
+/// Claims and submits until it is aborted.
 pub(crate) async fn actor(learner: Learner, name: String) {
     act(learner, name, group).await;
 }
@@ -140,7 +163,7 @@ pub(crate) async fn act(
             .outcome
             .unwrap()
         {
-            Outcome::Finished(_) => return,
+            Outcome::Finished(_) => panic!("the weights stream says that the run is over"),
             Outcome::Wait(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             Outcome::Group(claim) => {
                 let trajectories = play(&claim, policy_version);
@@ -150,7 +173,7 @@ pub(crate) async fn act(
                     lease_id: claim.lease_id,
                     trajectories,
                 };
-                client.submit(submit).await.unwrap();
+                client.submit(EncodedGroup::from(&submit)).await.unwrap();
             }
         }
     }
@@ -161,7 +184,7 @@ pub(crate) async fn train(
     learner: &Learner,
     actors: usize,
     stop_after: Option<u64>,
-) -> (Vec<Event>, Vec<u8>) {
+) -> (Vec<TrainEvent>, Vec<u8>) {
     let tasks: Vec<_> = (0..actors)
         .map(|number| tokio::spawn(actor(learner.clone(), format!("actor-{number}"))))
         .collect();
@@ -171,7 +194,7 @@ pub(crate) async fn train(
     let watcher = tokio::spawn(async move {
         let mut events = Vec::new();
         while let Some(event) = receiver.recv().await {
-            if matches!(&event, Event::Step { step, .. } if Some(*step) == stop_after) {
+            if matches!(&event, TrainEvent::Step { step, .. } if Some(*step) == stop_after) {
                 stop.notify_one();
             }
             events.push(event);

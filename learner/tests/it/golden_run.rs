@@ -20,10 +20,13 @@ use learner::{
     trainer::{StepGroups, Trainer},
 };
 use policy::{DecoderConfig, GradientCheckpointing, Model, Weights};
-use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
+use proto::{
+    EncodedGroup,
+    v1::{Segment, SubmitRequest, Trajectory, Turn},
+};
 use serde_json::{Value, json};
 
-use crate::common::small_model;
+use crate::common::{small_model, turns};
 
 /// Prompts of one of the runs' batches.
 const GROUPS_PER_STEP: usize = 2;
@@ -109,11 +112,12 @@ fn trajectory(member: usize, prompt: &[u32], completion: &Value) -> Trajectory {
         truncated: tokens.last() != Some(&END),
         ..Turn::default()
     };
+    let mask = [vec![0; prompt.len()], sampled].concat();
     Trajectory {
         member: member as u32,
-        turns: vec![turn],
+        turns: turns(&mask, &turn),
         segments: vec![Segment {
-            mask: [vec![0; prompt.len()], sampled].concat(),
+            mask,
             logprobs: vec![RECORDED_LOGPROB; tokens.len()],
             tokens,
         }],
@@ -134,7 +138,7 @@ fn group(index: usize, rollout: &Value, rules: &GroupRules) -> Arc<Group> {
             .collect(),
         ..SubmitRequest::default()
     };
-    Arc::new(Group::new(request, rules).unwrap())
+    Arc::new(Group::new(EncodedGroup::from(&request), rules).unwrap())
 }
 
 /// The groups of each step.

@@ -8,12 +8,12 @@ use learner::{
     config::RatioAgainst,
     group::{Group, GroupRules},
     metrics::Metrics,
-    ranks::{Member, RankSettings, Ranks, join},
+    ranks::{RankOptions, RankSettings, Ranks, join},
     trainer::{StepGroups, Trainer},
 };
 use policy::{Model, Weights};
 use proto::{
-    RanksClient, Transport,
+    EncodedGroup, RanksClient, Transport,
     v1::{GroupClaim, RankHello, SubmitRequest, TrainRequest, train_request::Part},
 };
 use tonic::Code;
@@ -61,7 +61,7 @@ fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGrou
             trajectories: group(&claim, step),
             ..SubmitRequest::default()
         };
-        Arc::new(Group::new(request, &rules).unwrap())
+        Arc::new(Group::new(EncodedGroup::from(&request), &rules).unwrap())
     };
     StepGroups {
         kept: (0..count).map(one).collect(),
@@ -190,8 +190,8 @@ fn client(learner: &Learner) -> RanksClient {
     RanksClient::new(Transport::in_process(learner.rank_service()))
 }
 
-fn member(patience: Duration) -> Member {
-    Member {
+fn options(patience: Duration) -> RankOptions {
+    RankOptions {
         device: Device::Cpu,
         threads: 1,
         patience,
@@ -201,7 +201,7 @@ fn member(patience: Duration) -> Member {
 /// Trains to the end with as many ranks as the run has, over the service.
 async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
     let members: Vec<_> = (1..count)
-        .map(|_| tokio::spawn(join(client(learner), member(TIMEOUT))))
+        .map(|_| tokio::spawn(join(client(learner), options(TIMEOUT))))
         .collect();
     let actor = tokio::spawn(actor(learner.clone(), "a".to_owned()));
     let (sender, mut events) = tokio::sync::mpsc::channel(1);
@@ -283,9 +283,9 @@ async fn a_rank_that_does_not_belong_is_told_why() {
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("sqlenv 0.0.0"), "{status}");
 
-    let first = tokio::spawn(join(client(&learner), member(TIMEOUT)));
+    let first = tokio::spawn(join(client(&learner), options(TIMEOUT)));
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let one_too_many = join(client(&learner), member(Duration::ZERO)).await;
+    let one_too_many = join(client(&learner), options(Duration::ZERO)).await;
     let fault = one_too_many.unwrap_err().to_string();
     assert!(fault.contains("all of its 2 ranks"), "{fault}");
     assert!(!fault.contains("start it again"), "{fault}");
@@ -293,7 +293,7 @@ async fn a_rank_that_does_not_belong_is_told_why() {
 
     let folder = tempfile::tempdir().unwrap();
     let alone = open(small_config(), folder.path(), false).unwrap();
-    let fault = join(client(&alone), member(TIMEOUT)).await.unwrap_err();
+    let fault = join(client(&alone), options(TIMEOUT)).await.unwrap_err();
     assert!(fault.to_string().contains("learner.ranks.count"), "{fault}");
 }
 
@@ -303,7 +303,7 @@ async fn a_learner_that_stays_away_is_given_up() {
     let address = format!("http://{}", nobody.local_addr().unwrap());
     drop(nobody);
     let client = RanksClient::new(Transport::dial(&address).unwrap());
-    let fault = join(client, member(Duration::from_secs(1))).await;
+    let fault = join(client, options(Duration::from_secs(1))).await;
     let fault = fault.unwrap_err().to_string();
     assert!(fault.starts_with("the learner cannot be joined"), "{fault}");
 }

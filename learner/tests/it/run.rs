@@ -3,9 +3,9 @@
 use std::{fs, path::Path};
 
 use crate::common::{ARGUMENTS, act, group, open, open_with, small_config, train};
-use learner::{Event, LearnerConfig, RunArguments, config::RatioAgainst};
+use learner::{LearnerConfig, RunArguments, TrainEvent, config::RatioAgainst};
 use proto::{
-    LearnerClient, Transport,
+    EncodedGroup, LearnerClient, Transport,
     v1::{GroupClaim, SubmitRequest, SubmitVerdict},
 };
 
@@ -57,7 +57,7 @@ async fn an_interrupted_run_resumes_to_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let learner = open(small_config(), folder.path(), false).unwrap();
     let (events, halfway) = train(&learner, 2, Some(2)).await;
-    let Some(Event::Finished {
+    let Some(TrainEvent::Finished {
         step,
         interrupted: true,
     }) = events.last()
@@ -92,9 +92,11 @@ async fn a_crashed_run_replays_its_journal_without_actors() {
     assert_eq!(learner.snapshot().policy_version, 1);
     let (replayed, weights) = train(&learner, 0, None).await;
     assert!(weights == expected);
-    let figures = |events: &[Event]| -> Vec<(u64, f64, f64)> {
+    let figures = |events: &[TrainEvent]| -> Vec<(u64, f64, f64)> {
         let figures = events.iter().filter_map(|event| match event {
-            Event::Step { step, metrics } => Some((*step, metrics["loss"], metrics["num_tokens"])),
+            TrainEvent::Step { step, metrics } => {
+                Some((*step, metrics["loss"], metrics["num_tokens"]))
+            }
             _ => None,
         });
         figures.filter(|(step, ..)| *step > 1).collect()
@@ -175,7 +177,7 @@ async fn a_checkpoint_put_aside_still_counts_and_none_is_written_without_a_step(
     let learner = open(small_config(), folder.path(), true).unwrap();
     assert_eq!(learner.snapshot().policy_version, 4);
     let (events, _) = train(&learner, 0, None).await;
-    let finished = Event::Finished {
+    let finished = TrainEvent::Finished {
         step: 4,
         interrupted: false,
     };
@@ -221,7 +223,7 @@ async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     let model = policy::Model::open(&hf, &cpu, candle_core::DType::F32).unwrap();
     assert!(model.weights.to_bytes().unwrap() == weights);
     let last = events.iter().rev().nth(1).unwrap();
-    assert!(matches!(last, Event::Checkpoint { step: 4, path } if path.ends_with("step_4")));
+    assert!(matches!(last, TrainEvent::Checkpoint { step: 4, path } if path.ends_with("step_4")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +236,7 @@ async fn steps_report_trl_names() {
     config.num_iterations = 2;
     let learner = open(config, folder.path(), false).unwrap();
     let (events, _) = train(&learner, 1, None).await;
-    let Some(Event::Step { metrics, .. }) = events.first() else {
+    let Some(TrainEvent::Step { metrics, .. }) = events.first() else {
         panic!("no step: {events:?}")
     };
     for name in [
@@ -289,7 +291,7 @@ async fn a_stale_run_ends_and_keeps_its_bound() {
     .unwrap();
     let (events, _) = train(&learner, 2, None).await;
     let lags = events.iter().filter_map(|event| match event {
-        Event::Step { metrics, .. } => Some(metrics["staleness/max"]),
+        TrainEvent::Step { metrics, .. } => Some(metrics["staleness/max"]),
         _ => None,
     });
     assert!(
@@ -338,7 +340,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     config.checkpoint.every_steps = 100;
     let dead = open(config.clone(), folder.path(), false).unwrap();
     let (events, _) = train(&dead, 2, Some(2)).await;
-    let Some(Event::Finished { step, .. }) = events.last() else {
+    let Some(TrainEvent::Finished { step, .. }) = events.last() else {
         panic!("no end: {events:?}")
     };
     // What a stop leaves and a crash does not.
@@ -354,11 +356,12 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
         ..GroupClaim::default()
     };
     let mut client = LearnerClient::new(Transport::in_process(resumed.service()));
-    let response = client.submit(SubmitRequest {
+    let request = SubmitRequest {
         group_index: in_flight.group_index,
         trajectories: group(&in_flight, *step),
         ..SubmitRequest::default()
-    });
+    };
+    let response = client.submit(EncodedGroup::from(&request));
     assert_eq!(
         response.await.unwrap().into_inner().verdict(),
         SubmitVerdict::Stale

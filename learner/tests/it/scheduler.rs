@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use learner::scheduler::{
-    Claim, Lease, Outcome, QuestionOrder, Scheduler, SchedulerSettings, Verdict,
+    Admission, Claim, GroupSummary, Lease, QuestionOrder, Scheduler, SchedulerSettings,
 };
 use proptest::prelude::*;
 
@@ -87,7 +87,7 @@ fn play(
                     *handed.entry(lease.group_index).or_insert(0) += 1;
                     busy[actor].push(Work { lease, version });
                 }
-                Claim::Wait => now += 1,
+                Claim::Wait | Claim::OtherVersion => now += 1,
                 Claim::Finished => break,
             },
             4 => {
@@ -104,15 +104,15 @@ fn play(
                 let kept = content(seed, share, index, work.version);
                 for repeat in 0..2 {
                     match scheduler.judge(index, work.lease.lease_id, work.version) {
-                        Verdict::Accept if repeat == 0 => {
-                            let outcome = Outcome {
+                        Admission::Accept if repeat == 0 => {
+                            let summary = GroupSummary {
                                 kept,
                                 oldest_version: work.version,
                             };
-                            scheduler.record(index, outcome);
+                            scheduler.record(index, summary);
                         }
-                        Verdict::Duplicate => {}
-                        verdict => panic!("group {index}: {verdict:?} at repeat {repeat}"),
+                        Admission::Duplicate => {}
+                        admission => panic!("group {index}: {admission:?} at repeat {repeat}"),
                     }
                 }
             }
@@ -182,10 +182,10 @@ fn a_synchronous_run_waits_for_the_new_version() {
         Claim::Wait,
         "the batch is full"
     );
-    assert_eq!(scheduler.judge(0, first.lease_id, 0), Verdict::Accept);
+    assert_eq!(scheduler.judge(0, first.lease_id, 0), Admission::Accept);
     scheduler.record(
         0,
-        Outcome {
+        GroupSummary {
             kept: true,
             oldest_version: 0,
         },
@@ -199,13 +199,13 @@ fn a_synchronous_run_waits_for_the_new_version() {
     scheduler.advance(&batch);
     assert_eq!(
         scheduler.claim(seconds(0), 0),
-        Claim::Wait,
+        Claim::OtherVersion,
         "the actor's weights are old"
     );
     assert_eq!(lease(scheduler.claim(seconds(0), 1)).min_policy_version, 1);
     scheduler.record(
         1,
-        Outcome {
+        GroupSummary {
             kept: true,
             oldest_version: 1,
         },
@@ -233,8 +233,8 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
     let [first, second, ..] = leases[..] else {
         panic!("four leases")
     };
-    assert_eq!(scheduler.judge(10, first.lease_id, 1), Verdict::Stale);
-    assert_eq!(scheduler.judge(11, second.lease_id, 2), Verdict::Accept);
+    assert_eq!(scheduler.judge(10, first.lease_id, 1), Admission::Stale);
+    assert_eq!(scheduler.judge(11, second.lease_id, 2), Admission::Accept);
     assert_eq!(
         lease(scheduler.claim(seconds(0), 2)).group_index,
         10,
@@ -255,7 +255,7 @@ fn groups_that_grew_too_old_are_left_out() {
     for index in 0..3 {
         scheduler.record(
             index,
-            Outcome {
+            GroupSummary {
                 kept: true,
                 oldest_version: 0,
             },
@@ -283,16 +283,18 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
     assert_eq!(again.group_index, lost.group_index);
     assert_ne!(again.lease_id, lost.lease_id);
     assert_eq!(scheduler.expired_leases(), 1);
-    assert_eq!(scheduler.judge(0, lost.lease_id, 0), Verdict::Accept);
+    assert_eq!(scheduler.next_expiry(seconds(10)), Some(seconds(19)));
+    assert_eq!(scheduler.next_expiry(seconds(20)), None);
+    assert_eq!(scheduler.judge(0, lost.lease_id, 0), Admission::Accept);
     scheduler.record(
         0,
-        Outcome {
+        GroupSummary {
             kept: true,
             oldest_version: 0,
         },
     );
-    assert_eq!(scheduler.judge(0, again.lease_id, 0), Verdict::Duplicate);
-    assert_eq!(scheduler.judge(2, 0, 0), Verdict::Unknown);
+    assert_eq!(scheduler.judge(0, again.lease_id, 0), Admission::Duplicate);
+    assert_eq!(scheduler.judge(2, 0, 0), Admission::Unknown);
 }
 
 #[test]
@@ -300,9 +302,9 @@ fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
     let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0);
     let lost = lease(scheduler.claim(seconds(0), 3));
     let held = lease(scheduler.claim(seconds(10), 3));
-    assert_eq!(scheduler.judge(0, lost.lease_id, 2), Verdict::Stale);
+    assert_eq!(scheduler.judge(0, lost.lease_id, 2), Admission::Stale);
     assert_eq!(scheduler.claim(seconds(10), 3), Claim::Wait, "still held");
-    assert_eq!(scheduler.judge(0, held.lease_id, 2), Verdict::Stale);
+    assert_eq!(scheduler.judge(0, held.lease_id, 2), Admission::Stale);
     assert_eq!(lease(scheduler.claim(seconds(10), 3)).group_index, 0);
 }
 
@@ -316,7 +318,7 @@ fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
         );
         scheduler.record(
             index as u64,
-            Outcome {
+            GroupSummary {
                 kept,
                 oldest_version: 0,
             },

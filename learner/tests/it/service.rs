@@ -1,9 +1,11 @@
 //! The service over TCP: the contract's answers to good and bad calls.
 
+use std::time::Duration;
+
 use crate::common::{actor, group, open, small_config};
 use learner::{Learner, serve};
 use proto::{
-    LearnerClient, Transport,
+    EncodedGroup, LearnerClient, Transport,
     v1::{
         ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
         WeightsRequest, claim_response::Outcome, weights_response::Part,
@@ -77,7 +79,12 @@ impl Server {
             lease_id,
             trajectories,
         };
-        Ok(self.client.submit(request).await?.into_inner().verdict())
+        Ok(self
+            .client
+            .submit(EncodedGroup::from(&request))
+            .await?
+            .into_inner()
+            .verdict())
     }
 }
 
@@ -124,6 +131,17 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
     assert!(
         matches!(server.claim(3).await, Outcome::Wait(_)),
         "a version that does not exist yet"
+    );
+
+    let mut contradictory = group(&claim, 0);
+    contradictory[1].segments[0].mask[4] ^= 1;
+    let fault = server.submit(&claim, contradictory).await.unwrap_err();
+    assert_eq!(fault.code(), Code::InvalidArgument);
+    assert!(
+        fault
+            .message()
+            .contains("group 0, member 1: segment 0: the mask of token 4 is"),
+        "{fault}"
     );
 
     let short = group(&claim, 0)[..2].to_vec();
@@ -189,7 +207,10 @@ async fn snapshots_stream_in_whole_and_newest_only() {
         .await
         .unwrap();
     drain.await.unwrap();
-    assert!(matches!(server.claim(4).await, Outcome::Finished(_)));
+    assert!(
+        matches!(server.claim(4).await, Outcome::Wait(_)),
+        "the stream says that the run is over, a claim does not"
+    );
     let request = WeightsRequest {
         actor_id: "late".to_owned(),
         after_version: Some(1),
@@ -203,6 +224,69 @@ async fn snapshots_stream_in_whole_and_newest_only() {
         last = message.part;
     }
     assert!(matches!(last, Some(Part::Finished(_))), "{last:?}");
+}
+
+/// Long poll: a claim without work is held until something changes, and costs no further calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_waits_for_work() {
+    let mut server = Server::start().await;
+    let claims = [
+        claimed(server.claim(0).await),
+        claimed(server.claim(0).await),
+        claimed(server.claim(0).await),
+    ];
+    let mut client = server.client.clone();
+    let request = ClaimRequest {
+        actor_id: "waiting".to_owned(),
+        policy_version: 0,
+    };
+    let waiting = tokio::spawn(async move { client.claim(request).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!waiting.is_finished(), "all that is needed is leased");
+    // A zero-variance group is dropped, which makes room for another.
+    let mut dull = group(&claims[1], 0);
+    for trajectory in &mut dull {
+        trajectory.clone_from(&group(&claims[1], 0)[0]);
+    }
+    for (member, trajectory) in dull.iter_mut().enumerate() {
+        trajectory.member = member as u32;
+    }
+    let verdict = server.submit(&claims[1], dull).await.unwrap();
+    assert_eq!(verdict, SubmitVerdict::Accepted);
+    let woken = waiting.await.unwrap().unwrap().into_inner();
+    assert_eq!(claimed(woken.outcome.unwrap()).group_index, 3);
+}
+
+/// The server ends as soon as its connections have what they need: no fixed pause, and no claim that holds it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
+    let mut server = Server::start().await;
+    for _ in 0..3 {
+        claimed(server.claim(0).await);
+    }
+    let mut client = server.client.clone();
+    let request = ClaimRequest {
+        actor_id: "waiting".to_owned(),
+        policy_version: 0,
+    };
+    let waiting = tokio::spawn(async move { client.claim(request).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop.send(()).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(3), server.ended).await;
+    ended.unwrap().unwrap().unwrap();
+    let response = waiting.await.unwrap().unwrap().into_inner();
+    assert!(matches!(response.outcome, Some(Outcome::Wait(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_over_the_limit_is_refused() {
+    let mut server = Server::start().await;
+    let large = EncodedGroup::new(vec![0; proto::MAX_GROUP_BYTES + 1].into());
+    let client = server.client.clone();
+    let mut client = client.max_encoding_message_size(proto::MAX_MESSAGE_BYTES);
+    let fault = client.submit(large).await.unwrap_err();
+    assert_eq!(fault.code(), Code::InvalidArgument, "{fault}");
+    assert!(matches!(server.claim(0).await, Outcome::Group(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,128 @@
+//! The protocols on the server's port, and the choice between them.
+//!
+//! Invariant: a request is gRPC if its content type says so, and HTTP otherwise. Each is refused in its
+//! own protocol.
+
+use std::{convert::Infallible, future::Future};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, StatusCode, header::CONTENT_TYPE},
+    middleware::from_fn_with_state,
+    routing::any,
+};
+use hyper::body::Incoming;
+use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
+use tonic::service::Routes;
+use tonic_health::pb::health_server::{self, Health, HealthServer};
+use tonic_web::GrpcWebLayer;
+use tower::Service;
+
+use super::{
+    auth::{self, BearerToken},
+    call_limits::{self, CallLimits},
+    config::ServerConfig,
+    cors::{self, AllowedOrigins},
+    refusals,
+};
+use crate::{
+    error::SettingError,
+    node::EnvNode,
+    openenv::{self, Sockets},
+    rejection::Rejection,
+    web,
+};
+
+/// Every protocol of a node. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Protocols {
+    grpc: Router,
+    http: Router,
+}
+
+impl Protocols {
+    pub(super) fn new(
+        node: &EnvNode,
+        config: &ServerConfig,
+        health: HealthServer<impl Health>,
+        sockets: Sockets,
+    ) -> Result<Self, SettingError> {
+        let limits = CallLimits::new(config);
+        let origins = AllowedOrigins::new(&config.allowed_origins)?;
+        // Each layer lies around those added before it.
+        let mut grpc =
+            grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
+        let mut http = http(node, sockets).layer(from_fn_with_state(limits, call_limits::http));
+        if let Some(token) = BearerToken::open(config.bearer_token_file.as_deref())? {
+            grpc = grpc.layer(from_fn_with_state(token.clone(), auth::grpc));
+            http = http.layer(from_fn_with_state(token, auth::http));
+        }
+        // Around the layers that refuse: a refusal, too, must have gRPC-Web's framing.
+        grpc = grpc.layer(GrpcWebLayer::new());
+        grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
+        http = http.layer(from_fn_with_state(origins, cors::share));
+        // Around everything: each refusal counts, whichever layer made it.
+        grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
+        http = http.layer(from_fn_with_state("http", refusals::count));
+        Ok(Self { grpc, http })
+    }
+
+    /// Serves `http` and no gRPC.
+    #[cfg(test)]
+    pub(super) fn http_only(http: Router) -> Self {
+        let grpc = Router::new();
+        Self { grpc, http }
+    }
+
+    /// Answers one request.
+    pub(super) fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
+        let router = if is_grpc(&request) {
+            &self.grpc
+        } else {
+            &self.http
+        };
+        // A router is always ready.
+        router.clone().call(request)
+    }
+}
+
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Serves `Env`, health and reflection. Any other method is UNIMPLEMENTED.
+fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name(env_server::SERVICE_NAME)
+            .with_service_name(health_server::SERVICE_NAME)
+    };
+    let v1 = reflection().build_v1();
+    let v1alpha = reflection().build_v1alpha();
+    Routes::new(node.service())
+        .add_service(health)
+        .add_service(v1.expect("descriptors are compiled in: this is a bug"))
+        .add_service(v1alpha.expect("descriptors are compiled in: this is a bug"))
+        .into_axum_router()
+}
+
+fn http(node: &EnvNode, sockets: Sockets) -> Router {
+    openenv::router(node, &node.settings().openenv, sockets)
+        .merge(web::router(node))
+        .route("/sqlenv.v1.Env/{method}", any(not_grpc))
+}
+
+async fn not_grpc() -> Rejection {
+    let detail =
+        "this path serves gRPC; send content-type application/grpc or application/grpc-web";
+    Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+}

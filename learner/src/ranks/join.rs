@@ -1,0 +1,194 @@
+//! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
+//!
+//! Invariant: a rank keeps nothing. One that loses the learner rejoins it, from the state that the learner has then, and gives up when the learner stays away. One that fails, at whatever point, reports the reason to the learner.
+
+use std::{
+    str::FromStr as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use candle_core::{DType, Device};
+use policy::{Model, Weights};
+use proto::{
+    MAX_MESSAGE_BYTES, RanksClient,
+    v1::{RankHello, RankWelcome, TrainRequest, train_request, train_response},
+};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::{
+    BASE, RankRole, Ranks, STATE,
+    connection::{DEPTH, LeaderConnection, Peer as _},
+    nccl::{self, Nccl},
+    registry::VERSION,
+};
+use crate::{
+    config::LearnerConfig,
+    driver::now,
+    error::{LearnerError, Result},
+    group::GroupRules,
+    trainer::Trainer,
+};
+
+/// The pause between two attempts to join.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A rank's own options; all others come from the learner.
+#[derive(Clone, Debug)]
+pub struct RankOptions {
+    /// Where the rank computes.
+    pub device: Device,
+    /// Threads that compute, as in [`RunArguments`](crate::RunArguments).
+    pub threads: usize,
+    /// How long the rank tries to reach a learner that is away.
+    pub patience: Duration,
+}
+
+/// Takes part in the learner's run to its end.
+///
+/// # Errors
+/// The learner refuses this rank, or stays away for as long as the rank's patience; the rank cannot compute its share.
+pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
+    let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let mut last_contact = now();
+    let mut last_warning = String::new();
+    loop {
+        let fault = match attempt(client.clone(), &options, &mut last_contact).await {
+            Err(fault @ (LearnerError::LeaderAway { .. } | LearnerError::NoPlace { .. })) => fault,
+            ended => return ended,
+        };
+        if now() - last_contact >= options.patience {
+            return Err(fault);
+        }
+        let text = fault.to_string();
+        if text != last_warning {
+            tracing::warn!(%fault, "joining again");
+            last_warning = text;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Takes part as long as the learner can be reached, and sets `last_contact` to the time when it was lost.
+async fn attempt(
+    mut client: RanksClient,
+    options: &RankOptions,
+    last_contact: &mut Instant,
+) -> Result<()> {
+    let (sender, outgoing) = mpsc::channel(DEPTH);
+    let version = VERSION.to_owned();
+    let part = Some(train_request::Part::Hello(RankHello { version }));
+    // Cannot fail: the receiver is still in this function.
+    let _ = sender.send(TrainRequest { part }).await;
+    let answer = client.train(ReceiverStream::new(outgoing)).await;
+    let incoming = answer.map_err(|status| refused(&status))?.into_inner();
+    tracing::info!("joined");
+    let leader = LeaderConnection::new(sender, Box::pin(incoming), Handle::current());
+    let (done, ended) = oneshot::channel();
+    let options = options.clone();
+    // The receiver is gone if the caller dropped the future.
+    let body = move || done.send(train(leader, &options)).ok();
+    let spawned = thread::Builder::new().name("rank".to_owned()).spawn(body);
+    spawned.map_err(|_| LearnerError::Thread("rank"))?;
+    let ended = ended.await;
+    *last_contact = now();
+    ended.unwrap_or(Err(LearnerError::Thread("rank")))
+}
+
+/// Turns a refusal into an error: final for a rank that does not fit the run, temporary where the learner is away or the run has all its ranks.
+fn refused(status: &Status) -> LearnerError {
+    let reason = status.message();
+    match status.code() {
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            let problem = format!("refuses this rank: {reason}");
+            LearnerError::Leader { problem }
+        }
+        Code::ResourceExhausted => LearnerError::NoPlace {
+            problem: reason.to_owned(),
+        },
+        _ => LearnerError::LeaderAway {
+            problem: format!("cannot be joined: {reason}"),
+        },
+    }
+}
+
+/// What a rank trains with, after the learner has sent it.
+struct JoinedRank {
+    trainer: Trainer,
+    rules: GroupRules,
+    welcome: RankWelcome,
+    timeout: Duration,
+}
+
+/// Makes all steps of the run with the learner.
+fn train(mut leader: LeaderConnection, options: &RankOptions) -> Result<()> {
+    let mut joined = match prepare(&mut leader, options) {
+        Ok(Some(joined)) => joined,
+        Ok(None) => return Ok(()),
+        Err(fault) => {
+            leader.give_up(&fault);
+            return Err(fault);
+        }
+    };
+    let role = RankRole::Member {
+        rank: joined.welcome.rank as usize,
+        count: joined.welcome.ranks as usize,
+        leader,
+    };
+    joined.trainer.ranks = Ranks { role, nccl: None };
+    let made = all_steps(&mut joined, &options.device);
+    if let Err(fault) = &made {
+        joined.trainer.ranks.give_up(fault);
+    }
+    made
+}
+
+/// Receives settings, model and state from the learner; none if its run is over.
+fn prepare(leader: &mut LeaderConnection, options: &RankOptions) -> Result<Option<JoinedRank>> {
+    let mut welcome = match leader.receive()? {
+        train_response::Part::Welcome(welcome) => welcome,
+        train_response::Part::Finished(_) => return Ok(None),
+        _ => return Err(leader.unexpected("a welcome")),
+    };
+    let config: LearnerConfig = serde_json::from_str(&welcome.settings)
+        .map_err(|fault| leader.fault(format!("sent settings that cannot be decoded: {fault}")))?;
+    let dtype = DType::from_str(&welcome.dtype)
+        .map_err(|fault| leader.fault(format!("sent an unknown dtype: {fault}")))?;
+    let weights = Weights::from_bytes(&leader.receive_bytes(BASE)?, &options.device, dtype)?;
+    let files = std::mem::take(&mut welcome.model_files).into_iter();
+    let files = files.map(|file| (file.name, file.content)).collect();
+    let model = Model::from_files(files, weights)?;
+    let mut trainer = Trainer::new(&config, options.threads, &model)?;
+    let state = leader.receive_bytes(STATE)?;
+    trainer.network.restore(&state, welcome.updates)?;
+    Ok(Some(JoinedRank {
+        trainer,
+        rules: GroupRules::new(&config, model.config.vocab_size),
+        welcome,
+        timeout: config.ranks.timeout(),
+    }))
+}
+
+fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
+    let trainer = &mut joined.trainer;
+    // Rank 0 waits for this digest before it connects NCCL.
+    trainer.ranks.agree(&trainer.network, 0)?;
+    let (rank, count) = (trainer.ranks.rank(), trainer.ranks.count());
+    if !joined.welcome.nccl_id.is_empty() {
+        let id = nccl::Id::from_bytes(&joined.welcome.nccl_id)?;
+        let opened = Nccl::open(&id, device, rank, count, joined.timeout)?;
+        trainer.ranks.nccl = Some(opened);
+    }
+    tracing::info!(rank, count, "training");
+    while let Some((groups, version)) = trainer.ranks.next_step(&joined.rules)? {
+        trainer.step(&groups, version)?;
+        tracing::info!(step = version + 1, "step made");
+    }
+    Ok(())
+}

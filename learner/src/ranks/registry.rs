@@ -1,0 +1,171 @@
+//! The registry of ranks that wait for the run to begin, and the service that admits them.
+//!
+//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this program's version. One that goes away while it waits makes room for another. A rank that joins a finished run is told so.
+
+use std::{
+    pin::Pin,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use proto::v1::{
+    Finished, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
+};
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    RankSettings,
+    connection::{DEPTH, RankConnection},
+};
+use crate::{
+    Learner,
+    error::{LearnerError, Result},
+};
+
+/// The program's version: ranks of different ones may compute differently.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How often the learner checks whether a waiting rank has gone away.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The ranks that have joined, until the run begins.
+pub(crate) struct RankRegistry {
+    settings: RankSettings,
+    state: Mutex<RegistryState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct RegistryState {
+    waiting: Vec<RankConnection>,
+    is_closed: bool,
+}
+
+impl RankRegistry {
+    pub(crate) fn new(settings: &RankSettings) -> Self {
+        Self {
+            settings: settings.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Blocks until all ranks but this one have joined; none if the registry is closed before.
+    ///
+    /// # Errors
+    /// [`LearnerError::RanksMissing`] after the timeout.
+    pub(crate) fn wait(&self) -> Result<Option<Vec<RankConnection>>> {
+        let wanted = self.settings.count - 1;
+        let mut left = self.settings.timeout();
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return Ok(None);
+            }
+            state.waiting.retain(|other| !other.is_gone());
+            if state.waiting.len() == wanted {
+                state.is_closed = true;
+                return Ok(Some(std::mem::take(&mut state.waiting)));
+            }
+            if left.is_zero() {
+                return Err(LearnerError::RanksMissing {
+                    joined: 1 + state.waiting.len(),
+                    count: self.settings.count,
+                    seconds: self.settings.timeout_seconds,
+                });
+            }
+            let waited;
+            (state, waited) = self
+                .changed
+                .wait_timeout(state, CHECK_INTERVAL)
+                .unwrap_or_else(PoisonError::into_inner);
+            if waited.timed_out() {
+                left = left.saturating_sub(CHECK_INTERVAL);
+            }
+        }
+    }
+
+    /// Admits no more ranks and closes the streams of those that wait.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.waiting.clear();
+        self.changed.notify_all();
+    }
+
+    /// Admits no more ranks and tells those that wait that the run is over.
+    pub(crate) fn finish(&self) {
+        let waiting = {
+            let mut state = self.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.waiting)
+        };
+        for mut other in waiting {
+            let sent = other.send(train_response::Part::Finished(Finished {}));
+            sent.unwrap_or_else(|fault| tracing::debug!(%fault, "a rank was gone before the end"));
+        }
+    }
+
+    fn admit(&self, other: RankConnection) -> Result<(), Status> {
+        let count = self.settings.count;
+        let mut state = self.lock();
+        state.waiting.retain(|other| !other.is_gone());
+        if count == 1 {
+            return Err(Status::failed_precondition(
+                "the run has one rank, the learner; give it more by --set learner.ranks.count=N",
+            ));
+        }
+        if state.is_closed || state.waiting.len() + 1 == count {
+            return Err(Status::resource_exhausted(format!(
+                "the run has all of its {count} ranks (learner.ranks.count)"
+            )));
+        }
+        state.waiting.push(other);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[tonic::async_trait]
+impl ranks_server::Ranks for Learner {
+    type TrainStream = Pin<Box<dyn Stream<Item = Result<TrainResponse, Status>> + Send>>;
+
+    async fn train(
+        &self,
+        request: Request<Streaming<TrainRequest>>,
+    ) -> Result<Response<Self::TrainStream>, Status> {
+        let mut incoming = request.into_inner();
+        let Some(train_request::Part::Hello(hello)) =
+            incoming.message().await?.and_then(|first| first.part)
+        else {
+            return Err(Status::invalid_argument(
+                "the first message of a rank must be its hello",
+            ));
+        };
+        if hello.version != VERSION {
+            return Err(Status::failed_precondition(format!(
+                "the rank is sqlenv {}, the learner {VERSION}; start the same program everywhere",
+                hello.version
+            )));
+        }
+        let (sender, outgoing) = mpsc::channel(DEPTH);
+        if self.context.is_finished() {
+            let part = Some(train_response::Part::Finished(Finished {}));
+            // Cannot fail: the receiver is still in this function.
+            let _ = sender.send(TrainResponse { part }).await;
+        } else {
+            let timeout = self.context.registry.settings.timeout();
+            let other = RankConnection::new(sender, Box::pin(incoming), timeout, Handle::current());
+            self.context.registry.admit(other)?;
+            tracing::info!("a rank joined");
+        }
+        let outgoing = ReceiverStream::new(outgoing).map(Ok);
+        Ok(Response::new(Box::pin(outgoing)))
+    }
+}

@@ -1,0 +1,124 @@
+//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it arrived.
+//!
+//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded group, and it appends
+//! the bytes to its journal and forwards them to other ranks. [`EncodedGroup`] therefore travels as bytes, which
+//! tonic's receive buffer hands over without a copy, and the receiver decodes them once.
+
+use std::marker::PhantomData;
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::{DecodeError, Message};
+use tonic::{
+    Status,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+};
+use tonic_prost::{ProstDecoder, ProstEncoder};
+
+use crate::v1::SubmitRequest;
+
+/// A [`SubmitRequest`] in its wire encoding. Clones share the bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncodedGroup(Bytes);
+
+impl EncodedGroup {
+    /// Wraps the encoding of a [`SubmitRequest`], which is not checked.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the encoding.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// Decodes the group.
+    ///
+    /// # Errors
+    /// The bytes are not a `SubmitRequest`.
+    pub fn decode(&self) -> Result<SubmitRequest, DecodeError> {
+        SubmitRequest::decode(self.0.clone())
+    }
+}
+
+impl From<&SubmitRequest> for EncodedGroup {
+    fn from(request: &SubmitRequest) -> Self {
+        Self(request.encode_to_vec().into())
+    }
+}
+
+/// A message that the services exchange.
+pub trait WireMessage: Sized + Send + 'static {
+    /// Appends the message's encoding.
+    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status>;
+    /// Reads the message that `buffer` holds.
+    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status>;
+}
+
+impl<M: Message + Default + 'static> WireMessage for M {
+    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        ProstEncoder::default().encode(self, buffer)
+    }
+
+    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status> {
+        ProstDecoder::default().decode(buffer)
+    }
+}
+
+impl WireMessage for EncodedGroup {
+    fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(self.0);
+        Ok(())
+    }
+
+    fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status> {
+        // Splits tonic's buffer, which copies nothing.
+        Ok(Some(Self(buffer.copy_to_bytes(buffer.remaining()))))
+    }
+}
+
+/// Encodes `T` and decodes `U`; the generated clients and servers use it.
+pub struct WireCodec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for WireCodec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T: WireMessage, U: WireMessage> Codec for WireCodec<T, U> {
+    type Encode = T;
+    type Decode = U;
+    type Encoder = WireCoder<T>;
+    type Decoder = WireCoder<U>;
+
+    fn encoder(&mut self) -> WireCoder<T> {
+        WireCoder(PhantomData)
+    }
+
+    fn decoder(&mut self) -> WireCoder<U> {
+        WireCoder(PhantomData)
+    }
+}
+
+/// Both halves of a [`WireCodec`].
+pub struct WireCoder<M>(PhantomData<M>);
+
+impl<M: WireMessage> Encoder for WireCoder<M> {
+    type Item = M;
+    type Error = Status;
+
+    fn encode(&mut self, message: M, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        message.encode_to(buffer)
+    }
+}
+
+impl<M: WireMessage> Decoder for WireCoder<M> {
+    type Item = M;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<M>, Status> {
+        M::decode_from(buffer)
+    }
+}
