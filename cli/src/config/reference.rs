@@ -24,12 +24,14 @@ const INTRODUCTION: &str = "# Settings
 
 This page is made from the doc comments of the settings: `sqlenv settings > docs/settings.md`.
 
-A setting is given in a TOML file (`--config FILE`) or on the command line (`--set NAME=VALUE`). Lowest first, the layers are
-the defaults below, a preset (`--preset`), the file, `--set`, and the flags `--seed`, `--data`, `--databases` and `--model`.
-`sqlenv train --dry-run` prints the result with these comments and checks that its paths exist.
+A setting is given in a TOML file (`--config FILE`) or on the command line (`--set NAME=VALUE`).
+Lowest first, the layers are the defaults below, a preset (`--preset`), the file, `--set`, and the
+flags `--seed`, `--data`, `--databases` and `--model`. `sqlenv train --dry-run` prints the result
+with these comments and checks that its paths exist.
 
-`train`, `sft`, `eval`, `play` and `bench env` read all sections. A role reads the sections that name it below; sections of
-other roles may be in its file. A dash in the column *default* means that the setting is absent unless it is given.
+`train`, `sft`, `eval`, `play` and `bench env` read all sections. A role reads the sections that
+name it below; sections of other roles may be in its file. A dash in the column *default* means that
+the setting is absent unless it is given.
 ";
 
 /// A section or a setting.
@@ -55,9 +57,11 @@ pub fn markdown() -> String {
             true => String::new(),
             false => format!(" Roles: {}.", roles.join(", ")),
         };
+        let about = format!("{meaning}{roles}");
         let _ = write!(
             text,
-            "\n## {name}\n\n{meaning}{roles}\n\n| name | type | default | meaning |\n|---|---|---|---|\n"
+            "\n## {name}\n\n{}\n\n| name | type | default | meaning |\n|---|---|---|---|\n",
+            about.trim_start()
         );
     };
     for entry in entries() {
