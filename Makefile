@@ -1,13 +1,13 @@
 # One target per intent; each is a plain command that also works alone.
 .PHONY: train test check proto-lint python-test image cuda cuda-test cuda-image
 
-train: ## the main job
+train: ## runs the default training
 	cargo run --release -- train
 
-test: ## every test
+test: ## runs every test
 	cargo test --release --workspace
 
-check: ## what CI runs
+check: ## runs what CI runs
 	.ci/run
 
 python-test: ## needs `pip install './python[test]'`

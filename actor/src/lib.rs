@@ -23,6 +23,7 @@ mod rollout_driver;
 mod sampler;
 mod slots;
 pub mod tool_call;
+mod tool_schemas;
 mod weights;
 mod worker;
 
@@ -31,7 +32,7 @@ pub use {policy, proto};
 
 pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};
-pub use engine::{Engine, EpisodePermit};
+pub use engine::Engine;
 pub use episode_settings::{EpisodeSettings, EpisodeSpec};
 pub use error::ActorError;
 pub use evaluate::{
@@ -42,4 +43,5 @@ pub use model_policy::{ModelPolicy, Policy, TurnView};
 pub use retry::Retry;
 pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
 pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
+pub use tool_schemas::tool_schemas;
 pub use worker::run;

@@ -11,10 +11,10 @@
 //!                        └──────────────────────────────┴──► Done (observation.done)
 //! ```
 //!
-//! Invariant: tokens are the truth. The prompt and each tool message are encoded once, on their own.
-//! Completions are kept as they were sampled, because rendering and tokenizing them again may give
-//! other tokens than the policy sampled, and their log-probabilities would be wrong. Every completion
-//! token is recorded once with mask 1, with its log-probability and policy version.
+//! Invariant: tokens are the truth. The prompt and each tool message are encoded once, on their
+//! own. Completions are kept as they were sampled, because rendering and tokenizing them again may
+//! give other tokens than the policy sampled, and their log-probabilities would be wrong. Every
+//! completion token is recorded once with mask 1, with its log-probability and policy version.
 
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use crate::{
     context::Context,
     prompt,
     tool_call::{self, ParsedCall},
+    tool_schemas::tool_schemas,
 };
 
 /// What the rollout needs next.
@@ -71,7 +72,7 @@ impl Rollout {
         observation: &Observation,
     ) -> Result<(Self, RolloutRequest), PolicyError> {
         let opening = prompt::opening(observation, limits.shots);
-        let prompt = chat.prompt_ids(&opening, &policy::sqlenv_tools())?;
+        let prompt = chat.prompt_ids(&opening, &tool_schemas())?;
         let elision_note =
             chat.tool_suffix_ids(&[Message::new(ChatRole::Tool, prompt::ELIDED_RESULT)])?;
         let mut rollout = Self {
@@ -168,7 +169,8 @@ impl Rollout {
         let room = self.context.room_tokens();
         if room == 0 {
             self.trajectory.failure = format!(
-                "the prompt has {} tokens, but max_context_tokens is {}: raise it or use fewer shots",
+                "the prompt has {} tokens, but max_context_tokens is {}: raise it, or use \
+                 fewer shots",
                 self.context.tokens().len(),
                 self.limits.max_context_tokens
             );

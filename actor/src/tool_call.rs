@@ -1,25 +1,17 @@
 //! Parses tool calls: from a completion's text to an action, and back (Qwen3 and Hermes format).
 //!
-//! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with the
-//! raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see what
-//! follows from it to learn the format. Only the first call of a turn counts. The environment checks
-//! the argument.
+//! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with
+//! the raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see
+//! what follows from it to learn the format. Only the first call of a turn counts. The environment
+//! checks the argument.
 
 use policy::ToolCall;
-use proto::v1::Action;
+use proto::{TOOLS, v1::Action};
 use serde_json::{Map, Value};
 
 const OPEN: &str = "<tool_call>";
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
-
-/// The four tools: name, parameter, action type.
-const TOOLS: [(&str, &str, &str); 4] = [
-    ("describe", "table_name", "DESCRIBE"),
-    ("sample", "table_name", "SAMPLE"),
-    ("query", "sql", "QUERY"),
-    ("answer", "value", "ANSWER"),
-];
 
 /// The action that a completion requests.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,15 +42,15 @@ pub fn parse(completion: &str) -> ParsedCall {
     }
 }
 
-/// Returns an action as the tool call that a model would sample. If the action type has no tool, the
-/// call parses as malformed.
+/// Returns an action as the tool call that a model would sample. If the action type has no tool,
+/// the call parses as malformed.
 #[must_use]
 pub fn from_action(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS
         .iter()
-        .find(|(_, _, kind)| action.action_type.eq_ignore_ascii_case(kind))
+        .find(|tool| action.action_type.eq_ignore_ascii_case(tool.action_type))
         .map_or((action.action_type.as_str(), "value"), |tool| {
-            (tool.0, tool.1)
+            (tool.name, tool.parameter)
         });
     ToolCall::new(name, parameter, &action.argument)
 }
@@ -92,10 +84,11 @@ fn first_call(text: &str) -> Option<Action> {
         .next()?
         .ok()?;
     let name = call.get("name")?.as_str()?;
-    let (_, parameter, kind) = TOOLS
+    let tool = TOOLS
         .iter()
-        .find(|(tool, ..)| name.trim().eq_ignore_ascii_case(tool))?;
-    Some(action(kind, argument(call.get("arguments"), parameter)))
+        .find(|tool| name.trim().eq_ignore_ascii_case(tool.name))?;
+    let argument = argument(call.get("arguments"), tool.parameter);
+    Some(action(tool.action_type, argument))
 }
 
 /// Returns what follows the leading think block, or none if the block is not closed.
@@ -303,7 +296,7 @@ mod tests {
 
         #[test]
         fn a_rendered_call_parses_to_its_action(kind in 0..TOOLS.len(), argument in ".*") {
-            let wanted = action(TOOLS[kind].2, argument);
+            let wanted = action(TOOLS[kind].action_type, argument);
             let call = parse(&from_action(&wanted).to_text());
             prop_assert!(!call.malformed);
             prop_assert_eq!(call.action, wanted);

@@ -23,8 +23,8 @@ impl fmt::Display for EnvProtocol {
 /// Arguments of `sqlenv bench env`, without the settings.
 #[derive(Clone, Debug, Parser)]
 pub struct BenchEnvArgs {
-    /// Measure the server at this URL (http://HOST:PORT). It must serve the same questions and ask for no token. Without
-    /// this flag an env-node is started.
+    /// Measure the server at this URL (http://HOST:PORT). It must serve the same questions and ask
+    /// for no token. Without this flag an env-node is started.
     #[arg(long)]
     pub url: Option<String>,
     /// Process id of the server at --url, to show its memory.
@@ -98,7 +98,8 @@ pub struct BenchPolicyArgs {
         default_values_t = [ModelShape::Tiny, ModelShape::Small]
     )]
     pub shapes: Vec<ModelShape>,
-    /// Benchmarks to run. The default is all; for qwen3-0.6b it is those that fit in 20 GiB: sampler, groups and learner.
+    /// Benchmarks to run. The default is all; for qwen3-0.6b it is those that fit in 20 GiB:
+    /// sampler, groups and learner.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub parts: Vec<PolicyBenchmark>,
     /// Rows that the sampler completes at once. Groups are measured for multiples of 8.
@@ -115,8 +116,8 @@ pub struct BenchPolicyArgs {
     /// Rows of a learner step. The default is 32, or 4 for qwen3-0.6b.
     #[arg(long, value_parser = at_least_one)]
     pub learner_rows: Option<usize>,
-    /// Tokens of each row of a learner step; all but the first are scored. The default is 192, or 160 for shapes larger
-    /// than tiny.
+    /// Tokens of each row of a learner step; all but the first are scored. The default is 192, or
+    /// 160 for shapes larger than tiny.
     #[arg(long, value_parser = at_least_one)]
     pub learner_tokens: Option<usize>,
     /// Tokens of the long prompt; 64 scored tokens follow it.
@@ -125,8 +126,8 @@ pub struct BenchPolicyArgs {
     /// Tokens of a micro-batch. The default is 2,048, or 640 for qwen3-0.6b.
     #[arg(long, value_parser = at_least_one)]
     pub micro_batch_tokens: Option<usize>,
-    /// Number of the sampler's engines and of the learner's workers. The learner has one worker for qwen3-0.6b, to save
-    /// memory.
+    /// Number of the sampler's engines and of the learner's workers. The learner has one worker for
+    /// qwen3-0.6b, to save memory.
     #[arg(long, value_parser = at_least_one, default_value_t = 2)]
     pub threads: usize,
     /// Measurements of each benchmark, after one to warm up.

@@ -1,5 +1,5 @@
-//! Memory of a process, as Linux reports it in `/proc`, and of a device, as its driver does. On other systems than Linux
-//! the memory of a process is unknown.
+//! Memory of a process, as Linux reports it in `/proc`, and of a device, as its driver does. On
+//! other systems than Linux the memory of a process is unknown.
 
 use std::fs;
 
@@ -10,8 +10,9 @@ pub(crate) fn resident_mib(process_id: u32) -> Option<f64> {
     status_mib(&process_id.to_string(), "VmRSS:")
 }
 
-/// Runs `work` and returns the peak memory on the device in MiB. On the CPU this is the peak of this process's resident
-/// memory. It is unknown if it never rose above the memory before: the allocator then still had enough from earlier work.
+/// Runs `work` and returns the peak memory on the device in MiB. On the CPU this is the peak of
+/// this process's resident memory. It is unknown if it never rose above the memory before: the
+/// allocator then still had enough from earlier work.
 pub(crate) fn peak_mib<T>(device: &Device, work: impl FnOnce() -> T) -> (T, Option<f64>) {
     if device.is_cpu() {
         return resident_peak_mib(work);

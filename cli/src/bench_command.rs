@@ -1,4 +1,5 @@
-//! `sqlenv bench` and `sqlenv gpu-check`: adds settings and data to the arguments of the crate `bench`.
+//! `sqlenv bench` and `sqlenv gpu-check`: adds settings and data to the arguments of the crate
+//! `bench`.
 
 use anyhow::Result;
 use bench::{

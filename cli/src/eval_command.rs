@@ -10,7 +10,7 @@ use std::{
 use actor::{EpisodeRecord, Policy};
 use anyhow::{Context as _, Result, ensure};
 use proto::v1::Question;
-use report::{DecodingMode, Evaluation, PolicyName};
+use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -66,14 +66,9 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
             (PolicyName::Model, Box::new(evaluator.model(&engine, mode)))
         }
     };
-    let evaluated = EvaluatedPolicy {
-        policy: name,
-        policy_version: 0,
-        step: 0,
-        mode,
-    };
+    let evaluated = EvaluatedPolicy::at_step(name, 0, mode);
     let (evaluation, episodes) = evaluator
-        .examine(evaluated, &*policy, &chat, &args.split, &questions)
+        .evaluate(evaluated, &*policy, &chat, &args.split, &questions)
         .await?;
     // Files are written first: if standard output is closed, printing ends the program.
     if let Some(path) = &args.json {
@@ -87,9 +82,15 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
         let failed = format!(
             "{} of {} episodes failed and count as wrong; {}: {}",
-            evaluation.failed, evaluation.questions, first.question_id, first.failure
+            evaluation.metrics.failed,
+            evaluation.metrics.success.questions,
+            first.question_id,
+            first.failure
         );
-        ensure!(evaluation.failed < evaluation.questions, failed);
+        ensure!(
+            evaluation.metrics.failed < evaluation.metrics.success.questions,
+            failed
+        );
         progress.say(&failed);
     }
     Ok(())
@@ -157,33 +158,34 @@ fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
 /// Formats an evaluation for display.
 fn summary(evaluation: &Evaluation) -> String {
     let percent = |rate: f64| 100.0 * rate;
+    let metrics = &evaluation.metrics;
+    let SuccessRate {
+        questions,
+        correct,
+        success_rate,
+        wilson_low,
+        wilson_high,
+    } = metrics.success;
     let mut text = format!(
-        "{} of {} correct: {:.1} % (95 % interval {:.1} to {:.1})\n",
-        evaluation.correct,
-        evaluation.questions,
-        percent(evaluation.success_rate),
-        percent(evaluation.wilson_low),
-        percent(evaluation.wilson_high)
+        "{correct} of {questions} correct: {:.1} % (95 % interval {:.1} to {:.1})\n",
+        percent(success_rate),
+        percent(wilson_low),
+        percent(wilson_high)
     );
     text += &format!(
         "mean reward {:.3}, mean steps {:.2}, malformed calls {:.1} %\n",
-        evaluation.mean_reward,
-        evaluation.mean_steps,
-        percent(evaluation.malformed_rate)
+        metrics.mean_reward,
+        metrics.mean_steps,
+        percent(metrics.malformed_rate)
     );
-    for (title, tallies) in [
-        ("level", &evaluation.by_level),
-        ("database", &evaluation.by_database),
+    for (title, counts) in [
+        ("level", &metrics.by_level),
+        ("database", &metrics.by_database),
     ] {
         text += &format!("by {title}:\n");
-        for (name, tally) in tallies {
-            let rate = tally.correct as f64 / tally.questions.max(1) as f64;
-            text += &format!(
-                "  {name:<28} {:>5} / {:<5} {:>5.1} %\n",
-                tally.correct,
-                tally.questions,
-                percent(rate)
-            );
+        for (name, CorrectCount { questions, correct }) in counts {
+            let rate = percent(*correct as f64 / (*questions).max(1) as f64);
+            text += &format!("  {name:<28} {correct:>5} / {questions:<5} {rate:>5.1} %\n");
         }
     }
     text

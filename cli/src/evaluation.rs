@@ -1,30 +1,27 @@
-//! Evaluations of a run: which questions are asked of whom, and how the answers get into the run's folder.
+//! Evaluations of a run: their questions, their policies, and their records.
 //!
-//! Invariant: the learning curve asks the first questions of `eval`, the comparison table the last ones, in an order that
-//! no seed changes; so settings can be chosen by the curve, and more of it, without touching the table.
+//! Invariant: the learning curve uses the first questions of `eval` and the comparison table the
+//! last ones, in an order that no seed changes. So settings can be chosen by the curve without an
+//! effect on the table.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use actor::{
-    CorrectCount, Engine, EngineSettings, EnvStepRecord, EpisodeRecord, EpisodeSettings,
-    EvaluationMetrics, ModelPolicy, Policy, RolloutLimits,
+    Engine, EngineSettings, EpisodeRecord, EpisodeSettings, ModelPolicy, Policy, RolloutLimits,
 };
 use anyhow::Result;
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::v1;
-use report::{
-    DecodingMode, Evaluation, PlayedStep, PolicyName, RewardComponents, RunFolder, Tally,
-    Transcript,
-};
+use report::{DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::RunConfig, progress::Progress, setup::Setup, shutdown::unless_interrupted};
 
-/// The held-out questions of a run.
+/// The questions that a run is evaluated on.
 pub struct EvaluationQuestions {
-    /// Split name and questions of each block of the comparison table; `eval` first.
+    /// Split and questions of each part of the comparison table; `eval` is the first.
     pub table: Vec<(String, Vec<v1::Question>)>,
     /// Questions of the learning curve.
     pub curve: Vec<v1::Question>,
@@ -37,17 +34,18 @@ impl EvaluationQuestions {
         let settings = &config.evaluation;
         let mut curve = shuffled(setup, "eval");
         let wanted = settings.questions + settings.curve_questions;
-        // Too few for both: they are shared out in the wanted proportion.
+        // If there are too few for both, each gets its share of them.
         let for_table = if curve.len() < wanted {
             curve.len() * settings.questions / wanted
         } else {
             settings.questions
         };
-        let mut table = vec![("eval".to_owned(), last(&mut curve, for_table))];
+        let mut table = vec![("eval".to_owned(), split_off_last(&mut curve, for_table))];
         for split in setup.dataset.split_names() {
             if split.starts_with("eval-unseen") {
                 let mut questions = shuffled(setup, &split);
-                table.push((split, last(&mut questions, settings.unseen_questions)));
+                let questions = split_off_last(&mut questions, settings.unseen_questions);
+                table.push((split, questions));
             }
         }
         curve.truncate(settings.curve_questions);
@@ -55,12 +53,12 @@ impl EvaluationQuestions {
     }
 }
 
-/// Takes the last `count` questions off, or as many as there are.
-fn last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Question> {
+/// Removes and returns the last `count` questions, or as many as there are.
+fn split_off_last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Question> {
     questions.split_off(questions.len().saturating_sub(count))
 }
 
-/// The questions of a split in an order that depends on their ids alone.
+/// Returns the questions of a split in an order that depends only on their ids.
 #[must_use]
 pub fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
     let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
@@ -68,7 +66,7 @@ pub fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
     questions.into_iter().map(wire).collect()
 }
 
-/// What the agent's side may know of a question.
+/// Returns the part of a question that the agent may know.
 fn wire(question: &Question) -> v1::Question {
     v1::Question {
         question_id: question.question_id.clone(),
@@ -79,36 +77,47 @@ fn wire(question: &Question) -> v1::Question {
     }
 }
 
-/// Plays evaluations and turns them into records.
+/// Evaluates policies and makes the records.
 pub struct Evaluator<'a> {
     /// Settings of the run.
     pub config: &'a RunConfig,
     /// Questions and environment.
     pub setup: &'a Setup,
-    /// Where long stages are shown.
+    /// Shows the progress of long stages.
     pub progress: &'a Progress,
-    /// Breaks off what is being played.
+    /// Stops a running evaluation.
     pub shutdown: &'a CancellationToken,
 }
 
-/// Who sits the examination, and when.
+/// Names the policy and the moment of an evaluation.
 #[derive(Clone, Copy)]
 pub struct EvaluatedPolicy {
-    /// Whose play.
+    /// The policy.
     pub policy: PolicyName,
-    /// Version that plays.
+    /// Its version.
     pub policy_version: u64,
-    /// Learner steps done.
+    /// Learner steps before the evaluation.
     pub step: u64,
     /// How tokens are chosen.
     pub mode: DecodingMode,
 }
 
 impl EvaluatedPolicy {
-    /// Whether the run came as far before.
+    /// Names a policy whose version is the number of learner steps.
+    #[must_use]
+    pub fn at_step(policy: PolicyName, step: u64, mode: DecodingMode) -> Self {
+        Self {
+            policy,
+            policy_version: step,
+            step,
+            mode,
+        }
+    }
+
+    /// Tells whether the folder already has this evaluation.
     ///
     /// # Errors
-    /// The run's folder cannot be read.
+    /// The run folder cannot be read.
     pub fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
         let known = folder.read()?.evaluations;
         Ok(known.iter().any(|known| {
@@ -117,8 +126,7 @@ impl EvaluatedPolicy {
         }))
     }
 
-    /// The title of a sitting.
-    fn sits(self, split: &str) -> String {
+    fn title(self, split: &str) -> String {
         let Self { policy, mode, .. } = self;
         if policy.is_scripted() {
             format!("{policy} on {split}")
@@ -129,22 +137,23 @@ impl EvaluatedPolicy {
 }
 
 impl Evaluator<'_> {
-    /// A random or oracle policy.
+    /// Returns the random or the oracle policy.
     #[must_use]
     pub fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
+        let chat = Arc::clone(chat);
         match name {
-            PolicyName::Oracle => Box::new(ScriptedPolicy::new(
-                Arc::clone(chat),
-                OraclePolicy(Arc::clone(&self.setup.solutions)),
-            )),
-            _ => Box::new(ScriptedPolicy::new(Arc::clone(chat), RandomPolicy)),
+            PolicyName::Oracle => {
+                let oracle = OraclePolicy(Arc::clone(&self.setup.solutions));
+                Box::new(ScriptedPolicy::new(chat, oracle))
+            }
+            _ => Box::new(ScriptedPolicy::new(chat, RandomPolicy)),
         }
     }
 
-    /// An engine that plays `model`.
+    /// Starts an engine that samples from `model`.
     ///
     /// # Errors
-    /// The model does not fit its own config.
+    /// The weights do not fit the config of the model.
     pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
@@ -160,7 +169,7 @@ impl Evaluator<'_> {
         )?)
     }
 
-    /// A policy on an engine.
+    /// Returns a policy that samples on `engine`.
     #[must_use]
     pub fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
         let sampling = match mode {
@@ -170,11 +179,11 @@ impl Evaluator<'_> {
         ModelPolicy::new(engine.clone(), sampling)
     }
 
-    /// Has `policy` play `questions` of `split`; answers with the record and the episodes.
+    /// Runs one episode of `policy` per question and returns the record and the episodes.
     ///
     /// # Errors
-    /// [`Interrupted`](crate::shutdown::Interrupted) where a signal comes first.
-    pub async fn examine(
+    /// Returns [`Interrupted`](crate::shutdown::Interrupted) if a signal arrives first.
+    pub async fn evaluate(
         &self,
         evaluated: EvaluatedPolicy,
         policy: &dyn Policy,
@@ -182,21 +191,19 @@ impl Evaluator<'_> {
         split: &str,
         questions: &[v1::Question],
     ) -> Result<(Evaluation, Vec<EpisodeRecord>)> {
-        let title = evaluated.sits(split);
-        let stage = self
-            .progress
-            .stage(&title, questions.len() as u64, "episodes");
-        let seed = derive_seed(self.config.seed, "evaluation");
+        let stage =
+            self.progress
+                .stage(&evaluated.title(split), questions.len() as u64, "episodes");
         let settings = self.episode_settings(chat);
-        let play = actor::evaluate(
+        let evaluation = actor::evaluate(
             policy,
             &settings,
             questions,
-            seed,
+            derive_seed(self.config.seed, "evaluation"),
             self.config.evaluation.concurrency,
             |done| stage.set(done as u64),
         );
-        let (metrics, episodes) = unless_interrupted(self.shutdown, play).await?;
+        let (metrics, episodes) = unless_interrupted(self.shutdown, evaluation).await?;
         let success = metrics.success;
         let mut result = format!(
             "{:.1} % correct ({:.1}–{:.1})",
@@ -205,13 +212,21 @@ impl Evaluator<'_> {
             100.0 * success.wilson_high
         );
         if metrics.failed > 0 {
-            result += &format!(", {} broke off and count as wrong", metrics.failed);
+            result += &format!(", {} failed and count as wrong", metrics.failed);
         }
         stage.finish(&result);
-        Ok((record(evaluated, split, &metrics), episodes))
+        let evaluation = Evaluation {
+            policy: evaluated.policy,
+            policy_version: evaluated.policy_version,
+            step: evaluated.step,
+            split: split.to_owned(),
+            mode: evaluated.mode,
+            metrics,
+        };
+        Ok((evaluation, episodes))
     }
 
-    /// The terms of every episode here.
+    /// Returns the settings of all episodes of evaluations and demonstrations.
     #[must_use]
     pub fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
@@ -229,92 +244,29 @@ impl Evaluator<'_> {
         }
     }
 
-    /// The transcripts of played episodes.
+    /// Adds policy and gold answers to the episodes of an evaluation.
     #[must_use]
     pub fn transcripts(&self, policy: PolicyName, episodes: &[EpisodeRecord]) -> Vec<Transcript> {
-        let questions: BTreeMap<&str, &Question> = self
-            .setup
-            .dataset
-            .questions
-            .iter()
-            .map(|question| (question.question_id.as_str(), question))
-            .collect();
-        episodes
-            .iter()
-            .filter_map(|episode| {
-                let question = questions.get(episode.question_id.as_str())?;
-                Some(transcript(policy, question, episode))
+        let questions = self.setup.dataset.questions.iter();
+        let questions: HashMap<&str, &Question> =
+            questions.map(|q| (q.question_id.as_str(), q)).collect();
+        let transcript = |episode: &EpisodeRecord| {
+            let question = questions.get(episode.question_id.as_str())?;
+            let mut episode = episode.clone();
+            if policy.is_scripted() {
+                // Scripted policies have no completions of their own.
+                episode
+                    .steps
+                    .iter_mut()
+                    .for_each(|step| step.completion = None);
+            }
+            Some(Transcript {
+                policy,
+                gold_sql: question.gold_sql.clone(),
+                gold_answer: data::answer_text(question),
+                episode,
             })
-            .collect()
-    }
-}
-
-fn record(evaluated: EvaluatedPolicy, split: &str, metrics: &EvaluationMetrics) -> Evaluation {
-    let tallies = |counts: &BTreeMap<String, CorrectCount>| {
-        let tally = |count: &CorrectCount| Tally {
-            questions: count.questions,
-            correct: count.correct,
         };
-        counts
-            .iter()
-            .map(|(name, count)| (name.clone(), tally(count)))
-            .collect()
-    };
-    Evaluation {
-        policy: evaluated.policy,
-        policy_version: evaluated.policy_version,
-        step: evaluated.step,
-        split: split.to_owned(),
-        mode: evaluated.mode,
-        questions: metrics.success.questions,
-        correct: metrics.success.correct,
-        success_rate: metrics.success.success_rate,
-        wilson_low: metrics.success.wilson_low,
-        wilson_high: metrics.success.wilson_high,
-        mean_reward: metrics.mean_reward,
-        mean_steps: metrics.mean_steps,
-        malformed_rate: metrics.malformed_rate,
-        failed: metrics.failed,
-        by_level: tallies(&metrics.by_level),
-        by_database: tallies(&metrics.by_database),
-    }
-}
-
-fn transcript(policy: PolicyName, question: &Question, episode: &EpisodeRecord) -> Transcript {
-    Transcript {
-        policy,
-        question_id: question.question_id.clone(),
-        question: question.question_text.clone(),
-        database: question.database_name.clone(),
-        difficulty: question.difficulty.clone(),
-        gold_sql: question.gold_sql.clone(),
-        gold_answer: data::answer_text(question),
-        correct: episode.correct,
-        reward: episode.reward,
-        steps: episode
-            .steps
-            .iter()
-            .map(|step| played(policy, step))
-            .collect(),
-    }
-}
-
-fn played(policy: PolicyName, step: &EnvStepRecord) -> PlayedStep {
-    PlayedStep {
-        completion: (!policy.is_scripted())
-            .then(|| step.completion.clone())
-            .flatten(),
-        action_type: step.action_type.clone(),
-        argument: step.argument.clone(),
-        malformed: step.malformed,
-        result: step.result.clone(),
-        error: step.error.clone(),
-        reward: step.reward,
-        components: RewardComponents {
-            operational: step.components.operational,
-            progress: step.components.progress,
-            terminal: step.components.terminal,
-            clip: step.components.clip,
-        },
+        episodes.iter().filter_map(transcript).collect()
     }
 }

@@ -1,7 +1,8 @@
-//! Progress of long stages: bars on a terminal, plain lines elsewhere.
+//! Shows the progress of long stages: bars on a terminal, lines of text elsewhere.
 //!
-//! Invariant: a stage always shows what it does, how far it is, how fast and how long still; without a terminal a line
-//! appears at most every few seconds, so that a log file stays short. There is no global state; clones share the display.
+//! A stage shows what it does, its position, its speed and the time that is left. Without a
+//! terminal it prints a line at most every few seconds, so that a log file stays short. There is no
+//! global state; clones share the display.
 
 mod plain;
 
@@ -23,7 +24,7 @@ const BAR: &str =
 const SPINNER: &str = "{prefix:>24} {spinner} {human_pos} {unit}  {rate}  {took}  {msg}";
 const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
 
-/// Where stages are shown. Cheap to clone.
+/// The display of stages. Clones are cheap and share it.
 #[derive(Clone)]
 pub struct Progress(Display);
 
@@ -34,7 +35,7 @@ enum Display {
 }
 
 impl Progress {
-    /// Shows on stderr: bars if it is a terminal, lines if not.
+    /// Shows bars on stderr if it is a terminal, else lines.
     #[must_use]
     pub fn stderr() -> Self {
         if io::stderr().is_terminal() {
@@ -44,12 +45,12 @@ impl Progress {
         }
     }
 
-    /// Shows plain lines on `out`.
+    /// Shows lines on `out`.
     pub fn lines(out: impl Write + Send + 'static) -> Self {
         Self(Display::Lines(Arc::new(Mutex::new(out))))
     }
 
-    /// Starts a stage of `total` units; `None` where the total is not known.
+    /// Starts a stage of `total` units, or of an unknown number.
     pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> ProgressStage {
         let total = total.into();
         match &self.0 {
@@ -83,14 +84,15 @@ impl Progress {
         }
     }
 
-    /// A writer for `tracing_subscriber::fmt().with_writer(…)` whose lines do not tear the bars.
+    /// Returns a writer for `tracing_subscriber::fmt().with_writer(…)` that keeps the bars intact.
     #[must_use]
     pub fn log_writer(&self) -> LogWriter {
         LogWriter(self.clone())
     }
 }
 
-/// One long stage. Dropping it without [`ProgressStage::finish`] leaves its last state on the screen.
+/// One long stage. If it is dropped without [`ProgressStage::finish`], its last state stays
+/// visible.
 pub struct ProgressStage(StageDisplay);
 
 enum StageDisplay {
@@ -106,7 +108,7 @@ enum StageDisplay {
 }
 
 impl ProgressStage {
-    /// `units` are done in all.
+    /// Sets the number of units that are done.
     pub fn set(&self, units: u64) {
         match &self.0 {
             StageDisplay::Bar { bar, .. } => bar.set_position(units),
@@ -114,7 +116,7 @@ impl ProgressStage {
         }
     }
 
-    /// Says something beside the bar, such as the loss.
+    /// Shows a note beside the bar, such as the loss.
     pub fn note(&self, text: &str) {
         match &self.0 {
             StageDisplay::Bar { bar, .. } => bar.set_message(text.to_owned()),
@@ -189,19 +191,19 @@ fn style(template: &str, unit: &str) -> ProgressStyle {
 
 fn print(out: &Mutex<dyn Write + Send>, line: &str) {
     let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-    // A reader that went away must not end the run.
+    // The run must not fail if nobody reads its progress any more.
     let _ = writeln!(out, "{line}");
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the display's clock; no result depends on it"
+    reason = "the clock of the display; no result depends on it"
 )]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Writes log lines above the bars; see [`Progress::log_writer`].
+/// Writes log lines above the bars, see [`Progress::log_writer`].
 #[derive(Clone)]
 pub struct LogWriter(Progress);
 

@@ -1,7 +1,7 @@
-//! `sqlenv trajectories`: a run's journal as JSON lines, one trajectory a line.
+//! `sqlenv trajectories`: writes the journal of a run as JSON lines, one trajectory per line.
 //!
-//! Invariant: tokens are copied as they were sampled; the messages beside them are a view for people and for trainers that
-//! read OpenAI's shape. The journal is only read, so a run may go on meanwhile.
+//! The tokens are copied as they were sampled. The messages beside them are a view for people and for
+//! trainers that read OpenAI's format. The journal is only read, so the run may continue meanwhile.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
 /// Writes all trajectories.
 ///
 /// # Errors
-/// The folder is no run's, or the file cannot be written.
+/// The folder is not that of a run, or the file cannot be written.
 pub fn write(args: &TrajectoriesArgs) -> Result<()> {
     let chat = newest_model(&args.run_dir)?
         .with_context(|| {
@@ -66,7 +66,7 @@ fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value>
     }))
 }
 
-/// What stood before the first completion, as text.
+/// Returns the prompt of the first completion, as text.
 fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
     let (Some(segment), Some(turn)) = (trajectory.segments.first(), trajectory.turns.first())
     else {
@@ -75,11 +75,11 @@ fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
     Ok(chat.decode(&segment.tokens[..turn.completion_start as usize])?)
 }
 
-/// A turn as the assistant's call and the tool's reply.
+/// Returns a turn as two messages: the call of the assistant and the result of the tool.
 fn messages(at: usize, turn: &Turn) -> [Value; 2] {
     let action = turn.action.clone().unwrap_or_default();
     let ToolCall { name, arguments } = tool_call::from_action(&action);
-    // OpenAI's shape has arguments as a string of JSON.
+    // In OpenAI's format the arguments are a string that contains JSON.
     let function = json!({"name": name, "arguments": arguments.to_string()});
     let id = format!("call_{at}");
     let call = json!({"id": id, "type": "function", "function": function});

@@ -1,6 +1,7 @@
 //! The `sqlenv.v1.Env` service.
 //!
-//! Invariant: what the agent does wrong is an observation. A status means that the step was not applied.
+//! Invariant: what the agent does wrong is an observation. A status means that the step was not
+//! applied.
 
 use env::EnvError;
 use proto::v1::{
@@ -12,8 +13,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::{node::EnvNode, status, wire};
 
-/// Largest reply: a token and an observation with a full history, or a page of questions.
-const MAX_REPLY_BYTES: usize = 64 << 20;
+/// Largest response: a token and an observation with a full history, or a page of questions.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[async_trait]
 impl Env for EnvNode {
@@ -22,21 +23,21 @@ impl Env for EnvNode {
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
         let spec = wire::episode_spec(request.into_inner());
-        reply(Self::reset(self, spec).map(wire::reset_response))
+        respond(Self::reset(self, spec).map(wire::reset_response))
     }
 
     async fn step(&self, request: Request<StepRequest>) -> Result<Response<StepResponse>, Status> {
         let StepRequest { token, action } = request.into_inner();
         let action = wire::action(action.unwrap_or_default());
         let result = Self::step(self, token, &action).await;
-        reply(result.map(wire::step_response))
+        respond(result.map(wire::step_response))
     }
 
     async fn list_questions(
         &self,
         request: Request<ListQuestionsRequest>,
     ) -> Result<Response<ListQuestionsResponse>, Status> {
-        reply(wire::list_questions(
+        respond(wire::list_questions(
             self.environment(),
             &request.into_inner(),
         ))
@@ -52,10 +53,10 @@ impl EnvNode {
     pub fn service(&self) -> EnvServer<Self> {
         EnvServer::new(self.clone())
             .max_decoding_message_size(self.settings().server.max_request_bytes)
-            .max_encoding_message_size(MAX_REPLY_BYTES)
+            .max_encoding_message_size(MAX_RESPONSE_BYTES)
     }
 }
 
-fn reply<T>(result: Result<T, EnvError>) -> Result<Response<T>, Status> {
+fn respond<T>(result: Result<T, EnvError>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(status::of)
 }

@@ -7,14 +7,15 @@ use env::Observation;
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
+use proto::TOOLS;
 
 /// Steps, by `action` and `ok`.
 const STEPS: &str = "env_steps_total";
 /// Time to serve a step, by `action`.
 const STEP_SECONDS: &str = "env_step_seconds";
-/// Live OpenEnv sessions.
+/// Open OpenEnv sessions.
 const SESSIONS: &str = "env_sessions";
-/// Calls refused, by `face` and `code`.
+/// Calls refused, by `protocol` and `code`.
 const REFUSED: &str = "env_refused_calls_total";
 /// Connections not served, by `reason`: full, system.
 const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
@@ -30,14 +31,11 @@ pub(crate) fn describe() {
         Unit::Seconds,
         "Time to serve a step, by action"
     );
-    describe_gauge!(
-        SESSIONS,
-        Unit::Count,
-        "Sessions of OpenEnv's faces that live"
-    );
+    describe_gauge!(SESSIONS, Unit::Count, "Open OpenEnv sessions");
     describe_counter!(
         REFUSED,
-        "Calls refused, by face and code: grpc, its status; http, its status; openenv, CAPACITY_REACHED"
+        "Calls refused, by protocol and code: grpc and http by their status, openenv by \
+         CAPACITY_REACHED"
     );
     describe_counter!(
         CONNECTIONS_REFUSED,
@@ -46,8 +44,10 @@ pub(crate) fn describe() {
 }
 
 pub(crate) fn step_served(action_type: &str, observation: &Observation, took: Duration) {
-    let action = ["DESCRIBE", "SAMPLE", "QUERY", "ANSWER"]
-        .into_iter()
+    // A client's own words would make a metric for each.
+    let action = TOOLS
+        .iter()
+        .map(|tool| tool.action_type)
         .find(|name| name.eq_ignore_ascii_case(action_type.trim()))
         .unwrap_or("unknown");
     let ok = if observation.error.is_empty() {
@@ -59,12 +59,12 @@ pub(crate) fn step_served(action_type: &str, observation: &Observation, took: Du
     histogram!(STEP_SECONDS, "action" => action).record(took);
 }
 
-pub(crate) fn sessions(live: usize) {
-    gauge!(SESSIONS).set(live as f64);
+pub(crate) fn sessions(open: usize) {
+    gauge!(SESSIONS).set(open as f64);
 }
 
-pub(crate) fn call_refused(face: &'static str, code: String) {
-    counter!(REFUSED, "face" => face, "code" => code).increment(1);
+pub(crate) fn call_refused(protocol: &'static str, code: String) {
+    counter!(REFUSED, "protocol" => protocol, "code" => code).increment(1);
 }
 
 pub(crate) fn connection_refused(reason: &'static str) {

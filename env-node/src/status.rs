@@ -1,7 +1,8 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status that the node makes carries an `ErrorInfo` of domain `sqlenv` whose reason is one of the
-//! contract's [`Reason`]; what may pass carries a `RetryInfo`. Texts are short enough for HTTP/2's headers.
+//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason
+//! is one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
+//! headers.
 
 use std::time::Duration;
 
@@ -12,18 +13,18 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 /// The domain of every `ErrorInfo`.
 const DOMAIN: &str = "sqlenv";
-/// Bytes of a message or name; a caller's own words can come back in it.
+/// Bytes of a message or name, since both may repeat words of the request.
 pub(crate) const TEXT_BYTES: usize = 1_000;
-/// Pause that `RetryInfo` asks for.
+/// The pause that `RetryInfo` asks for.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The reason as `ErrorInfo` spells it.
+/// Returns the reason as `ErrorInfo` spells it.
 fn name(reason: Reason) -> &'static str {
     let name = reason.as_str_name();
     name.strip_prefix("ERROR_REASON_").unwrap_or(name)
 }
 
-/// A status with its reason, and a pause where a retry may help.
+/// Makes a status with its reason, and a pause where a retry may help.
 pub(crate) fn refusal(code: Code, reason: Reason, message: &str) -> Status {
     with_details(code, reason, message, ErrorDetails::new())
 }
@@ -60,7 +61,7 @@ pub(crate) fn of(error: EnvError) -> Status {
         EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
         EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
         EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
-        EnvError::Config { .. }
+        EnvError::Setting { .. }
         | EnvError::Database { .. }
         | EnvError::Dataset { .. }
         | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),

@@ -10,12 +10,18 @@ use std::path::{Path, PathBuf};
 
 use policy::chat_template::ChatTemplate;
 use policy::tokenizer::Tokenizer;
-use policy::{Chat, ChatRole, Message, ToolCall, sqlenv_tools};
+use policy::{Chat, ChatRole, Message, ToolCall};
 use serde_json::{Map, Value, json};
 
 mod qwen3_package;
 
 use qwen3_package::folder;
+
+/// The schemas of the environment's four tools, as prompts print them.
+fn sqlenv_tools() -> Vec<Value> {
+    let golden: Value = serde_json::from_str(include_str!("golden/chat/tools.json")).unwrap();
+    golden["tools"]["std"].as_array().unwrap().clone()
+}
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat");
 const TEMPLATES: [&str; 3] = ["qwen3_package", "trl_qwen3", "trl_qwen3_training"];

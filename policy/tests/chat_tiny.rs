@@ -3,8 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
-use policy::{Chat, ChatRole, Message, ToolCall, sqlenv_tools, tiny};
+use policy::{Chat, ChatRole, Message, ToolCall, tiny};
 use proptest::prelude::*;
+use serde_json::Value;
+
+/// The schemas of the environment's four tools, as prompts print them.
+fn sqlenv_tools() -> Vec<Value> {
+    let golden: Value = serde_json::from_str(include_str!("golden/chat/tools.json")).unwrap();
+    golden["tools"]["std"].as_array().unwrap().clone()
+}
 
 fn chat() -> Chat {
     Chat::from_files(&tiny::files()).unwrap()

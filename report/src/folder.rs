@@ -1,7 +1,10 @@
 //! Writing and reading a run folder.
 //!
-//! Invariant: of several lines about the same thing (a resumed run repeats the steps after its checkpoint) the last one
-//! counts. Lines that cannot be read are skipped and counted, so that an interrupted run still has a report.
+//! Invariant: a file is either replaced as a whole or is a log of JSON lines, which a crash may cut
+//! short. Reading accepts both: it skips and counts the lines that it cannot read, so an
+//! interrupted run still has a report. If several lines are about the same thing, the last one
+//! counts, because a resumed run repeats the steps after its checkpoint. Checkpoints and the
+//! journal belong to the learner.
 
 use std::{
     collections::BTreeMap,
@@ -20,30 +23,30 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ReportError>;
 
-/// A run's folder and the names of the files in it.
+/// A run folder.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Held by the process that writes the run, until the last clone is gone.
+    /// The lock of the process that writes the run. The last clone releases it.
     _lock: Option<Arc<File>>,
 }
 
-/// Everything a report is made from.
+/// The records of a run folder: the input of the report.
 #[derive(Debug, Default)]
 pub struct RunRecords {
     /// `run.json`.
     pub info: Option<RunInfo>,
     /// `config.toml`, as text.
     pub config: Option<String>,
-    /// `metrics.jsonl` by stage, then step.
+    /// `metrics.jsonl`, ordered by stage and step.
     pub steps: Vec<LearnerStepRecord>,
-    /// `evaluations.jsonl` by policy, split, mode, then step.
+    /// `evaluations.jsonl`, ordered by policy, split, mode and step.
     pub evaluations: Vec<Evaluation>,
-    /// `transcripts.jsonl` by policy, then question.
+    /// `transcripts.jsonl`, ordered by policy and question.
     pub transcripts: Vec<Transcript>,
-    /// `timing.json`, in the order of the run.
+    /// `timing.json`, in the order of the stages.
     pub timing: Vec<StageTime>,
-    /// File name and number of lines that could not be read.
+    /// Number of lines that could not be read, by file name.
     pub unreadable: BTreeMap<&'static str, usize>,
 }
 
@@ -57,7 +60,7 @@ const REPORT: &str = "report.html";
 const LOCK: &str = ".lock";
 
 impl RunFolder {
-    /// Names the folder; nothing is touched yet.
+    /// Names a folder without touching it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -65,11 +68,11 @@ impl RunFolder {
         }
     }
 
-    /// Makes the folder if it is not there, keeps other processes from writing to it, and ends lines that a crash cut
-    /// short, so that appending is safe.
+    /// Makes the folder unless it exists, locks it against other processes, and ends lines that a
+    /// crash cut short, so that the next line does not continue them.
     ///
-    /// # Errors
-    /// The folder cannot be made, another process writes to it, or a log in it cannot be mended.
+    /// # Errors The folder cannot be made, another process holds the lock, or a log cannot be read
+    /// or written.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;
@@ -78,17 +81,15 @@ impl RunFolder {
             path,
         };
         for log in [METRICS, EVALUATIONS, TRANSCRIPTS] {
-            if folder
-                .text(log)?
-                .is_some_and(|t| !t.is_empty() && !t.ends_with('\n'))
-            {
+            let text = folder.text(log)?.unwrap_or_default();
+            if !text.is_empty() && !text.ends_with('\n') {
                 folder.append_text(log, "\n")?;
             }
         }
         Ok(folder)
     }
 
-    /// The folder's path.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -97,15 +98,15 @@ impl RunFolder {
     /// Writes `run.json`.
     ///
     /// # Errors
-    /// The file cannot be written; so for all writers here.
+    /// The file cannot be written. This holds for all methods here that write.
     pub fn write_info(&self, info: &RunInfo) -> Result<()> {
-        self.write(RUN, &(serde_json::to_string_pretty(info)? + "\n"))
+        self.write_json(RUN, info)
     }
 
-    /// Writes `config.toml`, the resolved config.
+    /// Writes `config.toml`, the resolved settings.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn write_config(&self, toml: &str) -> Result<()> {
         self.write(CONFIG, toml)
     }
@@ -113,15 +114,15 @@ impl RunFolder {
     /// Writes `timing.json`.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn write_timing(&self, stages: &[StageTime]) -> Result<()> {
-        self.write(TIMING, &(serde_json::to_string_pretty(stages)? + "\n"))
+        self.write_json(TIMING, stages)
     }
 
-    /// Writes the report and answers with its path.
+    /// Writes `report.html` and returns its path.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn write_report(&self, page: &str) -> Result<PathBuf> {
         self.write(REPORT, page)?;
         Ok(self.path.join(REPORT))
@@ -130,7 +131,7 @@ impl RunFolder {
     /// Appends a line to `metrics.jsonl`.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn append_step(&self, step: &LearnerStepRecord) -> Result<()> {
         self.append(METRICS, step)
     }
@@ -138,7 +139,7 @@ impl RunFolder {
     /// Appends a line to `evaluations.jsonl`.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn append_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
         self.append(EVALUATIONS, evaluation)
     }
@@ -146,12 +147,12 @@ impl RunFolder {
     /// Appends a line to `transcripts.jsonl`.
     ///
     /// # Errors
-    /// As [`Self::write_info`].
+    /// See [`Self::write_info`].
     pub fn append_transcript(&self, transcript: &Transcript) -> Result<()> {
         self.append(TRANSCRIPTS, transcript)
     }
 
-    /// Reads what is there. Files that are missing count as empty.
+    /// Reads all records. A missing file counts as empty.
     ///
     /// # Errors
     /// The folder is missing, or a file in it cannot be opened.
@@ -164,29 +165,31 @@ impl RunFolder {
         let evaluations: Vec<Evaluation> = self.lines(EVALUATIONS, &mut unreadable)?;
         let transcripts: Vec<Transcript> = self.lines(TRANSCRIPTS, &mut unreadable)?;
         Ok(RunRecords {
-            info: self.whole(RUN, &mut unreadable)?,
+            info: self.json(RUN, &mut unreadable)?,
             config: self.text(CONFIG)?,
             steps: latest(steps, |s| (s.stage, s.step)),
             evaluations: latest(evaluations, |e| (e.policy, e.split.clone(), e.mode, e.step)),
-            transcripts: latest(transcripts, |t| (t.policy, t.question_id.clone())),
-            timing: self.whole(TIMING, &mut unreadable)?.unwrap_or_default(),
+            transcripts: latest(transcripts, |t| (t.policy, t.episode.question_id.clone())),
+            timing: self.json(TIMING, &mut unreadable)?.unwrap_or_default(),
             unreadable,
         })
     }
 
+    fn write_json<T: Serialize + ?Sized>(&self, name: &str, content: &T) -> Result<()> {
+        self.write(name, &(serde_json::to_string_pretty(content)? + "\n"))
+    }
+
     fn write(&self, name: &str, text: &str) -> Result<()> {
-        // Beside its place first: a full disk leaves what was there before.
-        let (path, partial) = (
-            self.path.join(name),
-            self.path.join(format!(".{name}.partial")),
-        );
+        // A write that fails, for example on a full disk, must not destroy the previous content.
+        let path = self.path.join(name);
+        let partial = self.path.join(format!(".{name}.partial"));
         fs::write(&partial, text)
             .and_then(|()| fs::rename(&partial, &path))
             .map_err(ReportError::io("write", &path))
     }
 
     fn append(&self, name: &str, record: &impl Serialize) -> Result<()> {
-        // One write per line: a crash cuts at most the last line.
+        // With one write per line, a crash can cut only the last line.
         self.append_text(name, &(serde_json::to_string(record)? + "\n"))
     }
 
@@ -209,7 +212,7 @@ impl RunFolder {
         }
     }
 
-    fn whole<T: DeserializeOwned>(
+    fn json<T: DeserializeOwned>(
         &self,
         name: &'static str,
         unreadable: &mut BTreeMap<&'static str, usize>,
@@ -217,11 +220,11 @@ impl RunFolder {
         let Some(text) = self.text(name)? else {
             return Ok(None);
         };
-        let read = serde_json::from_str(&text).ok();
-        if read.is_none() {
+        let content = serde_json::from_str(&text).ok();
+        if content.is_none() {
             unreadable.insert(name, text.lines().count().max(1));
         }
-        Ok(read)
+        Ok(content)
     }
 
     fn lines<T: DeserializeOwned>(
@@ -251,6 +254,7 @@ fn lock(folder: &Path) -> Result<File> {
     }
 }
 
+/// Keeps the last record of each key, ordered by key.
 fn latest<T, K: Ord>(records: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let by_key: BTreeMap<K, T> = records.into_iter().map(|r| (key(&r), r)).collect();
     by_key.into_values().collect()

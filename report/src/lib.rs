@@ -1,8 +1,9 @@
 //! Reads and writes the records in a run folder, and turns them into the HTML report of the run.
 //!
-//! The records are the only input of the report, so `sqlenv report` can rebuild it from any run folder, also from one that
-//! an older version wrote.
+//! The records are the only input of the report, so `sqlenv report` can rebuild it from any run
+//! folder, also from one that an older version wrote.
 
+mod chart;
 mod error;
 mod folder;
 pub mod number;
@@ -13,6 +14,7 @@ pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};
 pub use page::{render, summary, write};
 pub use records::{
-    CURVE_SPLIT, DecodingMode, Evaluation, LearnerStepRecord, PlayedStep, PolicyName,
-    RewardComponents, RunInfo, RunStatus, StageTime, Tally, TrainingStage, Transcript,
+    CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
+    EvaluationMetrics, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime, SuccessRate,
+    TrainingStage, Transcript,
 };

@@ -1,6 +1,8 @@
-//! Numbers as people read them. Pure; thousands are set off by thin spaces, minus is a true minus.
+//! Formats numbers for people: thin spaces between thousands, and a minus sign instead of a hyphen.
+//! Pure.
 
-/// A rate in 0..=1 as per cent with one decimal, without the sign.
+/// Formats a rate of 0 to 1 as per cent with one decimal, without the per cent sign.
+#[must_use]
 pub fn percent(rate: f64) -> String {
     if rate.is_finite() {
         format!("{:.1}", 100.0 * rate)
@@ -9,7 +11,8 @@ pub fn percent(rate: f64) -> String {
     }
 }
 
-/// A count with thousands set off.
+/// Formats a count with thousands apart.
+#[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -22,7 +25,8 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A count with a unit of thousands or millions: `1.77 M`.
+/// Formats a count with a prefix: `1.77 M`.
+#[must_use]
 pub fn short_count(n: u64) -> String {
     match n {
         0..10_000 => count(n),
@@ -32,7 +36,8 @@ pub fn short_count(n: u64) -> String {
     }
 }
 
-/// Three significant digits, in powers of ten where plain figures would be long.
+/// Formats three significant digits, as a power of ten if plain digits would be long.
+#[must_use]
 pub fn value(v: f64) -> String {
     let size = v.abs();
     let text = match size {
@@ -45,28 +50,18 @@ pub fn value(v: f64) -> String {
             trim(&format!("{s:.decimals$}"))
         }
     };
-    sign(v) + &text
+    format!("{}{text}", sign(v))
 }
 
-/// A signed number with two decimals.
-pub fn signed(v: f64) -> String {
-    if v > 0.0 {
-        format!("+{v:.2}")
-    } else {
-        format!("{}{:.2}", sign(v), v.abs())
-    }
+/// Formats a number with its sign.
+#[must_use]
+pub fn signed(v: f64, decimals: usize) -> String {
+    let sign = if v > 0.0 { "+" } else { sign(v) };
+    format!("{sign}{:.decimals$}", v.abs())
 }
 
-/// A difference in points with its sign and one decimal.
-pub fn signed_points(v: f64) -> String {
-    if v > 0.0 {
-        format!("+{v:.1}")
-    } else {
-        format!("{}{:.1}", sign(v), v.abs())
-    }
-}
-
-/// Seconds as `12 s`, `3 min 20 s`, `2 h 05 min`.
+/// Formats seconds as `12 s`, `3 min 20 s`, `2 h 05 min`.
+#[must_use]
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "–".to_owned();
@@ -82,21 +77,18 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// As a power of ten: `2.5·10⁻⁵`.
-pub fn power(v: f64) -> String {
+/// Formats a number as a power of ten: `2.5·10⁻⁵`.
+pub(crate) fn power(v: f64) -> String {
     let exponent = v.abs().log10().floor() as i32;
     let mantissa = trim(&format!("{:.2}", v.abs() / 10f64.powi(exponent)));
-    let superscript: String = exponent
-        .to_string()
-        .chars()
-        .map(|c| match c {
-            '-' => '⁻',
-            '1' => '¹',
-            '2' => '²',
-            '3' => '³',
-            digit => char::from_u32(digit as u32 - '0' as u32 + '⁰' as u32).unwrap_or(digit),
-        })
-        .collect();
+    let superscript = |digit| match digit {
+        '-' => '⁻',
+        digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"
+            .chars()
+            .nth(digit as usize - '0' as usize)
+            .unwrap_or(digit),
+    };
+    let superscript: String = exponent.to_string().chars().map(superscript).collect();
     if mantissa == "1" {
         format!("{}10{superscript}", sign(v))
     } else {
@@ -112,12 +104,8 @@ fn trim(text: &str) -> String {
     }
 }
 
-fn sign(v: f64) -> String {
-    if v < 0.0 {
-        "−".to_owned()
-    } else {
-        String::new()
-    }
+fn sign(v: f64) -> &'static str {
+    if v < 0.0 { "−" } else { "" }
 }
 
 #[cfg(test)]
@@ -144,7 +132,7 @@ mod tests {
         assert_eq!(count(1_234_567), "1\u{2009}234\u{2009}567");
         assert_eq!(percent(0.8133), "81.3");
         assert_eq!(
-            (signed(0.2), signed(-0.02)),
+            (signed(0.2, 2), signed(-0.02, 2)),
             ("+0.20".into(), "−0.02".into())
         );
     }

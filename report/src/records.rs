@@ -1,63 +1,68 @@
-//! The records of a run folder as serde structs: one line each of the `.jsonl` files, and `run.json`, `timing.json`.
+//! The records of a run folder: the lines of its `.jsonl` files, `run.json` and `timing.json`.
 //!
-//! Invariant: what is unknown is absent, never a made-up zero. Metric names are TRL's; the struct does not know them.
+//! Evaluations and transcripts contain the records of [`actor`], so the evaluation writes them as
+//! they are. Invariant: an unknown value is absent, not zero.
 
 use std::{collections::BTreeMap, fmt};
 
+pub use actor::{CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What was trained, on what: `run.json`, rewritten when the status changes.
+/// Model, data and machine of a run: the content of `run.json`. It is written again when the status
+/// changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// Name of the run; its folder's name.
+    /// Name of the run and of its folder.
     pub name: String,
-    /// How far it came.
+    /// Whether it has ended.
     pub status: RunStatus,
-    /// The model in words: the embedded default, or the folder given by `--model`.
+    /// Description of the model: the embedded policy, or the folder of `--model`.
     pub model: String,
     /// Trainable parameters.
     pub parameters: u64,
-    /// The dataset in words.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Databases the questions are asked of.
+    /// Number of databases that the questions are about.
     pub databases: u64,
-    /// Questions by split.
+    /// Number of questions by split.
     pub questions: BTreeMap<String, u64>,
-    /// Questions of `eval` whose SQL a training question has too; absent where it is not known.
+    /// Questions of `eval` whose SQL is also that of a training question, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_queries_in_train: Option<u64>,
-    /// The seed all randomness derives from.
+    /// The seed that all random numbers derive from.
     pub run_seed: u64,
     /// Version of the program.
     pub version: String,
-    /// The machine in words: cores, device.
+    /// Description of the machine: cores and device.
     pub machine: String,
     /// The command line that started the run.
     pub command: String,
 }
 
-/// How far a run came.
+/// Whether a run has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
-    /// Started, no end written yet.
+    /// Started, and no end was recorded.
     Running,
-    /// Stopped early; it resumes from its last checkpoint.
+    /// Stopped early; it can be resumed from its last checkpoint.
     Interrupted,
     /// All steps done.
     Finished,
 }
 
-/// One learner step, a line of `metrics.jsonl`: flat, TRL's metric names beside `step`, `stage`, `policy_version`.
+/// One learner step: a line of `metrics.jsonl`. The line is flat: metrics with TRL's names beside
+/// `step`, `stage` and `policy_version`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearnerStepRecord {
     /// Learner step within its stage, 1-based.
     pub step: u64,
-    /// What was being trained.
+    /// The stage of training.
     pub stage: TrainingStage,
-    /// The version this step produced.
+    /// The policy version that the step produced.
     pub policy_version: u64,
-    /// Name to number. Values that are not finite are written as `null` and read as absent.
+    /// Metrics by name. Values that are not finite are written as `null`, and `null` is read as
+    /// absent.
     #[serde(flatten, deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
 }
@@ -80,11 +85,11 @@ pub enum TrainingStage {
     Grpo,
 }
 
-/// Whose play a record describes.
+/// The policy that a record is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
-    /// Random actions over the tables seen.
+    /// Random actions on the tables that the episode has shown.
     Random,
     /// The model before any training.
     Base,
@@ -98,12 +103,12 @@ pub enum PolicyName {
     Grpo,
     /// The policy that knows the gold SQL.
     Oracle,
-    /// A model folder that was evaluated by itself.
+    /// A model folder that `sqlenv eval` evaluates.
     Model,
 }
 
 impl PolicyName {
-    /// Every policy, in the order tables and legends show them.
+    /// All policies, in the order of tables and legends.
     pub const ALL: [Self; 7] = [
         Self::Random,
         Self::Base,
@@ -114,7 +119,7 @@ impl PolicyName {
         Self::Model,
     ];
 
-    /// True for policies without a model, for which greedy and sampled play are the same.
+    /// Tells whether the policy has no model, so that the decoding mode means nothing.
     #[must_use]
     pub fn is_scripted(self) -> bool {
         matches!(self, Self::Random | Self::Oracle)
@@ -139,13 +144,14 @@ impl fmt::Display for PolicyName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodingMode {
-    /// The likeliest token, always.
+    /// Always the most likely token.
     Greedy,
-    /// Drawn at the rollout temperature.
+    /// A token drawn at the temperature of rollouts.
     Sampled,
 }
 
-/// The split name of the learning curve's questions, which are held out like `eval`'s and apart from the table's.
+/// The split name of the questions of the learning curve. They come from `eval` and differ from
+/// those of the table.
 pub const CURVE_SPLIT: &str = "eval/curve";
 
 impl fmt::Display for DecodingMode {
@@ -157,131 +163,72 @@ impl fmt::Display for DecodingMode {
     }
 }
 
-/// One evaluation, a line of `evaluations.jsonl`. Rates lie in 0..=1; the interval is Wilson's at 95 %.
+/// One evaluation: a line of `evaluations.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Whose play.
+    /// The policy that was evaluated.
     pub policy: PolicyName,
-    /// The version that played; 0 for scripted policies and the base.
+    /// Its version; 0 for scripted policies and the base.
     pub policy_version: u64,
-    /// GRPO steps done before it.
+    /// GRPO steps before the evaluation.
     pub step: u64,
-    /// The split asked: `eval`, `eval-unseen/database`, `eval-unseen/domain`.
+    /// The split of the questions: `eval`, `eval-unseen/database`, `eval-unseen/domain`.
     pub split: String,
     /// How tokens were chosen.
     pub mode: DecodingMode,
-    /// Episodes played.
-    pub questions: u64,
-    /// Episodes that ended with a right answer.
-    pub correct: u64,
-    /// `correct / questions`; 0 where nothing was asked.
-    pub success_rate: f64,
-    /// Lower end of the interval.
-    pub wilson_low: f64,
-    /// Upper end of the interval.
-    pub wilson_high: f64,
-    /// Mean return.
-    pub mean_reward: f64,
-    /// Mean env steps per episode.
-    pub mean_steps: f64,
-    /// Share of turns without a well-formed tool call.
-    pub malformed_rate: f64,
-    /// Episodes that broke off for a reason outside the policy; they count as wrong. Absent where there is none.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub failed: u64,
-    /// By difficulty.
-    #[serde(default)]
-    pub by_level: BTreeMap<String, Tally>,
-    /// By database name.
-    #[serde(default)]
-    pub by_database: BTreeMap<String, Tally>,
+    /// The result.
+    #[serde(flatten)]
+    pub metrics: EvaluationMetrics,
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-/// Right answers out of questions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Episodes played.
-    pub questions: u64,
-    /// Episodes that ended with a right answer.
-    pub correct: u64,
-}
-
-/// One episode as it was played, a line of `transcripts.jsonl`.
+/// One episode of an evaluation: a line of `transcripts.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// Whose play.
+    /// The policy that was evaluated.
     pub policy: PolicyName,
-    /// The question's id.
-    pub question_id: String,
-    /// The question's text.
-    pub question: String,
-    /// The database's name.
-    pub database: String,
-    /// The question's level.
-    pub difficulty: String,
-    /// The SQL the question was made from.
+    /// The SQL that the question was made from.
     pub gold_sql: String,
     /// The right answer, as a policy would submit it.
     pub gold_answer: String,
-    /// Whether the episode ended with a right answer.
-    pub correct: bool,
-    /// The episode's return.
-    pub reward: f64,
-    /// Its steps, oldest first.
-    pub steps: Vec<PlayedStep>,
+    /// The question and what the policy did.
+    #[serde(flatten)]
+    pub episode: EpisodeRecord,
 }
 
-/// One env step of a transcript.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlayedStep {
-    /// The model's own text; absent for scripted policies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub completion: Option<String>,
-    /// DESCRIBE, SAMPLE, QUERY or ANSWER.
-    pub action_type: String,
-    /// Table, SQL or answer.
-    pub argument: String,
-    /// True where the completion held no well-formed tool call.
-    #[serde(default)]
-    pub malformed: bool,
-    /// What came back after a success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<String>,
-    /// What came back after a failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The step's reward: the sum of its components.
-    pub reward: f64,
-    /// The reward by layer.
-    pub components: RewardComponents,
-}
-
-/// A step's reward by layer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct RewardComponents {
-    /// Execution, new information, repetition, step cost.
-    pub operational: f64,
-    /// Change of closeness to the gold rows.
-    pub progress: f64,
-    /// The answer.
-    pub terminal: f64,
-    /// What clipping added or took.
-    pub clip: f64,
-}
-
-/// Seconds spent in one stage of a run, an element of `timing.json`.
+/// The time that one stage of a run took: an element of `timing.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTime {
-    /// The stage in a few words.
+    /// Name of the stage.
     pub stage: String,
     /// Wall-clock seconds.
     pub seconds: f64,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a transcript of an episode with these steps.
+    pub(crate) fn transcript(
+        policy: PolicyName,
+        id: &str,
+        correct: bool,
+        steps: Vec<EnvStepRecord>,
+    ) -> Transcript {
+        Transcript {
+            policy,
+            gold_sql: String::new(),
+            gold_answer: String::new(),
+            episode: EpisodeRecord {
+                question_id: id.to_owned(),
+                question: String::new(),
+                database: String::new(),
+                difficulty: String::new(),
+                correct,
+                reward: 0.0,
+                failure: String::new(),
+                steps,
+            },
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Load on an environment: many live episodes, some of which step at any moment.
 //!
-//! Each worker owns a share of the episodes and steps them in turn. All episodes stay alive, while the number of calls in
-//! flight is the number of workers. This is the load of a trainer whose samplers are busy with the other episodes.
+//! Each worker owns a share of the episodes and steps them in turn. All episodes stay alive, while
+//! the number of calls in flight is the number of workers. This is the load of a trainer whose
+//! samplers are busy with the other episodes.
 
 use std::{
     sync::{

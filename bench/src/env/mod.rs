@@ -1,7 +1,9 @@
-//! `sqlenv bench env`: steps per second, latency and memory of an environment with many live episodes.
+//! `sqlenv bench env`: steps per second, latency and memory of an environment with many live
+//! episodes.
 //!
-//! Each question is solved by its gold SQL: describe the involved tables, run the query, answer. Every answer must be
-//! right, so that a server that is fast and wrong fails. Client and server share the machine unless `--url` names another.
+//! Each question is solved by its gold SQL: describe the involved tables, run the query, answer.
+//! Every answer must be right, so that a server that is fast and wrong fails. Client and server
+//! share the machine unless `--url` names another.
 
 mod load;
 mod node;
@@ -28,9 +30,11 @@ const HEADER: &str = "\
 | protocol | live episodes | steps/s | p50 ms | p99 ms | RSS MiB | episodes | wrong |
 |---|---|---|---|---|---|---|---|";
 
-/// Measures every protocol with every number of live episodes and writes a table row for each to `out`.
+/// Measures every protocol with every number of live episodes and writes a table row for each to
+/// `out`.
 ///
-/// `node_arguments` are the arguments of the `sqlenv env-node` process that serves `dataset` if there is no `--url`.
+/// `node_arguments` are the arguments of the `sqlenv env-node` process that serves `dataset` if
+/// there is no `--url`.
 ///
 /// # Errors
 /// No server answers, a call fails, or answers are wrong.
@@ -128,8 +132,8 @@ fn row(
     )
 }
 
-/// Returns the questions with the actions that solve them. The order is that of the hashes of their ids, which spreads
-/// databases and expensive queries over time.
+/// Returns the questions with the actions that solve them. The order is that of the hashes of their
+/// ids, which spreads databases and expensive queries over time.
 fn solved_questions(dataset: &Dataset, limit: Option<usize>) -> Vec<SolvedQuestion> {
     let mut questions: Vec<_> = dataset.questions.iter().collect();
     questions.sort_by_key(|question| derive_seed(0, &question.question_id));

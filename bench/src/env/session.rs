@@ -1,7 +1,7 @@
 //! A client of one live episode, over either protocol.
 //!
-//! It reads from a response what a trainer reads (done, reward, errors of the transport) and no more, so that its cost is
-//! small beside that of the server it measures.
+//! It reads from a response what a trainer reads (done, reward, errors of the transport) and no
+//! more, so that its cost is small beside that of the server it measures.
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _};

@@ -13,7 +13,8 @@ use crate::{
 /// Arguments of `sqlenv gpu-check`, without the preset of its training run.
 #[derive(Clone, Debug, Parser)]
 pub struct GpuCheckArgs {
-    /// Device to check: `cuda`, `cuda:N`, or `cpu`, where f64 runs through candle's operations and bf16 through kernels.
+    /// Device to check: `cuda`, `cuda:N`, or `cpu`, where f64 runs through candle's operations and
+    /// bf16 through kernels.
     #[arg(long, default_value = "cuda")]
     pub device: DeviceChoice,
     /// Checks to run. The default is all.
@@ -46,7 +47,8 @@ pub struct GpuCheckArgs {
     /// Measurements of each speed, after one to warm up.
     #[arg(long, value_parser = at_least_one, default_value_t = 3)]
     pub repeats: usize,
-    /// Only make the model, sample one token and print the times as JSON. The check `start-up` starts this.
+    /// Only make the model, sample one token and print the times as JSON. The check `start-up`
+    /// starts this.
     #[arg(long, hide = true)]
     pub first_token: bool,
 }

@@ -9,9 +9,14 @@ use learner::{
 };
 use policy::cuda::Library;
 
-use super::{CheckTarget, Skipped, parity::values, report::Measurement};
+use super::{
+    parity::values,
+    report::Measurement,
+    target::{CheckTarget, Skipped},
+};
 
-/// Checks that NCCL loads, makes an id and joins it as the only rank, and that its sum of one gradient is that gradient.
+/// Checks that NCCL loads, makes an id and joins it as the only rank, and that its sum of one
+/// gradient is that gradient.
 pub(super) fn nccl(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     if let Some(reason) = missing(target) {
         return Err(Skipped(reason).into());

@@ -1,7 +1,8 @@
-//! `sqlenv gpu-check`: all checks and benchmarks of a device, on a machine that need not have a network.
+//! `sqlenv gpu-check`: all checks and benchmarks of a device, on a machine that need not have a
+//! network.
 //!
-//! A check that fails or panics is a result and does not keep the others from running. Without the device nothing counts
-//! as checked.
+//! A check that fails or panics is a result and does not keep the others from running. Without the
+//! device nothing counts as checked.
 
 mod args;
 mod collectives;
@@ -9,19 +10,21 @@ mod parity;
 mod programs;
 mod report;
 mod speed;
+mod target;
 mod train;
 
-use std::{any::Any, fmt, fs, io::Write, panic::AssertUnwindSafe, path::Path};
+use std::{any::Any, fs, io::Write, panic::AssertUnwindSafe, path::Path};
 
 use anyhow::{Context as _, Result};
-use candle_core::{DType, Device};
 use clap::ValueEnum as _;
 use futures::FutureExt as _;
-use policy::DeviceChoice;
 
 pub use self::args::{Check, GpuCheckArgs};
-use self::report::{CheckResult, CheckStatus, GpuCheckReport, Measurement};
-use crate::{ModelShape, diagnosis::Diagnosis, policy::now};
+use self::{
+    report::{CheckResult, CheckStatus, GpuCheckReport, Measurement},
+    target::{CheckTarget, Skipped, named, open, ordinal},
+};
+use crate::{ModelShape, diagnosis::Diagnosis, policy::throughput::now};
 
 /// How `gpu-check` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,48 +36,6 @@ pub enum GpuCheckOutcome {
     /// The device does not exist or cannot be used, so nothing was checked.
     NoDevice,
 }
-
-/// What is checked, and how.
-struct CheckTarget<'a> {
-    args: &'a GpuCheckArgs,
-    /// Name of the preset of the training run.
-    preset: &'a str,
-    diagnosis: &'a Diagnosis,
-    device: Device,
-    shape: ModelShape,
-}
-
-impl CheckTarget<'_> {
-    /// Returns the dtype that is compared with f32 on the CPU. On the CPU itself it is f64: f32 is the reference there.
-    fn exact(&self) -> DType {
-        if self.device.is_cpu() {
-            DType::F64
-        } else {
-            DType::F32
-        }
-    }
-
-    /// Names the memory whose peak is measured.
-    fn memory(&self) -> &'static str {
-        if self.device.is_cpu() {
-            "main memory"
-        } else {
-            "the device's memory"
-        }
-    }
-}
-
-/// Why a check could not run. As an error it gives [`CheckStatus::Skipped`].
-#[derive(Debug)]
-struct Skipped(String);
-
-impl fmt::Display for Skipped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Skipped {}
 
 /// Runs the checks, prints a line for each to `out` and writes gpu-check.json and gpu-check.md.
 ///
@@ -147,31 +108,6 @@ async fn results(target: &CheckTarget<'_>, out: &mut impl Write) -> Result<Vec<C
     Ok(results)
 }
 
-/// Resolves `auto` to the device that it stands for.
-fn named(choice: DeviceChoice, diagnosis: &Diagnosis) -> DeviceChoice {
-    let first = || diagnosis.cuda.as_ref()?.first_usable().ok();
-    match choice {
-        DeviceChoice::Auto => DeviceChoice::Cuda(first().unwrap_or(0)),
-        choice => choice,
-    }
-}
-
-/// Opens the device of `choice` and never another one.
-fn open(choice: DeviceChoice, diagnosis: &Diagnosis) -> Result<Device, String> {
-    if let Some(ordinal) = ordinal(choice) {
-        diagnosis.device(ordinal)?;
-    }
-    choice.open().map_err(|error| error.to_string())
-}
-
-/// Returns the number of a CUDA device.
-fn ordinal(choice: DeviceChoice) -> Option<usize> {
-    match choice {
-        DeviceChoice::Cpu | DeviceChoice::Auto => None,
-        DeviceChoice::Cuda(ordinal) => Some(ordinal),
-    }
-}
-
 async fn result(check: Check, target: &CheckTarget<'_>) -> CheckResult {
     let start = now();
     let ended = AssertUnwindSafe(run(check, target)).catch_unwind().await;
@@ -216,7 +152,8 @@ async fn run(check: Check, target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
     }
 }
 
-/// Returns what `sqlenv doctor` knows of the device. Whether it can be used is checked before all checks.
+/// Returns what `sqlenv doctor` knows of the device. Whether it can be used is checked before all
+/// checks.
 fn device(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let Some(ordinal) = ordinal(target.args.device) else {
         return Err(Skipped("the checks run on the CPU".to_owned()).into());

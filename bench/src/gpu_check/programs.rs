@@ -1,29 +1,36 @@
-//! Checks that start other programs: this one again, compute-sanitizer, Python.
+//! Checks that start other programs: this program, compute-sanitizer, Python.
 
 use std::{
     env,
-    io::{Read, Write as _},
+    io::Write as _,
     os::unix::process::CommandExt as _,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Output, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{CheckTarget, Skipped, args::Check, ordinal, report::Measurement, speed::FirstToken};
-use crate::policy::now;
+use super::{
+    args::Check,
+    report::Measurement,
+    speed::FirstToken,
+    target::{CheckTarget, Skipped, ordinal},
+};
+use crate::policy::throughput::now;
 
-/// The peer of `sqlenv bench policy`, carried so that no other file is needed.
+/// The script that runs the benchmarks of `sqlenv bench policy` in torch. The binary contains it,
+/// so that no other file is needed.
 const TORCH: &str = include_str!("../../../python/benchmarks/torch_policy.py");
 const TORCH_LIMIT: Duration = Duration::from_secs(600);
 const SANITIZER_LIMIT: Duration = Duration::from_secs(600);
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// What compute-sanitizer is told to end with where it finds errors; the checks themselves never do.
+/// Exit code of compute-sanitizer if it finds errors. No check ends with this code itself.
 const SANITIZER_ERRORS: i32 = 99;
 
-/// Checks that launch every kind of kernel, draws and AdamW's included, and no more work than a sanitizer can bear.
+/// Checks that launch every kind of kernel and are short enough for a sanitizer.
 const SANITIZED: [Check; 5] = [
     Check::Forward,
     Check::Gradients,
@@ -32,59 +39,48 @@ const SANITIZED: [Check; 5] = [
     Check::Update,
 ];
 
+/// Runs some checks under compute-sanitizer.
 pub(super) fn sanitizer(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     if target.device.is_cpu() {
         return skip("the checks run on the CPU");
     }
-    if Command::new("compute-sanitizer")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
+    let mut version = Command::new("compute-sanitizer");
+    if version.arg("--version").output().is_err() {
         return skip("there is no compute-sanitizer on the PATH");
     }
     let folder = env::temp_dir().join(format!("sqlenv-sanitizer-{}", std::process::id()));
     let mut command = Command::new("compute-sanitizer");
-    command.args([
-        "--tool",
-        "memcheck",
-        "--error-exitcode",
-        &SANITIZER_ERRORS.to_string(),
-    ]);
     command
+        .args(["--tool", "memcheck", "--error-exitcode"])
+        .arg(SANITIZER_ERRORS.to_string())
         .arg(env::current_exe()?)
-        .args(["gpu-check", "--device"]);
-    command.arg(target.args.device.to_string());
-    command
+        .args(["gpu-check", "--device", &target.args.device.to_string()])
         .args(["--only", &SANITIZED.map(Check::name).join(",")])
         .arg("--out")
         .arg(&folder);
-    let said = listen(command, "", SANITIZER_LIMIT)?;
-    // What it leaves is a report that nobody reads.
+    let output = output(command, "", SANITIZER_LIMIT)?;
+    // The report of the checks under the sanitizer is not needed.
     let _ = std::fs::remove_dir_all(&folder);
-    if said.printed.contains("Device not supported") {
+    if text(&output.stdout).contains("Device not supported") {
         return skip("compute-sanitizer does not support this device");
     }
-    sanitizer_errors(&said)
+    sanitizer_errors(&output)
 }
 
-/// How many errors compute-sanitizer counts; no count stands where the checks under it did not pass.
-fn sanitizer_errors(said: &Ended) -> Result<Vec<Measurement>> {
-    let Ended {
-        status, printed, ..
-    } = said;
-    let has_failed = |line: &&str| line.contains("FAILED");
-    ensure!(
-        matches!(status.code(), Some(0 | SANITIZER_ERRORS)),
-        "compute-sanitizer ended with {status}: {}",
-        printed.lines().find(has_failed).map_or_else(
-            || end(&[printed.as_str(), &said.complained].join("\n")),
-            str::to_owned
-        )
-    );
-    let summary = printed.lines().find(|line| line.contains("ERROR SUMMARY"));
-    let summary =
-        summary.with_context(|| format!("compute-sanitizer gives no summary: {}", end(printed)))?;
+/// Returns the number of errors that compute-sanitizer counts. It is valid only if the checks
+/// passed.
+fn sanitizer_errors(output: &Output) -> Result<Vec<Measurement>> {
+    let printed = text(&output.stdout);
+    let line_with = |word: &str| printed.lines().find(|line| line.contains(word));
+    if !matches!(output.status.code(), Some(0 | SANITIZER_ERRORS)) {
+        let end = last_lines(&format!("{printed}\n{}", text(&output.stderr)));
+        let reason = line_with("FAILED").unwrap_or(&end);
+        bail!("compute-sanitizer ended with {}: {reason}", output.status);
+    }
+    let summary = line_with("ERROR SUMMARY").with_context(|| {
+        let end = last_lines(&printed);
+        format!("compute-sanitizer gives no summary: {end}")
+    })?;
     let errors = summary
         .split_whitespace()
         .find_map(|word| word.parse().ok());
@@ -92,6 +88,7 @@ fn sanitizer_errors(said: &Ended) -> Result<Vec<Measurement>> {
     Ok(vec![Measurement::within(0.0, "errors", errors)])
 }
 
+/// Measures the time from the start of a process to its first token.
 pub(super) fn start_up(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let args = target.args;
     let mut command = Command::new(env::current_exe()?);
@@ -107,47 +104,48 @@ pub(super) fn start_up(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
         "--tokens",
         &args.tokens.to_string(),
     ]);
-    let begun = now();
-    let said = run(command, "", START_LIMIT)?;
-    let all = begun.elapsed().as_secs_f64();
-    let first: FirstToken = serde_json::from_str(said.trim()).with_context(|| end(&said))?;
+    let start = now();
+    let output = run(command, "", START_LIMIT)?;
+    let all = start.elapsed().as_secs_f64();
+    let first: FirstToken =
+        serde_json::from_str(output.trim()).with_context(|| last_lines(&output))?;
+    let seconds = |name: &str, value| Measurement::new(name, value, "s");
+    let count = |name: &str, value: u32| Measurement::new(name, value.into(), "");
     Ok(vec![
-        Measurement::new("process start to first token", all - first.weights, "s"),
-        Measurement::new("of these, device and weights", first.engine, "s"),
-        Measurement::new("of these, the first token", first.token, "s"),
-        Measurement::new(
-            "modules of kernels loaded as machine code",
-            first.carried_modules.into(),
-            "",
+        seconds("process start to first token", all - first.weights),
+        seconds("of these, device and weights", first.engine),
+        seconds("of these, the first token", first.token),
+        count(
+            "kernel modules loaded as machine code",
+            first.carried_modules,
         ),
-        Measurement::new(
-            "modules of kernels that the driver compiled",
-            first.compiled_modules.into(),
-            "",
+        count(
+            "kernel modules that the driver compiled",
+            first.compiled_modules,
         ),
     ])
 }
 
-/// The parts that torch and transformers are measured in.
+/// Measures torch and transformers by the Python script; `parts` are its benchmarks.
 pub(super) fn torch(target: &CheckTarget<'_>, parts: &str) -> Result<Vec<Measurement>> {
     let device = if target.device.is_cpu() {
         "cpu"
     } else {
         "cuda"
     };
-    let mut probe = Command::new("python3");
-    probe.args([
+    let mut installed = Command::new("python3");
+    installed.args([
         "-c",
         "import torch, transformers; print(torch.cuda.is_available())",
     ]);
-    let can = match probe.output() {
+    let has_cuda = match installed.output() {
         Ok(output) if output.status.success() => {
             String::from_utf8_lossy(&output.stdout).into_owned()
         }
         _ => return skip("there is no python3 with torch and transformers"),
     };
-    if device == "cuda" && can.trim() != "True" {
-        return skip("python3's torch sees no CUDA device");
+    if device == "cuda" && has_cuda.trim() != "True" {
+        return skip("the torch of python3 sees no CUDA device");
     }
     let args = target.args;
     let rows: Vec<String> = args.rows.iter().map(ToString::to_string).collect();
@@ -182,13 +180,14 @@ pub(super) fn torch(target: &CheckTarget<'_>, parts: &str) -> Result<Vec<Measure
     Ok(measurements)
 }
 
-/// `CUDA_VISIBLE_DEVICES` of a child that shall see but one device: it counts among those that this process sees.
+/// Returns `CUDA_VISIBLE_DEVICES` for a child that must see only the device `ordinal` of this
+/// process.
 fn visible(ours: Option<&str>, ordinal: usize) -> String {
     let device = ours.and_then(|ours| ours.split(',').nth(ordinal));
     device.map_or_else(|| ordinal.to_string(), |device| device.trim().to_owned())
 }
 
-/// The rows of the script's table: shape, parameters, what, rows, tokens a row, tokens a second, peak of `memory`, ...
+/// Reads the table of the script, whose columns are those of `sqlenv bench policy`.
 fn measurements(table: &str, memory: &str) -> Vec<Measurement> {
     let measurements = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -210,29 +209,24 @@ fn skip(reason: &str) -> Result<Vec<Measurement>> {
     Err(Skipped(reason.to_owned()).into())
 }
 
-/// How a program ended, and what it said.
-struct Ended {
-    status: ExitStatus,
-    printed: String,
-    complained: String,
-}
-
-/// Runs a program that has to succeed and answers with what it printed.
+/// Runs a program that has to succeed and returns what it printed.
 pub(super) fn run(command: Command, input: &str, limit: Duration) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let ended = listen(command, input, limit)?;
+    let output = output(command, input, limit)?;
     ensure!(
-        ended.status.success(),
+        output.status.success(),
         "{name} ended with {}: {}",
-        ended.status,
-        end(&ended.complained)
+        output.status,
+        last_lines(&text(&output.stderr))
     );
-    Ok(ended.printed)
+    Ok(text(&output.stdout))
 }
 
-/// Runs a program to its end, in a group of processes of its own.
-fn listen(mut command: Command, input: &str, limit: Duration) -> Result<Ended> {
+/// Runs a program until it and all processes that hold its pipes have ended. Kills them at the
+/// limit.
+fn output(mut command: Command, input: &str, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
+    // A process group of its own can be killed with everything that the program started.
     command
         .process_group(0)
         .stdin(Stdio::piped())
@@ -241,80 +235,42 @@ fn listen(mut command: Command, input: &str, limit: Duration) -> Result<Ended> {
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {name}"))?;
+    let kill = format!("kill -KILL -{}", child.id());
     if let Some(mut stdin) = child.stdin.take() {
         stdin
             .write_all(input.as_bytes())
-            .with_context(|| format!("{name} does not read"))?;
+            .with_context(|| format!("{name} does not read its input"))?;
     }
-    let (printed, complained) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let ended = wait(&mut child, [&printed, &complained], limit);
-    let (printed, complained) = (joined(printed), joined(complained));
-    if !ended? {
-        bail!(
-            "{name} did not end within {} s: {}",
-            limit.as_secs(),
-            end(&complained)
-        );
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    if let Ok(output) = receiver.recv_timeout(limit) {
+        return Ok(output?);
     }
-    Ok(Ended {
-        status: child.wait()?,
-        printed,
-        complained,
-    })
-}
-
-type Reader = thread::JoinHandle<Vec<u8>>;
-
-fn reader(pipe: Option<impl Read + Send + 'static>) -> Reader {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            // What was read before an error is worth telling.
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        bytes
-    })
-}
-
-fn joined(reader: Reader) -> String {
-    String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
-}
-
-/// Whether the child, and whoever else holds its pipes, ended in time; else they are killed.
-fn wait(child: &mut Child, readers: [&Reader; 2], limit: Duration) -> Result<bool> {
-    let begun = now();
-    while begun.elapsed() < limit {
-        if child.try_wait()?.is_some() && readers.iter().all(|reader| reader.is_finished()) {
-            return Ok(true);
-        }
-        thread::sleep(Duration::from_millis(20));
+    let killed = Command::new("sh").args(["-c", &kill]).output();
+    let mut end = String::new();
+    if killed.is_ok_and(|kill| kill.status.success()) {
+        end = last_lines(&text(&receiver.recv()??.stderr));
     }
-    kill(child)?;
-    Ok(false)
+    bail!("{name} did not end within {} s: {end}", limit.as_secs());
 }
 
-/// Kills the child's whole group: what it started may hold its pipes.
-fn kill(child: &mut Child) -> Result<()> {
-    let group = format!("-{}", child.id());
-    // Where there is no `kill`, the child itself at least ends.
-    let _ = Command::new("kill").args(["-KILL", "--", &group]).output();
-    child.kill()?;
-    child.wait()?;
-    Ok(())
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The last words of an output.
-fn end(text: &str) -> String {
-    let lines: Vec<&str> = text
+/// Returns the last three lines of an output.
+fn last_lines(text: &str) -> String {
+    let mut lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    lines[lines.len().saturating_sub(3)..].join(" / ")
+    lines.drain(..lines.len().saturating_sub(3));
+    lines.join(" / ")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
+    use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
     use super::*;
 
@@ -325,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_heard_refused_and_stopped() {
+    fn output_failure_and_timeout_of_a_program_are_reported() {
         let limit = Duration::from_secs(20);
         assert_eq!(run(shell("cat; echo b"), "a\n", limit).unwrap(), "a\nb\n");
         let error = run(shell("echo why >&2; exit 3"), "", limit).unwrap_err();
@@ -335,21 +291,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_started_is_stopped_with_it() {
+    fn children_of_a_program_are_killed_with_it() {
         for script in ["sleep 60 & wait", "sleep 60 & exit 0"] {
-            let begun = now();
+            let start = now();
             let error = run(shell(script), "", Duration::from_millis(200)).unwrap_err();
             assert!(error.to_string().contains("did not end"), "{error}");
-            assert!(begun.elapsed() < Duration::from_secs(30), "{script}");
+            assert!(start.elapsed() < Duration::from_secs(30), "{script}");
         }
     }
 
     #[test]
-    fn a_sanitizers_count_stands_only_where_the_checks_passed() {
-        let ended = |code: i32, errors: i32| Ended {
+    fn the_error_count_is_valid_only_if_the_checks_passed() {
+        let ended = |code: i32, errors: i32| Output {
             status: ExitStatus::from_raw(code << 8),
-            printed: format!("cache      FAILED  1.0 s: why\n== ERROR SUMMARY: {errors} errors\n"),
-            complained: String::new(),
+            stdout: format!("cache      FAILED  1.0 s: why\n== ERROR SUMMARY: {errors} errors\n")
+                .into_bytes(),
+            stderr: Vec::new(),
         };
         let measurement = |errors| [Measurement::within(0.0, "errors", errors)];
         assert_eq!(sanitizer_errors(&ended(0, 0)).unwrap(), measurement(0.0));
@@ -359,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn a_child_sees_the_device_that_this_process_means() {
+    fn a_child_sees_the_device_of_this_process() {
         assert_eq!(visible(None, 1), "1");
         assert_eq!(visible(Some("2, 3"), 1), "3");
     }
 
     #[test]
-    fn the_peers_table_is_read() {
+    fn the_table_of_the_script_is_read() {
         let table = "| shape | parameters | what | rows | tokens a row | tokens/s | peak MiB | time goes to |\n\
                      |---|---|---|---|---|---|---|---|\n\
                      | tiny | 3.53 M | sampler | 8 | 64 | 1234 | n/a |  |\n\

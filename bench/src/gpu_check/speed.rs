@@ -6,10 +6,13 @@ use candle_core::Tensor;
 use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
 use serde::{Deserialize, Serialize};
 
-use super::{CheckTarget, report::Measurement};
+use super::{report::Measurement, target::CheckTarget};
 use crate::{
     BenchPolicyArgs,
-    policy::{Throughput, learner, now, sampler, shape},
+    policy::{
+        learner, sampler, shape,
+        throughput::{Throughput, now},
+    },
 };
 
 /// Bytes of the copy on a GPU, and on the CPU.
@@ -95,7 +98,8 @@ fn bytes_per_second(target: &CheckTarget<'_>) -> Result<f64> {
     Ok(best)
 }
 
-/// Measures output tokens per second for each number of rows, and their share of what the memory bandwidth allows.
+/// Measures output tokens per second for each number of rows, and their share of what the memory
+/// bandwidth allows.
 pub(super) async fn sampler(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let args = bench_args(target);
     let model = shape::random_model_on(target.shape, &args)?;
@@ -118,8 +122,8 @@ pub(super) async fn sampler(target: &CheckTarget<'_>) -> Result<Vec<Measurement>
     Ok(measurements)
 }
 
-/// Returns the bytes that one decode step must read: the weights, and keys and values of contexts whose completions are
-/// half done.
+/// Returns the bytes that one decode step must read: the weights, and keys and values of contexts
+/// whose completions are half done.
 fn step_bytes(config: &DecoderConfig, rows: usize, target: &CheckTarget<'_>) -> f64 {
     let size = DTypeChoice::Auto.on(&target.device).size_in_bytes();
     let token = 2 * config.layers * config.kv_heads * config.head_dim;

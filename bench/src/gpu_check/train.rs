@@ -1,147 +1,158 @@
-//! A whole GRPO run on the device: this program's `train` on the project's own data, as a process.
+//! A whole GRPO run on the device: `sqlenv train` on the project's own data, in a process of its
+//! own.
 
 use std::{env, fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use report::{DecodingMode, PolicyName, RunFolder, TrainingStage};
 
 use super::{
-    CheckTarget,
     parity::{KL, MEAN_DIFFERENCE},
     programs,
     report::Measurement,
+    target::CheckTarget,
 };
-use crate::policy::now;
+use crate::policy::throughput::now;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// Trains in bf16 and answers with what the run says of itself. A run that is amiss stays beside the report.
+/// Trains in bf16 and returns measurements from the run folder. A run that fails the check is kept
+/// beside the report.
 pub(super) fn train(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let runs = target.args.out.join("gpu-check-train");
-    // Of an earlier check.
+    // An earlier check may have left its run.
     if runs.exists() {
-        fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
+        remove(&runs)?;
     }
     let mut command = Command::new(env::current_exe()?);
-    command.args(["train", "--seed", "0", "--set", "dtype=bf16", "--set"]);
-    command.arg(format!("device={}", target.args.device));
     command
+        .args(["train", "--seed", "0", "--set", "dtype=bf16", "--set"])
+        .arg(format!("device={}", target.args.device))
         .args(["--preset", target.preset, "--runs-dir"])
         .arg(&runs);
-    let begun = now();
+    let start = now();
     let trained = programs::run(command, "", LIMIT);
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     let run = runs.join("run-001");
     let measurements = trained
         .and_then(|_| measurements(&run, seconds))
-        .with_context(|| format!("what there is of the run lies in {}", run.display()))?;
+        .with_context(|| format!("the run is kept in {}", run.display()))?;
     if measurements.iter().all(Measurement::is_fine) {
-        // Weights that nobody reads.
-        fs::remove_dir_all(&runs).with_context(|| format!("cannot remove {}", runs.display()))?;
+        remove(&runs)?;
     }
     Ok(measurements)
 }
 
+fn remove(runs: &Path) -> Result<()> {
+    fs::remove_dir_all(runs).with_context(|| format!("cannot remove {}", runs.display()))
+}
+
 fn measurements(run: &Path, seconds: f64) -> Result<Vec<Measurement>> {
-    let metrics = lines(&run.join("metrics.jsonl"))?;
-    let evaluations = lines(&run.join("evaluations.jsonl"))?;
-    let steps: Vec<&Value> = metrics
-        .iter()
-        .filter(|line| line["stage"] == "grpo" && line["step_time"].is_number())
-        .collect();
-    ensure!(!steps.is_empty(), "the run made no step of GRPO");
-    let sum = |name: &str| -> f64 { steps.iter().map(|step| number(step, name)).sum() };
-    let most = |name: &str| {
-        let values = steps.iter().map(|step| number(step, name));
-        // f64::max would lose what is no number.
-        values.fold(
-            f64::NEG_INFINITY,
-            |a: f64, b| if a.is_nan() || a > b { a } else { b },
+    let records = RunFolder::new(run).read()?;
+    let mut steps = records.steps;
+    steps.retain(|s| s.stage == TrainingStage::Grpo && s.metrics.contains_key("step_time"));
+    ensure!(!steps.is_empty(), "the run has no GRPO steps");
+    // A metric that is absent or not finite is NaN, which fails the check.
+    let values = |name: &str| -> Vec<f64> {
+        let values = steps.iter().map(|step| step.metrics.get(name).copied());
+        values.map(|value| value.unwrap_or(f64::NAN)).collect()
+    };
+    let sum = |name: &str| values(name).iter().sum::<f64>();
+    let largest = |name: &str| {
+        values(name)
+            .into_iter()
+            .max_by(f64::total_cmp)
+            .unwrap_or(f64::NAN)
+    };
+    let percent = |name: &str| 100.0 * sum(name) / sum("step_time");
+    let difference = largest("sampling/sampling_logp_difference/mean");
+    let kl = largest("sampling/kl_k3");
+    let limited = |limit, name: &str, value| {
+        Measurement::within(
+            limit,
+            format!("sampler against learner, {name}, worst step"),
+            value,
         )
     };
-    let share = |name: &str| 100.0 * sum(name) / sum("step_time");
     let mut measurements = vec![
         Measurement::new("the whole run", seconds, "s"),
-        Measurement::new("steps of GRPO", sum("step_time"), "s"),
+        Measurement::new("GRPO steps", sum("step_time"), "s"),
         Measurement::new(
             "of these, the learner waits for groups",
-            share("time/wait_for_batch"),
+            percent("time/wait_for_batch"),
             "%",
         ),
         Measurement::new(
             "of these, the sampler waits for weights",
-            share("time/train"),
+            percent("time/train"),
             "%",
         ),
-        Measurement::within(
-            MEAN_DIFFERENCE,
-            "sampler against learner, mean difference, worst step",
-            most("sampling/sampling_logp_difference/mean"),
-        ),
-        Measurement::within(
-            KL,
-            "sampler against learner, k3, worst step",
-            most("sampling/kl_k3"),
-        ),
+        limited(MEAN_DIFFERENCE, "mean difference", difference),
+        limited(KL, "k3", kl),
     ];
-    for policy in ["warm start", "grpo"] {
-        let of_policy = |line: &&Value| {
-            line["policy"] == policy && line["split"] == "eval" && line["mode"] == "greedy"
-        };
-        let found = evaluations.iter().find(of_policy);
-        let found = found.with_context(|| format!("the run did not evaluate {policy}"))?;
-        let name = format!("right on new queries, {policy}");
+    for policy in [PolicyName::WarmStart, PolicyName::Grpo] {
+        let evaluation = records
+            .evaluations
+            .iter()
+            .find(|e| e.policy == policy && e.split == "eval" && e.mode == DecodingMode::Greedy)
+            .with_context(|| format!("the run did not evaluate {policy}"))?;
+        let rate = 100.0 * evaluation.metrics.success.success_rate;
         measurements.push(Measurement::new(
-            name,
-            100.0 * number(found, "success_rate"),
+            format!("right on new queries, {policy}"),
+            rate,
             "%",
         ));
     }
     Ok(measurements)
 }
 
-/// What is no number fails the check.
-fn number(line: &Value, name: &str) -> f64 {
-    line[name].as_f64().unwrap_or(f64::NAN)
-}
-
-fn lines(path: &Path) -> Result<Vec<Value>> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let line = |line| serde_json::from_str(line).with_context(|| format!("in {}", path.display()));
-    text.lines().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use report::{Evaluation, EvaluationMetrics, SuccessRate};
+
     use super::*;
 
     const METRICS: &str = r#"
-{"stage": "warm start", "step": 1, "loss": 2.0}
-{"stage": "grpo", "step": 1, "step_time": 3.0, "time/train": 1.0, "time/wait_for_batch": 2.0,
- "sampling/sampling_logp_difference/mean": 0.0, "sampling/kl_k3": 0.0}
-{"stage": "grpo", "step": 2, "step_time": 1.0, "time/train": 1.0, "time/wait_for_batch": 0.0,
- "sampling/sampling_logp_difference/mean": 2e-4, "sampling/kl_k3": 3e-6}"#;
-    const EVALUATIONS: &str = r#"
-{"policy": "warm start", "split": "eval", "mode": "greedy", "success_rate": 0.05}
-{"policy": "grpo", "split": "eval", "mode": "sampled", "success_rate": 0.9}
-{"policy": "grpo", "split": "eval", "mode": "greedy", "success_rate": 0.5}"#;
+{"stage": "sft", "step": 1, "policy_version": 0, "loss": 2.0}
+{"stage": "grpo", "step": 1, "policy_version": 1, "step_time": 3.0, "time/train": 1.0,
+ "time/wait_for_batch": 2.0, "sampling/sampling_logp_difference/mean": 0.0, "sampling/kl_k3": 0.0}
+{"stage": "grpo", "step": 2, "policy_version": 2, "step_time": 1.0, "time/train": 1.0,
+ "time/wait_for_batch": 0.0, "sampling/sampling_logp_difference/mean": 2e-4, "sampling/kl_k3": 3e-6}"#;
 
     fn run(metrics: &str) -> Result<Vec<Measurement>> {
-        let folder = tempfile::tempdir().unwrap();
-        let joined = |text: &str| text.replace("\n ", " ").trim().to_owned();
-        fs::write(folder.path().join("metrics.jsonl"), joined(metrics)).unwrap();
-        fs::write(folder.path().join("evaluations.jsonl"), joined(EVALUATIONS)).unwrap();
-        measurements(folder.path(), 9.0)
+        let path = tempfile::tempdir().unwrap();
+        let metrics = metrics.replace("\n ", " ").trim().to_owned();
+        fs::write(path.path().join("metrics.jsonl"), metrics).unwrap();
+        let folder = RunFolder::new(path.path());
+        for (policy, mode, success_rate) in [
+            (PolicyName::WarmStart, DecodingMode::Greedy, 0.05),
+            (PolicyName::Grpo, DecodingMode::Sampled, 0.9),
+            (PolicyName::Grpo, DecodingMode::Greedy, 0.5),
+        ] {
+            let success = SuccessRate {
+                success_rate,
+                ..SuccessRate::default()
+            };
+            let evaluation = Evaluation {
+                policy,
+                policy_version: 0,
+                step: 0,
+                split: "eval".to_owned(),
+                mode,
+                metrics: EvaluationMetrics {
+                    success,
+                    ..EvaluationMetrics::default()
+                },
+            };
+            folder.append_evaluation(&evaluation).unwrap();
+        }
+        measurements(path.path(), 9.0)
     }
 
     #[test]
-    fn a_runs_own_files_tell_its_figures() {
-        let values: Vec<f64> = run(METRICS)
-            .unwrap()
-            .iter()
-            .map(|measurement| measurement.value)
-            .collect();
+    fn the_run_folder_gives_the_measurements() {
+        let measurements = run(METRICS).unwrap();
+        let values: Vec<f64> = measurements.iter().map(|found| found.value).collect();
         assert_eq!(values, [9.0, 4.0, 50.0, 50.0, 2e-4, 3e-6, 5.0, 50.0]);
     }
 

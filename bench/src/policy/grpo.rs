@@ -16,7 +16,11 @@ use proto::{
     v1::{Segment, SubmitRequest, Trajectory, Turn},
 };
 
-use super::{GROUP_SIZE, Throughput, learner_config, now, sampler::Engines};
+use super::{
+    sampler::Engines,
+    shape::learner_config,
+    throughput::{GROUP_SIZE, Throughput, now},
+};
 use crate::{BenchPolicyArgs, ModelShape};
 
 /// The times of one step, in seconds since its start.
@@ -43,7 +47,8 @@ impl StepTimes {
     }
 }
 
-/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count too.
+/// Measures steps of `rows / 8` groups, one after another as at staleness 0. Prompt tokens count
+/// too.
 pub(super) async fn measure(
     model: &Model,
     shape: ModelShape,

@@ -15,10 +15,9 @@ use candle_core::Device;
 use policy::{GradientCheckpointing, Model};
 
 use super::{
-    GROUP_SIZE, Throughput,
     grpo::group,
-    learner_config, median, now,
-    shape::{text, workload},
+    shape::{learner_config, text, workload},
+    throughput::{GROUP_SIZE, Throughput, median, now},
 };
 use crate::{BenchPolicyArgs, ModelShape, memory::peak_mib};
 
@@ -26,7 +25,8 @@ const LEARNING_RATE: f64 = 1e-6;
 /// Scored tokens that follow a long prompt.
 const PREFIX_NEW_TOKENS: usize = 64;
 
-/// Measures forward pass, backward pass and update, where every token but the first of a row is scored.
+/// Measures forward pass, backward pass and update, where every token but the first of a row is
+/// scored.
 pub(crate) fn measure(
     model: &Model,
     shape: ModelShape,
@@ -61,7 +61,8 @@ pub(crate) fn measure(
     })
 }
 
-fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LossDerivatives, ()) {
+/// Returns the derivatives of the mean negative log-probability.
+pub(crate) fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LossDerivatives, ()) {
     let count = scores.logprobs.len();
     let coefficients = LossDerivatives {
         d_logprobs: vec![-1.0 / count as f64; count],
@@ -90,8 +91,8 @@ pub(crate) fn measure_prefixes(
         gradient_checkpointing: true,
         ..config.clone()
     };
-    // The variant with the least memory comes first: the allocator keeps freed memory, which would hide
-    // a lower peak later.
+    // The variant with the least memory comes first: the allocator keeps freed memory, which would
+    // hide a lower peak later.
     let variants = [
         ("learner, prompt shared, checkpointed", checkpointed),
         ("learner, prompt shared", config),
@@ -136,7 +137,8 @@ fn prefix_group(
     group(0, &members, config, vocabulary)
 }
 
-/// Returns the median of the tokens per second of `step`, and the peak memory on the model's device.
+/// Returns the median of the tokens per second of `step`, and the peak memory on the model's
+/// device.
 fn speed_and_peak(
     model: &Model,
     tokens: usize,

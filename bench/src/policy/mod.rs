@@ -1,53 +1,29 @@
 //! `sqlenv bench policy`: tokens per second of the sampler, of the learner and of whole GRPO steps.
 //!
-//! Weights and tokens are arbitrary, because the cost of a step does not depend on them. As in a run, threads are engines
-//! over conversations and workers over micro-batches. Each number is the median of some repeats, after one to warm up.
+//! Weights and tokens are arbitrary, because the cost of a step does not depend on them. As in a
+//! run, threads are engines over conversations and workers over micro-batches. Each number is the
+//! median of some repeats, after one to warm up.
 
 mod grpo;
 pub(crate) mod learner;
 pub(crate) mod sampler;
 pub(crate) mod shape;
+pub(crate) mod throughput;
 
-use std::{fmt, io::Write, time::Instant};
+use std::io::Write;
 
-use ::learner::{LearnerConfig, config::RolloutConfig};
 use anyhow::Result;
 use report::number::short_count;
 
-use self::shape::random_model_on;
+use self::{
+    shape::random_model_on,
+    throughput::{GROUP_SIZE, Throughput},
+};
 use crate::{BenchPolicyArgs, ModelShape, PolicyBenchmark};
 
 const HEADER: &str = "\
 | shape | parameters | what | rows | tokens a row | tokens/s | peak MiB | time goes to |
 |---|---|---|---|---|---|---|---|";
-
-/// Members of a group.
-const GROUP_SIZE: usize = 8;
-
-/// The result of one benchmark: a row of the table.
-pub(crate) struct Throughput {
-    pub(crate) what: &'static str,
-    pub(crate) rows: usize,
-    pub(crate) row_tokens: usize,
-    pub(crate) tokens_per_second: f64,
-    /// Peak of the main memory, or of the device's memory.
-    pub(crate) peak_mib: Option<f64>,
-    /// How the time divides into parts; empty if it was not measured.
-    time_shares: String,
-}
-
-impl fmt::Display for Throughput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let peak = self
-            .peak_mib
-            .map_or_else(|| "n/a".to_owned(), |mib| format!("{mib:.0}"));
-        write!(
-            f,
-            "{} | {} | {} | {:.0} | {peak} | {}",
-            self.what, self.rows, self.row_tokens, self.tokens_per_second, self.time_shares
-        )
-    }
-}
 
 /// Runs the benchmarks for every shape and writes a table row for each result to `out`.
 ///
@@ -100,33 +76,4 @@ fn benchmarks(shape: ModelShape, args: &BenchPolicyArgs) -> Vec<PolicyBenchmark>
 fn whole_groups(args: &BenchPolicyArgs) -> impl Iterator<Item = usize> {
     let rows = args.rows.iter().copied();
     rows.filter(|rows| rows.is_multiple_of(GROUP_SIZE))
-}
-
-/// Returns the settings of a learner whose contexts have up to `context_tokens`.
-fn learner_config(
-    shape: ModelShape,
-    context_tokens: usize,
-    args: &BenchPolicyArgs,
-) -> LearnerConfig {
-    let workload = shape::workload(shape, args);
-    LearnerConfig {
-        group_size: GROUP_SIZE,
-        micro_batch_tokens: workload.micro_batch_tokens.max(context_tokens),
-        rollout: RolloutConfig {
-            max_context_tokens: context_tokens as u32,
-            ..RolloutConfig::default()
-        },
-        ..LearnerConfig::default()
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// Returns the median; of an even number of values the upper one of the two in the middle.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

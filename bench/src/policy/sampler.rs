@@ -5,11 +5,14 @@ use anyhow::Result;
 use futures::future::try_join_all;
 use policy::{Coordinates, Model, Placement, SamplingSettings};
 
-use super::{GROUP_SIZE, Throughput, median, now, shape::text};
+use super::{
+    shape::text,
+    throughput::{GROUP_SIZE, Throughput, median, now},
+};
 use crate::BenchPolicyArgs;
 
-/// Measures completions of prompts, each of which `sharing` rows have in common. A completion that stops early counts with
-/// the tokens that it has.
+/// Measures completions of prompts, each of which `sharing` rows have in common. A completion that
+/// stops early counts with the tokens that it has.
 pub(crate) async fn measure(
     model: &Model,
     rows: usize,
@@ -38,8 +41,8 @@ pub(crate) async fn measure(
     })
 }
 
-/// The engines of a run, each on its own thread. Rows that share a prompt are on one engine, like the members of a group
-/// in an actor.
+/// The engines of a run, each on its own thread. Rows that share a prompt are on one engine, like
+/// the members of a group in an actor.
 pub(super) struct Engines {
     pub(super) engines: Vec<Engine>,
     rows: usize,
@@ -76,7 +79,8 @@ impl Engines {
         })
     }
 
-    /// Completes all rows at once and returns prompts and completions. Each `repeat` has its own texts.
+    /// Completes all rows at once and returns prompts and completions. Each `repeat` has its own
+    /// texts.
     pub(super) async fn complete(
         &self,
         repeat: usize,

@@ -1,9 +1,11 @@
-//! The decoders that the benchmarks measure, and their input.
+//! The decoders that the benchmarks measure, their input and their learner.
 
 use anyhow::{Context as _, Result};
+use learner::{LearnerConfig, config::RolloutConfig};
 use policy::{DecoderConfig, Model, Weights};
 use serde_json::{Value, json};
 
+use super::throughput::GROUP_SIZE;
 use crate::{BenchPolicyArgs, ModelShape};
 
 /// The input of a learner benchmark.
@@ -16,8 +18,8 @@ pub(super) struct LearnerWorkload {
 
 /// Returns the workload of the arguments, with defaults that suit the shape.
 ///
-/// Qwen3-0.6B has one worker and one micro-batch: a second gradient, be it of another worker or a sum over micro-batches,
-/// does not fit in 20 GiB.
+/// Qwen3-0.6B has one worker and one micro-batch: a second gradient, be it of another worker or a
+/// sum over micro-batches, does not fit in 20 GiB.
 pub(super) fn workload(shape: ModelShape, args: &BenchPolicyArgs) -> LearnerWorkload {
     let (rows, row_tokens, micro_batch_tokens, workers) = match shape {
         ModelShape::Tiny => (32, 192, 2_048, args.threads),
@@ -32,8 +34,26 @@ pub(super) fn workload(shape: ModelShape, args: &BenchPolicyArgs) -> LearnerWork
     }
 }
 
-/// Returns a model of this shape with random weights. Tokenizer and template are those of the embedded policy; the
-/// vocabulary is widened to that of the shape.
+/// Returns the settings of a learner whose contexts have up to `context_tokens`.
+pub(super) fn learner_config(
+    shape: ModelShape,
+    context_tokens: usize,
+    args: &BenchPolicyArgs,
+) -> LearnerConfig {
+    let workload = workload(shape, args);
+    LearnerConfig {
+        group_size: GROUP_SIZE,
+        micro_batch_tokens: workload.micro_batch_tokens.max(context_tokens),
+        rollout: RolloutConfig {
+            max_context_tokens: context_tokens as u32,
+            ..RolloutConfig::default()
+        },
+        ..LearnerConfig::default()
+    }
+}
+
+/// Returns a model of this shape with random weights. Tokenizer and template are those of the
+/// embedded policy; the vocabulary is widened to that of the shape.
 pub(crate) fn random_model(shape: ModelShape) -> Result<Model> {
     let config = config_json(shape);
     let mut files = policy::tiny::files();
@@ -87,7 +107,8 @@ fn config_json(shape: ModelShape) -> Value {
     })
 }
 
-/// Returns the tokens of a text, which differ for each `number`. `torch_policy.py` makes the same ones.
+/// Returns the tokens of a text, which differ for each `number`. `torch_policy.py` makes the same
+/// ones.
 pub(crate) fn text(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
     let token = |place: usize| {
         let mixed = (number * 1_000_003 + place).wrapping_mul(2_654_435_761) as u32;

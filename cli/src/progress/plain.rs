@@ -1,11 +1,11 @@
-//! A stage as plain text, for where there is no terminal. Pure: time comes in as seconds since the start.
+//! The lines of a stage without a terminal. Pure: the caller gives the seconds since the start.
 
 use report::number::seconds as seconds_in_words;
 
-/// Seconds between plain lines of one stage.
+/// Seconds between two lines of a stage.
 const LINE_EVERY_SECONDS: f64 = 5.0;
 
-/// What a stage's lines are made from.
+/// The state of a stage.
 pub(super) struct PlainStage {
     name: String,
     unit: String,
@@ -82,7 +82,7 @@ impl PlainStage {
     }
 }
 
-/// How fast: units a second, or the time that each takes.
+/// Formats a speed as units per second, or as the time of one unit.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         r if !r.is_finite() => "-/s".to_owned(),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_of_unknown_or_no_length_has_a_line_too() {
+    fn stages_of_unknown_and_of_zero_length_have_lines() {
         let mut unknown = PlainStage::new("rolling out", None, "episodes");
         assert_eq!(
             unknown.line_due(5.0).as_deref(),

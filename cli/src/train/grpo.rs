@@ -149,19 +149,14 @@ impl LearningCurve<'_> {
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-            let evaluated = EvaluatedPolicy {
-                policy,
-                policy_version: step,
-                step,
-                mode,
-            };
+            let evaluated = EvaluatedPolicy::at_step(policy, step, mode);
             if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }
             let policy = self.evaluator.model(&engine, mode);
             let (evaluation, _) = self
                 .evaluator
-                .examine(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
+                .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
                 .await?;
             self.folder.append_evaluation(&evaluation)?;
         }

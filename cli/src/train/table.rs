@@ -1,4 +1,4 @@
-//! The comparison table: the accuracy of each policy on the evaluation questions.
+//! The evaluations of the comparison table.
 
 use std::sync::Arc;
 
@@ -9,30 +9,24 @@ use report::{DecodingMode, PolicyName, RunFolder};
 
 use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
-/// Evaluates random play, the oracle and the untrained base model.
+/// Evaluates random, oracle and the untrained base.
 pub(super) async fn baselines(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
-    let table = TableEvaluation {
-        folder,
-        evaluator,
-        chat: &chat,
-    };
+    let greedy = |name| EvaluatedPolicy::at_step(name, 0, DecodingMode::Greedy);
     for name in [PolicyName::Random, PolicyName::Oracle] {
         let policy = evaluator.scripted(name, &chat);
-        let evaluated = evaluated(name, 0, DecodingMode::Greedy);
-        table.evaluate(evaluated, &*policy).await?;
+        evaluate(folder, evaluator, greedy(name), &*policy, &chat).await?;
     }
     let engine = evaluator.engine(base, 0)?;
     let policy = evaluator.model(&engine, DecodingMode::Greedy);
-    let evaluated = evaluated(PolicyName::Base, 0, DecodingMode::Greedy);
-    table.evaluate(evaluated, &policy).await
+    evaluate(folder, evaluator, greedy(PolicyName::Base), &policy, &chat).await
 }
 
-/// Evaluates a model: greedy on all splits, and sampled on `eval`.
+/// Evaluates a model, greedy on all splits and sampled on `eval`.
 pub(super) async fn model(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
@@ -41,64 +35,45 @@ pub(super) async fn model(
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
-    let table = TableEvaluation {
-        folder,
-        evaluator,
-        chat: &chat,
-    };
     let engine = evaluator.engine(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let policy = evaluator.model(&engine, mode);
-        table.evaluate(evaluated(name, step, mode), &policy).await?;
+        let evaluated = EvaluatedPolicy::at_step(name, step, mode);
+        evaluate(folder, evaluator, evaluated, &policy, &chat).await?;
     }
     Ok(())
 }
 
-fn evaluated(policy: PolicyName, step: u64, mode: DecodingMode) -> EvaluatedPolicy {
-    EvaluatedPolicy {
-        policy,
-        policy_version: step,
-        step,
-        mode,
-    }
-}
-
-/// Evaluates policies for the comparison table and records the results in the run folder.
-struct TableEvaluation<'a> {
-    folder: &'a RunFolder,
-    evaluator: &'a Evaluator<'a>,
-    chat: &'a Arc<Chat>,
-}
-
-impl TableEvaluation<'_> {
-    /// Evaluates a policy on each split of the table that the run folder has no result for.
-    async fn evaluate(&self, evaluated: EvaluatedPolicy, policy: &dyn Policy) -> Result<()> {
-        let Evaluator { config, setup, .. } = self.evaluator;
-        for (split, mut questions) in EvaluationQuestions::draw(config, setup).table {
-            let is_main = split == "eval";
-            let is_base = evaluated.policy == PolicyName::Base;
-            let is_greedy = evaluated.mode == DecodingMode::Greedy;
-            if (!is_main && (is_base || !is_greedy))
-                || evaluated.is_recorded(self.folder, &split)?
-            {
-                continue;
-            }
-            if is_base {
-                // An untrained model makes no tool call and uses up every budget, so its episodes
-                // are slow: it gets a quarter of the questions.
-                questions.truncate(questions.len().div_ceil(4));
-            }
-            let (evaluation, episodes) = self
-                .evaluator
-                .examine(evaluated, policy, self.chat, &split, &questions)
-                .await?;
-            if is_main && is_greedy {
-                for transcript in self.evaluator.transcripts(evaluated.policy, &episodes) {
-                    self.folder.append_transcript(&transcript)?;
-                }
-            }
-            self.folder.append_evaluation(&evaluation)?;
+/// Evaluates a policy on the questions of the table and records what the folder does not have yet.
+async fn evaluate(
+    folder: &RunFolder,
+    evaluator: &Evaluator<'_>,
+    evaluated: EvaluatedPolicy,
+    policy: &dyn Policy,
+    chat: &Arc<Chat>,
+) -> Result<()> {
+    let table = EvaluationQuestions::draw(evaluator.config, evaluator.setup).table;
+    for (split, mut questions) in table {
+        let is_main = split == "eval";
+        let is_base = evaluated.policy == PolicyName::Base;
+        let only_main = evaluated.mode == DecodingMode::Sampled || is_base;
+        if (only_main && !is_main) || evaluated.is_recorded(folder, &split)? {
+            continue;
         }
-        Ok(())
+        if is_base {
+            // The base makes no tool calls, so each of its episodes uses up the whole step budget.
+            questions.truncate(questions.len().div_ceil(4));
+        }
+        let (evaluation, episodes) = evaluator
+            .evaluate(evaluated, policy, chat, &split, &questions)
+            .await?;
+        if is_main && evaluated.mode == DecodingMode::Greedy {
+            for transcript in evaluator.transcripts(evaluated.policy, &episodes) {
+                folder.append_transcript(&transcript)?;
+            }
+        }
+        // The evaluation comes last: a run that stops in between records both again.
+        folder.append_evaluation(&evaluation)?;
     }
+    Ok(())
 }

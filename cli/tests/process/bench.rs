@@ -1,8 +1,8 @@
-//! The benchmarks run and print their tables; how fast anything is, no test says.
+//! Tests that the benchmarks run and print their tables. No test checks a speed.
 
 use crate::program::sqlenv;
 
-/// The rows of the table that the program prints, as cells.
+/// Runs a benchmark and returns the cells of its table.
 fn table(args: &[&str]) -> Vec<Vec<String>> {
     let output = sqlenv(args).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -18,7 +18,7 @@ fn table(args: &[&str]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn an_environment_is_measured_on_both_faces() {
+fn an_environment_is_measured_over_both_protocols() {
     let rows = table(&[
         "bench",
         "env",
@@ -27,8 +27,8 @@ fn an_environment_is_measured_on_both_faces() {
         "--warm-up-seconds=0.1",
         "--seconds=0.2",
     ]);
-    let faces: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert_eq!(faces, ["grpc", "web-socket"]);
+    let protocols: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(protocols, ["grpc", "web-socket"]);
     for row in rows {
         let [steps, episodes, wrong] =
             [2, 6, 7].map(|column: usize| row[column].parse::<u64>().unwrap());

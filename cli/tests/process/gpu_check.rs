@@ -1,5 +1,5 @@
-//! gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels; and its refusal where there is
-//! no device.
+//! gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels, and
+//! its error without a device.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
         .args(["--learner-rows=2", "--learner-tokens=40", "--repeats=1"])
         .arg("--out")
         .arg(folder.path())
-        // No Python: how fast torch is here is not asked.
+        // Without a PATH there is no Python, so torch is not measured.
         .env("PATH", "")
         .output()
         .unwrap();
@@ -71,7 +71,7 @@ fn the_checks_pass_on_the_cpu_and_are_written_down() {
 
 #[test]
 fn without_a_device_nothing_counts_as_checked() {
-    // Built with CUDA or not: no machine has that many devices, and most that test have none.
+    // No machine has that many devices, with CUDA or without.
     let folder = tempfile::tempdir().unwrap();
     let output = sqlenv(&["gpu-check", "--device=cuda:4000"])
         .arg("--out")

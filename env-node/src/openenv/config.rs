@@ -1,40 +1,42 @@
-//! Settings of OpenEnv's faces.
+//! Settings of OpenEnv's protocols.
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
 
-/// What OpenEnv's own tools send in one message; a smaller limit would refuse them.
+/// OpenEnv's own tools send messages of this size. A smaller limit would refuse them.
 const MIN_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Settings of OpenEnv's faces; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Settings of OpenEnv's protocols. Every field has a default.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenEnvConfig {
-    /// Which routes there are.
+    /// Which routes are served.
     pub mode: Mode,
-    /// Sessions that may live at once, over sockets and MCP; at least 1.
+    /// Sessions open at once, over sockets and MCP. At least 1.
     pub max_sessions: usize,
-    /// A socket whose peer is silent for this long is dropped; the peer is pinged after half of it, so that a live one
-    /// never is. Give more than twice the longest time for which a client blocks its own event loop.
+    /// A socket is dropped when its peer is silent for this long. The peer is pinged after half of
+    /// it. Give more than twice the longest time for which a client blocks its own event loop.
     pub ping_seconds: f64,
-    /// Bytes of one message or request body; a longer message closes the socket with code 1009, a longer body is
-    /// answered by 413. At least 1 MiB.
+    /// Bytes of one message or request body. A longer message closes the socket with code 1009, a
+    /// longer body is answered by 413. At least 1 MiB.
     pub message_bytes: usize,
-    /// When all sessions are taken, MCP sessions without a socket that idled for this long give way.
+    /// When all sessions are taken, MCP sessions without a socket that were idle for this long are
+    /// closed.
     pub session_idle_seconds: f64,
 }
 
-/// Which routes a server has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which routes a server serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// All routes.
     #[default]
     Simulation,
-    /// No `/reset`, `/step` and `/state`: agents act through tools and sockets alone.
+    /// All routes but `/reset`, `/step` and `/state`: agents act through tools and sockets only.
     Production,
 }
 

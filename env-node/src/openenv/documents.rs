@@ -1,7 +1,9 @@
-//! The documents that describe the server: metadata, schemas, OpenAPI and a page made of it.
+//! The documents that describe the server: metadata, schemas, OpenAPI and a page made from it.
 //!
-//! Invariant: they are made once, at start, and say what this server's mode serves. The page asks for nothing else, so it
-//! reads the same without a network.
+//! Invariant: the documents are made once, at start, and list what the server's mode serves. The page
+//! loads nothing else, so it works without a network.
+
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -11,7 +13,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{ENVIRONMENT_NAME, Mode, SharedFace, VERSION};
+use super::{ENVIRONMENT_NAME, Mode, OpenEnvService, VERSION};
 
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
@@ -19,7 +21,7 @@ const HTML: &str = "text/html; charset=utf-8";
 /// Paths that production mode does not have.
 const SIMULATION_PATHS: [&str; 3] = ["/reset", "/step", "/state"];
 
-pub(super) fn routes(mode: Mode) -> Router<SharedFace> {
+pub(super) fn routes(mode: Mode) -> Router<Arc<OpenEnvService>> {
     let openapi = openapi(mode);
     let schemas = schemas(&openapi);
     let page = page(&openapi);
@@ -31,12 +33,12 @@ pub(super) fn routes(mode: Mode) -> Router<SharedFace> {
         .route("/redoc", document(HTML, page))
 }
 
-fn document(content_type: &'static str, text: String) -> MethodRouter<SharedFace> {
+fn document(content_type: &'static str, text: String) -> MethodRouter<Arc<OpenEnvService>> {
     let body = Bytes::from(text);
     get(move || async move { ([(CONTENT_TYPE, content_type)], body) })
 }
 
-/// What the environment is, for `/metadata` and the page.
+/// Returns the description of the environment, for `/metadata` and the page.
 pub(crate) fn metadata() -> Value {
     json!({
         "name": ENVIRONMENT_NAME,
@@ -59,7 +61,7 @@ fn openapi(mode: Mode) -> Value {
     openapi
 }
 
-/// The schemas of action, observation and state, which the OpenAPI document holds too.
+/// Returns the schemas of action, observation and state from the OpenAPI document.
 fn schemas(openapi: &Value) -> Value {
     let schemas = &openapi["components"]["schemas"];
     json!({
@@ -70,7 +72,7 @@ fn schemas(openapi: &Value) -> Value {
     })
 }
 
-/// The OpenAPI document as a page to read.
+/// Renders the OpenAPI document as a page for people.
 fn page(openapi: &Value) -> String {
     let title = text_of(&openapi["info"]["title"]);
     let mut body = format!(

@@ -1,20 +1,22 @@
 //! `/mcp`: the four tools over JSON-RPC 2.0, and sessions for clients that call over plain HTTP.
 //!
-//! Invariant: a reply has a result or an error, never both; over HTTP the status is always 200. A call is a step of the
-//! session's episode, which is started by a reset on the session's socket.
+//! Invariant: a response has a result or an error, never both. Over HTTP the status is always 200. A
+//! call is a step of the session's episode, which a reset on the session's socket starts. This is
+//! OpenEnv's subset of MCP: no `initialize`, no event streams.
+
+use std::sync::Arc;
 
 use axum::{Json, body::Bytes, extract::State};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Face, SharedFace, excerpt,
-    fault::{self, Fault},
-    fields::{self, Fields},
-    python_json, python_repr,
+    OpenEnvService, json,
     session::SessionError,
-    sessions::{Closed, Lease, SharedSession},
-    socket::Reply,
+    session_registry::{AtCapacity, Closed, SessionGuard, SharedSession},
+    socket::FrameReply,
     tools,
+    validation::{self, Integer, excerpt},
 };
 
 const PARSE_ERROR: i32 = -32_700;
@@ -39,202 +41,195 @@ impl RpcError {
             data: Value::Null,
         }
     }
-}
 
-/// A JSON-RPC request that is well-formed.
-struct Request {
-    method: String,
-    params: Map<String, Value>,
-    id: Value,
-}
-
-impl Request {
-    fn read(message: &Map<String, Value>) -> Result<Self, Vec<Fault>> {
-        let mut fields = Fields::of(message, &[]);
-        match fields.required("jsonrpc") {
-            None => {}
-            Some(version) if version == "2.0" => {}
-            Some(version) => {
-                let fault = Fault::new("literal_error", "Input should be '2.0'", version);
-                fields.fault("jsonrpc", fault.because(json!({"expected": "'2.0'"})));
-            }
-        }
-        let method = fields.required_string("method");
-        let params = fields.object("params").cloned().unwrap_or_default();
-        let id = read_id(&mut fields);
-        fields.refuse_others();
-        fields.finish()?;
-        Ok(Self { method, params, id })
+    /// Returns the response to the request of this id.
+    fn response(self, id: &Value) -> Value {
+        json!({
+            "jsonrpc": "2.0",
+            "id": id,
+            "error": {"code": self.code, "message": self.message, "data": self.data},
+        })
     }
 }
 
-/// A string, an integer or nothing; what pydantic takes for an integer becomes one.
-fn read_id(fields: &mut Fields<'_>) -> Value {
-    let id = fields.value("id").unwrap_or(&Value::Null);
-    match id {
-        Value::Null | Value::String(_) => id.clone(),
-        Value::Number(number) if !number.is_f64() => id.clone(),
-        other => match fields::int(other) {
-            Ok(number) => json!(number as i64),
-            Err(why) => {
-                let message = "Input should be a valid string";
-                fields.fault_at(["id", "str"], Fault::new("string_type", message, other));
-                fields.fault_at(["id", "int"], why.fault(other));
-                Value::Null
-            }
+impl From<AtCapacity> for RpcError {
+    fn from(error: AtCapacity) -> Self {
+        Self {
+            data: error.data(),
+            ..Self::new(SERVER_ERROR, error.to_string())
+        }
+    }
+}
+
+/// A JSON-RPC request.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RpcRequest {
+    #[serde(rename = "jsonrpc")]
+    _version: Version,
+    method: String,
+    #[serde(default)]
+    params: Map<String, Value>,
+    #[serde(default, deserialize_with = "read_id")]
+    id: Value,
+}
+
+#[derive(Deserialize)]
+enum Version {
+    #[serde(rename = "2.0")]
+    Two,
+}
+
+/// Reads a string, an integer or `null`. A client matches responses to requests by the id, so it must
+/// come back as it was sent.
+fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    match Value::deserialize(deserializer)? {
+        id @ (Value::Null | Value::String(_)) => Ok(id),
+        Value::Number(id) if !id.is_f64() => Ok(id.into()),
+        other => match Integer::try_from(other) {
+            Ok(id) => Ok(id.0.into()),
+            Err(_) => Err(D::Error::custom("give a string, an integer or null as id")),
         },
     }
 }
 
 /// `POST /mcp`.
-pub(super) async fn over_http(State(face): State<SharedFace>, body: Bytes) -> Json<Value> {
-    let message = std::str::from_utf8(&body).ok().map(python_json::parse);
+pub(super) async fn over_http(
+    State(service): State<Arc<OpenEnvService>>,
+    body: Bytes,
+) -> Json<Value> {
+    let message = std::str::from_utf8(&body).ok().map(json::parse);
     Json(match message {
-        Some(Ok(Value::Object(message))) => answer(&face, None, &message).await,
-        _ => failure(&Value::Null, RpcError::new(PARSE_ERROR, "Parse error")),
+        Some(Ok(Value::Object(message))) => answer(&service, None, &message).await,
+        _ => RpcError::new(PARSE_ERROR, "Parse error").response(&Value::Null),
     })
 }
 
 /// Answers one message on the socket `/mcp`.
-pub(super) async fn over_socket(face: &Face, lease: &Lease, text: &str) -> Reply {
-    let reply = match python_json::parse(text) {
-        Ok(Value::Object(message)) => answer(face, Some(lease), &message).await,
-        Ok(other) => {
-            let kind = python_repr::type_name(&other);
-            let complaint =
-                format!("JsonRpcRequest() argument after ** must be a mapping, not {kind}");
-            return Reply::Last(refusal(&complaint, Value::Null));
+pub(super) async fn over_socket(
+    service: &OpenEnvService,
+    guard: &SessionGuard,
+    text: &str,
+) -> FrameReply {
+    let response = match json::parse(text) {
+        Ok(Value::Object(message)) => answer(service, Some(guard), &message).await,
+        // OpenEnv's server fails on JSON that is not an object, and so ends the session.
+        Ok(_) => {
+            let error = RpcError::new(SERVER_ERROR, "give a JSON object");
+            return FrameReply::Last(error.response(&Value::Null).to_string());
         }
-        Err(fault) => {
-            let complaint = format!("Parse error: {fault}");
-            failure(&Value::Null, RpcError::new(PARSE_ERROR, complaint))
+        Err(error) => {
+            RpcError::new(PARSE_ERROR, format!("Parse error: {error}")).response(&Value::Null)
         }
     };
-    Reply::Text(reply.to_string())
+    FrameReply::Text(response.to_string())
 }
 
-/// What a socket that gets no session is told.
-pub(super) fn refusal(message: &str, data: Value) -> String {
-    let error = RpcError {
-        data,
-        ..RpcError::new(SERVER_ERROR, message)
-    };
-    failure(&Value::Null, error).to_string()
+/// Returns the message to a socket that gets no session.
+pub(super) fn at_capacity(error: AtCapacity) -> String {
+    RpcError::from(error).response(&Value::Null).to_string()
 }
 
-/// Answers one request; `own` is the session of the socket that it came over.
+/// Answers one request. `own` is the session of the socket over which it came.
 pub(super) async fn answer(
-    face: &Face,
-    own: Option<&Lease>,
+    service: &OpenEnvService,
+    own: Option<&SessionGuard>,
     message: &Map<String, Value>,
 ) -> Value {
-    let request = match Request::read(message) {
+    let request: RpcRequest = match validation::read(message) {
         Ok(request) => request,
-        Err(faults) => {
-            let complaint = fault::text(&faults, "JsonRpcRequest");
-            let complaint = format!("Invalid request: {complaint}");
-            return failure(&Value::Null, RpcError::new(INVALID_REQUEST, complaint));
+        Err(invalid) => {
+            let message = format!("Invalid request: {invalid}");
+            return RpcError::new(INVALID_REQUEST, message).response(&Value::Null);
         }
     };
-    match call(face, own, &request).await {
+    match call(service, own, &request).await {
         Ok(result) => json!({"jsonrpc": "2.0", "id": request.id, "result": result}),
-        Err(error) => failure(&request.id, error),
+        Err(error) => error.response(&request.id),
     }
 }
 
-fn failure(id: &Value, error: RpcError) -> Value {
-    let RpcError {
-        code,
-        message,
-        data,
-    } = error;
-    json!({
-        "jsonrpc": "2.0",
-        "id": id,
-        "error": {"code": code, "message": message, "data": data},
-    })
-}
-
-async fn call(face: &Face, own: Option<&Lease>, request: &Request) -> Result<Value, RpcError> {
+async fn call(
+    service: &OpenEnvService,
+    own: Option<&SessionGuard>,
+    request: &RpcRequest,
+) -> Result<Value, RpcError> {
     match request.method.as_str() {
-        "openenv/session/create" => create_session(face, own),
-        "openenv/session/close" => close_session(face, own, &request.params),
+        "openenv/session/create" => {
+            let id = match own {
+                Some(guard) => guard.id.clone(),
+                None => service.sessions.create(&service.node)?,
+            };
+            Ok(json!({"session_id": id}))
+        }
+        "openenv/session/close" => close_session(service, own, &request.params),
         "tools/list" => {
-            session_of(face, own, &request.params)?;
+            find_session(service, own, &request.params)?;
             Ok(json!({"tools": tools::list("inputSchema")}))
         }
         "tools/call" => {
-            let session = session_of(face, own, &request.params)?;
+            let session = find_session(service, own, &request.params)?;
             call_tool(session, &request.params).await
         }
         method => Err(RpcError::new(
             METHOD_NOT_FOUND,
-            format!("Method not found: {}", excerpt::text(method)),
+            format!("Method not found: {}", excerpt(method)),
         )),
     }
 }
 
-fn create_session(face: &Face, own: Option<&Lease>) -> Result<Value, RpcError> {
-    let id = match own {
-        Some(lease) => lease.id.clone(),
-        None => face.sessions.create(&face.node).map_err(|full| RpcError {
-            data: full.data(),
-            ..RpcError::new(SERVER_ERROR, full.to_string())
-        })?,
-    };
-    Ok(json!({"session_id": id}))
-}
-
 fn close_session(
-    face: &Face,
-    own: Option<&Lease>,
+    service: &OpenEnvService,
+    own: Option<&SessionGuard>,
     params: &Map<String, Value>,
 ) -> Result<Value, RpcError> {
     let id = session_id(params).ok_or_else(|| {
         RpcError::new(INVALID_PARAMS, "Invalid params - 'session_id' is required")
     })?;
-    if own.is_some_and(|lease| lease.id == id) {
+    if own.is_some_and(|guard| guard.id == id) {
         return Err(RpcError::new(
             INVALID_REQUEST,
             "Cannot close active WebSocket-managed session via MCP method",
         ));
     }
-    match face.sessions.close(&id) {
+    match service.sessions.close(id) {
         Some(Closed::Now) => Ok(json!({"session_id": id, "closed": true})),
-        Some(Closed::Later) => Ok(json!({"session_id": id, "closed": false, "closing": true})),
-        None => Err(unknown_session(&id)),
+        Some(Closed::WithItsSocket) => {
+            Ok(json!({"session_id": id, "closed": false, "closing": true}))
+        }
+        None => Err(unknown_session(id)),
     }
 }
 
-/// The session that a call is about: the socket's own, the named one, or none.
-fn session_of(
-    face: &Face,
-    own: Option<&Lease>,
+/// Returns the session that a call is about: the socket's own, the named one, or none.
+fn find_session(
+    service: &OpenEnvService,
+    own: Option<&SessionGuard>,
     params: &Map<String, Value>,
 ) -> Result<Option<SharedSession>, RpcError> {
     match (own, session_id(params)) {
-        (Some(lease), _) => Ok(Some(SharedSession::clone(&lease.session))),
-        (None, Some(id)) => match face.sessions.get(&id) {
+        (Some(guard), _) => Ok(Some(SharedSession::clone(&guard.session))),
+        (None, Some(id)) => match service.sessions.get(id) {
             Some(session) => Ok(Some(session)),
-            None => Err(unknown_session(&id)),
+            None => Err(unknown_session(id)),
         },
         (None, None) => Ok(None),
     }
 }
 
-/// The parameter `session_id`; empty counts as absent.
-fn session_id(params: &Map<String, Value>) -> Option<String> {
-    let id = params.get("session_id").filter(|id| !id.is_null())?;
-    let id = python_repr::str(&excerpt::value(id));
+/// Returns the parameter `session_id`. An empty one counts as absent.
+fn session_id(params: &Map<String, Value>) -> Option<&str> {
+    let id = params.get("session_id")?.as_str()?;
     (!id.is_empty()).then_some(id)
 }
 
 fn unknown_session(id: &str) -> RpcError {
-    RpcError::new(INVALID_PARAMS, format!("Unknown session_id: {id}"))
+    let message = format!("Unknown session_id: {}", excerpt(id));
+    RpcError::new(INVALID_PARAMS, message)
 }
 
-/// A step, with the reply that MCP knows (content, structured content) and the text under `data`, which OpenEnv's
-/// clients unwrap.
+/// Applies the action that a call stands for. The result has MCP's fields, content and structured
+/// content, and the text under `data`, which OpenEnv's clients unwrap.
 async fn call_tool(
     session: Option<SharedSession>,
     params: &Map<String, Value>,
@@ -243,10 +238,10 @@ async fn call_tool(
         Some(name) if !name.is_empty() => name,
         _ => return Err(RpcError::new(INVALID_PARAMS, "Missing 'name' in params")),
     };
-    let nothing = Map::new();
+    let no_arguments = Map::new();
     let arguments = match params.get("arguments") {
         Some(Value::Object(arguments)) => arguments,
-        Some(Value::Null) | None => &nothing,
+        Some(Value::Null) | None => &no_arguments,
         Some(_) => {
             return Err(RpcError::new(
                 INVALID_PARAMS,
@@ -255,7 +250,7 @@ async fn call_tool(
         }
     };
     let action = tools::action(name, arguments)
-        .map_err(|fault| RpcError::new(INVALID_PARAMS, fault.to_string()))?;
+        .map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))?;
     let payload = match session {
         Some(session) => session.lock().await.step(&action).await,
         None => Err(SessionError::NoEpisode),

@@ -1,42 +1,42 @@
-//! What clients see of an episode: OpenEnv's payload of observation, reward and end.
+//! OpenEnv's payload: an observation with its reward and whether the episode is over.
 //!
-//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`; reward and end travel beside it,
-//! metadata both in it and beside it, since clients of either generation look in one place. Fields are named one by one,
-//! so that a gold answer cannot slip out.
+//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward and
+//! `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's clients 0.2
+//! and 0.10 look in different places. Fields are named one by one, so that a gold answer cannot leak.
 
 use env::{Observation, ResetResult, RewardComponents, StepResult};
 use serde::{Serialize, Serializer};
 
-/// An observation with what is known beside it.
+/// An observation with its metadata.
 #[derive(Debug, Clone)]
 pub(crate) struct Payload {
     pub(super) observation: Observation,
     pub(super) metadata: Metadata,
 }
 
-/// What env-node tells beyond `SQLEnv`'s fields; absent parts are left out.
+/// What env-node tells beyond `SQLEnv`'s fields. Absent parts are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Metadata {
-    /// After a reset: the question that was chosen.
+    /// After a reset: the id of the question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) question_id: Option<String>,
-    /// After a reset: the episode's id.
+    /// After a reset: the id of the episode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_id: Option<String>,
-    /// After a step: the reward by layer.
+    /// After a step: the reward by component.
     #[serde(skip_serializing_if = "Option::is_none")]
     reward_components: Option<RewardComponents>,
-    /// After the end: whether the answer was right.
+    /// After the end: whether the answer is correct.
     #[serde(skip_serializing_if = "Option::is_none")]
     correct: Option<bool>,
-    /// Over plain HTTP: the episode itself, base64, for the next step.
+    /// Over plain HTTP: the episode token, in base64, for the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) episode_token: Option<String>,
 }
 
-/// What a player sees of an observation, but for reward and end.
+/// The JSON of an observation, without reward and `done`.
 #[derive(Serialize)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ObservationView<'a> {
     question: &'a str,
     schema_info: &'a str,
     result: &'a str,
@@ -46,7 +46,7 @@ pub(crate) struct Seen<'a> {
     action_history: &'a [String],
 }
 
-impl<'a> From<&'a Observation> for Seen<'a> {
+impl<'a> From<&'a Observation> for ObservationView<'a> {
     fn from(observation: &'a Observation) -> Self {
         Self {
             question: &observation.question,
@@ -60,9 +60,8 @@ impl<'a> From<&'a Observation> for Seen<'a> {
     }
 }
 
-impl Payload {
-    /// The first view of an episode.
-    pub(super) fn of_reset(result: ResetResult) -> Self {
+impl From<ResetResult> for Payload {
+    fn from(result: ResetResult) -> Self {
         Self {
             observation: result.observation,
             metadata: Metadata {
@@ -72,17 +71,17 @@ impl Payload {
             },
         }
     }
+}
 
-    /// What a step led to.
-    pub(super) fn of_step(result: StepResult) -> Self {
-        let observation = result.observation;
+impl From<StepResult> for Payload {
+    fn from(result: StepResult) -> Self {
         Self {
             metadata: Metadata {
                 reward_components: Some(result.reward_components),
-                correct: observation.done.then_some(result.correct),
+                correct: result.observation.done.then_some(result.correct),
                 ..Metadata::default()
             },
-            observation,
+            observation: result.observation,
         }
     }
 }
@@ -100,21 +99,18 @@ impl Serialize for Payload {
         struct Inner<'a> {
             metadata: &'a Metadata,
             #[serde(flatten)]
-            seen: Seen<'a>,
+            observation: ObservationView<'a>,
         }
-        let Self {
-            observation,
-            metadata,
-        } = self;
-        let outer = Outer {
+        let metadata = &self.metadata;
+        Outer {
             observation: Inner {
                 metadata,
-                seen: Seen::from(observation),
+                observation: ObservationView::from(&self.observation),
             },
-            reward: observation.reward,
-            done: observation.done,
+            reward: self.observation.reward,
+            done: self.observation.done,
             metadata,
-        };
-        outer.serialize(serializer)
+        }
+        .serialize(serializer)
     }
 }

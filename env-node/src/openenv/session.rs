@@ -1,7 +1,7 @@
 //! A session: the newest token of an episode, kept for a client that cannot keep it.
 //!
-//! Invariant: a failed call leaves the token as it was, so that the client may repeat it. Faults of the machine are
-//! retried here, with pauses; only what lasts reaches the client.
+//! Invariant: a failed call leaves the token as it was, so the client may repeat the call. Failures of
+//! the machine are retried here, with pauses. Only a failure that lasts reaches the client.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,16 @@ use env::{Action, EnvError, EpisodeSpec};
 use super::payload::Payload;
 use crate::{clock::now_unix_seconds, metrics, node::EnvNode};
 
-/// Pauses before the retries of a step that a busy machine refused; about six seconds in all.
+/// Pauses before the retries of a step that a busy machine refused: about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
 
-/// What a session has to say when it is asked for a step before its first reset.
-pub(super) const NO_EPISODE: &str = "no episode runs in this session; reset it first";
-
 /// One client's episode.
-pub(crate) struct Session {
+pub(crate) struct EpisodeSession {
     node: EnvNode,
-    episode: Option<Episode>,
+    current: Option<CurrentEpisode>,
 }
 
-struct Episode {
+struct CurrentEpisode {
     token: Vec<u8>,
     id: String,
     step_count: u32,
@@ -31,26 +28,26 @@ struct Episode {
 /// Why a session cannot step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// Remedy: reset.
-    #[error("{NO_EPISODE}")]
+    /// The session was not reset yet. Remedy: reset it.
+    #[error("no episode runs in this session; reset it first")]
     NoEpisode,
     /// The node refused.
     #[error(transparent)]
     Env(#[from] EnvError),
 }
 
-impl Session {
+impl EpisodeSession {
     pub(crate) fn new(node: EnvNode) -> Self {
         Self {
             node,
-            episode: None,
+            current: None,
         }
     }
 
-    /// Starts an episode in place of the one that runs.
+    /// Starts an episode, in place of the current one.
     pub(crate) fn reset(&mut self, spec: EpisodeSpec) -> Result<Payload, EnvError> {
         let (token, payload) = reset(&self.node, spec)?;
-        self.episode = Some(Episode {
+        self.current = Some(CurrentEpisode {
             token,
             id: payload.metadata.episode_id.clone().unwrap_or_default(),
             step_count: 0,
@@ -60,31 +57,32 @@ impl Session {
 
     /// Applies one action.
     pub(crate) async fn step(&mut self, action: &Action) -> Result<Payload, SessionError> {
-        let episode = self.episode.as_mut().ok_or(SessionError::NoEpisode)?;
+        let episode = self.current.as_mut().ok_or(SessionError::NoEpisode)?;
         let (token, payload) = step(&self.node, &episode.token, action).await?;
         episode.step_count = payload.observation.step_count;
         episode.token = token;
         Ok(payload)
     }
 
-    /// The id of the episode, if there is one, and the steps made in it.
+    /// Returns the id of the episode, if there is one, and the number of its steps.
     pub(crate) fn state(&self) -> (Option<&str>, u32) {
-        match &self.episode {
+        match &self.current {
             Some(episode) => (Some(&episode.id), episode.step_count),
             None => (None, 0),
         }
     }
 }
 
-/// Starts an episode: its token and its first view.
+/// Starts an episode. Returns its token and its first observation.
 pub(super) fn reset(node: &EnvNode, spec: EpisodeSpec) -> Result<(Vec<u8>, Payload), EnvError> {
-    let mut response = node.reset(spec)?;
-    let token = std::mem::take(&mut response.token);
-    Ok((token, Payload::of_reset(response)))
+    let mut result = node.reset(spec)?;
+    let token = std::mem::take(&mut result.token);
+    Ok((token, result.into()))
 }
 
-/// Applies one action to the episode in `token`: the next token and what came of it. What a busy machine refuses is tried
-/// again.
+/// Applies one action to the episode in `token`. Returns the next token and the observation.
+///
+/// A step is a pure function of its token, so repeating one that a busy machine refused is safe.
 #[expect(clippy::disallowed_methods, reason = "times the call for a metric")]
 pub(super) async fn step(
     node: &EnvNode,
@@ -99,23 +97,23 @@ pub(super) async fn step(
             .step(token.to_vec(), action, now_unix_seconds())
             .await;
         match (outcome, pauses.next()) {
-            (Err(error), Some(&pause)) if is_passing(&error) => {
-                tracing::debug!(%error, pause_milliseconds = pause, "the step is tried again");
+            (Err(error), Some(&pause)) if is_transient(&error) => {
+                tracing::debug!(%error, pause_milliseconds = pause, "retrying the step");
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
-            (Ok(mut response), _) => {
-                let observation = &response.observation;
+            (Ok(mut result), _) => {
+                let observation = &result.observation;
                 metrics::step_served(&action.action_type, observation, began.elapsed());
-                let token = std::mem::take(&mut response.token);
-                return Ok((token, Payload::of_step(response)));
+                let token = std::mem::take(&mut result.token);
+                return Ok((token, result.into()));
             }
             (Err(error), _) => return Err(error),
         }
     }
 }
 
-/// Whether the same step may succeed later on this node.
-fn is_passing(error: &EnvError) -> bool {
+/// Returns whether the same step may succeed later on this node.
+fn is_transient(error: &EnvError) -> bool {
     matches!(
         error,
         EnvError::Overloaded { .. } | EnvError::WallClock { .. } | EnvError::Internal(_)

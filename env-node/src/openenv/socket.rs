@@ -1,7 +1,10 @@
-//! WebSockets: frames in order, pings of our own, deadlines for a peer that stops reading, a farewell when the server stops.
+//! WebSockets: answers frames in order, pings a silent peer, gives up one that stops reading, and
+//! closes when the server stops.
 //!
-//! Invariant: the session is freed before the peer can see that the socket closed, at once when the peer is gone, and at
-//! the latest one ping period after it was last heard; a quiet peer that answers pings stays. Leaves out what frames say.
+//! Invariant: the session is freed before the peer can see that the socket closed, so a client that
+//! reconnects at once finds its place free. It is freed at once when the connection is lost, and at the
+//! latest one ping period after the peer was last heard. A quiet peer that answers pings stays. What
+//! frames say is left to `ws.rs` and `mcp.rs`.
 
 use std::{error::Error, time::Duration};
 
@@ -16,176 +19,189 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{Face, mcp, sessions::Lease, ws};
+use super::{OpenEnvService, mcp, session_registry::SessionGuard, ws};
 
-/// How long a socket that we closed may take to close its side.
-const CLOSE_SECONDS: u64 = 5;
+/// How long the peer may take to close its side of a socket that is closing.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All sockets of a server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Sockets {
-    stopping: CancellationToken,
+    draining: CancellationToken,
     open: TaskTracker,
 }
 
 impl Sockets {
-    /// Once `stopping`, each socket answers the frame it is at and says that the server goes away.
-    pub(crate) fn new(stopping: CancellationToken) -> Self {
+    /// Makes an empty set. Once `draining` is cancelled, each socket finishes the frame at hand and
+    /// closes with "going away".
+    pub(crate) fn new(draining: CancellationToken) -> Self {
         let open = TaskTracker::new();
         open.close();
-        Self { stopping, open }
+        Self { draining, open }
     }
 
-    /// Counts one more socket, until the token is dropped.
-    pub(super) fn open(&self) -> TaskTrackerToken {
+    /// Counts one more open socket, until the token is dropped.
+    pub(super) fn track(&self) -> TaskTrackerToken {
         self.open.token()
     }
 
-    /// Resolves when none is open.
-    pub(crate) async fn ended(&self) {
+    /// Waits until no socket is open.
+    pub(crate) async fn closed(&self) {
         self.open.wait().await;
     }
 }
 
-/// What a socket speaks.
+/// The protocol of a socket's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum SocketProtocol {
     /// `/ws`: reset, step, state.
     OpenEnv,
     /// `/mcp`: JSON-RPC.
     Mcp,
 }
 
-/// What a frame is answered by.
+/// The answer to a frame.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum FrameReply {
     Text(String),
-    /// A text, then the end.
+    /// A text, after which the socket closes.
     Last(String),
     Close,
 }
 
-/// How a socket ends.
-enum End {
-    /// The peer is lost, fell silent, or stopped reading.
-    Gone,
-    /// The peer closes it.
-    Left,
-    /// We close it.
+/// Why a socket ends, which decides what is left to do.
+enum SocketEnd {
+    /// The connection is lost, or the peer fell silent or stopped reading.
+    Lost,
+    /// The peer sent a close frame.
+    ClosedByPeer,
+    /// The server closes it.
     Close { code: u16, reason: &'static str },
 }
 
-const NORMAL: End = End::Close {
+const NORMAL: SocketEnd = SocketEnd::Close {
     code: close_code::NORMAL,
     reason: "",
 };
 
-const GOING_AWAY: End = End::Close {
+const GOING_AWAY: SocketEnd = SocketEnd::Close {
     code: close_code::AWAY,
     reason: "the server stops",
 };
 
-/// Serves a socket until it ends. `admission` is its session, or the last words to a socket that gets none.
+/// Serves a socket until it ends. `admission` is its session, or the error text for a socket that gets
+/// none.
 pub(super) async fn serve(
     socket: WebSocket,
-    face: &Face,
-    dialect: Dialect,
-    admission: Result<Lease, String>,
+    service: &OpenEnvService,
+    protocol: SocketProtocol,
+    admission: Result<SessionGuard, String>,
 ) {
-    let mut line = Line::new(socket, Duration::from_secs_f64(face.config.ping_seconds));
+    let period = Duration::from_secs_f64(service.config.ping_seconds);
+    let mut socket = MonitoredSocket::new(socket, period);
     let end = match admission {
-        // The lease ends here: before the peer is told.
-        Ok(lease) => converse(&mut line, face, dialect, lease).await,
-        Err(last_words) => line.say_last(last_words).await,
+        // This drops the guard, and so frees the session, before the close frame is sent.
+        Ok(guard) => answer_frames(&mut socket, service, protocol, guard).await,
+        Err(error) => socket.send_last(error).await,
     };
-    let farewell = async {
+    let close = async {
         match end {
-            End::Gone => {}
-            End::Left => line.drain().await,
-            End::Close { code, reason } => line.close(code, reason).await,
+            SocketEnd::Lost => {}
+            SocketEnd::ClosedByPeer => socket.drain().await,
+            SocketEnd::Close { code, reason } => socket.close(code, reason).await,
         }
     };
-    let _ = timeout(Duration::from_secs(CLOSE_SECONDS), farewell).await;
+    let _ = timeout(CLOSE_TIMEOUT, close).await;
 }
 
-/// Answers frame by frame; the lease ends with the conversation.
-async fn converse(line: &mut Line, face: &Face, dialect: Dialect, lease: Lease) -> End {
-    let mut ahead = None;
+/// Answers one frame after the other.
+async fn answer_frames(
+    socket: &mut MonitoredSocket,
+    service: &OpenEnvService,
+    protocol: SocketProtocol,
+    guard: SessionGuard,
+) -> SocketEnd {
+    let mut read_ahead = None;
     loop {
+        let next = async {
+            match read_ahead.take() {
+                Some(frame) => Ok(frame),
+                None => socket.next().await,
+            }
+        };
         let frame = tokio::select! {
             biased;
-            () = face.sockets.stopping.cancelled() => return GOING_AWAY,
-            frame = line.next_unless(ahead.take()) => frame,
+            () = service.sockets.draining.cancelled() => return GOING_AWAY,
+            frame = next => frame,
         };
-        let frame = match frame {
-            Ok(frame) => frame,
+        let text = match frame {
+            Ok(Message::Text(text)) => text,
+            // OpenEnv's server fails on a frame without text, and so ends the session.
+            Ok(_) => {
+                let error = ws::error("SESSION_ERROR", "send text frames, not binary ones", None);
+                return socket.send_last(error).await;
+            }
             Err(end) => return end,
         };
-        let Message::Text(text) = frame else {
-            let complaint = ws::error("SESSION_ERROR", "'text'", None);
-            return line.say_last(complaint).await;
-        };
         let answer = async {
-            match dialect {
-                Dialect::OpenEnv => ws::answer(face, &lease, &text).await,
-                Dialect::Mcp => mcp::over_socket(face, &lease, &text).await,
+            match protocol {
+                SocketProtocol::OpenEnv => ws::answer(service, &guard, &text).await,
+                SocketProtocol::Mcp => mcp::over_socket(service, &guard, &text).await,
             }
         };
         tokio::pin!(answer);
-        // The peer is watched while its frame is answered; one frame is read ahead, the rest waits in the network.
+        // Reading goes on while a frame is answered, so that a lost peer frees its session at once.
+        // Only one frame is read ahead: more would be a queue without a bound. The rest waits in the
+        // network, which holds the peer back.
         let reply = loop {
             tokio::select! {
                 biased;
                 reply = &mut answer => break reply,
-                next = line.next(), if ahead.is_none() => match next {
-                    Ok(frame) => ahead = Some(frame),
+                next = socket.next(), if read_ahead.is_none() => match next {
+                    Ok(frame) => read_ahead = Some(frame),
                     Err(end) => return end,
                 },
             }
         };
         match reply {
-            Reply::Text(text) => {
-                if let Err(end) = line.say(text).await {
+            FrameReply::Text(text) => {
+                if let Err(end) = socket.send(Message::Text(text.into())).await {
                     return end;
                 }
             }
-            Reply::Last(text) => return line.say_last(text).await,
-            Reply::Close => return NORMAL,
+            FrameReply::Last(text) => return socket.send_last(text).await,
+            FrameReply::Close => return NORMAL,
         }
     }
 }
 
-/// A socket with a watch over its peer.
-struct Line {
+/// A socket that notices when its peer is gone.
+struct MonitoredSocket {
     socket: WebSocket,
+    /// The longest silence of a peer that is alive.
     period: Duration,
-    heard: Instant,
-    pinged: bool,
+    last_heard: Instant,
+    /// Whether a ping was sent since then.
+    is_pinged: bool,
 }
 
-impl Line {
+impl MonitoredSocket {
     fn new(socket: WebSocket, period: Duration) -> Self {
         Self {
             socket,
             period,
-            heard: Instant::now(),
-            pinged: false,
+            last_heard: Instant::now(),
+            is_pinged: false,
         }
     }
 
-    /// The frame that was read ahead, or the next one.
-    async fn next_unless(&mut self, ahead: Option<Message>) -> Result<Message, End> {
-        match ahead {
-            Some(frame) => Ok(frame),
-            None => self.next().await,
-        }
-    }
-
-    /// The next text or binary frame; meanwhile a peer that was silent for half a period is pinged, and one that was for
-    /// a whole period is given up. May be cancelled: no frame is lost.
-    async fn next(&mut self) -> Result<Message, End> {
+    /// Returns the next text or binary frame. Meanwhile pings a peer that was silent for half a
+    /// period, and gives up one that was silent for a whole one.
+    ///
+    /// Cancel safe: no frame is lost.
+    async fn next(&mut self) -> Result<Message, SocketEnd> {
         loop {
-            let patience = if self.pinged {
+            let silence = if self.is_pinged {
                 self.period
             } else {
                 self.period / 2
@@ -193,48 +209,46 @@ impl Line {
             tokio::select! {
                 biased;
                 frame = self.socket.recv() => {
-                    self.heard = Instant::now();
-                    self.pinged = false;
+                    self.last_heard = Instant::now();
+                    self.is_pinged = false;
                     match frame {
                         Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => return Ok(frame),
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                        Some(Ok(Message::Close(_))) => return Err(End::Left),
-                        None => return Err(End::Gone),
-                        Some(Err(error)) => return Err(verdict(&error)),
+                        Some(Ok(Message::Close(_))) => return Err(SocketEnd::ClosedByPeer),
+                        None => return Err(SocketEnd::Lost),
+                        Some(Err(error)) => return Err(end_after(&error)),
                     }
                 }
-                () = sleep_until(self.heard + patience) => {
-                    if self.pinged {
-                        tracing::info!("a silent socket is dropped");
-                        return Err(End::Gone);
+                () = sleep_until(self.last_heard + silence) => {
+                    if self.is_pinged {
+                        tracing::info!("dropping a socket whose peer is silent");
+                        return Err(SocketEnd::Lost);
                     }
-                    self.pinged = true;
+                    self.is_pinged = true;
                     self.send(Message::Ping(Bytes::new())).await?;
                 }
             }
         }
     }
 
-    async fn say(&mut self, text: String) -> Result<(), End> {
-        self.send(Message::Text(text.into())).await
+    /// Sends a message, and gives up a peer that takes longer than a period to read it.
+    async fn send(&mut self, message: Message) -> Result<(), SocketEnd> {
+        match timeout(self.period, self.socket.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(SocketEnd::Lost),
+        }
     }
 
-    async fn say_last(&mut self, text: String) -> End {
-        match self.say(text).await {
+    /// Sends the text after which the socket closes.
+    async fn send_last(&mut self, text: String) -> SocketEnd {
+        match self.send(Message::Text(text.into())).await {
             Ok(()) => NORMAL,
             Err(end) => end,
         }
     }
 
-    /// Sends, unless the peer takes longer than a period to read.
-    async fn send(&mut self, message: Message) -> Result<(), End> {
-        match timeout(self.period, self.socket.send(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(End::Gone),
-        }
-    }
-
-    /// Closes, and reads on until the peer does too: else it could lose our last words to a reset.
+    /// Sends a close frame, and reads until the peer closes too. If the server closed the connection
+    /// with unread bytes in it, TCP would reset it, and the peer could lose what was sent last.
     async fn close(&mut self, code: u16, reason: &'static str) {
         let frame = CloseFrame {
             code,
@@ -245,20 +259,20 @@ impl Line {
         }
     }
 
-    /// Reads to the end; this also sends what is owed to a peer that closes.
+    /// Reads to the end. This also sends the answer to the peer's close frame.
     async fn drain(&mut self) {
         while let Some(Ok(_)) = self.socket.recv().await {}
     }
 }
 
-/// How a socket ends whose frames cannot be read.
-fn verdict(error: &axum::Error) -> End {
+/// Returns how a socket ends after an error of reading.
+fn end_after(error: &axum::Error) -> SocketEnd {
     let cause = error.source().and_then(<dyn Error>::downcast_ref);
     let (code, reason) = match cause {
         Some(tungstenite::Error::Capacity(_)) => (close_code::SIZE, "message too long"),
         Some(tungstenite::Error::Utf8(_)) => (close_code::INVALID, "text is not UTF-8"),
         Some(tungstenite::Error::Protocol(_)) => (close_code::PROTOCOL, "broken frame"),
-        _ => return End::Gone,
+        _ => return SocketEnd::Lost,
     };
-    End::Close { code, reason }
+    SocketEnd::Close { code, reason }
 }

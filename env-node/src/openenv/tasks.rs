@@ -1,6 +1,9 @@
 //! The task API: the node's splits and questions, as tasks that a reset can name by split and index.
 //!
-//! Invariant: the task at an index is the question that `reset(split=.., index=..)` plays. Answers are not in it.
+//! Invariant: the task at an index is the question that `reset(split=.., index=..)` starts. Tasks do
+//! not hold answers.
+
+use std::{ops::Range, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -11,17 +14,19 @@ use axum::{
 };
 use data::Question;
 use env::QuestionPage;
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{
-    ENVIRONMENT_NAME, SharedFace,
-    fields::Fields,
-    http::{Refusal, required_object_in},
-    python_repr,
+    ENVIRONMENT_NAME, OpenEnvService,
+    http::{read_body, reject},
+    validation::Integer,
 };
-use crate::{node::EnvNode, wire};
+use crate::{node::EnvNode, rejection::Rejection, wire};
 
-pub(super) fn routes() -> Router<SharedFace> {
+type JsonResult = Result<Json<Value>, Rejection>;
+
+pub(super) fn routes() -> Router<Arc<OpenEnvService>> {
     Router::new()
         .route("/list_environments", get(environments))
         .route("/{environment}/splits", get(splits))
@@ -31,21 +36,45 @@ pub(super) fn routes() -> Router<SharedFace> {
         .route("/{environment}/task_range", post(task_range))
 }
 
+/// The body of a request about all tasks of a split.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SplitBody {
+    split: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TaskBody {
+    split: String,
+    index: Integer,
+}
+
+/// Bounds as Python's slices have them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TaskRangeBody {
+    split: String,
+    start: Option<Integer>,
+    stop: Option<Integer>,
+}
+
 async fn environments() -> Json<Value> {
     Json(json!([ENVIRONMENT_NAME]))
 }
 
 async fn splits(
-    State(face): State<SharedFace>,
+    State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
-) -> Result<Json<Value>, Refusal> {
+) -> JsonResult {
     check_name(&environment)?;
-    let splits = face.node.environment().splits();
+    let splits = service.node.environment().splits();
     let splits = splits.map(|(name, _)| json!({"name": name, "type": split_type(name)}));
     Ok(Json(splits.collect()))
 }
 
-/// OpenEnv knows three types. Questions on databases that are never trained on are the test.
+/// Returns one of OpenEnv's three types of split. Questions on databases that are never trained on
+/// are the test split.
 fn split_type(name: &str) -> &'static str {
     match name.split('/').next() {
         Some("train") => "train",
@@ -55,65 +84,63 @@ fn split_type(name: &str) -> &'static str {
 }
 
 async fn tasks(
-    State(face): State<SharedFace>,
+    State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Refusal> {
-    let body = required_object_in(&body)?;
-    let split = read_split(&body, |_| ())?.0;
+) -> JsonResult {
+    let SplitBody { split } = read_body(&body)?;
     check_name(&environment)?;
-    let tasks = tasks_between(&face.node, &split, 0, usize::MAX)?;
+    let tasks = tasks_between(&service.node, &split, 0, usize::MAX)?;
     Ok(Json(json!({"tasks": tasks, "env_name": ENVIRONMENT_NAME})))
 }
 
 async fn num_tasks(
-    State(face): State<SharedFace>,
+    State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Refusal> {
-    let body = required_object_in(&body)?;
-    let split = read_split(&body, |_| ())?.0;
+) -> JsonResult {
+    let SplitBody { split } = read_body(&body)?;
     check_name(&environment)?;
-    let count = page(&face.node, &split, 0, 1)?.total;
+    let count = list(&service.node, &split, 0..0)?.total;
     Ok(Json(json!({"num_tasks": count})))
 }
 
 async fn task(
-    State(face): State<SharedFace>,
+    State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Refusal> {
-    let body = required_object_in(&body)?;
-    let (split, index) = read_split(&body, |fields| fields.required_int("index"))?;
+) -> JsonResult {
+    let TaskBody { split, index } = read_body(&body)?;
     check_name(&environment)?;
-    let questions = match index.and_then(|index| usize::try_from(index).ok()) {
-        Some(index) => page(&face.node, &split, index, 1)?.questions,
-        None => Vec::new(),
+    let questions = match usize::try_from(index.0) {
+        Ok(index) => list(&service.node, &split, index..index.saturating_add(1))?.questions,
+        Err(_) => Vec::new(),
     };
-    let question = questions
-        .first()
-        .ok_or_else(|| Refusal::Detail(StatusCode::BAD_REQUEST, "Invalid task index".to_owned()))?;
-    Ok(Json(json!({"task": task_of(question)})))
+    match questions.first() {
+        Some(question) => Ok(Json(json!({"task": task_of(question)}))),
+        None => Err(Rejection::new(
+            StatusCode::BAD_REQUEST,
+            "Invalid task index",
+        )),
+    }
 }
 
 async fn task_range(
-    State(face): State<SharedFace>,
+    State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Refusal> {
-    let body = required_object_in(&body)?;
-    let (split, (start, stop)) = read_split(&body, |fields| {
-        (fields.optional_int("start"), fields.optional_int("stop"))
-    })?;
+) -> JsonResult {
+    let TaskRangeBody { split, start, stop } = read_body(&body)?;
     check_name(&environment)?;
-    let count = page(&face.node, &split, 0, 1)?.total;
-    let start = slice_bound(start.unwrap_or(0), count);
-    let stop = slice_bound(stop.unwrap_or(i64::MAX), count);
-    let tasks = tasks_between(&face.node, &split, start, stop)?;
+    let count = list(&service.node, &split, 0..0)?.total;
+    let start = start.map_or(0, |start| slice_bound(start.0, count));
+    let stop = stop.map_or(count, |stop| slice_bound(stop.0, count));
+    let tasks = tasks_between(&service.node, &split, start, stop)?;
     Ok(Json(json!({"tasks": tasks})))
 }
 
-/// A bound as Python's slices take it: from the end if negative, never outside.
+/// Returns the place of a bound of a Python slice: a negative one counts from the end, and none lies
+/// outside of the list.
 fn slice_bound(bound: i64, length: usize) -> usize {
     match usize::try_from(bound) {
         Ok(bound) => bound.min(length),
@@ -121,48 +148,32 @@ fn slice_bound(bound: i64, length: usize) -> usize {
     }
 }
 
-/// The split that a body names, and what else `read` finds in it.
-fn read_split<T>(
-    body: &Map<String, Value>,
-    read: impl FnOnce(&mut Fields<'_>) -> T,
-) -> Result<(String, T), Refusal> {
-    let mut fields = Fields::of(body, &["body"]);
-    let split = fields.required_string("split");
-    let more = read(&mut fields);
-    fields.refuse_others();
-    fields.finish()?;
-    Ok((split, more))
-}
-
-fn check_name(environment: &str) -> Result<(), Refusal> {
+fn check_name(environment: &str) -> Result<(), Rejection> {
     if environment.eq_ignore_ascii_case(ENVIRONMENT_NAME) {
         return Ok(());
     }
-    let name = python_repr::repr(&json!(environment));
-    let detail = format!("unknown environment {name}");
-    Err(Refusal::Detail(StatusCode::NOT_FOUND, detail))
+    let detail = format!("no environment {environment:?}; there is {ENVIRONMENT_NAME}");
+    Err(Rejection::new(StatusCode::NOT_FOUND, &detail))
 }
 
-/// The tasks of a split from `start` on and before `stop`, in the node's order.
+/// Returns the tasks of a split from `start` on and before `stop`, in the node's order.
 fn tasks_between(
     node: &EnvNode,
     split: &str,
     start: usize,
     stop: usize,
-) -> Result<Vec<Value>, Refusal> {
-    let page = node.environment().list_questions(split, "", start..stop)?;
-    Ok(page.questions.into_iter().map(task_of).collect())
+) -> Result<Vec<Value>, Rejection> {
+    let questions = list(node, split, start..stop)?.questions;
+    Ok(questions.into_iter().map(task_of).collect())
 }
 
-/// At most `size` questions of a split, from `start` on, and how many there are.
-fn page<'a>(
+fn list<'a>(
     node: &'a EnvNode,
     split: &str,
-    start: usize,
-    size: usize,
-) -> Result<QuestionPage<'a>, Refusal> {
-    let range = start..start.saturating_add(size);
-    Ok(node.environment().list_questions(split, "", range)?)
+    range: Range<usize>,
+) -> Result<QuestionPage<'a>, Rejection> {
+    let page = node.environment().list_questions(split, "", range);
+    page.map_err(|error| reject(&error))
 }
 
 fn task_of(question: &Question) -> Value {
@@ -174,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_pythons() {
+    fn bounds_are_those_of_python() {
         for (bound, expected) in [(0, 0), (2, 2), (3, 3), (9, 3), (-1, 2), (-3, 0), (-9, 0)] {
             assert_eq!(slice_bound(bound, 3), expected, "{bound}");
         }

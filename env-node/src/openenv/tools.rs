@@ -1,76 +1,34 @@
-//! The four actions as tools, for clients that call tools.
+//! The environment's actions as tools, for clients that call tools.
 //!
-//! Invariant: one tool is one action with one argument, a string. A call that names no tool or lacks the argument is not
-//! a step of the episode.
+//! Invariant: a call that names no tool, or whose argument does not fit, is not a step of the episode.
 
 use env::Action;
+use proto::TOOLS;
 use serde_json::{Map, Value, json};
 
-use super::{excerpt, payload::Payload};
-
-/// One action, seen as a tool.
-pub(super) struct Tool {
-    /// What callers name.
-    pub(super) name: &'static str,
-    action_type: &'static str,
-    description: &'static str,
-    parameter: &'static str,
-    parameter_description: &'static str,
-}
-
-/// Every tool, in the order in which an agent needs them.
-pub(super) const TOOLS: [Tool; 4] = [
-    Tool {
-        name: "describe",
-        action_type: "DESCRIBE",
-        description: "Show a table's columns with their types, and how many rows it has.",
-        parameter: "table_name",
-        parameter_description: "Name of the table.",
-    },
-    Tool {
-        name: "sample",
-        action_type: "SAMPLE",
-        description: "Show the first rows of a table.",
-        parameter: "table_name",
-        parameter_description: "Name of the table.",
-    },
-    Tool {
-        name: "query",
-        action_type: "QUERY",
-        description: "Run one SELECT statement and show its rows.",
-        parameter: "sql",
-        parameter_description: "The SELECT statement, in SQLite's dialect.",
-    },
-    Tool {
-        name: "answer",
-        action_type: "ANSWER",
-        description: "Give the final answer to the question. This ends the episode.",
-        parameter: "value",
-        parameter_description: "The answer: one value, a comma-separated list, or one row per line with cells joined by ' | '.",
-    },
-];
+use super::{payload::Payload, validation::excerpt};
 
 /// Why a call is not a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ToolFault {
-    /// There is no such tool.
+pub(super) enum ToolCallError {
+    /// No tool has the name.
     #[error("Tool not found: {0}")]
-    Unknown(String),
+    UnknownTool(String),
     /// The arguments do not fit the tool.
     #[error("Invalid params - {0}")]
-    Arguments(String),
+    InvalidArguments(String),
 }
 
-/// Describes every tool; `schema_key` is what this dialect calls the schema of the arguments.
+/// Describes every tool. `schema_key` is the protocol's name for the schema of the arguments.
 pub(super) fn list(schema_key: &str) -> Value {
     let tools = TOOLS.iter().map(|tool| {
         json!({
             "name": tool.name,
-            "description": tool.description,
+            "description": tool.listing.description,
             schema_key: {
                 "type": "object",
                 "properties": {
-                    tool.parameter: {"type": "string", "description": tool.parameter_description},
+                    tool.parameter: {"type": "string", "description": tool.listing.parameter},
                 },
                 "required": [tool.parameter],
                 "additionalProperties": false,
@@ -80,32 +38,32 @@ pub(super) fn list(schema_key: &str) -> Value {
     tools.collect()
 }
 
-/// The action that a call stands for.
-pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Action, ToolFault> {
+/// Returns the action that a call stands for.
+pub(super) fn action(name: &str, arguments: &Map<String, Value>) -> Result<Action, ToolCallError> {
     let tool = TOOLS
         .iter()
         .find(|tool| tool.name == name)
-        .ok_or_else(|| ToolFault::Unknown(excerpt::text(name).into_owned()))?;
-    let wrong = |why: &str| {
-        Err(ToolFault::Arguments(format!(
+        .ok_or_else(|| ToolCallError::UnknownTool(excerpt(name).into_owned()))?;
+    let invalid = |why: &str| {
+        Err(ToolCallError::InvalidArguments(format!(
             "{name} takes one argument, {}, a string: {why}",
             tool.parameter
         )))
     };
     if let Some(other) = arguments.keys().find(|key| *key != tool.parameter) {
-        return wrong(&format!("there is no {}", excerpt::text(other)));
+        return invalid(&format!("there is no {}", excerpt(other)));
     }
     match arguments.get(tool.parameter) {
         Some(Value::String(argument)) => Ok(Action {
             action_type: tool.action_type.to_owned(),
             argument: argument.clone(),
         }),
-        Some(_) => wrong("it is not a string"),
-        None => wrong("it is missing"),
+        Some(_) => invalid("it is not a string"),
+        None => invalid("it is missing"),
     }
 }
 
-/// What the agent reads after a call.
+/// Returns what the agent reads after a call.
 pub(super) fn text(payload: &Payload) -> String {
     let observation = &payload.observation;
     match observation.error.is_empty() {
@@ -128,14 +86,14 @@ mod tests {
         );
         assert_eq!(
             call("reset", json!({})),
-            Err(ToolFault::Unknown("reset".to_owned()))
+            Err(ToolCallError::UnknownTool("reset".to_owned()))
         );
         for (arguments, why) in [
             (json!({}), "it is missing"),
             (json!({"sql": 5}), "it is not a string"),
             (json!({"sql": "SELECT 1", "limit": 5}), "there is no limit"),
         ] {
-            let Err(ToolFault::Arguments(message)) = call("query", arguments) else {
+            let Err(ToolCallError::InvalidArguments(message)) = call("query", arguments) else {
                 panic!("taken as an action");
             };
             assert_eq!(

@@ -1,37 +1,40 @@
 //! The frames of `/ws`: reset, step, state, close and mcp.
 //!
-//! Invariant: one reply a frame, in order; a bad frame leaves the session as it was. Leaves out the socket: that is
-//! `socket.rs`.
+//! Invariant: each frame gets one reply, in order. A frame that is refused leaves the session as it
+//! was. Clients read the code of an error frame, and its message for people.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Face,
-    action::StepPayload,
-    excerpt,
-    fault::Fault,
-    fields::Fields,
-    mcp,
+    OpenEnvService,
+    action::{StepPayload, ToolCall},
+    json, mcp,
     payload::Payload,
-    python_json, python_repr,
-    reset::Keywords,
-    sessions::Lease,
-    socket::Reply,
-    tools::{self, ToolFault},
+    reset::ResetArguments,
+    session_registry::SessionGuard,
+    socket::FrameReply,
+    tools::{self, ToolCallError},
+    validation::{self, Invalid, excerpt},
 };
 
-/// A frame that is not answered as the client hoped.
-enum Refusal {
-    Invalid(Vec<Fault>),
+/// Why a frame gets an error frame.
+enum FrameError {
+    Invalid(Invalid),
     UnknownType(String),
     Failed(String),
 }
 
-/// A server's frame.
+impl From<Invalid> for FrameError {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+/// A frame of the server.
 #[derive(Serialize)]
 #[serde(tag = "type", content = "data", rename_all = "lowercase")]
-enum Frame {
+enum ServerFrame {
     Observation(Payload),
     /// The observation of a tool call, which has other fields.
     #[serde(rename = "observation")]
@@ -41,134 +44,129 @@ enum Frame {
     Error(Value),
 }
 
-impl Frame {
+impl ServerFrame {
     fn text(&self) -> String {
         serde_json::to_string(self).expect("frames have string keys only: this is a bug")
     }
 }
 
-/// An error frame.
+/// A client's frame, without its type. `T` is its data.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WithData<T> {
+    data: T,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResetFrame {
+    #[serde(default)]
+    data: ResetArguments,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WithoutData {}
+
+/// Returns an error frame. `more` holds further fields of its data.
 pub(super) fn error(code: &str, message: &str, more: Option<Value>) -> String {
     let mut data = json!({"message": message, "code": code});
     if let (Value::Object(data), Some(Value::Object(more))) = (&mut data, more) {
         data.extend(more);
     }
-    Frame::Error(data).text()
+    ServerFrame::Error(data).text()
 }
 
 /// Answers one frame.
-pub(super) async fn answer(face: &Face, lease: &Lease, text: &str) -> Reply {
-    let message = match python_json::parse(text) {
-        Ok(Value::Object(message)) => message,
-        Ok(other) => {
-            let kind = python_repr::type_name(&other);
-            let complaint = format!("'{kind}' object has no attribute 'get'");
-            return Reply::Last(error("SESSION_ERROR", &complaint, None));
+pub(super) async fn answer(
+    service: &OpenEnvService,
+    guard: &SessionGuard,
+    text: &str,
+) -> FrameReply {
+    let mut frame = match json::parse(text) {
+        Ok(Value::Object(frame)) => frame,
+        // OpenEnv's server fails on JSON that is not an object, and so ends the session.
+        Ok(_) => {
+            return FrameReply::Last(error("SESSION_ERROR", "give a JSON object", None));
         }
         Err(fault) => {
-            let complaint = format!("Invalid JSON: {fault}");
-            return Reply::Text(error("INVALID_JSON", &complaint, None));
+            let message = format!("Invalid JSON: {fault}");
+            return FrameReply::Text(error("INVALID_JSON", &message, None));
         }
     };
-    let kind = message.get("type").and_then(Value::as_str);
-    let outcome = match kind {
-        Some("reset") => reset(face, lease, &message).await,
-        Some("step") => step(lease, &message).await,
-        Some("state") => state(lease, &message).await,
-        Some("mcp") => mcp(face, lease, &message).await,
-        Some("close") => match bare(&message) {
-            Ok(()) => return Reply::Close,
-            Err(refusal) => Err(refusal),
+    let kind = frame.shift_remove("type").unwrap_or_default();
+    let outcome = match kind.as_str() {
+        Some("reset") => reset(service, guard, &frame).await,
+        Some("step") => step(guard, &frame).await,
+        Some("state") => state(guard, &frame).await,
+        Some("mcp") => mcp(service, guard, &frame).await,
+        Some("close") => match read::<WithoutData>(&frame) {
+            Ok(_) => return FrameReply::Close,
+            Err(error) => Err(error),
         },
-        _ => {
-            let kind = message.get("type").map(excerpt::value);
-            let kind = kind.as_ref().map(python_repr::str);
-            Err(Refusal::UnknownType(kind.unwrap_or_default()))
-        }
+        _ => Err(FrameError::UnknownType(
+            excerpt(&json::text(&kind)).into_owned(),
+        )),
     };
-    Reply::Text(outcome.map_or_else(refused, |frame| frame.text()))
+    FrameReply::Text(outcome.map_or_else(|error| error_frame(&error), |frame| frame.text()))
 }
 
-fn refused(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Invalid(faults) => {
-            let faults: Vec<Value> = faults.iter().map(Fault::linked).collect();
-            error(
-                "VALIDATION_ERROR",
-                "Invalid message",
-                Some(json!({"errors": faults})),
-            )
+fn error_frame(refused: &FrameError) -> String {
+    match refused {
+        FrameError::Invalid(invalid) => {
+            let errors = json!({"errors": invalid.to_list()});
+            error("VALIDATION_ERROR", "Invalid message", Some(errors))
         }
-        Refusal::UnknownType(kind) => error(
-            "UNKNOWN_TYPE",
-            &format!("Unknown message type: {kind}"),
-            None,
-        ),
-        Refusal::Failed(message) => error("EXECUTION_ERROR", &message, None),
+        FrameError::UnknownType(kind) => {
+            let message = format!("Unknown message type: {kind}");
+            error("UNKNOWN_TYPE", &message, None)
+        }
+        FrameError::Failed(message) => error("EXECUTION_ERROR", message, None),
     }
 }
 
-async fn reset(face: &Face, lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Refusal> {
-    let mut fields = Fields::of(message, &[]);
-    fields.value("type");
-    let data = fields.object("data");
-    fields.refuse_others();
-    fields.finish()?;
-
-    let nothing = Map::new();
-    let mut fields = Fields::of(data.unwrap_or(&nothing), &[]);
-    let keywords = Keywords::read(&mut fields);
-    fields.finish()?;
-    let request = keywords.request(&face.node).map_err(failed)?;
-    let payload = lease.session.lock().await.reset(request);
-    Ok(Frame::Observation(payload.map_err(failed)?))
+fn read<T: DeserializeOwned>(frame: &Map<String, Value>) -> Result<T, FrameError> {
+    Ok(validation::read(frame)?)
 }
 
-async fn step(lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Refusal> {
-    match StepPayload::read(required_data(message)?)? {
+async fn reset(
+    service: &OpenEnvService,
+    guard: &SessionGuard,
+    frame: &Map<String, Value>,
+) -> Result<ServerFrame, FrameError> {
+    let ResetFrame { data } = read(frame)?;
+    let spec = data.into_spec(&service.node).map_err(failed)?;
+    let payload = guard.session.lock().await.reset(spec);
+    Ok(ServerFrame::Observation(payload.map_err(failed)?))
+}
+
+async fn step(guard: &SessionGuard, frame: &Map<String, Value>) -> Result<ServerFrame, FrameError> {
+    let WithData::<Map<String, Value>> { data } = read(frame)?;
+    match StepPayload::read(&data).map_err(|invalid| invalid.within("data"))? {
         StepPayload::Act(action) => {
-            let payload = lease.session.lock().await.step(&action).await;
-            Ok(Frame::Observation(payload.map_err(failed)?))
+            let payload = guard.session.lock().await.step(&action).await;
+            Ok(ServerFrame::Observation(payload.map_err(failed)?))
         }
-        StepPayload::ListTools => Ok(Frame::ToolObservation(json!({
+        StepPayload::ListTools => Ok(ServerFrame::ToolObservation(json!({
             "observation": {"metadata": {}, "tools": tools::list("input_schema")},
             "reward": null,
             "done": false,
         }))),
-        StepPayload::CallTool { name, arguments } => call_tool(lease, &name, &arguments).await,
+        StepPayload::CallTool(call) => call_tool(guard, &call).await,
     }
 }
 
-async fn call_tool(
-    lease: &Lease,
-    name: &str,
-    arguments: &Map<String, Value>,
-) -> Result<Frame, Refusal> {
-    let action = match tools::action(name, arguments) {
+async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Result<ServerFrame, FrameError> {
+    let action = match tools::action(&call.name, &call.arguments) {
         Ok(action) => action,
-        Err(fault) => {
-            let error_type = match fault {
-                ToolFault::Unknown(_) => "tool_not_found",
-                ToolFault::Arguments(_) => "invalid_args",
-            };
-            return Ok(Frame::ToolObservation(json!({
-                "observation": {
-                    "metadata": {},
-                    "tool_name": excerpt::text(name),
-                    "result": null,
-                    "error": {"error_type": error_type, "message": fault.to_string()},
-                },
-                "reward": null,
-                "done": false,
-            })));
-        }
+        Err(error) => return Ok(ServerFrame::ToolObservation(refused_call(call, &error))),
     };
-    let payload = lease.session.lock().await.step(&action).await;
+    let payload = guard.session.lock().await.step(&action).await;
     let payload = payload.map_err(failed)?;
-    Ok(Frame::ToolObservation(json!({
+    Ok(ServerFrame::ToolObservation(json!({
         "observation": {
             "metadata": &payload.metadata,
-            "tool_name": name,
+            "tool_name": call.name,
             "result": tools::text(&payload),
             "error": null,
         },
@@ -178,44 +176,47 @@ async fn call_tool(
     })))
 }
 
-async fn state(lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Refusal> {
-    bare(message)?;
-    let session = lease.session.lock().await;
+/// Returns the observation of a call that is not a step.
+fn refused_call(call: &ToolCall, error: &ToolCallError) -> Value {
+    let error_type = match error {
+        ToolCallError::UnknownTool(_) => "tool_not_found",
+        ToolCallError::InvalidArguments(_) => "invalid_args",
+    };
+    json!({
+        "observation": {
+            "metadata": {},
+            "tool_name": excerpt(&call.name),
+            "result": null,
+            "error": {"error_type": error_type, "message": error.to_string()},
+        },
+        "reward": null,
+        "done": false,
+    })
+}
+
+async fn state(
+    guard: &SessionGuard,
+    frame: &Map<String, Value>,
+) -> Result<ServerFrame, FrameError> {
+    read::<WithoutData>(frame)?;
+    let session = guard.session.lock().await;
     let (episode_id, step_count) = session.state();
-    Ok(Frame::State(
+    Ok(ServerFrame::State(
         json!({"episode_id": episode_id, "step_count": step_count}),
     ))
 }
 
-async fn mcp(face: &Face, lease: &Lease, message: &Map<String, Value>) -> Result<Frame, Refusal> {
-    let data = required_data(message)?;
-    Ok(Frame::Mcp(mcp::answer(face, Some(lease), data).await))
+async fn mcp(
+    service: &OpenEnvService,
+    guard: &SessionGuard,
+    frame: &Map<String, Value>,
+) -> Result<ServerFrame, FrameError> {
+    let WithData::<Map<String, Value>> { data } = read(frame)?;
+    Ok(ServerFrame::Mcp(
+        mcp::answer(service, Some(guard), &data).await,
+    ))
 }
 
-/// A message that has a type and nothing else.
-fn bare(message: &Map<String, Value>) -> Result<(), Refusal> {
-    let mut fields = Fields::of(message, &[]);
-    fields.value("type");
-    fields.refuse_others();
-    Ok(fields.finish()?)
-}
-
-/// The data of a message that must have some.
-fn required_data(message: &Map<String, Value>) -> Result<&Map<String, Value>, Refusal> {
-    let mut fields = Fields::of(message, &[]);
-    fields.value("type");
-    let data = fields.required_object("data");
-    fields.refuse_others();
-    fields.finish()?;
-    Ok(data.expect("checked by finish: this is a bug"))
-}
-
-fn failed(error: impl std::fmt::Display) -> Refusal {
-    Refusal::Failed(error.to_string())
-}
-
-impl From<Vec<Fault>> for Refusal {
-    fn from(faults: Vec<Fault>) -> Self {
-        Self::Invalid(faults)
-    }
+fn failed(error: impl std::fmt::Display) -> FrameError {
+    FrameError::Failed(error.to_string())
 }

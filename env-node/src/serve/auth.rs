@@ -1,36 +1,36 @@
-//! Who may call: holders of the bearer token.
+//! Authentication of callers by the bearer token.
 //!
-//! Invariant: the time of the comparison does not depend on how much of a guess is right. Health checks are open.
+//! Invariant: the time of the comparison does not depend on how much of a guess is right. Health
+//! checks need no token.
 
 use std::{path::Path, sync::Arc};
 
 use axum::{
-    Json,
     extract::{Request, State},
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::{
     error::SettingError,
+    rejection::Rejection,
     status::{self, Reason},
 };
 
 /// What a refused caller should do.
-const REMEDY: &str = "this node asks for a token; send it as `authorization: Bearer TOKEN`";
+const REMEDY: &str = "this node requires a token; send it as `authorization: Bearer TOKEN`";
 /// A shorter token could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// The token's hash.
+/// The token's hash. Hashes are compared, since they have one length and hide the token's.
 #[derive(Clone)]
-pub(super) struct Bearer(Arc<[u8; 32]>);
+pub(super) struct BearerToken(Arc<[u8; 32]>);
 
-impl Bearer {
-    /// Reads the token; none where no file is named.
+impl BearerToken {
+    /// Reads the token from a file. Returns `None` where no file is named.
     pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, SettingError> {
         let Some(path) = path else { return Ok(None) };
         let refuse = |problem: String| SettingError {
@@ -50,20 +50,22 @@ impl Bearer {
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
-        let shown = headers
+        let presented = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
-            .and_then(shown_token);
-        shown.is_some_and(|token| {
+            .and_then(presented_token);
+        presented.is_some_and(|token| {
             let hash: [u8; 32] = Sha256::digest(token).into();
+            // All bytes are compared, so the time tells nothing about the first difference.
             let differences = hash.iter().zip(self.0.iter()).map(|(a, b)| a ^ b);
             differences.fold(0, |all, one| all | one) == 0
         })
     }
 }
 
-/// The token in an authorization header: a bearer's, or the password that a browser asked a person for.
-fn shown_token(authorization: &str) -> Option<Vec<u8>> {
+/// Returns the token in an authorization header: a bearer's, or the password that a browser asked a
+/// person for.
+fn presented_token(authorization: &str) -> Option<Vec<u8>> {
     let (scheme, value) = authorization.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some(value.trim().into());
@@ -77,9 +79,13 @@ fn shown_token(authorization: &str) -> Option<Vec<u8>> {
 }
 
 /// Refuses gRPC calls without the token.
-pub(super) async fn grpc(State(bearer): State<Bearer>, request: Request, next: Next) -> Response {
+pub(super) async fn grpc(
+    State(expected): State<BearerToken>,
+    request: Request,
+    next: Next,
+) -> Response {
     let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");
-    if is_health || bearer.admits(request.headers()) {
+    if is_health || expected.admits(request.headers()) {
         return next.run(request).await;
     }
     status::refusal(
@@ -91,13 +97,17 @@ pub(super) async fn grpc(State(bearer): State<Bearer>, request: Request, next: N
 }
 
 /// Refuses HTTP requests without the token.
-pub(super) async fn http(State(bearer): State<Bearer>, request: Request, next: Next) -> Response {
-    if request.uri().path() == "/health" || bearer.admits(request.headers()) {
+pub(super) async fn http(
+    State(expected): State<BearerToken>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.uri().path() == "/health" || expected.admits(request.headers()) {
         return next.run(request).await;
     }
     let challenge = [(header::WWW_AUTHENTICATE, r#"Bearer, Basic realm="sqlenv""#)];
-    let detail = Json(json!({ "detail": REMEDY }));
-    (StatusCode::UNAUTHORIZED, challenge, detail).into_response()
+    let rejection = Rejection::new(StatusCode::UNAUTHORIZED, REMEDY);
+    (challenge, rejection).into_response()
 }
 
 #[cfg(test)]
@@ -105,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shown_by_a_program_or_a_person() {
+    fn a_token_is_presented_by_a_program_or_a_person() {
         for (header, token) in [
             ("Bearer secret", Some("secret")),
             ("bearer  secret ", Some("secret")),
@@ -115,8 +125,8 @@ mod tests {
             ("Digest secret", None),
             ("secret", None),
         ] {
-            let shown = shown_token(header);
-            assert_eq!(shown.as_deref(), token.map(str::as_bytes), "{header}");
+            let presented = presented_token(header);
+            assert_eq!(presented.as_deref(), token.map(str::as_bytes), "{header}");
         }
     }
 }

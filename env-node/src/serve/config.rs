@@ -1,72 +1,78 @@
 //! Settings of the server: who may connect, and what a connection or a call may hold.
 //!
-//! Invariant: the default suits a trusted network; every bound has a number, none is infinite.
+//! Invariant: the default suits a trusted network, and no limit is infinite.
 
 use std::{path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::error::SettingError;
 
-/// Beside the argument and the token, a request holds tags and lengths.
+/// What a request holds beside the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
-/// Longest time that any of the settings may name: a day.
+/// The longest time that a setting may name: a day.
 const MAX_SECONDS: f64 = 86_400.0;
 
-/// Settings of the server; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Settings of the server. Every field has a default.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// TLS; absent: plain text, for a trusted network or behind a proxy.
+    /// TLS. Absent: plain text, for a trusted network or behind a proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// File that holds a secret which every caller must show, as `authorization: Bearer SECRET` (browsers: as the password
-    /// of Basic authentication, with any name). Health checks need none. Absent: anyone may call.
+    /// File with a token that every caller must send, as `authorization: Bearer TOKEN` (browsers: as
+    /// the password of Basic authentication, with any name). Health checks need none. Absent: anyone
+    /// may call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_token_file: Option<PathBuf>,
-    /// Origins, such as `https://trainer.example`, whose pages may call this node from a browser; `*` means any. A page of
-    /// the node's own origin always may.
+    /// Origins, such as `https://trainer.example`, whose pages may call this node from a browser. `*`
+    /// means any. Pages of the node's own origin always may.
     pub allowed_origins: Vec<String>,
-    /// Connections at once; more are closed as they come.
+    /// Connections at once. Further ones are closed as they come.
     pub max_connections: usize,
-    /// gRPC calls at once on one connection; the peer holds further ones back.
+    /// gRPC calls at once on one connection. The peer holds further ones back.
     pub max_calls_per_connection: u32,
-    /// Calls at once over all connections, gRPC and HTTP; more are refused with `RESOURCE_EXHAUSTED`, or 503. A socket
-    /// counts until it is open.
+    /// Calls at once over all connections, gRPC and HTTP. Further ones are refused with
+    /// `RESOURCE_EXHAUSTED`, or 503. A socket counts until it is open.
     pub max_calls_in_flight: usize,
-    /// Bytes of all request bodies at once; a call whose body finds no room is refused alike. At least `max_request_bytes`
-    /// and `openenv.message_bytes`. Messages on sockets are not counted.
+    /// Bytes of all request bodies at once. A call whose body exceeds what is left is refused in the
+    /// same way. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets do not
+    /// count.
     pub max_body_bytes_in_flight: usize,
-    /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default has room to spare for the
-    /// longest of both. A longer request is refused with `OUT_OF_RANGE`.
+    /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default
+    /// exceeds the longest of both together. A longer request is refused with `OUT_OF_RANGE`.
     pub max_request_bytes: usize,
-    /// Seconds that a call may take, whatever deadline the caller sets.
+    /// Seconds that a call may take, even if the caller sets a later deadline.
     pub max_call_seconds: f64,
-    /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of every HTTP/1.1 request.
+    /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of each
+    /// HTTP/1.1 request.
     pub header_seconds: f64,
     /// Seconds between pings on an HTTP/2 connection.
     pub keepalive_interval_seconds: f64,
-    /// Seconds until an unanswered ping ends the connection.
+    /// Seconds after which an unanswered ping ends the connection.
     pub keepalive_timeout_seconds: f64,
-    /// Seconds until a connection is asked to make way for a new one, so that balancers can spread it anew. Sockets of
-    /// OpenEnv's sessions are exempt.
+    /// Seconds after which a client is asked to open a new connection, so that balancers can spread
+    /// connections again. Sockets of OpenEnv's sessions are exempt.
     pub max_connection_age_seconds: f64,
-    /// Seconds for calls in flight to end, once their connection is old or the server stops.
+    /// Seconds for calls in flight to end, when their connection is old or the server stops.
     pub connection_grace_seconds: f64,
-    /// Seconds that a server which was told to stop still takes calls, while health says so: the time for balancers to notice.
+    /// Seconds that a server still takes calls after it was told to stop, while its health is
+    /// NOT_SERVING: the time that balancers need to notice.
     pub drain_seconds: f64,
 }
 
-/// Files of TLS, in PEM. They are read again every minute, so that certificates can be renewed in place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in place.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The server's certificate, with the chain above it.
+    /// The server's certificate, with its chain.
     pub certificate_file: PathBuf,
     /// The certificate's private key.
     pub key_file: PathBuf,
-    /// Authorities of clients; given, a client without a certificate of theirs is refused.
+    /// Certificate authorities of clients. If given, a client without a certificate of theirs is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
 }
@@ -94,7 +100,8 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Checks ranges; the longest argument over gRPC and the longest message over HTTP must get through.
+    /// Checks ranges. The longest argument over gRPC and the longest message over HTTP must fit into
+    /// the limits on bytes.
     pub(crate) fn validate(
         &self,
         argument_bytes: usize,
@@ -148,21 +155,23 @@ impl ServerConfig {
         if self.max_request_bytes < least {
             return refuse(
                 "server.max_request_bytes",
-                format!("give at least {least}, room for argument_bytes, or lower that"),
+                format!(
+                    "give at least {least}, so that argument_bytes fits, or lower argument_bytes"
+                ),
             );
         }
         let least = self.max_request_bytes.max(message_bytes);
         if !(least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight) {
             return refuse(
                 "server.max_body_bytes_in_flight",
-                format!("give at least {least}, room for one request"),
+                format!("give at least {least}, so that one request fits"),
             );
         }
         Ok(())
     }
 }
 
-/// A duration from a setting that `validate` has passed.
+/// Converts a setting that `validate` has accepted.
 pub(super) fn seconds(setting: f64) -> Duration {
     Duration::from_secs_f64(setting)
 }

@@ -1,8 +1,8 @@
 //! One connection, from its handshake to its end.
 //!
-//! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each HTTP/2 stream, the answer
-//! to a ping, the age of the connection, its farewell. A socket that a request upgraded leaves these limits, save for its
-//! place; whoever upgraded it watches it.
+//! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each HTTP/2
+//! stream, the answer to a ping, the age of the connection, and the shutdown. A WebSocket leaves these
+//! limits when its request is upgraded, except for its permit. Its handler monitors it instead.
 
 use std::{
     future::{Future, pending},
@@ -31,37 +31,38 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::{ServerConfig, seconds},
-    faces::Faces,
+    protocols::Protocols,
 };
 
 /// Bytes of all headers of a request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
-/// Bytes that HTTP/1.1 buffers for a peer; at least a head must fit.
+/// Bytes that HTTP/1.1 buffers for a peer. At least a head must fit.
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
-/// Streams that a peer may open and reset at once before it is taken for an attacker ("rapid reset").
+/// Streams that a peer may open and reset before its connection ends: the "rapid reset" attack,
+/// CVE-2023-44487, costs the server far more than the peer.
 const MAX_RESET_STREAMS: usize = 128;
 
-/// A place among the connections; free again when dropped.
-pub(super) type Place = OwnedSemaphorePermit;
+/// Permission to hold one of the server's connections. Dropping it returns the permit.
+pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
-/// What holds for every connection.
-pub(super) struct Terms {
-    http: Builder<Bounded>,
-    header: Duration,
-    age: Duration,
+/// The settings that all connections share.
+pub(super) struct ConnectionLimits {
+    http: Builder<TimeoutExecutor>,
+    header_timeout: Duration,
+    max_age: Duration,
     grace: Duration,
     draining: CancellationToken,
 }
 
-impl Terms {
+impl ConnectionLimits {
     pub(super) fn new(config: &ServerConfig, draining: CancellationToken) -> Self {
-        let header = seconds(config.header_seconds);
-        // As long again as a call may take, to hand over its reply.
-        let stream = seconds(2.0 * config.max_call_seconds);
-        let mut http = Builder::new(Bounded(stream));
+        let header_timeout = seconds(config.header_seconds);
+        // A call may take half of this. The other half is for the peer to read the response.
+        let stream_timeout = seconds(2.0 * config.max_call_seconds);
+        let mut http = Builder::new(TimeoutExecutor(stream_timeout));
         http.http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(header)
+            .header_read_timeout(header_timeout)
             .max_buf_size(HTTP1_BUFFER_BYTES);
         http.http2()
             .timer(TokioTimer::new())
@@ -72,88 +73,92 @@ impl Terms {
             .max_pending_accept_reset_streams(MAX_RESET_STREAMS);
         Self {
             http,
-            header,
-            age: seconds(config.max_connection_age_seconds),
+            header_timeout,
+            max_age: seconds(config.max_connection_age_seconds),
             grace: seconds(config.connection_grace_seconds),
             draining,
         }
     }
 }
 
-/// Serves one peer until it leaves, fails, or is asked to go.
+/// Serves one connection until it ends.
 pub(super) async fn serve(
     stream: TcpStream,
-    place: Place,
+    permit: ConnectionPermit,
     tls: Option<TlsAcceptor>,
-    faces: Faces,
-    terms: Arc<Terms>,
+    protocols: Protocols,
+    limits: Arc<ConnectionLimits>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "connection lost at its start");
+        tracing::debug!(%error, "the connection was lost before its first byte");
         return;
     }
-    let stream = Placed {
+    let stream = PermittedStream {
         stream,
-        _place: place,
+        _permit: permit,
     };
     match tls {
-        None => converse(stream, faces, &terms).await,
-        Some(acceptor) => match timeout(terms.header, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => converse(stream, faces, &terms).await,
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => tracing::debug!("TLS handshake took too long"),
+        None => serve_http(stream, protocols, &limits).await,
+        Some(acceptor) => match timeout(limits.header_timeout, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => serve_http(stream, protocols, &limits).await,
+            Ok(Err(error)) => tracing::debug!(%error, "the TLS handshake failed"),
+            Err(_) => tracing::debug!("the TLS handshake took longer than header_seconds"),
         },
     }
 }
 
-async fn converse<I>(stream: I, faces: Faces, terms: &Terms)
+async fn serve_http<I>(stream: I, protocols: Protocols, limits: &ConnectionLimits)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let spoken = Arc::new(AtomicBool::new(false));
+    let has_request = Arc::new(AtomicBool::new(false));
     let service = {
-        let spoken = Arc::clone(&spoken);
+        let has_request = Arc::clone(&has_request);
         hyper::service::service_fn(move |request| {
-            spoken.store(true, Ordering::Relaxed);
-            faces.answer(request)
+            has_request.store(true, Ordering::Relaxed);
+            protocols.answer(request)
         })
     };
-    let connection = terms
+    let connection = limits
         .http
         .serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return log(ended),
-        () = terms.draining.cancelled() => {}
-        () = sleep(terms.age) => {}
-        () = silence(&spoken, terms.header) => {}
+        () = limits.draining.cancelled() => {}
+        () = sleep(limits.max_age) => {}
+        () = no_request(&has_request, limits.header_timeout) => {}
     }
+    // HTTP/2 sends GOAWAY, so that the client makes no further calls here. HTTP/1.1 closes after the
+    // request at hand.
     connection.as_mut().graceful_shutdown();
-    match timeout(terms.grace, connection).await {
+    match timeout(limits.grace, connection).await {
         Ok(ended) => log(ended),
-        Err(_) => tracing::debug!("connection cut: its calls did not end in time"),
+        Err(_) => tracing::debug!(
+            "the connection was cut: its calls did not end within connection_grace_seconds"
+        ),
     }
 }
 
-/// Resolves if nothing was asked within `limit`. HTTP's own limits begin only after the first bytes.
-async fn silence(spoken: &AtomicBool, limit: Duration) {
+/// Resolves if no request came within `limit`. hyper's own timeouts begin only with the first byte.
+async fn no_request(has_request: &AtomicBool, limit: Duration) {
     sleep(limit).await;
-    if spoken.load(Ordering::Relaxed) {
+    if has_request.load(Ordering::Relaxed) {
         pending::<()>().await;
     }
 }
 
 fn log(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
-        tracing::debug!(error, "connection ended");
+        tracing::debug!(error, "the connection ended with an error");
     }
 }
 
-/// Runs HTTP/2 streams, none for longer than this: a peer that does not read its reply loses it.
+/// Runs each HTTP/2 stream for at most this time: a peer that does not read its response loses it.
 #[derive(Clone)]
-struct Bounded(Duration);
+struct TimeoutExecutor(Duration);
 
-impl<F> Executor<F> for Bounded
+impl<F> Executor<F> for TimeoutExecutor
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -162,13 +167,14 @@ where
     }
 }
 
-/// A stream that gives its place back when it is dropped, whoever holds it by then.
-struct Placed {
+/// A stream with its permit. The two stay together, because an upgrade moves the stream out of the
+/// connection's task into the WebSocket's handler.
+struct PermittedStream {
     stream: TcpStream,
-    _place: Place,
+    _permit: ConnectionPermit,
 }
 
-impl AsyncRead for Placed {
+impl AsyncRead for PermittedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -178,7 +184,7 @@ impl AsyncRead for Placed {
     }
 }
 
-impl AsyncWrite for Placed {
+impl AsyncWrite for PermittedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -237,7 +243,7 @@ mod tests {
 
     /// All limits are far shorter than the socket's life.
     #[tokio::test]
-    async fn an_upgraded_socket_outlives_the_limits_and_keeps_its_place() {
+    async fn an_upgraded_socket_outlives_the_limits_and_keeps_its_permit() {
         let config = ServerConfig {
             header_seconds: 0.1,
             max_call_seconds: 0.1,
@@ -246,19 +252,19 @@ mod tests {
             ..ServerConfig::default()
         };
         let upgrade = async |upgrade: WebSocketUpgrade| upgrade.on_upgrade(echo);
-        let faces = Faces::of(Router::new().route("/ws", any(upgrade)));
+        let protocols = Protocols::http_only(Router::new().route("/ws", any(upgrade)));
         let draining = CancellationToken::new();
-        let terms = Arc::new(Terms::new(&config, draining.clone()));
-        let places = Arc::new(Semaphore::new(1));
+        let limits = Arc::new(ConnectionLimits::new(&config, draining.clone()));
+        let permits = Arc::new(Semaphore::new(1));
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn({
-            let places = Arc::clone(&places);
+            let permits = Arc::clone(&permits);
             async move {
                 let (stream, _) = listener.accept().await.unwrap();
-                let place = places.try_acquire_owned().unwrap();
-                serve(stream, place, None, faces, terms).await;
+                let permit = permits.try_acquire_owned().unwrap();
+                serve(stream, permit, None, protocols, limits).await;
             }
         });
         let stream = TcpStream::connect(address).await.unwrap();
@@ -271,11 +277,11 @@ mod tests {
             socket.send(Message::text(word)).await.unwrap();
             let reply = socket.next().await.unwrap().unwrap();
             assert_eq!(reply.into_text().unwrap(), word);
-            assert_eq!(places.available_permits(), 0);
+            assert_eq!(permits.available_permits(), 0);
         }
         drop(socket);
-        let _place = timeout(Duration::from_secs(10), places.acquire())
+        let _permit = timeout(Duration::from_secs(10), permits.acquire())
             .await
-            .expect("the place is given back");
+            .expect("the permit is returned");
     }
 }

@@ -1,39 +1,39 @@
-//! Which other sites' pages may call the node from a browser (the Fetch standard's CORS protocol).
+//! Cross-origin requests: which other sites' pages may call the node from a browser (the Fetch
+//! standard's CORS protocol).
 //!
-//! Invariant: a page gets an answer of this node to read only if its origin is listed or the node's own. Browsers see to that
-//! themselves, but send a page's POST and open its socket first: those are refused here. Programs, which have no origin, are
-//! let through.
+//! Invariant: a page can read a response of this node only if its origin is listed or is the node's
+//! own. Browsers enforce that with the headers sent here, but they send a page's POST and open its
+//! WebSocket first. Those are refused here, since they change something even if their page cannot read
+//! the response. Programs send no origin and are served.
 
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::{Request, State},
     http::{HeaderName, HeaderValue, Method, StatusCode, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use serde_json::json;
 
-use crate::error::SettingError;
+use crate::{error::SettingError, rejection::Rejection};
 
-/// What a page may send, and read of an answer.
+/// What a page may send, and read of a response.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
 const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, grpc-timeout, x-grpc-web, x-user-agent, mcp-session-id",
 );
 const RESPONSE_HEADERS: HeaderValue =
     HeaderValue::from_static("grpc-status, grpc-message, grpc-status-details-bin, mcp-session-id");
-/// Seconds for which a browser may remember the answer; browsers cap it.
+/// Seconds for which a browser may cache a preflight response. Browsers cap it.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
-/// Where a browser says how the page's site is related to ours; pages cannot set it.
+/// The header in which a browser says how the page's site relates to this one. Pages cannot set it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// The origins that may read answers.
+/// The origins whose pages may read responses.
 #[derive(Clone)]
-pub(super) struct Origins(Arc<[HeaderValue]>);
+pub(super) struct AllowedOrigins(Arc<[HeaderValue]>);
 
-impl Origins {
+impl AllowedOrigins {
     pub(super) fn new(allowed: &[String]) -> Result<Self, SettingError> {
         let origins: Result<Arc<[HeaderValue]>, _> = allowed
             .iter()
@@ -52,10 +52,10 @@ impl Origins {
     }
 }
 
-/// Answers preflight requests of listed origins, lets their pages read what is answered, and refuses what other pages may
-/// not do.
+/// Answers preflight requests of listed origins, lets their pages read responses, and refuses the
+/// requests of other pages that may change something.
 pub(super) async fn share(
-    State(origins): State<Origins>,
+    State(origins): State<AllowedOrigins>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -67,13 +67,13 @@ pub(super) async fn share(
             return next.run(request).await;
         }
         let detail = "this origin is not listed in server.allowed_origins";
-        return (StatusCode::FORBIDDEN, Json(json!({ "detail": detail }))).into_response();
+        return Rejection::new(StatusCode::FORBIDDEN, detail).into_response();
     }
     let is_preflight = request.method() == Method::OPTIONS
         && request
             .headers()
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let (mut response, said): (Response, &[(HeaderName, HeaderValue)]) = if is_preflight {
+    let (mut response, more): (Response, &[(HeaderName, HeaderValue)]) = if is_preflight {
         (
             StatusCode::NO_CONTENT.into_response(),
             &[
@@ -91,17 +91,19 @@ pub(super) async fn share(
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("origin"));
-    headers.extend(said.iter().cloned());
+    headers.extend(more.iter().cloned());
     response
 }
 
-/// Whether a request changes nothing, so that it is enough if its page cannot read the answer.
+/// Returns whether a request changes nothing, so that it does no harm if its page cannot read the
+/// response.
 fn only_reads(request: &Request) -> bool {
     let is_socket = request.headers().contains_key(header::UPGRADE);
     !is_socket && request.method().is_safe()
 }
 
-/// Whether `origin` is that of the node: as the browser sees it, or as the caller addressed it.
+/// Returns whether `origin` is the node's own: the browser says so, or it is the address of the
+/// request.
 fn is_own(origin: &HeaderValue, request: &Request) -> bool {
     let headers = request.headers();
     if headers
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_the_node_is_known_by_host_or_authority() {
+    fn a_page_of_the_node_is_recognized_by_host_or_authority() {
         let shown = HeaderValue::from_static("https://node.example:8000");
         for (uri, host, own) in [
             ("/mcp", "node.example:8000", true),

@@ -1,7 +1,7 @@
 //! gRPC's health service.
 //!
-//! Invariant: a watch ends with a status that tells its client to watch again: when the server stops, so that it holds
-//! nobody up, and before the time of an HTTP/2 stream is over.
+//! Invariant: a watch ends with a status that tells its client to watch again. It ends when the server
+//! stops, since an open stream would delay the shutdown, and before the timeout of HTTP/2 streams.
 
 use std::{future::ready, time::Duration};
 
@@ -24,27 +24,27 @@ use tonic_health::{
 
 use crate::node::EnvNode;
 
-/// The service, with watches of bounded length.
-pub(super) struct Bounded {
+/// The health service, with watches of bounded length.
+pub(super) struct BoundedHealth {
     health: HealthService,
-    longest: Duration,
-    stopping: CancellationToken,
+    max_watch: Duration,
+    draining: CancellationToken,
 }
 
-/// The service of what `reporter` says.
+/// Returns the service that serves what `reporter` reports.
 pub(super) fn service(
     reporter: &HealthReporter,
-    longest: Duration,
-    stopping: CancellationToken,
-) -> HealthServer<Bounded> {
-    HealthServer::new(Bounded {
+    max_watch: Duration,
+    draining: CancellationToken,
+) -> HealthServer<BoundedHealth> {
+    HealthServer::new(BoundedHealth {
         health: HealthService::from_health_reporter(reporter.clone()),
-        longest,
-        stopping,
+        max_watch,
+        draining,
     })
 }
 
-/// Tells of the node, and of the server as a whole.
+/// Sets the status of the `Env` service, and of the server as a whole.
 pub(super) async fn report(reporter: &HealthReporter, status: ServingStatus) {
     let node = <EnvServer<EnvNode> as tonic::server::NamedService>::NAME;
     for name in [node, ""] {
@@ -53,7 +53,7 @@ pub(super) async fn report(reporter: &HealthReporter, status: ServingStatus) {
 }
 
 #[async_trait]
-impl Health for Bounded {
+impl Health for BoundedHealth {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
@@ -68,11 +68,11 @@ impl Health for Bounded {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let watch = self.health.watch(request).await?.into_inner();
-        let (longest, stopping) = (self.longest, self.stopping.clone());
+        let (max_watch, draining) = (self.max_watch, self.draining.clone());
         let end = async move {
             tokio::select! {
-                () = sleep(longest) => {}
-                () = stopping.cancelled() => {}
+                () = sleep(max_watch) => {}
+                () = draining.cancelled() => {}
             }
         };
         let again = Status::unavailable("this watch is over; watch again");

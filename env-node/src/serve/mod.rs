@@ -1,16 +1,16 @@
-//! The server: every face of a node on one port.
+//! The server: every protocol of a node on one port.
 //!
-//! Invariant: a connection that fails, stalls or floods costs itself only; the accept loop ends by `shutdown` and by nothing
-//! else. Leaves out what the faces say (`grpc.rs`, `openenv`, `web`).
+//! Invariant: a connection that fails, stalls or floods affects only itself. Only `shutdown` ends the
+//! accept loop. What the protocols serve is left to `grpc.rs`, `openenv` and `web`.
 
 mod auth;
-mod bodies;
-mod calls;
+mod body_budget;
+mod call_limits;
 pub(crate) mod config;
 mod connection;
 mod cors;
-mod faces;
 mod health;
+mod protocols;
 mod refusals;
 mod tls;
 
@@ -27,7 +27,12 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 pub use config::{ServerConfig, TlsConfig};
 
-use self::{config::seconds, connection::Terms, faces::Faces, tls::Tls};
+use self::{
+    config::seconds,
+    connection::{ConnectionLimits, ConnectionPermit},
+    protocols::Protocols,
+    tls::Tls,
+};
 use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
 
 /// How long the server waits before it accepts again after the system refused it a connection.
@@ -36,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A node's server, ready to serve.
 pub struct Server {
     config: ServerConfig,
-    faces: Faces,
+    protocols: Protocols,
     tls: Tls,
     health: HealthReporter,
     sockets: Sockets,
@@ -44,18 +49,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens what the settings of `node` name.
+    /// Opens the files that the settings of `node` name.
     ///
     /// # Errors
-    /// A certificate, key or token file is no use, or an origin is none.
+    /// A certificate, key or token file cannot be used, or an origin is malformed.
     pub fn open(node: &EnvNode) -> Result<Self, SettingError> {
         let config = node.settings().server.clone();
         let draining = CancellationToken::new();
         let sockets = Sockets::new(draining.clone());
         let health = HealthReporter::new();
-        let watched = health::service(&health, seconds(config.max_call_seconds), draining.clone());
+        let max_watch = seconds(config.max_call_seconds);
+        let health_service = health::service(&health, max_watch, draining.clone());
         Ok(Self {
-            faces: Faces::new(node, &config, watched, sockets.clone())?,
+            protocols: Protocols::new(node, &config, health_service, sockets.clone())?,
             tls: Tls::open(config.tls.as_ref())?,
             config,
             health,
@@ -64,31 +70,36 @@ impl Server {
         })
     }
 
-    /// Serves on `listener`: gRPC, gRPC-Web, OpenEnv's faces and the page, until `shutdown` resolves. Then health says
-    /// NOT_SERVING, new calls are still taken for `drain_seconds`, then sockets are closed between two frames, and calls
-    /// in flight get `connection_grace_seconds` to end.
+    /// Serves gRPC, gRPC-Web, OpenEnv's protocols and the page on `listener` until `shutdown`
+    /// resolves.
+    ///
+    /// Then the server drains in three steps. For `drain_seconds` health is NOT_SERVING while new
+    /// calls are still taken, so that balancers notice before calls fail. Then it stops listening,
+    /// and each connection and socket is asked to end after what it is doing. Whatever has not ended
+    /// after `connection_grace_seconds` is cut.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         health::report(&self.health, ServingStatus::Serving).await;
-        let leave = async {
+        let drained = async {
             shutdown.await;
             health::report(&self.health, ServingStatus::NotServing).await;
             sleep(seconds(self.config.drain_seconds)).await;
         };
-        let terms = Arc::new(Terms::new(&self.config, self.draining.clone()));
+        let limits = Arc::new(ConnectionLimits::new(&self.config, self.draining.clone()));
         let mut connections = JoinSet::new();
         tokio::select! {
-            () = leave => {}
-            () = self.tls.reload_for_ever() => {}
-            () = accept_for_ever(&listener, &self.config, &mut connections, |stream, place| {
-                let (acceptor, faces) = (self.tls.acceptor(), self.faces.clone());
-                connection::serve(stream, place, acceptor, faces, Arc::clone(&terms))
+            () = drained => {}
+            () = self.tls.reload_forever() => {}
+            () = accept_forever(&listener, &self.config, &mut connections, |stream, permit| {
+                let (acceptor, protocols) = (self.tls.acceptor(), self.protocols.clone());
+                connection::serve(stream, permit, acceptor, protocols, Arc::clone(&limits))
             }) => {}
         }
         drop(listener);
         self.draining.cancel();
         let ended = async {
             while connections.join_next().await.is_some() {}
-            self.sockets.ended().await;
+            // Upgraded sockets have left the tasks of their connections.
+            self.sockets.closed().await;
         };
         let grace = seconds(self.config.connection_grace_seconds);
         if timeout(grace, ended).await.is_err() {
@@ -99,24 +110,24 @@ impl Server {
     }
 }
 
-/// Gives every connection its task, and a place among `max_connections`.
-async fn accept_for_ever<F>(
+/// Accepts connections and spawns a task for each, at most `max_connections` at once.
+async fn accept_forever<F>(
     listener: &TcpListener,
     config: &ServerConfig,
     connections: &mut JoinSet<()>,
-    serve: impl Fn(TcpStream, connection::Place) -> F,
+    serve: impl Fn(TcpStream, ConnectionPermit) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(config.max_connections));
+    let permits = Arc::new(Semaphore::new(config.max_connections));
     loop {
         let stream = tokio::select! {
             stream = accept(listener) => stream,
             Some(_) = connections.join_next() => continue,
         };
-        match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => {
-                connections.spawn(serve(stream, place));
+        match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => {
+                connections.spawn(serve(stream, permit));
             }
             // Closed at once, so that the peer can turn to another node.
             Err(_) => metrics::connection_refused("full"),
@@ -124,7 +135,8 @@ async fn accept_for_ever<F>(
     }
 }
 
-/// The next connection. What ails one peer is passed over; a want of descriptors or memory is waited out.
+/// Accepts the next connection. An error of one peer is ignored. When the system lacks descriptors or
+/// memory, this waits until it has some.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

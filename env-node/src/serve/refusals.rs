@@ -1,4 +1,4 @@
-//! Counts what a face refuses, whoever on the way refused it.
+//! Counts refused requests, whichever layer refused them.
 
 use axum::{
     extract::{Request, State},
@@ -9,21 +9,22 @@ use tonic::Code;
 
 use crate::metrics;
 
-/// Counts an answer that is a refusal, under its face.
+/// Counts a response that is a refusal, by protocol and code.
 pub(super) async fn count(
-    State(face): State<&'static str>,
+    State(protocol): State<&'static str>,
     request: Request,
     next: Next,
 ) -> Response {
     let response = next.run(request).await;
-    if let Some(code) = refusal(&response) {
-        metrics::call_refused(face, code);
+    if let Some(code) = refusal_code(&response) {
+        metrics::call_refused(protocol, code);
     }
     response
 }
 
-/// The code of a refusal: gRPC's, which a call without an answer has in its head, or HTTP's.
-fn refusal(response: &Response) -> Option<String> {
+/// Returns the code of a refusal: gRPC's, which stands in the headers of a response without a message,
+/// or HTTP's status.
+fn refusal_code(response: &Response) -> Option<String> {
     if let Some(code) = response.headers().get("grpc-status") {
         let code = Code::from_bytes(code.as_bytes());
         return (code != Code::Ok).then(|| format!("{code:?}"));
@@ -40,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_have_the_code_of_their_language() {
+    fn refusals_have_the_code_of_their_protocol() {
         for (response, code) in [
             (Status::not_found("gone").into_http(), Some("NotFound")),
             (StatusCode::SERVICE_UNAVAILABLE.into_response(), Some("503")),
             (StatusCode::NO_CONTENT.into_response(), None),
         ] {
-            assert_eq!(refusal(&response).as_deref(), code);
+            assert_eq!(refusal_code(&response).as_deref(), code);
         }
     }
 }

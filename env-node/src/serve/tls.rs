@@ -1,6 +1,7 @@
-//! TLS: the server's certificate, and the authorities of its clients.
+//! TLS: the server's certificate, and the certificate authorities of its clients.
 //!
-//! Invariant: files that no longer fit together never replace ones that did. Connections keep what they began with.
+//! Invariant: files that cannot be used never replace ones that could, for instance while a renewal has
+//! written the certificate and not yet the key. Open connections keep their certificates.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -21,10 +22,10 @@ use crate::error::SettingError;
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What connections are secured with; nothing, if there is no setting.
-pub(super) struct Tls(Option<Reloaded>);
+/// The TLS of new connections; `None` without a setting.
+pub(super) struct Tls(Option<ReloadedTls>);
 
-struct Reloaded {
+struct ReloadedTls {
     files: TlsConfig,
     acceptor: watch::Sender<TlsAcceptor>,
 }
@@ -32,7 +33,7 @@ struct Reloaded {
 impl Tls {
     pub(super) fn open(config: Option<&TlsConfig>) -> Result<Self, SettingError> {
         let reloaded = config.map(|files| {
-            Ok::<_, SettingError>(Reloaded {
+            Ok::<_, SettingError>(ReloadedTls {
                 files: files.clone(),
                 acceptor: watch::Sender::new(acceptor(files)?),
             })
@@ -40,13 +41,13 @@ impl Tls {
         Ok(Self(reloaded.transpose()?))
     }
 
-    /// What the next connection is secured with.
+    /// Returns the acceptor for the next connection.
     pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
         self.0.as_ref().map(|tls| tls.acceptor.borrow().clone())
     }
 
-    /// Follows the files. Never resolves.
-    pub(super) async fn reload_for_ever(&self) {
+    /// Reads the files again and again. Never resolves.
+    pub(super) async fn reload_forever(&self) {
         let Some(tls) = &self.0 else {
             return std::future::pending().await;
         };
@@ -57,13 +58,15 @@ impl Tls {
     }
 }
 
-impl Reloaded {
+impl ReloadedTls {
     fn reload(&self) {
         match acceptor(&self.files) {
             Ok(acceptor) => {
                 self.acceptor.send_replace(acceptor);
             }
-            Err(error) => tracing::warn!(%error, "keeping the certificates read before"),
+            Err(error) => {
+                tracing::warn!(%error, "the TLS files cannot be used; keeping the certificates read before")
+            }
         }
     }
 }
@@ -102,7 +105,7 @@ fn verifier(
         .map_err(|error| refuse(FIELD, path, &error))
 }
 
-/// The certificates of a PEM file; a file without any is refused.
+/// Reads the certificates of a PEM file. A file without any is refused.
 fn certificates(
     field: &'static str,
     path: &Path,
@@ -119,7 +122,8 @@ fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> 
     SettingError {
         field,
         remedy: format!(
-            "{} is no use: {problem}; give a PEM file that this process may read and that fits the others",
+            "{} cannot be used: {problem}; give a PEM file that this process may read and that fits \
+             the others",
             path.display()
         ),
     }

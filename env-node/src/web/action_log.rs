@@ -1,14 +1,16 @@
-//! What was done in the shared environment, for those who watch it.
+//! The log of the shared environment's actions, for those who watch it.
 //!
-//! Invariant: bounded by number and by bytes; the oldest entries go first, the newest is always there.
+//! Invariant: the log is bounded in entries and in bytes. The oldest entries are dropped first; the
+//! newest is always there.
 
 use std::collections::VecDeque;
 
+use prost_types::Timestamp;
 use serde_json::Value;
 
-/// As many as OpenEnv's own log keeps.
+/// As many entries as OpenEnv's own log keeps.
 const MAX_ENTRIES: usize = 1_000;
-/// Above any honest log; a bound on memory and on what each watcher is sent.
+/// Far above an ordinary log. Bounds memory, and what each watcher is sent.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The newest entries as JSON, oldest first.
@@ -23,7 +25,7 @@ impl ActionLog {
         self.entries.is_empty()
     }
 
-    /// The entries as a JSON array.
+    /// Returns the entries as a JSON array.
     pub(super) fn json(&self) -> String {
         let mut json = String::with_capacity(self.bytes + self.entries.len() + 2);
         json.push('[');
@@ -48,21 +50,13 @@ impl ActionLog {
     }
 }
 
-/// ISO 8601 in UTC; the date is the civil one of the proleptic Gregorian calendar.
+/// Formats a time in UTC as OpenEnv's server does, in ISO 8601.
 pub(super) fn timestamp(unix_seconds: u64) -> String {
-    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Years are counted from March, so that the leap day is a year's last; 719,468 days lie between 0000-03-01 and 1970.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = (march_month + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month < 3);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+00:00")
+    let timestamp = Timestamp {
+        seconds: i64::try_from(unix_seconds).unwrap_or(i64::MAX),
+        nanos: 0,
+    };
+    timestamp.to_string().replace('Z', "+00:00")
 }
 
 #[cfg(test)]
@@ -85,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_forgets_the_oldest_by_number_and_by_bytes() {
+    fn the_log_drops_the_oldest_by_number_and_by_bytes() {
         let mut log = ActionLog::default();
         assert_eq!(log.json(), "[]");
         (0..MAX_ENTRIES + 3).for_each(|number| log.push(&json!(number)));

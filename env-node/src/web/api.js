@@ -1,38 +1,41 @@
-// What the page asks the node for. Step is a pure function of its token, so what the machine does wrong is asked again.
+// Requests to the node. A step is a pure function of its token, so repeating one after a failure of
+// the machine is safe.
 
 const PAUSES_MS = [300, 1000, 3000];
 
-async function ask(path, options) {
+async function request(path, options) {
   for (const pause of [...PAUSES_MS, null]) {
-    const reply = await fetch(`api/${path}`, options).catch((error) => {
+    const response = await fetch(`api/${path}`, options).catch((error) => {
       if (error.name === 'AbortError') throw error;
       return null;
     });
-    if (reply?.ok) return reply.json();
-    const isBusy = !reply || reply.status === 429 || reply.status === 503;
-    if (!isBusy || pause === null) throw new Error(await reason(reply));
+    if (response?.ok) return response.json();
+    const isTransient = !response || response.status === 429 || response.status === 503;
+    if (!isTransient || pause === null) throw new Error(await reason(response));
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 
-async function reason(reply) {
-  if (!reply) return 'The node cannot be reached. Is it running?';
-  const body = await reply.json().catch(() => ({}));
-  return typeof body.detail === 'string' ? body.detail : `The node answered ${reply.status}.`;
+async function reason(response) {
+  if (!response) return 'The node cannot be reached. Is it running?';
+  const body = await response.json().catch(() => ({}));
+  return typeof body.detail === 'string' ? body.detail : `The node answered with status ${response.status}.`;
 }
 
 function post(path, body) {
-  return ask(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) });
+  return request(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) });
 }
 
-/** Databases, splits, levels and the default terms. */
-export const info = () => ask('info');
+/** Fetches databases, splits, levels and the default settings of an episode. */
+export const info = () => request('info');
 
-/** A page of questions: `{total, questions}`. */
-export const questions = (wanted, signal) => ask(`questions?${new URLSearchParams(wanted)}`, { signal });
+/** Fetches a page of questions: `{total, questions}`. */
+export const questions = (filter, signal) =>
+  request(`questions?${new URLSearchParams(filter)}`, { signal });
 
-/** A new episode: `{token, question, observation}`. */
-export const reset = (questionId, terms) => post('reset', { question_id: questionId, ...terms });
+/** Starts an episode: `{token, question, observation}`. */
+export const reset = (questionId, settings) =>
+  post('reset', { question_id: questionId, ...settings });
 
-/** The episode in `token` after one action. */
+/** Applies one action to the episode in `token`. */
 export const step = (token, action) => post('step', { token, ...action });

@@ -1,7 +1,7 @@
-//! What the page asks for, under `/web/api/`: information, questions, Reset and Step as JSON.
+//! The page's interface, under `/web/api/`: information, questions, Reset and Step as JSON.
 //!
-//! Invariant: no session; a token comes in and a token goes out. Reset and Step are the ones of `sqlenv.v1.Env`, with
-//! their metrics and refusals.
+//! Invariant: there is no session; a token comes in and a token goes out. Reset and Step are those of
+//! `sqlenv.v1.Env`, with their metrics and statuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,13 @@ use env::{Action, EpisodeSpec, RewardProfile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    refusal::{self, Refusal},
-    view,
-};
-use crate::node::EnvNode;
+use super::view;
+use crate::{node::EnvNode, rejection::Rejection};
 
 const DEFAULT_PAGE_SIZE: usize = 50;
 const MAX_PAGE_SIZE: usize = 500;
 
-/// The page's interface.
+/// Serves the page's interface.
 pub(super) fn router(node: &EnvNode) -> Router {
     Router::new()
         .route("/web/api/info", get(info))
@@ -61,23 +58,23 @@ async fn info(State(node): State<EnvNode>) -> Json<Value> {
     }))
 }
 
-/// Which questions the page shows; empty fields do not count.
+/// Which questions the page lists. Empty fields do not restrict.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Wanted {
-    /// Words that stand in the text, the id or the database's name, in any case.
+struct QuestionFilter {
+    /// Words that occur in the text, the id or the database's name, in any case.
     text: String,
     database: String,
-    /// `a` holds `a/b` too.
+    /// `a` matches `a/b` too.
     split: String,
     level: String,
     offset: usize,
     limit: Option<usize>,
 }
 
-impl Wanted {
-    fn fits(&self, question: &Question, words: &[String]) -> bool {
-        let is = |wanted: &str, value: &str| wanted.is_empty() || wanted == value;
+impl QuestionFilter {
+    fn matches(&self, question: &Question, words: &[String]) -> bool {
+        let is = |filter: &str, value: &str| filter.is_empty() || filter == value;
         let within = |part: &str| part.is_empty() || part.starts_with('/');
         is(&self.database, &question.database_name)
             && is(&self.level, &question.difficulty)
@@ -103,23 +100,23 @@ fn contains_all(question: &Question, words: &[String]) -> bool {
 
 async fn questions(
     State(node): State<EnvNode>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let wanted = refusal::query(wanted)?;
-    let words: Vec<String> = wanted
+    filter: Result<Query<QuestionFilter>, QueryRejection>,
+) -> Result<Json<Value>, Rejection> {
+    let Query(filter) = filter?;
+    let words: Vec<String> = filter
         .text
         .split_whitespace()
         .map(str::to_lowercase)
         .collect();
-    let size = wanted.limit.unwrap_or(DEFAULT_PAGE_SIZE).min(MAX_PAGE_SIZE);
+    let size = filter.limit.unwrap_or(DEFAULT_PAGE_SIZE).min(MAX_PAGE_SIZE);
     let mut total = 0;
     let mut page = Vec::new();
     for question in node
         .environment()
         .questions()
-        .filter(|question| wanted.fits(question, &words))
+        .filter(|question| filter.matches(question, &words))
     {
-        if total >= wanted.offset && page.len() < size {
+        if total >= filter.offset && page.len() < size {
             page.push(view::question(question));
         }
         total += 1;
@@ -127,10 +124,10 @@ async fn questions(
     Ok(Json(json!({"total": total, "questions": page})))
 }
 
-/// The question and the terms of an episode.
+/// The question and the settings of an episode.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Start {
+struct ResetBody {
     question_id: String,
     #[serde(default)]
     reward_profile: String,
@@ -140,12 +137,12 @@ struct Start {
 
 async fn reset(
     State(node): State<EnvNode>,
-    start: Result<Json<Start>, JsonRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let start = refusal::body(start)?;
+    body: Result<Json<ResetBody>, JsonRejection>,
+) -> Result<Json<Value>, Rejection> {
+    let Json(body) = body?;
     // An empty id would draw a question.
-    if start.question_id.is_empty() {
-        return Err(Refusal::new(
+    if body.question_id.is_empty() {
+        return Err(Rejection::new(
             StatusCode::BAD_REQUEST,
             "question_id is empty; give one that /web/api/questions names",
         ));
@@ -153,15 +150,14 @@ async fn reset(
     let question = node
         .environment()
         .questions()
-        .find(|question| question.question_id == start.question_id)
+        .find(|question| question.question_id == body.question_id)
         .map(view::question);
-    let spec = EpisodeSpec {
-        question_id: start.question_id,
-        reward_profile: start.reward_profile,
-        step_budget: start.step_budget,
+    let reply = node.reset(EpisodeSpec {
+        question_id: body.question_id,
+        reward_profile: body.reward_profile,
+        step_budget: body.step_budget,
         ..EpisodeSpec::default()
-    };
-    let reply = node.reset(spec)?;
+    })?;
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
         "episode_id": reply.episode_id,
@@ -173,7 +169,7 @@ async fn reset(
 /// One action on the episode in `token`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Move {
+struct StepBody {
     /// Base64 of the bytes of the newest reply.
     token: String,
     action_type: String,
@@ -182,17 +178,17 @@ struct Move {
 
 async fn step(
     State(node): State<EnvNode>,
-    action: Result<Json<Move>, JsonRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let Move {
+    body: Result<Json<StepBody>, JsonRejection>,
+) -> Result<Json<Value>, Rejection> {
+    let Json(StepBody {
         token,
         action_type,
         argument,
-    } = refusal::body(action)?;
+    }) = body?;
     let token = BASE64_STANDARD.decode(token).map_err(|error| {
-        Refusal::new(
+        Rejection::new(
             StatusCode::BAD_REQUEST,
-            format!("token is not base64 ({error}); pass on the token of a reply unchanged"),
+            &format!("token is not base64 ({error}); pass on the token of a reply unchanged"),
         )
     })?;
     let action = Action {

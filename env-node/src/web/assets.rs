@@ -1,6 +1,7 @@
-//! The files of the page, compiled in.
+//! The files of the page, compiled into the program.
 //!
-//! Invariant: a browser asks each time and loads only what changed: the entity tag is a digest of the bytes.
+//! Invariant: a browser revalidates each file and loads only changed ones, since the entity tag is a
+//! digest of the bytes.
 
 use axum::{
     Router,
@@ -38,7 +39,7 @@ const ASSETS: [(&str, &str, &str); 15] = [
     ),
 ];
 
-/// The page and its files.
+/// Serves the page and its files.
 pub(super) fn router() -> Router {
     ASSETS
         .into_iter()
@@ -60,14 +61,14 @@ fn send(
     tag: &str,
 ) -> Response {
     let caching = [(header::ETAG, tag), (header::CACHE_CONTROL, "no-cache")];
-    if holds(headers, tag) {
+    if is_cached(headers, tag) {
         return (StatusCode::NOT_MODIFIED, caching).into_response();
     }
     (caching, [(header::CONTENT_TYPE, media_type)], content).into_response()
 }
 
-/// Whether the browser has this version already.
-fn holds(headers: &HeaderMap, tag: &str) -> bool {
+/// Returns whether the browser has this version already.
+fn is_cached(headers: &HeaderMap, tag: &str) -> bool {
     let tags = headers.get_all(header::IF_NONE_MATCH).into_iter();
     tags.filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))

@@ -1,4 +1,5 @@
-// Where an action is written: one of four kinds, each with its own field, which keeps its text.
+// The form for the next action. Each of the four action types has a field of its own, which keeps
+// its text.
 
 import { h } from './dom.js';
 
@@ -10,7 +11,7 @@ const KINDS = [
 ];
 
 export class Composer {
-  /** `run` is called with the action that was written. */
+  /** Calls `run` with each submitted action. */
   constructor(run) {
     this.tables = h('datalist', { id: 'tables' });
     this.fields = new Map(KINDS.map((kind) => [kind.type, this.field(kind)]));
@@ -42,7 +43,7 @@ export class Composer {
     } });
   }
 
-  /** Turns to a kind of action, and to its field where `isFocused`. */
+  /** Selects an action type, and focuses its field if `isFocused`. */
   choose(type, isFocused = true) {
     this.type = type;
     KINDS.forEach((kind, index) => {
@@ -56,11 +57,11 @@ export class Composer {
   focus() {
     const field = this.fields.get(this.type);
     field.focus({ preventScroll: true });
-    // SQL is mended more often than written anew.
+    // People edit the last query more often than they write a new one.
     if (this.type !== 'QUERY') field.select();
   }
 
-  /** Offers these names where a table is to be written. */
+  /** Suggests these names in the fields for a table. */
   suggest(names) {
     this.tables.replaceChildren(...names.map((value) => h('option', { value })));
   }
@@ -70,15 +71,15 @@ export class Composer {
     this.element.setAttribute('aria-busy', isBusy);
   }
 
-  /** Shows why an action was not carried out; nothing where there is no reason. */
-  complain(reason) {
+  /** Shows why an action failed, or hides the message if there is no reason. */
+  showError(reason) {
     this.fault.textContent = reason ?? '';
     this.fault.hidden = !reason;
   }
 
-  /** A shortcut for each kind. */
+  /** Returns a shortcut for each action type. */
   bindings() {
     const kinds = KINDS.map(({ key, label, type }) => ({ key, label: label.toLowerCase(), run: () => this.choose(type) }));
-    return [...kinds, { key: null, shown: 'Ctrl Enter', label: 'run what is written' }];
+    return [...kinds, { key: null, shown: 'Ctrl Enter', label: 'run the action' }];
   }
 }

@@ -1,15 +1,16 @@
 //! Settings of the page.
 
 use axum::http::HeaderValue;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
 
-/// Settings of the page; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Settings of the page. Every field has a default.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebConfig {
-    /// Whether `/web` and OpenEnv's routes beside it are served.
+    /// Whether `/web` and OpenEnv's web routes are served.
     pub enabled: bool,
     /// Origins, such as `https://huggingface.co`, whose pages may show this one in a frame.
     pub frame_ancestors: Vec<String>,
@@ -35,8 +36,9 @@ impl WebConfig {
         })
     }
 
-    /// What the browser may do with a reply: run and load what this server sends, talk to this server, and nothing else.
-    /// Trusted types make it refuse markup made from text.
+    /// Returns the policy that lets the browser run and load only what this server sends, and talk
+    /// only to this server. Trusted types make the browser refuse markup made from text, so that
+    /// names and values of a database cannot become elements or scripts.
     pub(super) fn content_security_policy(&self) -> HeaderValue {
         let ancestors = match self.frame_ancestors.as_slice() {
             [] => "'none'".to_owned(),
@@ -51,7 +53,8 @@ impl WebConfig {
     }
 }
 
-/// Scheme, host, perhaps a port; nothing that could begin another directive.
+/// Returns whether a text is a scheme, a host and perhaps a port, without anything that could begin
+/// another directive of the policy.
 fn is_origin(text: &str) -> bool {
     let host = text
         .strip_prefix("https://")

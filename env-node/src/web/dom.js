@@ -1,6 +1,9 @@
-// Elements from data. Text becomes text nodes and nothing else: there is no way from here to markup.
+// Elements made from data. Text becomes text nodes only, so it can never become markup.
 
-/** An element; attributes whose names begin with `on` are listeners, `null` and `false` leave an attribute or child out. */
+/**
+ * Creates an element. Attributes whose names begin with `on` are listeners. `null` and `false`
+ * leave an attribute or a child out.
+ */
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -12,23 +15,23 @@ export function h(tag, attributes, ...children) {
   return element;
 }
 
-/** Puts these children, and only these, into an element. */
+/** Replaces the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-/** A drop-down of `[value, label]` pairs. */
+/** Creates a drop-down list of `[value, label]` pairs. */
 export function select(label, pairs, chosen, onchange) {
   const options = pairs.map(([value, text]) => h('option', { value, selected: value === chosen }, text));
   return h('label', { class: 'field' }, h('span', null, label), h('select', { onchange }, options));
 }
 
-/** Tells people who listen instead of looking. */
+/** Announces a text to screen readers. */
 export function announce(text) {
   document.querySelector('#status').textContent = text;
 }
 
-/** A reward as people read it: signed, without needless digits. */
+/** Formats a reward with its sign and at most four decimals. */
 export function signed(number) {
   const rounded = Math.round(number * 1e4) / 1e4;
   if (rounded === 0) return '0';
@@ -36,7 +39,7 @@ export function signed(number) {
   return rounded < 0 ? `−${text}` : `+${text}`;
 }
 
-/** `good`, `bad` or `even`: the class of a reward. */
+/** Returns the CSS class of a reward: `good`, `bad` or `even`. */
 export function tone(number) {
   return Math.abs(number) < 5e-5 ? 'even' : number > 0 ? 'good' : 'bad';
 }

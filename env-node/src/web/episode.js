@@ -1,22 +1,29 @@
-// An episode as a tree of moments. A moment holds the token that leads on from it, so any of them can be played on:
-// going back costs nothing, and another action there begins a branch beside the old one.
+// An episode as a tree of moments. A moment is the state after an action and holds the episode's
+// token at that point, so an episode can continue from any moment. Going back costs nothing, and
+// another action there begins a branch beside the old one.
 
 export const COMPONENTS = ['operational', 'progress', 'terminal', 'clip'];
 
 export class Episode {
-  /** `first` is the moment before any action: `{token?, observation?}`; `about` says what is played. */
+  /**
+   * `about` describes the question. `first` is the moment before any action: `{token?,
+   * observation?}`.
+   */
   constructor(about, first) {
     this.about = about;
     this.moments = [{ ...first, parent: null, children: [], chosen: null }];
     this.at = 0;
   }
 
-  /** The moment that is looked at. */
+  /** The current moment. */
   get now() {
     return this.moments[this.at];
   }
 
-  /** Adds a moment after the present one and goes there. `moment`: action, result or error, reward, components, …. */
+  /**
+   * Adds a moment (action, result or error, reward, components, …) after the current one and goes
+   * there.
+   */
   add(moment) {
     const index = this.moments.push({ ...moment, parent: this.at, children: [], chosen: null }) - 1;
     this.now.children.push(index);
@@ -24,7 +31,7 @@ export class Episode {
     this.at = index;
   }
 
-  /** Goes to a moment; the path leads through it from now on. */
+  /** Goes to a moment and makes its branch the chosen one. */
   goTo(index) {
     this.at = index;
     for (let child = index; this.moments[child].parent !== null; child = this.moments[child].parent) {
@@ -32,21 +39,21 @@ export class Episode {
     }
   }
 
-  /** Indices from the first action to the end of the chosen branch. */
+  /** Returns the indices from the first action to the end of the chosen branch. */
   path() {
     const indices = [];
     for (let next = this.moments[0].chosen; next !== null; next = this.moments[next].chosen) indices.push(next);
     return indices;
   }
 
-  /** Indices from the first action to the present moment. */
+  /** Returns the indices from the first action to the current moment. */
   past() {
     const indices = [];
     for (let index = this.at; index !== 0; index = this.moments[index].parent) indices.unshift(index);
     return indices;
   }
 
-  /** Goes `by` moments along the path, as far as there are any; whether it moved. */
+  /** Goes at most `by` moments along the path. Returns whether the current moment changed. */
   move(by) {
     const stops = [0, ...this.path()];
     const from = stops.indexOf(this.at);
@@ -55,7 +62,7 @@ export class Episode {
     return to !== from;
   }
 
-  /** Rewards summed to the present moment: by component, where they are known, and in all. */
+  /** Sums the rewards up to the current moment: in total, and by component where known. */
   sums() {
     const sums = { total: 0, operational: 0, progress: 0, terminal: 0, clip: 0 };
     for (const index of this.past()) {

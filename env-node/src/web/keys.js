@@ -1,20 +1,24 @@
-// Single-key shortcuts. They hold where no text is being typed, and are the view's that is shown; the dialog lists them.
+// Single-key shortcuts of the current view. They are off while a text field has the focus. A dialog
+// lists them.
 
 import { h } from './dom.js';
 
 let bindings = [];
 
-/** Replaces the shortcuts: `{key, shown?, label, run}`; a `null` key is only listed, since an element handles it. */
+/**
+ * Replaces the shortcuts: `{key, shown?, label, run}`. A `null` key is listed only; an element
+ * handles it.
+ */
 export function bind(list) {
   bindings = list;
 }
 
-/** Turns all results from tables into the text that an agent reads, or back. */
+/** Switches all results between tables and the text that an agent reads. */
 export function toggleText() {
   document.documentElement.classList.toggle('as-text');
 }
 
-/** Listens, and makes `dialog` the list of what there is. */
+/** Handles key presses, and shows the list of shortcuts in `dialog`. */
 export function listen(dialog, button) {
   const showHelp = () => {
     dialog.replaceChildren(help(dialog));

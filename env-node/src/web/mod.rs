@@ -1,15 +1,14 @@
 //! The page `/web`, on which a person plays and replays episodes.
 //!
-//! Invariant: the page is a client of `sqlenv.v1.Env` like any other and holds the tokens of its episodes itself; the one
-//! thing kept here is the episode that OpenEnv's `/web/reset` and `/web/step` share between all visitors. Every reply
-//! forbids the browser everything that the page does not need. Leaves out who may connect (`serve`).
+//! Invariant: the page is a client of `sqlenv.v1.Env` and holds the tokens of its episodes itself. The
+//! server keeps only the episode that OpenEnv's `/web/reset` and `/web/step` share between all visitors.
+//! Every response forbids the browser everything that the page does not need.
 
 mod action_log;
 mod api;
 mod assets;
 pub(crate) mod config;
-mod refusal;
-mod shared;
+mod shared_environment;
 mod view;
 mod watchers;
 
@@ -24,13 +23,12 @@ use axum::{
 
 pub use config::WebConfig;
 
-use crate::node::EnvNode;
-use refusal::Refusal;
+use crate::{node::EnvNode, rejection::Rejection};
 
 /// Largest request: a token with a full history and one action.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// The page and what it asks for; nothing where it is switched off.
+/// Serves the page and its interface; nothing where the page is disabled.
 pub(crate) fn router(node: &EnvNode) -> Router {
     let config = &node.settings().web;
     if !config.enabled {
@@ -42,16 +40,19 @@ pub(crate) fn router(node: &EnvNode) -> Router {
         .route("/web", get(|| async { Redirect::temporary("/web/") }))
         .merge(assets::router())
         .merge(api::router(node))
-        .merge(shared::router(node))
+        .merge(shared_environment::router(node))
         .method_not_allowed_fallback(|| async {
-            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
+            Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
         })
         .route_layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
-        .route_layer(map_response_with_state(policy, locked_down))
+        .route_layer(map_response_with_state(policy, add_security_headers))
 }
 
-async fn locked_down(State(policy): State<HeaderValue>, mut reply: Response) -> Response {
-    let headers = reply.headers_mut();
+async fn add_security_headers(
+    State(policy): State<HeaderValue>,
+    mut response: Response,
+) -> Response {
+    let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     for (name, value) in [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -70,5 +71,5 @@ async fn locked_down(State(policy): State<HeaderValue>, mut reply: Response) -> 
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
-    reply
+    response
 }

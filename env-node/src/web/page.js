@@ -1,4 +1,5 @@
-// The page: shows the view that the address names. `#/` questions, `#/play/ID` an episode, `#/replay` recordings.
+// The page. The address selects the view: `#/` questions, `#/play/ID` an episode, `#/replay`
+// recordings.
 
 import * as api from './api.js';
 import { h } from './dom.js';
@@ -9,7 +10,7 @@ import { showReplay } from './replay.js';
 
 const main = document.querySelector('#main');
 let info = null;
-let terms = null;
+let settings = null;
 let leaving = new AbortController();
 
 async function show() {
@@ -24,23 +25,23 @@ async function show() {
   }
   try {
     info ??= await api.info();
-    terms ??= { reward_profile: info.default_reward_profile, step_budget: info.default_step_budget };
-    const played = /^#\/play\/(.+)$/.exec(address);
+    settings ??= { reward_profile: info.default_reward_profile, step_budget: info.default_step_budget };
+    const episode = /^#\/play\/(.+)$/.exec(address);
     if (signal.aborted) return;
     scrollTo(0, 0);
-    if (played) await showPlay(main, { info, terms, signal }, decodeURIComponent(played[1]));
+    if (episode) await showPlay(main, { settings, signal }, decodeURIComponent(episode[1]));
     else if (isReplay) showReplay(main, { signal });
-    else await showQuestions(main, { info, terms, signal });
+    else await showQuestions(main, { info, settings, signal });
     if (!signal.aborted) document.title = `${main.querySelector('h1').textContent} · SQLEnv`;
   } catch (error) {
-    if (!signal.aborted) showFault(error);
+    if (!signal.aborted) showError(error);
   }
 }
 
-function showFault(error) {
+function showError(error) {
   bind([]);
   main.replaceChildren(h('div', { class: 'browse' },
-    h('h1', null, 'That did not work'),
+    h('h1', null, 'The page could not be loaded'),
     h('p', { class: 'fault', role: 'alert' }, error.message),
     h('p', null, h('a', { href: '#/' }, 'All questions'), ' · ', h('button', { type: 'button', onclick: show }, 'Try again'))));
 }

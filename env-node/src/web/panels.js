@@ -1,11 +1,14 @@
-// What play and replay both show of an episode: its steps, the schema found so far, the score.
+// The parts that playing and replaying share: steps, the known schema, the score.
 
 import { h, signed, tone } from './dom.js';
 import { COMPONENTS } from './episode.js';
 import { toggleText } from './keys.js';
 import { readRows, readSchema } from './texts.js';
 
-/** One step. `go` leads back to it, `branches` to the other actions made at the same moment; both may be absent. */
+/**
+ * Renders one step. `go` goes to its moment. `branches` holds the buttons to the other actions at
+ * the same moment. Both may be absent.
+ */
 export function stepCard(moment, number, { isNow = false, isAhead = false, go = null, branches = null } = {}) {
   const { action, reward, error, malformed, completion } = moment;
   const isShort = action.argument.length <= 60 && !action.argument.includes('\n');
@@ -60,11 +63,14 @@ function rowTable(read) {
   return h('table', { class: 'rows' }, note, h('tbody', null, rows));
 }
 
-/** The tables known at the present moment; `act` describes or samples one, where the episode can be played on. */
+/**
+ * Renders the tables known at the current moment. `act` describes or samples one, if the episode
+ * goes on.
+ */
 export function schemaPanel(episode, act = null) {
   const texts = episode.past().map((index) => episode.moments[index].result ?? '').filter((text) => text.startsWith("Table '"));
   const tables = readSchema([episode.now.observation?.schema_info ?? '', ...texts]);
-  if (tables.size === 0) return h('p', { class: 'quiet' }, 'Nothing was described yet.');
+  if (tables.size === 0) return h('p', { class: 'quiet' }, 'No table was described yet.');
   const button = (kind, name) => h('button', {
     type: 'button', class: 'quiet', 'aria-label': `${kind} ${name}`, onclick: () => act({ action_type: kind.toUpperCase(), argument: name }),
   }, kind);
@@ -76,7 +82,10 @@ export function schemaPanel(episode, act = null) {
     act && h('div', { class: 'acts' }, button('Describe', name), button('Sample', name)))));
 }
 
-/** Rewards of the newest step and in sum, by component; `profile` names the rules, where they are known. */
+/**
+ * Renders the rewards of the current step and their sums, by component. `profile` names the reward
+ * profile.
+ */
 export function scorePanel(episode, profile = null) {
   const sums = episode.sums();
   const { reward, components } = episode.now;
@@ -90,12 +99,12 @@ export function scorePanel(episode, profile = null) {
     h('tfoot', null, line('total', reward, sums.total)));
 }
 
-/** A switch between tables and text. */
+/** Creates the button that switches between tables and text. */
 export function textSwitch() {
   return h('button', { type: 'button', class: 'quiet', onclick: toggleText }, 'Tables or text ', h('kbd', null, 't'));
 }
 
-/** A mark for each step of the budget: what was won or lost, what is left. */
+/** Renders a mark for each step of the budget, colored by its reward if the step was made. */
 export function strip(episode, budget) {
   const past = episode.past();
   const mark = (_, place) => h('i', { class: place < past.length ? tone(episode.moments[past[place]].reward) : null });

@@ -1,5 +1,5 @@
-// An episode, played by a person. The node keeps nothing of it: each moment holds its token, so that any can be gone back
-// to and played on from.
+// The view in which a person plays an episode. The node keeps nothing of it: each moment holds its
+// token, so the episode can continue from any of them.
 
 import * as api from './api.js';
 import { Composer } from './composer.js';
@@ -10,22 +10,22 @@ import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.j
 import { address, playAnother } from './questions.js';
 import { readSchema } from './texts.js';
 
-/** Actions that the next episode begins with. */
-let opening = [];
+/** The first actions of the next episode. */
+let firstActions = [];
 
-/** Goes to an episode on the question that begins with these actions. */
+/** Opens a new episode on the question and runs these actions. */
 export function playFrom(questionId, actions) {
-  opening = actions;
+  firstActions = actions;
   location.hash = address(questionId);
 }
 
 /** Starts an episode and shows it in `main`. */
-export async function showPlay(main, { terms, signal }, questionId) {
-  const actions = opening;
-  opening = [];
-  const { question, ...first } = await api.reset(questionId, terms);
+export async function showPlay(main, { settings, signal }, questionId) {
+  const actions = firstActions;
+  firstActions = [];
+  const { question, ...first } = await api.reset(questionId, settings);
   if (signal.aborted) return;
-  const view = new Play(main, new Episode(question, first), terms);
+  const view = new Play(main, new Episode(question, first), settings);
   view.show();
   for (const action of actions) {
     if (signal.aborted || view.isOver) return;
@@ -34,11 +34,11 @@ export async function showPlay(main, { terms, signal }, questionId) {
 }
 
 class Play {
-  constructor(main, episode, terms) {
+  constructor(main, episode, settings) {
     this.episode = episode;
-    this.terms = terms;
+    this.settings = settings;
     this.composer = new Composer((action) => this.run(action));
-    this.heading = h('div', { class: 'tally' });
+    this.heading = h('div');
     this.steps = h('ol', { class: 'steps', 'aria-label': 'Steps' });
     this.verdict = h('section', { class: 'verdict', 'aria-label': 'The end', hidden: true });
     this.schema = h('div');
@@ -48,7 +48,7 @@ class Play {
     const { question_text: text, database_name: database, split, difficulty } = episode.about;
     const isWide = matchMedia('(min-width: 900px)').matches;
     main.replaceChildren(h('div', { class: 'episode' },
-      h('aside', { class: 'side left', 'aria-label': 'Schema found so far' },
+      h('aside', { class: 'side left', 'aria-label': 'Known schema' },
         h('details', { open: isWide }, h('summary', null, h('h2', null, 'Schema')), this.schema)),
       h('aside', { class: 'side right', 'aria-label': 'Score' }, this.heading, this.score,
         h('div', { class: 'tools' }, this.undo, this.redo, textSwitch())),
@@ -72,7 +72,7 @@ class Play {
     return this.episode.now.observation.done;
   }
 
-  /** Plays an action on from the present moment. */
+  /** Applies an action at the current moment. */
   async run(action) {
     if (this.isBusy || this.isOver) return;
     this.isBusy = true;
@@ -83,10 +83,10 @@ class Play {
       this.episode.goTo(from);
       const { result, error, reward } = observation;
       this.episode.add({ action, observation, result, error, reward, components, correct, token });
-      this.composer.complain(null);
+      this.composer.showError(null);
       announce(this.isOver ? this.ending() : error || result);
     } catch (error) {
-      this.composer.complain(error.message);
+      this.composer.showError(error.message);
     }
     this.isBusy = false;
     this.composer.setBusy(false);
@@ -118,7 +118,7 @@ class Play {
     this.heading.replaceChildren(
       h('p', { class: 'left-over' }, h('b', null, `${left}`), ` of ${left + observation.step_count} steps left`),
       strip(episode, left + observation.step_count));
-    this.score.replaceChildren(scorePanel(episode, this.terms.reward_profile));
+    this.score.replaceChildren(scorePanel(episode, this.settings.reward_profile));
     this.schema.replaceChildren(schemaPanel(episode, this.isOver ? null : (action) => this.run(action)));
     this.composer.suggest([...readSchema([observation.schema_info]).keys()]);
     this.undo.disabled = episode.at === 0;
@@ -131,7 +131,7 @@ class Play {
     shown?.scrollIntoView({ block: 'nearest' });
   }
 
-  /** Buttons to the other actions made where this one was made. */
+  /** Creates buttons to the other actions that were tried at the same moment. */
   branches(index) {
     const { children } = this.episode.moments[this.episode.moments[index].parent];
     if (children.length < 2) return null;
@@ -140,7 +140,7 @@ class Play {
       type: 'button', class: 'quiet', 'aria-label': label, onclick: () => this.goTo(children[(to + children.length) % children.length]),
     }, sign);
     return h('span', { class: 'branches' },
-      turn('Branch before', place - 1, '‹'), `branch ${place + 1} of ${children.length}`, turn('Next branch', place + 1, '›'));
+      turn('Previous branch', place - 1, '‹'), `branch ${place + 1} of ${children.length}`, turn('Next branch', place + 1, '›'));
   }
 
   ending() {
@@ -154,10 +154,10 @@ class Play {
     const next = h('button', { type: 'button', class: 'main', onclick: () => playAnother() }, 'Another question ', h('kbd', null, 'n'));
     this.verdict.className = `verdict ${this.episode.now.correct ? 'right' : 'wrong'}`;
     this.verdict.replaceChildren(
-      h('p', { class: 'ending' }, h('b', null, this.ending()), ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(total)} in all.`),
+      h('p', { class: 'ending' }, h('b', null, this.ending()), ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(total)} in total.`),
       h('div', { class: 'next' },
         next,
-        h('button', { type: 'button', onclick: () => this.goTo(this.episode.now.parent) }, 'Take it back ', h('kbd', null, 'u')),
+        h('button', { type: 'button', onclick: () => this.goTo(this.episode.now.parent) }, 'Undo ', h('kbd', null, 'u')),
         h('a', { href: '#/' }, 'All questions')));
     next.focus({ preventScroll: true });
   }

@@ -1,17 +1,17 @@
-// The list of questions: narrowed by words, database, split and level, fetched page by page.
+// The list of questions, filtered by words, database, split and level, and fetched page by page.
 
 import * as api from './api.js';
 import { announce, h, select } from './dom.js';
 import { bind } from './keys.js';
 
 const PAGE_SIZE = 25;
-/** Kept while the page lives, so that going back finds the same list. */
-const wanted = { text: '', database: '', split: '', level: '', offset: 0 };
+/** The filter. It outlives the view, so that going back shows the same list. */
+const filter = { text: '', database: '', split: '', level: '', offset: 0 };
 
-/** Shows the list in `main`. `terms` are the terms of the next episode; they change in place. */
-export function showQuestions(main, { info, terms, signal }) {
+/** Shows the list in `main`. `settings` are those of the next episode; they change in place. */
+export function showQuestions(main, { info, settings, signal }) {
   const search = h('input', {
-    type: 'search', value: wanted.text, placeholder: 'Search the questions', 'aria-label': 'Search the questions',
+    type: 'search', value: filter.text, placeholder: 'Search the questions', 'aria-label': 'Search the questions',
     autocomplete: 'off', spellcheck: 'false', oninput: () => narrow({ text: search.value }),
   });
   const list = h('ol', { class: 'questions', 'aria-label': 'Questions' });
@@ -20,7 +20,7 @@ export function showQuestions(main, { info, terms, signal }) {
   let latest = new AbortController();
 
   function narrow(change) {
-    Object.assign(wanted, { offset: 0 }, change);
+    Object.assign(filter, { offset: 0 }, change);
     load();
   }
 
@@ -28,7 +28,7 @@ export function showQuestions(main, { info, terms, signal }) {
     latest.abort();
     latest = new AbortController();
     try {
-      const page = await api.questions({ ...wanted, limit: PAGE_SIZE }, latest.signal);
+      const page = await api.questions({ ...filter, limit: PAGE_SIZE }, latest.signal);
       fault.hidden = true;
       show(page);
     } catch (error) {
@@ -39,14 +39,14 @@ export function showQuestions(main, { info, terms, signal }) {
   }
 
   function show({ total, questions }) {
-    const last = wanted.offset + questions.length;
-    const count = total === 0 ? 'No question fits' : `${wanted.offset + 1}–${last} of ${total.toLocaleString('en')}`;
+    const last = filter.offset + questions.length;
+    const count = total === 0 ? 'No question matches' : `${filter.offset + 1}–${last} of ${total.toLocaleString('en')}`;
     const turn = (label, by, possible) => h('button', {
-      type: 'button', disabled: !possible, onclick: () => narrow({ offset: wanted.offset + by }),
+      type: 'button', disabled: !possible, onclick: () => narrow({ offset: filter.offset + by }),
     }, label);
     list.replaceChildren(...questions.map(row));
     pager.replaceChildren(
-      turn('← Previous', -PAGE_SIZE, wanted.offset > 0),
+      turn('← Previous', -PAGE_SIZE, filter.offset > 0),
       h('span', null, count),
       turn('Next →', PAGE_SIZE, last < total));
     announce(count);
@@ -64,14 +64,14 @@ export function showQuestions(main, { info, terms, signal }) {
   main.replaceChildren(
     h('div', { class: 'browse' },
       h('h1', null, 'Which question?'),
-      h('p', { class: 'lead' }, 'Explore a database by describing and sampling its tables and by querying it, as an agent does. Then answer.'),
+      h('p', { class: 'lead' }, 'Explore a database as an agent does: describe and sample its tables, and query it. Then answer.'),
       h('div', { class: 'filters' },
         search,
-        select('Database', named(info.databases, 'all'), wanted.database, ({ target }) => narrow({ database: target.value })),
-        select('Split', named(info.splits, 'all'), wanted.split, ({ target }) => narrow({ split: target.value })),
-        select('Level', all(info.levels, 'all'), wanted.level, ({ target }) => narrow({ level: target.value })),
+        select('Database', named(info.databases, 'all'), filter.database, ({ target }) => narrow({ database: target.value })),
+        select('Split', named(info.splits, 'all'), filter.split, ({ target }) => narrow({ split: target.value })),
+        select('Level', all(info.levels, 'all'), filter.level, ({ target }) => narrow({ level: target.value })),
         h('button', { type: 'button', onclick: () => playAnother() }, 'At random ', h('kbd', null, 'r'))),
-      termsOf(info, terms),
+      settingsForm(info, settings),
       fault, list, pager));
   search.addEventListener('keydown', (event) => {
     if (event.key !== 'ArrowDown') return;
@@ -81,7 +81,7 @@ export function showQuestions(main, { info, terms, signal }) {
   bind([
     { key: '/', label: 'search', run: () => search.focus() },
     { key: 'ArrowDown', shown: '↓', label: 'next question', run: () => walk(1) },
-    { key: 'ArrowUp', shown: '↑', label: 'question before', run: () => walk(-1) },
+    { key: 'ArrowUp', shown: '↑', label: 'previous question', run: () => walk(-1) },
     { key: 'r', label: 'one of these at random', run: () => playAnother() },
     { key: null, shown: 'Enter', label: 'play the question' },
   ]);
@@ -90,15 +90,15 @@ export function showQuestions(main, { info, terms, signal }) {
   return load();
 }
 
-/** Goes to one of the questions that fit, drawn by chance. */
+/** Opens a random one of the questions that match the filter. */
 export async function playAnother() {
-  const { total } = await api.questions({ ...wanted, offset: 0, limit: 0 });
+  const { total } = await api.questions({ ...filter, offset: 0, limit: 0 });
   const offset = Math.floor(Math.random() * total);
-  const { questions } = await api.questions({ ...wanted, offset, limit: 1 });
+  const { questions } = await api.questions({ ...filter, offset, limit: 1 });
   if (questions.length > 0) location.hash = address(questions[0].question_id);
 }
 
-/** The address of a question's episode. */
+/** Returns the address of a new episode on a question. */
 export function address(questionId) {
   return `#/play/${encodeURIComponent(questionId)}`;
 }
@@ -110,14 +110,14 @@ function row(question) {
       h('span', { class: 'tags' }, [question.database_name, question.split, question.difficulty].join(' · '))));
 }
 
-function termsOf(info, terms) {
+function settingsForm(info, settings) {
   const profiles = info.reward_profiles.map((name) => [name, name]);
   const budget = h('input', {
-    type: 'number', min: 1, max: 1000, value: terms.step_budget,
-    onchange: () => { if (budget.reportValidity()) terms.step_budget = budget.valueAsNumber || info.default_step_budget; },
+    type: 'number', min: 1, max: 1000, value: settings.step_budget,
+    onchange: () => { if (budget.reportValidity()) settings.step_budget = budget.valueAsNumber || info.default_step_budget; },
   });
-  return h('details', { class: 'terms' },
-    h('summary', null, 'Terms of play'),
-    select('Rewards', profiles, terms.reward_profile, ({ target }) => { terms.reward_profile = target.value; }),
+  return h('details', { class: 'settings' },
+    h('summary', null, 'Episode settings'),
+    select('Rewards', profiles, settings.reward_profile, ({ target }) => { settings.reward_profile = target.value; }),
     h('label', { class: 'field' }, h('span', null, 'Steps'), budget));
 }

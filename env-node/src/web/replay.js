@@ -1,4 +1,5 @@
-// A recorded episode, step by step. The file is read here and never sent anywhere.
+// The view of recorded episodes, step by step. The file is read in the browser and not sent
+// anywhere.
 
 import * as api from './api.js';
 import { announce, fill, h, signed } from './dom.js';
@@ -10,14 +11,14 @@ import { episodeOf, readRecordings } from './transcripts.js';
 const SHOWN = 200;
 const STEP_MS = 1200;
 
-/** Kept while the page lives, so that going back finds the same recording. */
-const shelf = { name: '', recordings: [], faults: [], chosen: 0, words: '', isWrongOnly: false };
+/** The opened file. It outlives the view, so that going back shows the same recording. */
+const opened = { name: '', recordings: [], faults: [], chosen: 0, words: '', isWrongOnly: false };
 
-/** Shows the file picker, or the recordings once there are some, in `main`. */
+/** Shows the recordings in `main`, or the file picker if there are none. */
 export function showReplay(main, { signal }) {
-  const show = () => (shelf.recordings.length > 0 ? new Replay(main, signal, open).start() : showPicker(main, open));
+  const show = () => (opened.recordings.length > 0 ? new Replay(main, signal, open).start() : showPicker(main, open));
   const open = async (file) => {
-    Object.assign(shelf, { name: file.name, chosen: 0, words: '', isWrongOnly: false }, readRecordings(await file.text()));
+    Object.assign(opened, { name: file.name, chosen: 0, words: '', isWrongOnly: false }, readRecordings(await file.text()));
     if (!signal.aborted) show();
   };
   document.addEventListener('dragover', (event) => event.preventDefault(), { signal });
@@ -32,8 +33,8 @@ export function showReplay(main, { signal }) {
 function showPicker(main, open) {
   main.replaceChildren(h('div', { class: 'browse' },
     h('h1', null, 'Replay an episode'),
-    h('p', { class: 'lead' }, 'Open a run’s ', h('code', null, 'transcripts.jsonl'), ', or what ',
-      h('code', null, 'sqlenv trajectories'), ' wrote. The file stays in this browser.'),
+    h('p', { class: 'lead' }, 'Open the ', h('code', null, 'transcripts.jsonl'), ' of a run, or the output of ',
+      h('code', null, 'sqlenv trajectories'), '. The file stays in this browser.'),
     picker(open, 'Choose a file, or drop one here', 'drop'),
     faultsOf()));
   main.querySelector('input').focus();
@@ -45,7 +46,7 @@ function picker(open, text, className) {
 }
 
 function faultsOf() {
-  const { faults, name } = shelf;
+  const { faults, name } = opened;
   if (faults.length === 0) return null;
   const more = faults.length > 3 ? ` and ${faults.length - 3} more` : '';
   return h('p', { class: 'fault', role: 'alert' }, `${name}: ${faults.slice(0, 3).join('; ')}${more}`);
@@ -57,24 +58,24 @@ class Replay {
     this.stage = h('div', { class: 'middle' });
     this.side = h('aside', { class: 'side right', 'aria-label': 'Score and schema' });
     const words = h('input', {
-      type: 'search', placeholder: 'Search the episodes', 'aria-label': 'Search the episodes', value: shelf.words,
-      oninput: () => { shelf.words = words.value; this.showList(); },
+      type: 'search', placeholder: 'Search the episodes', 'aria-label': 'Search the episodes', value: opened.words,
+      oninput: () => { opened.words = words.value; this.showList(); },
     });
-    const wrongOnly = h('input', { type: 'checkbox', checked: shelf.isWrongOnly, onchange: () => { shelf.isWrongOnly = wrongOnly.checked; this.showList(); } });
+    const wrongOnly = h('input', { type: 'checkbox', checked: opened.isWrongOnly, onchange: () => { opened.isWrongOnly = wrongOnly.checked; this.showList(); } });
     main.replaceChildren(h('div', { class: 'episode replay' },
       h('aside', { class: 'side left', 'aria-label': 'Recording' },
-        h('p', { class: 'file' }, shelf.name), picker(open, 'Another file', 'again'), faultsOf(),
-        words, h('label', { class: 'check' }, wrongOnly, ' only wrong ones'), this.list),
+        h('p', { class: 'file' }, opened.name), picker(open, 'Another file', 'again'), faultsOf(),
+        words, h('label', { class: 'check' }, wrongOnly, ' incorrect only'), this.list),
       this.stage, this.side));
     bind([
       { key: 'ArrowRight', shown: '→', label: 'next step', run: () => this.move(1) },
-      { key: 'ArrowLeft', shown: '←', label: 'step before', run: () => this.move(-1) },
+      { key: 'ArrowLeft', shown: '←', label: 'previous step', run: () => this.move(-1) },
       { key: 'Home', label: 'first step', run: () => this.move(-Infinity) },
       { key: 'End', label: 'last step', run: () => this.move(Infinity) },
       { key: ' ', shown: 'Space', label: 'play, or pause', run: () => this.toggle() },
       { key: 'j', label: 'next episode', run: () => this.turn(1) },
-      { key: 'k', label: 'episode before', run: () => this.turn(-1) },
-      { key: 'p', label: 'play on from here', run: () => this.playOn() },
+      { key: 'k', label: 'previous episode', run: () => this.turn(-1) },
+      { key: 'p', label: 'continue from here', run: () => this.playOn() },
       { key: 't', label: 'tables or text', run: toggleText },
       { key: '/', label: 'search', run: () => words.focus() },
     ]);
@@ -83,51 +84,51 @@ class Replay {
 
   start() {
     this.showList();
-    this.choose(shelf.chosen);
+    this.choose(opened.chosen);
   }
 
-  /** Indices of the recordings that fit the search. */
-  fitting() {
-    const words = shelf.words.toLowerCase().split(/\s+/).filter(Boolean);
-    return [...shelf.recordings.keys()].filter((index) => {
-      const { question, questionId, tags, correct } = shelf.recordings[index];
+  /** Returns the indices of the recordings that match the search. */
+  matching() {
+    const words = opened.words.toLowerCase().split(/\s+/).filter(Boolean);
+    return [...opened.recordings.keys()].filter((index) => {
+      const { question, questionId, tags, correct } = opened.recordings[index];
       const text = [question, questionId, ...tags].join('\n').toLowerCase();
-      return !(shelf.isWrongOnly && correct) && words.every((word) => text.includes(word));
+      return !(opened.isWrongOnly && correct) && words.every((word) => text.includes(word));
     });
   }
 
   showList() {
-    const fitting = this.fitting();
-    const rows = fitting.slice(0, SHOWN).map((index) => {
-      const { question, questionId, tags, correct, reward } = shelf.recordings[index];
+    const matching = this.matching();
+    const rows = matching.slice(0, SHOWN).map((index) => {
+      const { question, questionId, tags, correct, reward } = opened.recordings[index];
       return h('li', null, h('button', {
-        type: 'button', 'data-index': index, 'aria-current': index === shelf.chosen ? 'true' : null, onclick: () => this.choose(index),
+        type: 'button', 'data-index': index, 'aria-current': index === opened.chosen ? 'true' : null, onclick: () => this.choose(index),
       },
         h('span', { class: correct ? 'good' : 'bad', 'aria-label': correct ? 'right' : 'wrong' }, correct ? '✓' : '✗'),
         h('span', { class: 'text' }, question || questionId),
         h('span', { class: 'tags' }, [...tags, signed(reward)].join(' · '))));
     });
-    const more = fitting.length - rows.length;
-    this.list.replaceChildren(...rows, ...(more > 0 ? [h('li', { class: 'quiet' }, `${more.toLocaleString('en')} more: narrow the search`)] : []));
-    if (fitting.length === 0) this.list.append(h('li', { class: 'quiet' }, 'No episode fits.'));
+    const more = matching.length - rows.length;
+    this.list.replaceChildren(...rows, ...(more > 0 ? [h('li', { class: 'quiet' }, `${more.toLocaleString('en')} more; refine the search`)] : []));
+    if (matching.length === 0) this.list.append(h('li', { class: 'quiet' }, 'No episode matches.'));
   }
 
   choose(index) {
     this.pause();
-    shelf.chosen = index;
+    opened.chosen = index;
     for (const button of this.list.querySelectorAll('button')) {
       const isChosen = Number(button.dataset.index) === index;
       if (isChosen) button.setAttribute('aria-current', 'true');
       else button.removeAttribute('aria-current');
       if (isChosen) button.scrollIntoView({ block: 'nearest' });
     }
-    const recording = shelf.recordings[index];
+    const recording = opened.recordings[index];
     this.episode = episodeOf(recording);
     this.show();
     if (!recording.question) this.lookUp(recording);
   }
 
-  /** A trajectory holds no question in words; the node may know it. */
+  /** Fetches the question's text, which a trajectory does not hold. The node may not know it. */
   async lookUp(recording) {
     const { questions } = await api.questions({ text: recording.questionId, limit: 50 }).catch(() => ({ questions: [] }));
     const found = questions.find(({ question_id: id }) => id === recording.questionId);
@@ -139,8 +140,8 @@ class Replay {
   }
 
   turn(by) {
-    const fitting = this.fitting();
-    const next = fitting[fitting.indexOf(shelf.chosen) + by];
+    const matching = this.matching();
+    const next = matching[matching.indexOf(opened.chosen) + by];
     if (next !== undefined) this.choose(next);
   }
 
@@ -189,14 +190,14 @@ class Replay {
         this.controls(past.length, count)),
       h('ol', { class: 'steps', 'aria-label': 'Steps' }, past.map((index, place) =>
         stepCard(episode.moments[index], place + 1, { isNow: index === episode.at }))),
-      isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Not right'),
-        ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in all.`));
+      isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Wrong'),
+        ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in total.`));
     fill(this.side,
       h('p', { class: 'left-over' }, h('b', null, `${past.length}`), ` of ${count} steps`),
       strip(episode, count),
       scorePanel(episode),
       h('div', { class: 'tools' }, textSwitch()),
-      gold && h('details', { class: 'gold' }, h('summary', null, 'The right answer'), h('p', null, gold.answer), h('pre', null, gold.sql)),
+      gold && h('details', { class: 'gold' }, h('summary', null, 'Gold answer'), h('p', null, gold.answer), h('pre', null, gold.sql)),
       h('h2', null, 'Schema'), schemaPanel(episode));
     if (focused) this.stage.querySelector(`[aria-label=${CSS.escape(focused)}]`)?.focus();
     this.stage.querySelector('.now')?.scrollIntoView({ block: 'nearest' });
@@ -212,6 +213,6 @@ class Replay {
       button('Forward', '›', () => this.move(1), at === count),
       button('Last', '»', () => this.move(Infinity), at === count),
       h('span', { class: 'count' }, `${at} / ${count}`),
-      h('button', { type: 'button', class: 'quiet', onclick: () => this.playOn() }, 'Play on from here ', h('kbd', null, 'p')));
+      h('button', { type: 'button', class: 'quiet', onclick: () => this.playOn() }, 'Continue from here ', h('kbd', null, 'p')));
   }
 }

@@ -1,7 +1,10 @@
-// What observations say, read back from their text: the schema, and the rows of a result.
-// Where a text can be read in two ways (a cell that holds a line end or ` | `), it stays a text.
+// Parsers for the texts of observations: the schema, and the rows of a result. A text that can be
+// read in two ways (a cell holds a line end or ` | `) is shown as text.
 
-/** Tables by name, from `schema_info` and from texts of DESCRIBE: `{columns: [[name, type]] or null, rowCount or null}`. */
+/**
+ * Parses `schema_info` and the results of DESCRIBE into tables by name:
+ * `{columns: [[name, type]] or null, rowCount or null}`.
+ */
 export function readSchema(texts) {
   const tables = new Map();
   const table = (name) => {
@@ -30,7 +33,7 @@ function column(text) {
   return colon < 0 ? [text, ''] : [text.slice(0, colon), text.slice(colon + 2)];
 }
 
-/** `{rows, note}` of a result in numbered lines, or `null`. */
+/** Parses a result in numbered lines into `{rows, note}`. Returns `null` for any other text. */
 export function readRows(text) {
   const lines = text.split('\n');
   const note = lines.at(-1).startsWith('... (first ') ? lines.pop() : null;

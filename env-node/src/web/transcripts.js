@@ -1,9 +1,9 @@
-// Recorded episodes, read from a file: a run's transcripts.jsonl, the output of `sqlenv trajectories`, or either as one
-// JSON array. A recording becomes the episode it was, moment by moment.
+// Reads recorded episodes from a file: the transcripts.jsonl of a run, the output of `sqlenv
+// trajectories`, or either as one JSON array.
 
 import { COMPONENTS, Episode } from './episode.js';
 
-/** `{recordings, faults}` of a file's text; a fault names its line. */
+/** Parses a file into `{recordings, faults}`. A fault names its line. */
 export function readRecordings(text) {
   const recordings = [];
   const faults = [];
@@ -21,7 +21,7 @@ function* values(text, faults) {
     try {
       yield* JSON.parse(text).map((value, index) => [`Element ${index + 1}`, value]);
     } catch (error) {
-      faults.push(`The file is no JSON: ${error.message}`);
+      faults.push(`The file is not JSON: ${error.message}`);
     }
     return;
   }
@@ -67,7 +67,7 @@ function fromTrajectory(record) {
   let action = null;
   for (const message of record.messages) {
     const call = message?.tool_calls?.[0]?.function;
-    if (call) action = called(call);
+    if (call) action = actionOf(call);
     if (message?.role !== 'tool' || !action) continue;
     const text = string(message.content);
     steps.push({
@@ -93,17 +93,17 @@ function fromTrajectory(record) {
   };
 }
 
-function called({ name, arguments: text }) {
+function actionOf({ name, arguments: text }) {
   let argument = string(text);
   try {
     argument = Object.values(JSON.parse(text)).map(String).join(', ');
   } catch {
-    // A malformed call has no readable arguments; its text is shown as it is.
+    // The arguments of a malformed call cannot be parsed. Their text is shown as it is.
   }
   return { action_type: TOOLS.get(name) ?? string(name), argument };
 }
 
-/** The recording as an episode, at its first moment. */
+/** Makes an episode of a recording, at its first moment. */
 export function episodeOf(recording) {
   const episode = new Episode(recording, {});
   for (const step of recording.steps) episode.add(step);

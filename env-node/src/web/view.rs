@@ -1,21 +1,21 @@
-//! What the page sees of questions and replies, as JSON.
+//! The JSON of questions and observations for the page.
 //!
-//! Invariant: fields are named one by one, so that a gold answer cannot slip out.
+//! Invariant: fields are named one by one, so that a gold answer cannot leak.
 
 use data::Question;
 use env::Observation;
 use serde_json::{Value, json};
 
-use crate::{openenv::Seen, wire};
+use crate::{openenv::ObservationView, wire};
 
-/// A question as a player may know it.
+/// Returns a question without its answer.
 pub(super) fn question(question: &Question) -> Value {
     wire::question_json(question, "question_text")
 }
 
-/// An observation with `done` and `reward` inside.
+/// Returns an observation with `done` and `reward` in it.
 pub(super) fn observation(observation: &Observation) -> Value {
-    let mut fields = json!(Seen::from(observation));
+    let mut fields = json!(ObservationView::from(observation));
     fields["done"] = json!(observation.done);
     fields["reward"] = json!(observation.reward);
     fields

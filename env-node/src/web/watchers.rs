@@ -1,7 +1,8 @@
-//! Sockets that watch the shared episode: `/ws/ui`.
+//! WebSockets that watch the shared episode: `/ws/ui`.
 //!
-//! Invariant: a watcher gets the newest state, whose text is made once for all; a slow one skips states and holds nobody
-//! up. One that is gone is dropped within a ping period, or as soon as it takes too long to read.
+//! Invariant: a watcher gets the newest state. A slow one skips states and delays nobody: the text of a
+//! state is made once, and each watcher takes the newest when it has sent the last. A watcher that is
+//! gone is dropped after two ping periods at the latest, or when it takes too long to read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,38 +16,40 @@ use axum::{
 };
 use tokio::time::{interval, timeout};
 
-use super::{refusal::Refusal, shared::Shared};
+use super::shared_environment::SharedEnvironment;
+use crate::rejection::Rejection;
 
 const PING_PERIOD: Duration = Duration::from_secs(20);
 const SEND_DEADLINE: Duration = Duration::from_secs(10);
-/// Watchers have nothing to say; what they send is read and dropped.
+/// What watchers send is read and dropped.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Opens a watcher's socket where a seat is free.
+/// Opens a watcher's socket if a permit is free.
 pub(super) async fn watch(
-    State(shared): State<Arc<Shared>>,
+    State(environment): State<Arc<SharedEnvironment>>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let Ok(seat) = Arc::clone(&shared.seats).try_acquire_owned() else {
-        return Refusal::new(
+    let Ok(permit) = Arc::clone(&environment.watcher_permits).try_acquire_owned() else {
+        return Rejection::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "all places to watch are taken; retry after a pause",
+            "too many watchers; retry after a pause",
         )
         .into_response();
     };
     upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
         .on_upgrade(async move |socket| {
-            follow(socket, &shared).await;
-            drop(seat);
+            send_updates(socket, &environment).await;
+            drop(permit);
         })
 }
 
-async fn follow(mut socket: WebSocket, shared: &Shared) {
-    let mut updates = shared.updates.subscribe();
+async fn send_updates(mut socket: WebSocket, environment: &SharedEnvironment) {
+    let mut updates = environment.updates.subscribe();
+    // A new watcher gets the present state at once.
     updates.mark_changed();
     let mut pings = interval(PING_PERIOD);
-    let mut heard = true;
+    let mut is_alive = true;
     loop {
         let message = tokio::select! {
             Ok(()) = updates.changed() => {
@@ -55,16 +58,16 @@ async fn follow(mut socket: WebSocket, shared: &Shared) {
             }
             received = socket.recv() => match received {
                 Some(Ok(_)) => {
-                    heard = true;
+                    is_alive = true;
                     continue;
                 }
                 Some(Err(_)) | None => return,
             },
             _ = pings.tick() => {
-                if !heard {
+                if !is_alive {
                     return;
                 }
-                heard = false;
+                is_alive = false;
                 Message::Ping(Vec::new().into())
             }
         };

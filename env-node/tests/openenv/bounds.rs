@@ -1,4 +1,4 @@
-//! Requests that could cost far more than they say: replies to them stay small, and so do sessions.
+//! Requests that could cost far more than their size: replies to them and their sessions stay small.
 
 use env_node::OpenEnvConfig;
 use serde_json::{Value, json};
@@ -6,16 +6,16 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::server::Server;
 
-/// What a refusal may weigh, whatever the request.
+/// The most bytes that a refusal may have, whatever the request.
 const REFUSAL_BYTES: usize = 300 << 10;
 
-/// An object of many short fields; 250,000 of them are three megabytes.
+/// Returns an object of many short fields; 250,000 of them are three megabytes.
 fn crowded(fields: usize) -> String {
     let fields: Vec<String> = (0..fields).map(|name| format!(r#""{name}":[]"#)).collect();
     format!("{{{}}}", fields.join(","))
 }
 
-/// One string of three megabytes that needs no escapes.
+/// Returns a string of three megabytes that needs no escapes.
 fn long() -> String {
     "x".repeat(3 << 20)
 }
@@ -60,7 +60,7 @@ async fn refusals_over_http_are_small() {
         ),
     ] {
         let (status, _, reply) = server.http("POST", path, Some(&body)).await;
-        assert_ne!(status, 413, "{path} {body:.80}: this one is not read");
+        assert_ne!(status, 413, "{path} {body:.80}: this body is not read");
         let refused = (400..500).contains(&status) || reply.contains(r#""error":"#);
         assert!(refused, "{path} {body:.80}: {status}");
         let bytes = reply.len();
@@ -116,7 +116,7 @@ async fn text(socket: &mut crate::server::Socket) -> String {
     }
 }
 
-/// The longest episode with the longest actions, each byte of which JSON writes as six.
+/// Plays the longest episode with the longest actions, each byte of which JSON writes as six.
 #[tokio::test]
 async fn a_long_episode_stays_small() {
     let server = Server::start(OpenEnvConfig::default()).await;

@@ -1,7 +1,7 @@
-//! OpenEnv's own clients and validators, as PyPI has them, against a server.
+//! OpenEnv's own clients and validators from PyPI against a server.
 //!
-//! Each version gets a virtual environment under cargo's target folder, made once. Where Python or PyPI is out of reach,
-//! the tests say so and stop.
+//! Each version has a virtual environment under cargo's target folder, made once. Without Python or PyPI
+//! the tests print that they are skipped.
 
 use std::{
     fs,
@@ -19,12 +19,13 @@ use crate::server::Server;
 const CLIENTS_0_2: &str = "openenv-core==0.2.3";
 const CLIENTS_0_10: &str = "openenv==0.10.0";
 
-/// One installation at a time: both versions would fetch the same wheels.
+/// Serializes installations: both versions would fetch the same wheels.
 static INSTALL: Mutex<()> = Mutex::new(());
 
-/// The folder of a virtual environment's programs that has `package`; `None` where it cannot be installed.
+/// Returns the folder of the programs of a virtual environment with `package`, or `None` if it cannot be
+/// installed.
 fn programs_of(package: &str) -> Option<PathBuf> {
-    let _turn = INSTALL.lock().unwrap();
+    let _guard = INSTALL.lock().unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package.replace("==", "-"));
     let programs = folder.join("bin");
     let complete = folder.join("complete");
@@ -59,9 +60,9 @@ fn programs_of(package: &str) -> Option<PathBuf> {
         Ok(output) => text(&output),
         Err(error) => error.to_string(),
     };
-    // Not by `eprintln!`, of which a test that passes shows nothing.
+    // The test harness hides what a passing test prints with `eprintln!`.
     let skipped = format!(
-        "SKIPPED: {package} cannot be installed here, so its clients are not tried: {why}\n"
+        "SKIPPED: {package} cannot be installed here, so its clients are not tested: {why}\n"
     );
     io::stderr().write_all(skipped.as_bytes()).unwrap();
     None
@@ -72,7 +73,7 @@ fn text(output: &Output) -> String {
     format!("{out}{}", String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs a program of `package` to its end, while the server goes on; what it printed, if it succeeded.
+/// Runs a program of `package` while the server runs. Returns what it printed.
 async fn run(
     package: &'static str,
     program: &'static str,
@@ -111,7 +112,7 @@ async fn plays_episodes(package: &'static str, expected: &[&str]) {
     assert_no_session_is_left(&server).await;
 }
 
-/// Every client left properly: as many sessions fit as the server has.
+/// Asserts that every client freed its session: as many new ones fit as the server allows.
 async fn assert_no_session_is_left(server: &Server) {
     let create = json!({"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1});
     for session in 0..OpenEnvConfig::default().max_sessions {
@@ -148,7 +149,7 @@ async fn clients_0_10_play_episodes() {
     plays_episodes(CLIENTS_0_10, &expected).await;
 }
 
-/// `openenv validate --url`: six criteria, in either mode.
+/// Runs `openenv validate --url` in both modes; it checks six criteria.
 async fn validates(package: &'static str, more: &[&str]) {
     for mode in [Mode::Simulation, Mode::Production] {
         let config = OpenEnvConfig {

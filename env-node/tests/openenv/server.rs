@@ -19,7 +19,7 @@ use tokio_tungstenite::{
 
 use crate::common::Fixture;
 
-/// Nothing here takes that long unless it hangs.
+/// Longer than anything here takes.
 pub(crate) const HANG: Duration = Duration::from_secs(20);
 
 pub(crate) struct Server {
@@ -38,7 +38,7 @@ impl Server {
     pub(crate) async fn start(openenv: OpenEnvConfig) -> Self {
         let env_node = EnvNodeSettings {
             openenv,
-            // As OpenEnv's own server is by default.
+            // OpenEnv's own server has no page by default.
             web: WebConfig {
                 enabled: false,
                 ..WebConfig::default()
@@ -61,7 +61,7 @@ impl Server {
         }
     }
 
-    /// One request on its own connection: status, content type, body.
+    /// Sends one request on its own connection. Returns the status, the content type and the body.
     pub(crate) async fn http(
         &self,
         method: &str,
@@ -80,7 +80,7 @@ impl Server {
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{body}{end}",
             self.address
         );
-        // A refused body is not read to its end; the reply stands all the same.
+        // The server does not read a refused body to its end, so writing may fail.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply).await;
@@ -94,7 +94,7 @@ impl Server {
         (status, kind.to_owned(), body.to_owned())
     }
 
-    /// A POST whose reply is JSON.
+    /// Sends a POST whose reply is JSON.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let (status, _, reply) = self.http("POST", path, Some(&body.to_string())).await;
         (status, serde_json::from_str(&reply).unwrap())
@@ -108,13 +108,13 @@ impl Server {
 
 pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
 
-/// What a server says on a socket.
+/// What a client receives on a socket.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum Received {
     Json(Value),
-    /// It closed, with this code.
+    /// The server closed the socket with this code.
     Closed(u16),
-    /// The connection is gone without a close.
+    /// The connection was lost without a close frame.
     Lost,
 }
 
@@ -123,17 +123,19 @@ impl Socket {
         self.0.send(Message::text(text)).await.unwrap();
     }
 
-    pub(crate) async fn next(&mut self) -> Said {
+    pub(crate) async fn next(&mut self) -> Received {
         loop {
             let message = timeout(HANG, self.0.next()).await.expect("no reply");
             match message {
                 Some(Ok(Message::Text(text))) => {
-                    return Said::Json(serde_json::from_str(&text).unwrap());
+                    return Received::Json(serde_json::from_str(&text).unwrap());
                 }
-                Some(Ok(Message::Close(Some(frame)))) => return Said::Closed(frame.code.into()),
+                Some(Ok(Message::Close(Some(frame)))) => {
+                    return Received::Closed(frame.code.into());
+                }
                 Some(Ok(_)) => {}
                 Some(Err(Error::ConnectionClosed | Error::Io(_) | Error::Protocol(_))) | None => {
-                    return Said::Lost;
+                    return Received::Lost;
                 }
                 Some(Err(error)) => panic!("{error}"),
             }
@@ -144,7 +146,7 @@ impl Socket {
     pub(crate) async fn ask(&mut self, frame: &Value) -> Value {
         self.send(&frame.to_string()).await;
         match self.next().await {
-            Said::Json(reply) => reply,
+            Received::Json(reply) => reply,
             other => panic!("{other:?} instead of a reply to {frame}"),
         }
     }

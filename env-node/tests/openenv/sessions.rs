@@ -1,4 +1,4 @@
-//! Sessions and their slots: how many, who holds them, and that each is free again once its holder is gone.
+//! Sessions and their limit: who keeps a session open, and that it is freed when its client is gone.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode};
 
-use crate::server::{HANG, Said, Server, Socket};
+use crate::server::{HANG, Received, Server, Socket};
 
-/// A period short enough to wait for, long enough for a busy machine to answer in.
+/// A period that is short enough to wait for and long enough for a busy machine to answer in.
 const PING_SECONDS: f64 = 1.0;
 
-fn slots(max_sessions: usize) -> OpenEnvConfig {
+fn with_sessions(max_sessions: usize) -> OpenEnvConfig {
     OpenEnvConfig {
         max_sessions,
         ..OpenEnvConfig::default()
@@ -29,7 +29,7 @@ fn rpc(method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "method": method, "params": params, "id": 1})
 }
 
-/// A socket with a session, or `None` if all are taken.
+/// Opens a socket with a session. Returns `None` if all sessions are taken.
 async fn admitted(server: &Server) -> Option<Socket> {
     let mut socket = server.socket("/ws").await;
     let reply = socket.ask(&json!({"type": "state"})).await;
@@ -40,7 +40,7 @@ async fn admitted(server: &Server) -> Option<Socket> {
     }
 }
 
-/// A socket with a session, once one is free.
+/// Opens a socket with a session as soon as one is free.
 async fn admitted_soon(server: &Server) -> Socket {
     let asked = Instant::now();
     loop {
@@ -54,7 +54,7 @@ async fn admitted_soon(server: &Server) -> Socket {
 
 #[tokio::test]
 async fn one_too_many_is_told_and_closed() {
-    let server = Server::start(slots(2)).await;
+    let server = Server::start(with_sessions(2)).await;
     let first = admitted(&server).await.unwrap();
     let _second = admitted(&server).await.unwrap();
     let message = "Server at capacity: 2/2 sessions active. Cannot accept new connections.";
@@ -63,19 +63,19 @@ async fn one_too_many_is_told_and_closed() {
     let mut third = server.socket("/ws").await;
     assert_eq!(
         third.next().await,
-        Said::Json(json!({"type": "error", "data": {
+        Received::Json(json!({"type": "error", "data": {
             "message": message, "code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2,
         }}))
     );
-    assert_eq!(third.next().await, Said::Closed(1000));
+    assert_eq!(third.next().await, Received::Closed(1000));
 
     let error = json!({"code": -32000, "message": message, "data": numbers});
     let mut mcp = server.socket("/mcp").await;
     assert_eq!(
         mcp.next().await,
-        Said::Json(json!({"jsonrpc": "2.0", "id": null, "error": error}))
+        Received::Json(json!({"jsonrpc": "2.0", "id": null, "error": error}))
     );
-    assert_eq!(mcp.next().await, Said::Closed(1000));
+    assert_eq!(mcp.next().await, Received::Closed(1000));
     let (_, reply) = server
         .post("/mcp", &rpc("openenv/session/create", &json!({})))
         .await;
@@ -85,10 +85,11 @@ async fn one_too_many_is_told_and_closed() {
     admitted_soon(&server).await;
 }
 
-/// A client that closes and connects again at once finds its slot free: it is freed before the close is answered.
+/// A client that closes and reconnects at once finds its session free: it is freed before the close is
+/// answered.
 #[tokio::test]
 async fn a_closed_session_is_free_at_once() {
-    let server = Server::start(slots(1)).await;
+    let server = Server::start(with_sessions(1)).await;
     for round in 0..50 {
         let mut socket = admitted(&server).await.expect("the slot is still taken");
         if round % 2 == 0 {
@@ -100,20 +101,20 @@ async fn a_closed_session_is_free_at_once() {
             };
             socket.0.close(Some(normal)).await.unwrap();
         }
-        assert_eq!(socket.next().await, Said::Closed(1000));
+        assert_eq!(socket.next().await, Received::Closed(1000));
     }
 }
 
-/// A thousand connections that end in every bad way; then as many sessions fit as before.
+/// After a thousand connections that end in every bad way, as many sessions fit as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_leak_no_slot() {
     const SLOTS: usize = 8;
-    let server = Server::start(slots(SLOTS)).await;
+    let server = Server::start(with_sessions(SLOTS)).await;
     let slow = "SELECT count(*) FROM Cars a, Cars b, Cars c, Cars d";
     for round in 0..1_000 {
         let mut socket = admitted_soon(&server).await;
         match round % 5 {
-            // Closed by the system, without a word.
+            // Closed by the system, without a close frame.
             0 => {}
             // In the middle of a step.
             1 => {
@@ -122,7 +123,7 @@ async fn killed_connections_leak_no_slot() {
                     json!({"type": "step", "data": {"action_type": "QUERY", "argument": slow}});
                 socket.send(&step.to_string()).await;
             }
-            // In the middle of a frame: it promises 100 bytes.
+            // In the middle of a frame that announces 100 bytes.
             2 => socket
                 .0
                 .get_mut()
@@ -131,7 +132,7 @@ async fn killed_connections_leak_no_slot() {
                 .unwrap(),
             // By garbage.
             3 => socket.0.get_mut().write_all(&[0xff; 16]).await.unwrap(),
-            // With frames on the way.
+            // With frames in flight.
             _ => {
                 for _ in 0..10 {
                     socket.send(r#"{"type":"reset"}"#).await;
@@ -146,7 +147,7 @@ async fn killed_connections_leak_no_slot() {
     assert!(admitted(&server).await.is_none(), "a slot too many");
 }
 
-/// A connection that opens a socket by hand and then never reads: the system acknowledges, nobody answers.
+/// Opens a socket by hand. Nobody reads from it or answers its pings.
 async fn open_by_hand(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let upgrade = format!(
@@ -164,7 +165,7 @@ async fn open_by_hand(server: &Server) -> TcpStream {
 async fn a_peer_that_answers_no_ping_loses_its_slot() {
     let config = OpenEnvConfig {
         ping_seconds: PING_SECONDS,
-        ..slots(1)
+        ..with_sessions(1)
     };
     let server = Server::start(config).await;
     let silent = open_by_hand(&server).await;
@@ -177,31 +178,31 @@ async fn a_peer_that_answers_no_ping_loses_its_slot() {
 async fn a_peer_that_stops_reading_loses_its_slot() {
     let config = OpenEnvConfig {
         ping_seconds: PING_SECONDS,
-        ..slots(1)
+        ..with_sessions(1)
     };
     let server = Server::start(config).await;
     let mut greedy = open_by_hand(&server).await;
-    // {"type":"step","data":{"type":"list_tools"}}, masked with zeros: a short question with a long answer.
-    let question = br#"{"type":"step","data":{"type":"list_tools"}}"#;
-    let mut frame = vec![0x81, 0x80 | question.len() as u8, 0, 0, 0, 0];
-    frame.extend(question);
+    // A short request with a long response, masked with zeros.
+    let request = br#"{"type":"step","data":{"type":"list_tools"}}"#;
+    let mut frame = vec![0x81, 0x80 | request.len() as u8, 0, 0, 0, 0];
+    frame.extend(request);
     let frames = frame.repeat(1_000);
-    // Writes until nothing is taken any more, on either side.
+    // Writes until the buffers of both sides are full.
     while let Ok(Ok(())) = timeout(Duration::from_millis(300), greedy.write_all(&frames)).await {}
     admitted_soon(&server).await;
 }
 
 #[tokio::test]
-async fn a_quiet_peer_that_lives_stays() {
+async fn a_quiet_peer_that_answers_pings_stays() {
     let config = OpenEnvConfig {
         ping_seconds: PING_SECONDS,
-        ..slots(1)
+        ..with_sessions(1)
     };
     let server = Server::start(config).await;
     let mut socket = server.socket("/ws").await;
     let reset = json!({"type": "reset", "data": {"question_id": "cars-1"}});
     socket.ask(&reset).await;
-    // Reading answers pings; no frame of data passes for five periods.
+    // Reading answers pings. No data frame passes for five periods.
     let quiet = Duration::from_secs_f64(5.0 * PING_SECONDS);
     let mut pings = 0;
     let waited = timeout(quiet, async {
@@ -217,10 +218,11 @@ async fn a_quiet_peer_that_lives_stays() {
     assert_eq!(reply["data"]["reward"], 1.0);
 }
 
-/// The way of the 0.10 client for tools: a session over HTTP, a socket attached to it, calls over HTTP.
+/// OpenEnv's 0.10 client for tools creates a session over HTTP, attaches a socket to it, and calls over
+/// HTTP.
 #[tokio::test]
 async fn a_session_is_shared_by_http_and_an_attached_socket() {
-    let server = Server::start(slots(1)).await;
+    let server = Server::start(with_sessions(1)).await;
     let (_, created) = server
         .post("/mcp", &rpc("openenv/session/create", &json!({})))
         .await;
@@ -250,9 +252,11 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
     let taken = format!("Session {id} already has an attached WebSocket");
     assert_eq!(
         other.next().await,
-        Said::Json(json!({"type": "error", "data": {"message": taken, "code": "SESSION_ERROR"}}))
+        Received::Json(
+            json!({"type": "error", "data": {"message": taken, "code": "SESSION_ERROR"}})
+        )
     );
-    assert_eq!(other.next().await, Said::Closed(1000));
+    assert_eq!(other.next().await, Received::Closed(1000));
 
     let own = socket
         .ask(&json!({"type": "mcp", "data": rpc("openenv/session/close", &about(json!({})))}))
@@ -262,9 +266,9 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
         "Cannot close active WebSocket-managed session via MCP method"
     );
 
-    // The socket leaves, the session stays; it can be attached to again.
+    // The session outlives the socket and can be attached to again.
     socket.send(r#"{"type":"close"}"#).await;
-    assert_eq!(socket.next().await, Said::Closed(1000));
+    assert_eq!(socket.next().await, Received::Closed(1000));
     let mut socket = server.socket(&path).await;
     let state = socket.ask(&json!({"type": "state"})).await;
     assert_eq!(state["data"]["step_count"], 1);
@@ -277,7 +281,7 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
         json!({"session_id": id, "closed": false, "closing": true})
     );
     socket.send(r#"{"type":"close"}"#).await;
-    assert_eq!(socket.next().await, Said::Closed(1000));
+    assert_eq!(socket.next().await, Received::Closed(1000));
     let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
     assert_eq!(
         reply["error"]["message"],
@@ -287,10 +291,10 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
 }
 
 #[tokio::test]
-async fn a_session_without_a_socket_ends_by_closing_or_gives_way_when_idle() {
+async fn a_session_without_a_socket_ends_when_closed_or_idle() {
     let config = OpenEnvConfig {
         session_idle_seconds: 0.2,
-        ..slots(1)
+        ..with_sessions(1)
     };
     let server = Server::start(config).await;
     let create = rpc("openenv/session/create", &json!({}));
@@ -312,8 +316,8 @@ async fn a_session_without_a_socket_ends_by_closing_or_gives_way_when_idle() {
     assert_eq!(unknown, &json!(-32602));
 }
 
-/// One thread and one place in its queue for eight slow queries at once: those that find no place are tried again, and no
-/// client hears of it.
+/// One thread with a queue of one gets eight slow queries at once. Those that find the queue full are
+/// retried, and no client notices.
 #[tokio::test]
 async fn a_busy_machine_is_waited_for() {
     let env = EnvSettings {
@@ -338,7 +342,7 @@ async fn a_busy_machine_is_waited_for() {
         sockets.push(socket);
     }
     for mut socket in sockets {
-        let Said::Json(reply) = socket.next().await else {
+        let Received::Json(reply) = socket.next().await else {
             panic!("closed");
         };
         let observation = &reply["data"]["observation"];

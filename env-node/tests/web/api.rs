@@ -10,7 +10,7 @@ async fn site() -> Site {
 }
 
 #[tokio::test]
-async fn the_page_is_locked_down_and_asked_for_anew() {
+async fn the_page_has_security_headers_and_is_revalidated() {
     let site = site().await;
     let page = site.get("/web/").await;
     assert_eq!(page.status, 200);
@@ -53,7 +53,7 @@ async fn the_page_is_locked_down_and_asked_for_anew() {
 }
 
 #[tokio::test]
-async fn short_addresses_lead_to_the_page() {
+async fn short_addresses_redirect_to_the_page() {
     let site = site().await;
     for path in ["/", "/web"] {
         let reply = site.get(path).await;
@@ -67,7 +67,7 @@ async fn short_addresses_lead_to_the_page() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_switched_off_is_not_there() {
+async fn a_disabled_page_is_not_found() {
     let config = EnvNodeSettings {
         web: WebConfig {
             enabled: false,
@@ -99,9 +99,9 @@ async fn info_names_what_can_be_chosen() {
 }
 
 #[tokio::test]
-async fn questions_are_narrowed_and_paged() {
+async fn questions_are_filtered_and_paged() {
     let site = site().await;
-    for (wanted, total, ids) in [
+    for (filter, total, ids) in [
         ("", 3, vec!["cars-1", "cars-2", "cars-3"]),
         ("limit=2", 3, vec!["cars-1", "cars-2"]),
         ("limit=2&offset=2", 3, vec!["cars-3"]),
@@ -123,7 +123,7 @@ async fn questions_are_narrowed_and_paged() {
         ("level=level-2", 0, vec![]),
     ] {
         let page = site
-            .get(&format!("/web/api/questions?{wanted}"))
+            .get(&format!("/web/api/questions?{filter}"))
             .await
             .json();
         let found: Vec<&str> = page["questions"]
@@ -135,7 +135,7 @@ async fn questions_are_narrowed_and_paged() {
         assert_eq!(
             (page["total"].as_u64(), found),
             (Some(total), ids),
-            "{wanted}"
+            "{filter}"
         );
     }
     let all = site.get("/web/api/questions").await.body;

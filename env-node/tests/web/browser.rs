@@ -1,7 +1,7 @@
-//! A headless Chromium, driven over its DevTools socket.
+//! A headless Chromium, controlled over its DevTools socket.
 //!
-//! Leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary; `SQLENV_WEB_SHOTS` a folder for
-//! pictures, which are else not made.
+//! It leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary. `SQLENV_WEB_SHOTS`
+//! names a folder for screenshots; without it none are taken.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _, stderr},
@@ -23,7 +23,7 @@ const NAMES: [&str; 4] = [
     "google-chrome-stable",
     "google-chrome",
 ];
-/// A hung page fails the test by then; nothing is timed.
+/// The longest wait for the browser. A page that hangs fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One page of a browser of its own.
@@ -38,12 +38,12 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser, or says loudly that there is none.
+    /// Starts a browser. Returns `None`, and prints that the test is skipped, if there is none.
     pub(crate) async fn start() -> Option<Self> {
         let Some(binary) = find() else {
-            // Past the test harness, which keeps what a passing test prints.
+            // The test harness hides what a passing test prints with `eprintln!`.
             let line = format!(
-                "SKIPPED: the page was not tried in a browser, since none of {NAMES:?} is on the PATH; install Debian's chromium\n"
+                "SKIPPED: the page was not tested in a browser, since none of {NAMES:?} is on the PATH; install Debian's chromium\n"
             );
             let _ = stderr().write_all(line.as_bytes());
             return None;
@@ -78,7 +78,7 @@ impl Browser {
                 )
             })
             .unwrap();
-        // Its further talk has to go somewhere, or it would wait.
+        // The browser would block if nobody read its further output.
         std::thread::spawn(move || lines.for_each(drop));
         let (socket, _) = connect_async(address).await.unwrap();
         let mut browser = Self {
@@ -97,12 +97,12 @@ impl Browser {
         for domain in ["Runtime", "Log", "Network", "Page", "DOM"] {
             browser.call(&format!("{domain}.enable"), json!({})).await;
         }
-        browser.look(1280, 860, "light").await;
+        browser.set_display(1280, 860, "light").await;
         Some(browser)
     }
 
-    /// Sets size and colours.
-    pub(crate) async fn look(&mut self, width: u32, height: u32, scheme: &str) {
+    /// Sets the size and the color scheme.
+    pub(crate) async fn set_display(&mut self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", metrics)
             .await;
@@ -115,7 +115,7 @@ impl Browser {
         self.call("Page.navigate", json!({"url": address})).await;
     }
 
-    /// The value of an expression; a promise is awaited.
+    /// Evaluates an expression. A promise is awaited.
     pub(crate) async fn value(&mut self, expression: &str) -> Value {
         let evaluate =
             json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -137,13 +137,13 @@ impl Browser {
         if timeout(PATIENCE, is_true).await.is_err() {
             let seen = self.value("document.body.innerText").await;
             panic!(
-                "waited in vain for {expression}; the page shows: {seen}\n{:?}",
-                self.complaints()
+                "timed out waiting for {expression}; the page shows: {seen}\n{:?}",
+                self.problems()
             );
         }
     }
 
-    /// The text that a selector's first element shows; waits for the element.
+    /// Returns the visible text of a selector's first element, once it exists.
     pub(crate) async fn text(&mut self, selector: &str) -> String {
         let element = format!("document.querySelector({})", json!(selector));
         self.wait(&element).await;
@@ -151,7 +151,7 @@ impl Browser {
         text.as_str().unwrap().to_owned()
     }
 
-    /// Presses a key: a character, or `Enter`, `ArrowDown`, …; `Ctrl+` before it holds the control key.
+    /// Presses a key: a character, or `Enter`, `ArrowDown`, …. A prefix `Ctrl+` holds the control key.
     pub(crate) async fn press(&mut self, chord: &str) {
         let (key, modifiers) = chord
             .strip_prefix("Ctrl+")
@@ -179,12 +179,12 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", event).await;
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub(crate) async fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text})).await;
     }
 
-    /// Clicks the middle of a selector's first element with the mouse; waits for the element.
+    /// Clicks the middle of a selector's first element, once it exists.
     pub(crate) async fn click(&mut self, selector: &str) {
         let element = format!("document.querySelector({})", json!(selector));
         self.wait(&element).await;
@@ -214,14 +214,14 @@ impl Browser {
         .await;
     }
 
-    /// Takes pictures, light and dark and of a phone's width, where pictures are wanted.
+    /// Takes screenshots, light, dark and in a phone's width, if `SQLENV_WEB_SHOTS` is set.
     pub(crate) async fn pictures(&mut self, name: &str) {
         for (look, width, scheme) in [
             ("phone", 390, "light"),
             ("dark", 1280, "dark"),
             ("light", 1280, "light"),
         ] {
-            self.look(width, 860, scheme).await;
+            self.set_display(width, 860, scheme).await;
             self.picture(&format!("{name}-{look}")).await;
         }
     }
@@ -229,12 +229,12 @@ impl Browser {
     async fn picture(&mut self, name: &str) {
         #[expect(
             clippy::disallowed_methods,
-            reason = "a tool for people who look at the page"
+            reason = "screenshots are for people who look at the page"
         )]
         let Ok(folder) = std::env::var("SQLENV_WEB_SHOTS") else {
             return;
         };
-        // Let what fades in arrive.
+        // Wait for the fade-in.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let picture = self
             .call("Page.captureScreenshot", json!({"format": "png"}))
@@ -246,9 +246,9 @@ impl Browser {
         std::fs::write(Path::new(&folder).join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// What the browser complained of: exceptions, dialogs, messages of warning or error, violations of the policy.
-    pub(crate) fn complaints(&self) -> Vec<&Value> {
-        let is_complaint = |event: &&Value| {
+    /// Returns what the browser reported: exceptions, dialogs, warnings, errors, violations of the policy.
+    pub(crate) fn problems(&self) -> Vec<&Value> {
+        let is_problem = |event: &&Value| {
             let level = |path: &str| {
                 let level = event.pointer(path).and_then(Value::as_str);
                 matches!(level, Some("error" | "warning" | "assert"))
@@ -260,10 +260,10 @@ impl Browser {
                 _ => false,
             }
         };
-        self.events.iter().filter(is_complaint).collect()
+        self.events.iter().filter(is_problem).collect()
     }
 
-    /// The addresses that the page asked for.
+    /// Returns the addresses that the page requested.
     pub(crate) fn requests(&self) -> Vec<&str> {
         let sent = self
             .events

@@ -1,4 +1,4 @@
-//! A dataset whose every name and value tries to become markup.
+//! A dataset in which every name and value would be markup, were it not escaped.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! A node on a real port, and HTTP/1.1 by hand: one connection a request.
+//! A node on a real port, and HTTP/1.1 by hand with one connection for each request.
 
 use crate::common;
 use env::EnvSettings;
@@ -11,21 +11,21 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// A served node; its folder lives as long as this.
+/// A served node. Its folder lives as long as this.
 pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     _folder: TempDir,
 }
 
-/// What came back.
-pub(crate) struct Reply {
+/// An HTTP response.
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
 impl Site {
-    /// Serves a dataset, made in the folder it is given.
+    /// Serves the dataset that `dataset` makes in a new folder.
     pub(crate) async fn serve(
         dataset: fn(&std::path::Path) -> data::Dataset,
         env_node: EnvNodeSettings,
@@ -43,36 +43,36 @@ impl Site {
         }
     }
 
-    /// Sends a request; `head` holds further lines of the head, each with its line end.
-    pub(crate) async fn send(&self, line: &str, head: &str, body: &str) -> Reply {
+    /// Sends a request. `head` holds further header lines, each with its line end.
+    pub(crate) async fn send(&self, line: &str, head: &str, body: &str) -> HttpResponse {
         let request = format!(
             "{line} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n{head}\r\n{body}",
             self.address,
             body.len()
         );
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // A refused body is not read to its end; the reply stands all the same.
+        // The server does not read a refused body to its end, so writing may fail.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes).await;
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        Reply {
+        HttpResponse {
             status: head.split(' ').nth(1).unwrap().parse().unwrap(),
             head: head.to_ascii_lowercase(),
             body: body.to_owned(),
         }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> HttpResponse {
         self.send(&format!("GET {path}"), "", "").await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> HttpResponse {
         self.post_text(path, &body.to_string()).await
     }
 
-    pub(crate) async fn post_text(&self, path: &str, body: &str) -> Reply {
+    pub(crate) async fn post_text(&self, path: &str, body: &str) -> HttpResponse {
         self.send(
             &format!("POST {path}"),
             "Content-Type: application/json\r\n",
@@ -82,18 +82,18 @@ impl Site {
     }
 }
 
-impl Reply {
+impl HttpResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// The value of a field of the head.
+    /// Returns the value of a header.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let start = format!("{name}: ");
         self.head.lines().find_map(|line| line.strip_prefix(&start))
     }
 
-    /// The reason of a refusal.
+    /// Returns the detail of a rejection.
     pub(crate) fn detail(&self) -> String {
         self.json()["detail"].as_str().unwrap().to_owned()
     }

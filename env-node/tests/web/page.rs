@@ -5,9 +5,9 @@ use serde_json::json;
 
 use crate::{browser::Browser, common, garage, http::Site};
 
-/// The page asked for nothing outside its site, and the browser had no complaint.
+/// Asserts that the page requested nothing outside its site, and that the browser reported no problem.
 pub(crate) fn assert_quiet(browser: &Browser, site: &Site) {
-    assert_eq!(browser.complaints(), Vec::<&serde_json::Value>::new());
+    assert_eq!(browser.problems(), Vec::<&serde_json::Value>::new());
     let home = format!("http://{}/web/", site.address);
     let requests = browser.requests();
     assert!(requests.len() > 10, "the log works: {requests:?}");
@@ -112,7 +112,7 @@ async fn an_episode_is_played_to_its_end() {
         browser
             .text(".verdict.right")
             .await
-            .starts_with("Right after 4 steps, +1.14 in all.")
+            .starts_with("Right after 4 steps, +1.14 in total.")
     );
     assert!(
         browser
@@ -181,12 +181,12 @@ async fn every_action_can_be_typed_and_help_lists_the_keys() {
             .await
             .contains("no question \"none\"")
     );
-    // The one complaint is the browser's own, of the status 404.
-    assert_eq!(browser.complaints().len(), 1);
+    // The browser itself reports the status 404.
+    assert_eq!(browser.problems().len(), 1);
 }
 
 #[tokio::test]
-async fn a_busy_node_is_asked_again_and_then_reported() {
+async fn a_request_to_a_busy_node_is_retried_and_then_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -264,7 +264,7 @@ async fn what_looks_like_markup_stays_text() {
     assert_eq!(browser.value(foreign).await, 0);
     assert_quiet(&browser, &site);
 
-    // The browser itself would stop what slipped through.
+    // The browser stops such attempts even if the page let them through.
     for attempt in [
         "document.body.innerHTML = '<img src=x>'",
         "document.querySelector('#status').insertAdjacentHTML('beforeend', '<b>x</b>')",
@@ -275,5 +275,5 @@ async fn what_looks_like_markup_stays_text() {
         );
         assert_eq!(browser.value(&outcome).await, "stopped", "{attempt}");
     }
-    assert!(!browser.complaints().is_empty(), "violations are seen");
+    assert!(!browser.problems().is_empty(), "violations are reported");
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{browser::Browser, common, garage, http::Site, page::assert_quiet};
 
-/// Two transcripts as a run writes them, one line that is none, and a trajectory.
+/// Returns a file with two transcripts as a run writes them, two lines that are none, and a trajectory.
 fn recordings() -> String {
     let components = |progress: f64| json!({"operational": 0.01, "progress": progress, "terminal": 0.0, "clip": 0.0});
     let step = |action_type: &str, argument: &str, result: &str, reward: f64| json!({"action_type": action_type, "argument": argument, "malformed": false, "result": result, "reward": reward, "components": components(reward)});
@@ -56,7 +56,7 @@ fn recordings() -> String {
 }
 
 #[tokio::test]
-async fn a_recording_is_replayed_and_played_on() {
+async fn a_recording_is_replayed_and_continued() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -140,7 +140,7 @@ async fn a_recording_is_replayed_and_played_on() {
             "document.querySelector('.composer') && document.querySelectorAll('.step').length === 1",
         )
         .await;
-    // Two readings of a row, since a cell holds ` | `: it stays a text.
+    // A cell holds ` | `, so the row can be read in two ways and is shown as text.
     assert!(
         browser
             .text(".now pre.result")
@@ -177,7 +177,7 @@ async fn a_file_can_be_dropped() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_none_is_named() {
+async fn a_file_without_recordings_is_reported() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -188,7 +188,7 @@ async fn a_file_that_is_none_is_named() {
         .open(&format!("http://{}/web/#/replay", site.address))
         .await;
     for (content, part) in [
-        ("[1, {}", "The file is no JSON"),
+        ("[1, {}", "The file is not JSON"),
         ("[1]", "Element 1: neither"),
         ("{", "Line 1"),
         ("", "holds no episode"),

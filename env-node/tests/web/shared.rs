@@ -1,4 +1,4 @@
-//! OpenEnv's web routes: the environment that visitors share, and those who watch it.
+//! OpenEnv's web routes: the environment that all visitors share, and its watchers.
 
 use env_node::EnvNodeSettings;
 use futures::{SinkExt as _, StreamExt as _};
@@ -52,7 +52,7 @@ async fn visitors_share_one_environment() {
 }
 
 #[tokio::test]
-async fn a_reset_without_wishes_draws() {
+async fn a_reset_without_arguments_draws_a_question() {
     let site = site().await;
     let bare = site.send("POST /web/reset", "", "").await;
     let null = site.post("/web/reset", &Value::Null).await;
@@ -65,9 +65,9 @@ async fn a_reset_without_wishes_draws() {
     assert_eq!(id.as_str().map(str::len), Some(36), "a UUID: {id}");
 }
 
-/// A reset on the page reads the keywords that `/reset` reads.
+/// `/web/reset` reads the same arguments as `/reset`.
 #[tokio::test]
-async fn a_reset_plays_what_it_names() {
+async fn a_reset_selects_the_question_that_it_names() {
     let site = site().await;
     for (kwargs, question) in [
         (
@@ -94,9 +94,9 @@ async fn a_reset_plays_what_it_names() {
         .post("/web/reset", &json!({"split": 5, "index": -1}))
         .await;
     assert_eq!(refused.status, 422);
-    let faults = &refused.json()["detail"];
-    assert_eq!(faults[0]["loc"], json!(["body", "split"]));
-    assert_eq!(faults[1]["type"], "greater_than_equal");
+    let errors = &refused.json()["detail"];
+    assert_eq!(errors[0]["loc"], json!(["body", "split"]));
+    assert_eq!(errors[0]["type"], "value_error");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn watchers_see_each_state() {
     );
 }
 
-/// With every place taken and a log that grows, each watcher gets the newest state.
+/// With as many watchers as allowed and a growing log, each watcher gets the newest state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_watchers_see_the_newest_state() {
     const STEPS: usize = 30;
@@ -213,7 +213,7 @@ async fn all_watchers_see_the_newest_state() {
     let start = json!({"question_id": "cars-1", "step_budget": 200});
     site.post("/web/reset", &start).await;
     let wide = format!("SELECT '{}' AS wide FROM Cars", "x".repeat(400));
-    // A huge argument costs the watchers little.
+    // The log cuts a huge argument.
     let huge = json!({"message": "x".repeat(2 << 20)});
     assert_eq!(site.post("/web/step", &huge).await.status, 200);
     for _ in 1..STEPS {
@@ -229,7 +229,7 @@ async fn all_watchers_see_the_newest_state() {
 }
 
 #[tokio::test]
-async fn watchers_have_a_number_of_places() {
+async fn the_number_of_watchers_is_limited() {
     let site = site().await;
     let address = format!("ws://{}/ws/ui", site.address);
     let mut watchers = Vec::new();

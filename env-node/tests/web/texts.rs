@@ -1,4 +1,4 @@
-//! How the page reads observations back from their text.
+//! The page's parsers for the texts of observations.
 
 use env_node::EnvNodeSettings;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{browser::Browser, common, http::Site};
 
 #[tokio::test]
-async fn what_has_two_readings_stays_text() {
+async fn a_text_with_two_readings_stays_text() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };

@@ -1,42 +1,48 @@
-//! Where it got better and how episodes end: by level, by database, actions, endings, and where the time went.
+//! Accuracy by level and by database, how episodes end, their actions, and where the time went.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use actor::{CorrectCount, SuccessRate};
+use maud::{Markup, html};
 
 use super::{
-    bars::{Mark, MarkRow, Part, PartRow, legend, mark_rows, part_rows, rate_in_words},
-    episodes::{ACTIONS, Ending, count_actions},
-    evaluations::{EVAL, Evaluations},
-    figure,
-    markup::{Element, el},
-    policy_class,
+    elements::{figure, policy_class, rate_in_words},
+    episode_result::{ACTIONS, EpisodeResult, count_actions},
+    evaluations::Evaluations,
 };
-use crate::folder::RunRecords;
-use crate::number;
-use crate::records::{DecodingMode, Evaluation, PolicyName, StageTime, Tally, Transcript};
+use crate::{
+    chart::{BarSegment, RatePoint, RateRow, StackedBar, rate_rows, stacked_bars},
+    folder::RunRecords,
+    number,
+    records::{CorrectCount, Evaluation, PolicyName, StageTime, SuccessRate, Transcript},
+};
 
 const WIDTH: f64 = 430.0;
-/// More databases than this are named in the caption only by their number.
-const MOST_DATABASES: usize = 24;
+/// Rows of a chart; the caption says that there are more.
+const MAX_ROWS: usize = 24;
+/// Colours of the stages in the style sheet.
+const TIME_COLOURS: usize = 8;
 
-pub(super) fn section(records: &RunRecords) -> Option<Element> {
+pub(super) fn section(records: &RunRecords) -> Option<Markup> {
     let evaluations = Evaluations(&records.evaluations);
-    let figures: Vec<Element> = [
-        before_and_after(evaluations, "By level", "level", |e| &e.by_level),
-        endings(&records.transcripts),
+    let figures: Vec<Markup> = [
+        before_and_after(evaluations, "By level", "level", |e| &e.metrics.by_level),
+        results(&records.transcripts),
         actions(&records.transcripts),
-        before_and_after(evaluations, "By database", "database", |e| &e.by_database),
+        before_and_after(evaluations, "By database", "database", |e| {
+            &e.metrics.by_database
+        }),
         time(&records.timing),
     ]
     .into_iter()
     .flatten()
     .collect();
     (!figures.is_empty()).then(|| {
-        el("section")
-            .attr("id", "breakdown")
-            .child(el("h2").text("Where it changed"))
-            .child(el("div").class("pairs").children(figures))
+        html! {
+            section #breakdown {
+                h2 { "What changed" }
+                div.pairs { @for figure in figures { (figure) } }
+            }
+        }
     })
 }
 
@@ -44,186 +50,182 @@ fn before_and_after(
     evaluations: Evaluations<'_>,
     title: &str,
     unit: &str,
-    tallies: fn(&Evaluation) -> &BTreeMap<String, Tally>,
-) -> Option<Element> {
-    let played: Vec<&Evaluation> = [PolicyName::WarmStart, PolicyName::Grpo]
-        .into_iter()
-        .filter_map(|policy| evaluations.last(policy, EVAL, DecodingMode::Greedy))
+    counts: fn(&Evaluation) -> &BTreeMap<String, CorrectCount>,
+) -> Option<Markup> {
+    let policies = [PolicyName::WarmStart, PolicyName::Grpo].into_iter();
+    let evaluated: Vec<&Evaluation> = policies
+        .filter_map(|policy| evaluations.greedy(policy))
         .collect();
-    let names = tallies(played.last()?);
-    if names.is_empty() {
+    let newest = counts(evaluated.last()?);
+    if newest.is_empty() {
         return None;
     }
-    let rows: Vec<MarkRow> = names
-        .iter()
-        .take(MOST_DATABASES)
-        .map(|(name, tally)| MarkRow {
+    let row = |(name, count): (&String, &CorrectCount)| {
+        let points = evaluated.iter();
+        RateRow {
             label: name.clone(),
-            note: format!("n = {}", number::count(tally.questions)),
-            marks: played
-                .iter()
-                .filter_map(|e| mark(e, tallies(e).get(name)?))
+            note: format!("n = {}", number::count(count.questions)),
+            points: points
+                .filter_map(|e| rate_point(e.policy, *counts(e).get(name)?))
                 .collect(),
-        })
-        .collect();
+        }
+    };
+    let rows: Vec<RateRow> = newest.iter().take(MAX_ROWS).map(row).collect();
     let mut caption = format!(
         "Greedy accuracy on new queries for each {unit}; thin lines: Wilson's 95\u{a0}% interval."
     );
-    if names.len() > rows.len() {
-        caption += &format!(
-            " The first {} of {} in order of name.",
-            rows.len(),
-            names.len()
-        );
+    if newest.len() > rows.len() {
+        caption += &format!(" The first {} of {} by name.", rows.len(), newest.len());
     }
     let description = format!("Accuracy {} before and after GRPO", title.to_lowercase());
-    let key = el("ul").class("legend").children(played.iter().map(|e| {
-        el("li")
-            .class(policy_class(e.policy))
-            .child(el("span").class("swatch round"))
-            .text(e.policy)
-    }));
-    Some(figure(
-        title,
-        &caption,
-        [key, mark_rows(&description, &rows, WIDTH)],
-    ))
+    let drawing = html! {
+        ul.legend {
+            @for evaluation in &evaluated {
+                li class=(policy_class(evaluation.policy)) {
+                    span.swatch.round {} (evaluation.policy)
+                }
+            }
+        }
+        (rate_rows(&description, &rows, WIDTH))
+    };
+    Some(figure(title, &caption, &drawing))
 }
 
-fn mark(evaluation: &Evaluation, tally: &Tally) -> Option<Mark> {
-    if tally.questions == 0 {
-        return None;
-    }
-    let score = SuccessRate::from(CorrectCount {
-        questions: tally.questions,
-        correct: tally.correct,
-    });
-    let (rate, interval) = (score.success_rate, (score.wilson_low, score.wilson_high));
-    let words = rate_in_words(rate, interval, tally.correct, tally.questions);
-    Some(Mark {
-        class: policy_class(evaluation.policy),
-        rate,
-        interval,
-        title: format!("{}: {words}", evaluation.policy),
+fn rate_point(policy: PolicyName, count: CorrectCount) -> Option<RatePoint> {
+    let success = SuccessRate::from(count);
+    (count.questions > 0).then(|| RatePoint {
+        class: policy_class(policy),
+        rate: success.success_rate,
+        interval: (success.wilson_low, success.wilson_high),
+        tooltip: format!("{policy}: {}", rate_in_words(&success)),
     })
 }
 
-fn by_policy(transcripts: &[Transcript]) -> Vec<(PolicyName, Vec<&Transcript>)> {
-    PolicyName::ALL
-        .into_iter()
-        .map(|policy| {
-            (
-                policy,
-                transcripts
-                    .iter()
-                    .filter(|t| t.policy == policy)
-                    .collect::<Vec<_>>(),
-            )
-        })
-        .filter(|(_, played)| !played.is_empty())
-        .collect()
+fn results(transcripts: &[Transcript]) -> Option<Markup> {
+    let bar = |policy: PolicyName, transcripts: &[&Transcript]| {
+        let total = transcripts.len();
+        let segment = |(kind, result): (usize, &EpisodeResult)| {
+            let is_result = |t: &&&Transcript| EpisodeResult::of(&t.episode) == *result;
+            let count = transcripts.iter().filter(is_result).count();
+            let share = count as f64 / total as f64;
+            BarSegment {
+                kind,
+                size: share,
+                text: format!("{:.0} %", 100.0 * share),
+                tooltip: format!("{}: {count} of {total}", result.name()),
+            }
+        };
+        StackedBar {
+            label: policy.to_string(),
+            segments: EpisodeResult::ALL.iter().enumerate().map(segment).collect(),
+            total: format!("n={total}"),
+        }
+    };
+    let caption = "From the recorded transcripts. A wrong episode counts once: malformed call, else \
+        budget spent, no query, SQL error in the last query, else wrong SQL or answer.";
+    let names = EpisodeResult::ALL.map(EpisodeResult::name);
+    by_policy(
+        "How episodes end",
+        "ending",
+        caption,
+        &names,
+        transcripts,
+        bar,
+    )
 }
 
-fn endings(transcripts: &[Transcript]) -> Option<Element> {
-    let mut seen = [false; Ending::ALL.len()];
-    let rows: Vec<PartRow> = by_policy(transcripts)
-        .into_iter()
-        .map(|(policy, played)| {
-            let parts = Ending::ALL.iter().enumerate().map(|(kind, ending)| {
-                let count = played.iter().filter(|t| Ending::of(t) == *ending).count();
-                let share = count as f64 / played.len() as f64;
-                seen[kind] |= count > 0;
-                Part {
-                    kind,
-                    size: share,
-                    text: format!("{:.0} %", 100.0 * share),
-                    title: format!("{}: {count} of {}", ending.name(), played.len()),
-                }
-            });
-            PartRow {
-                label: policy.to_string(),
-                parts: parts.collect(),
-                total: format!("n={}", played.len()),
-            }
-        })
-        .collect();
-    let names = Ending::ALL
-        .iter()
-        .enumerate()
-        .filter(|(kind, _)| seen[*kind]);
-    let key = legend("ending", names.map(|(kind, e)| (kind, e.name().to_owned())));
-    let drawing = part_rows("How episodes end, by policy", "ending", &rows, WIDTH);
-    (!rows.is_empty()).then(|| {
-        figure(
-            "How episodes end",
-            "From the kept transcripts. A wrong episode counts once: malformed call, then budget spent, no query, SQL error in the \
-             last query, else wrong SQL or answer.",
-            [key, drawing],
-        )
-    })
-}
-
-fn actions(transcripts: &[Transcript]) -> Option<Element> {
-    let mut seen = [false; ACTIONS.len()];
-    let rows: Vec<PartRow> = by_policy(transcripts)
-        .into_iter()
-        .map(|(policy, played)| {
-            let counts = count_actions(&played);
-            let episodes = played.len() as f64;
-            let parts = counts.iter().enumerate().map(|(kind, count)| {
-                seen[kind] |= *count > 0;
-                let mean = *count as f64 / episodes;
-                Part {
-                    kind,
-                    size: mean,
-                    text: format!("{mean:.1}"),
-                    title: format!("{}: {mean:.2} per episode", ACTIONS[kind]),
-                }
-            });
-            PartRow {
-                label: policy.to_string(),
-                parts: parts.collect(),
-                total: format!("{:.1}", counts.iter().sum::<u64>() as f64 / episodes),
-            }
-        })
-        .collect();
-    let names = ACTIONS.iter().enumerate().filter(|(kind, _)| seen[*kind]);
-    let key = legend(
+fn actions(transcripts: &[Transcript]) -> Option<Markup> {
+    let bar = |policy: PolicyName, transcripts: &[&Transcript]| {
+        let means = count_actions(transcripts).map(|n| n as f64 / transcripts.len() as f64);
+        let segment = |(kind, mean): (usize, &f64)| BarSegment {
+            kind,
+            size: *mean,
+            text: format!("{mean:.1}"),
+            tooltip: format!("{}: {mean:.2} per episode", ACTIONS[kind]),
+        };
+        StackedBar {
+            label: policy.to_string(),
+            segments: means.iter().enumerate().map(segment).collect(),
+            total: format!("{:.1}", means.iter().sum::<f64>()),
+        }
+    };
+    let caption = "Mean number of actions of each kind, from the recorded transcripts.";
+    by_policy(
+        "Actions per episode",
         "action",
-        names.map(|(kind, name)| (kind, (*name).to_owned())),
-    );
-    let drawing = part_rows("Actions per episode, by policy", "action", &rows, WIDTH);
-    (!rows.is_empty()).then(|| {
-        figure(
-            "Actions per episode",
-            "Mean number of actions of each kind, from the kept transcripts.",
-            [key, drawing],
-        )
-    })
+        caption,
+        &ACTIONS,
+        transcripts,
+        bar,
+    )
 }
 
-fn time(timing: &[StageTime]) -> Option<Element> {
+/// Draws a bar for each policy that has transcripts. `names` are the kinds of segments.
+fn by_policy(
+    title: &str,
+    palette: &str,
+    caption: &str,
+    names: &[&str],
+    transcripts: &[Transcript],
+    bar: impl Fn(PolicyName, &[&Transcript]) -> StackedBar,
+) -> Option<Markup> {
+    let bars: Vec<StackedBar> = PolicyName::ALL
+        .into_iter()
+        .filter_map(|policy| {
+            let of_policy = transcripts.iter().filter(|t| t.policy == policy);
+            let of_policy: Vec<&Transcript> = of_policy.collect();
+            (!of_policy.is_empty()).then(|| bar(policy, &of_policy))
+        })
+        .collect();
+    let segments = bars
+        .iter()
+        .flat_map(|bar| &bar.segments)
+        .filter(|s| s.size > 0.0);
+    let seen: BTreeSet<usize> = segments.map(|segment| segment.kind).collect();
+    let names = seen.into_iter().map(|kind| (kind, names[kind].to_owned()));
+    let drawing = html! {
+        (legend(palette, names))
+        (stacked_bars(&format!("{title}, by policy"), palette, &bars, WIDTH))
+    };
+    (!bars.is_empty()).then(|| figure(title, caption, &drawing))
+}
+
+fn time(timing: &[StageTime]) -> Option<Markup> {
     let total: f64 = timing.iter().map(|s| s.seconds).sum();
     if total <= 0.0 {
         return None;
     }
     let in_words = |s: &StageTime| format!("{} {}", s.stage, number::seconds(s.seconds));
-    let parts = timing.iter().enumerate().map(|(i, stage)| Part {
-        kind: i % 8,
+    let segment = |(i, stage): (usize, &StageTime)| BarSegment {
+        kind: i % TIME_COLOURS,
         size: stage.seconds,
         text: format!("{:.0} %", 100.0 * stage.seconds / total),
-        title: in_words(stage),
-    });
-    let row = PartRow {
+        tooltip: in_words(stage),
+    };
+    let bar = StackedBar {
         label: String::new(),
-        parts: parts.collect(),
+        segments: timing.iter().enumerate().map(segment).collect(),
         total: String::new(),
     };
-    let key = legend(
-        "time",
-        timing.iter().enumerate().map(|(i, s)| (i % 8, in_words(s))),
-    );
-    let drawing = part_rows("Time by stage", "time", &[row], WIDTH);
-    let caption = format!("Wall-clock time, {} in all.", number::seconds(total));
-    Some(figure("Where the time went", &caption, [drawing, key]))
+    let names = timing
+        .iter()
+        .enumerate()
+        .map(|(i, s)| (i % TIME_COLOURS, in_words(s)));
+    let drawing = html! {
+        (stacked_bars("Time by stage", "time", &[bar], WIDTH))
+        (legend("time", names))
+    };
+    let caption = format!("Wall-clock time, {} in total.", number::seconds(total));
+    Some(figure("Time by stage", &caption, &drawing))
+}
+
+/// Lists colour and name of each kind.
+fn legend(palette: &str, names: impl Iterator<Item = (usize, String)>) -> Markup {
+    html! {
+        ul.legend {
+            @for (kind, name) in names {
+                li { span.swatch.{ (palette) "-" (kind) } {} (name) }
+            }
+        }
+    }
 }

@@ -1,20 +1,26 @@
-//! The comparison table: every policy against every split, with Wilson intervals.
+//! The comparison table: the accuracy of every policy on every split, with Wilson intervals.
+
+use maud::{Markup, html};
 
 use super::{
-    bars::{interval_strip, rate_in_words},
+    elements::{policy_class, success_in_words},
     evaluations::{EVAL, Evaluations},
-    markup::{Element, el},
-    policy_class,
 };
-use crate::folder::RunRecords;
-use crate::number;
-use crate::records::{DecodingMode, Evaluation, PolicyName};
+use crate::{
+    chart::interval_strip,
+    folder::RunRecords,
+    number,
+    records::{DecodingMode, Evaluation, PolicyName},
+};
 
-/// Heading, split and mode of the accuracy columns; those whose split was played are shown.
-const COLUMNS: [Column; 5] = [
+/// Heading, split and decoding mode of an accuracy column.
+type AccuracyColumn = (&'static str, &'static str, DecodingMode);
+
+/// All accuracy columns. The table has those whose split was evaluated.
+const COLUMNS: [AccuracyColumn; 5] = [
     ("new queries", EVAL, DecodingMode::Greedy),
     ("new queries, sampled", EVAL, DecodingMode::Sampled),
-    // Spider's: its databases have no domains.
+    // The databases of Spider have no domains, so this split is not divided.
     ("new databases", "eval-unseen", DecodingMode::Greedy),
     (
         "new databases",
@@ -24,63 +30,87 @@ const COLUMNS: [Column; 5] = [
     ("new domains", "eval-unseen/domain", DecodingMode::Greedy),
 ];
 
-type Column = (&'static str, &'static str, DecodingMode);
-
-fn columns(evaluations: Evaluations<'_>) -> Vec<Column> {
-    let is_played = |(_, split, mode): &Column| {
-        let mut policies = PolicyName::ALL.into_iter();
-        policies.any(|policy| evaluations.last(policy, split, *mode).is_some())
-    };
-    COLUMNS.into_iter().filter(is_played).collect()
+/// The evaluations that the table shows.
+struct ComparisonTable<'a> {
+    evaluations: Evaluations<'a>,
+    policies: Vec<PolicyName>,
+    columns: Vec<AccuracyColumn>,
 }
 
-pub(super) fn section(records: &RunRecords) -> Option<Element> {
-    let evaluations = Evaluations(&records.evaluations);
-    let policies = evaluated(evaluations);
-    if policies.is_empty() {
-        return None;
+impl<'a> ComparisonTable<'a> {
+    /// Returns the table, unless nothing was evaluated.
+    fn new(records: &'a RunRecords) -> Option<Self> {
+        let evaluations = Evaluations(&records.evaluations);
+        let is_evaluated = |policy: PolicyName, (_, split, mode): &AccuracyColumn| {
+            evaluations.last(policy, split, *mode).is_some()
+        };
+        let mut policies = PolicyName::ALL.to_vec();
+        policies.retain(|policy| COLUMNS.iter().any(|column| is_evaluated(*policy, column)));
+        let mut columns = COLUMNS.to_vec();
+        columns.retain(|column| policies.iter().any(|policy| is_evaluated(*policy, column)));
+        (!policies.is_empty()).then_some(Self {
+            evaluations,
+            policies,
+            columns,
+        })
     }
-    let note = broken_off(evaluations, &policies);
-    let rows = policies.into_iter().map(|policy| row(evaluations, policy));
-    let table = el("table")
-        .class("comparison")
-        .child(el("thead").child(heading(evaluations)))
-        .child(el("tbody").children(rows));
-    Some(
-        el("section")
-            .attr("id", "comparison")
-            .child(el("h2").text("Who answers how many"))
-            .child(el("div").class("scroll").attr("tabindex", 0).child(table))
-            .child(el("p").class("caption").text(
-                "Share of questions answered right, in per cent, with Wilson's 95\u{a0}% interval. New queries: databases known from \
-                 training, other questions (split eval). New databases and new domains were never trained on (splits \
-                 eval-unseen). Greedy play except where sampled; random and oracle are scripted; the base is asked a quarter of the questions. \
-                 Reward, steps and malformed calls are of the first column.",
-            ))
-            .child(note),
-    )
+
+    /// Returns the evaluations of a policy, one per column.
+    fn row(&self, policy: PolicyName) -> impl Iterator<Item = Option<&'a Evaluation>> {
+        let columns = self.columns.iter();
+        columns.map(move |(_, split, mode)| self.evaluations.last(policy, split, *mode))
+    }
+
+    /// Returns the number of questions of a column. Some policies are asked fewer.
+    fn questions(&self, column: usize) -> u64 {
+        let policies = self.policies.iter();
+        let questions = policies
+            .filter_map(|policy| Some(self.row(*policy).nth(column)??.metrics.success.questions));
+        questions.max().unwrap_or(0)
+    }
 }
 
-/// The table's rates as text; empty where nothing was evaluated.
+pub(super) fn section(records: &RunRecords) -> Option<Markup> {
+    let table = ComparisonTable::new(records)?;
+    Some(html! {
+        section #comparison {
+            h2 { "Accuracy by policy" }
+            div.scroll tabindex="0" {
+                table.comparison {
+                    thead { (heading(&table)) }
+                    tbody { @for policy in &table.policies { (row(&table, *policy)) } }
+                }
+            }
+            p.caption {
+                "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% interval. "
+                "New queries: questions that are not in the training data, on databases that are (split "
+                "eval). New databases and new domains: not in the training data at all (splits "
+                "eval-unseen). Decoding is greedy unless the heading says sampled. Random and oracle are "
+                "scripted policies; base answers a quarter of the questions. Reward, steps and malformed "
+                "calls are those of the first column."
+            }
+            @if let Some(note) = failures(&table) { p.note { (note) } }
+        }
+    })
+}
+
+/// Returns the rates of the table as text for a terminal; empty if nothing was evaluated.
 pub(super) fn text(records: &RunRecords) -> String {
-    let evaluations = Evaluations(&records.evaluations);
-    let policies = evaluated(evaluations);
-    if policies.is_empty() {
+    let Some(table) = ComparisonTable::new(records) else {
         return String::new();
-    }
+    };
     let mut text = format!("{:>18}", "% right");
-    let columns = columns(evaluations);
-    for (name, ..) in &columns {
+    for (name, ..) in &table.columns {
         text += &format!("  {name:>21}");
     }
     text.push('\n');
-    for policy in policies {
+    for &policy in &table.policies {
         text += &format!("{:>18}", policy.to_string());
-        for &(_, split, mode) in &columns {
-            let rate = evaluations
-                .last(policy, split, mode)
-                .filter(|e| e.questions > 0)
-                .map_or("·".to_owned(), |e| number::percent(e.success_rate));
+        for evaluation in table.row(policy) {
+            let success = evaluation
+                .map(|e| e.metrics.success)
+                .filter(|s| s.questions > 0);
+            let rate = success.map_or("·".to_owned(), |s| number::percent(s.success_rate));
             text += &format!("  {rate:>21}");
         }
         text.push('\n');
@@ -88,110 +118,82 @@ pub(super) fn text(records: &RunRecords) -> String {
     text
 }
 
-/// The policies that have a row.
-fn evaluated(evaluations: Evaluations<'_>) -> Vec<PolicyName> {
-    PolicyName::ALL
-        .into_iter()
-        .filter(|policy| {
-            COLUMNS
-                .iter()
-                .any(|(_, split, mode)| evaluations.last(*policy, split, *mode).is_some())
-        })
-        .collect()
-}
-
-/// Says which figures episodes that broke off have made worse.
-fn broken_off(evaluations: Evaluations<'_>, policies: &[PolicyName]) -> Option<Element> {
-    let shown = policies.iter().flat_map(|policy| {
-        COLUMNS
-            .iter()
-            .filter_map(|(_, split, mode)| evaluations.last(*policy, split, *mode))
-    });
+/// Tells which rates are lower because episodes failed.
+fn failures(table: &ComparisonTable<'_>) -> Option<String> {
+    let shown = table
+        .policies
+        .iter()
+        .flat_map(|policy| table.row(*policy))
+        .flatten();
     let failed: Vec<String> = shown
-        .filter(|e| e.failed > 0)
+        .filter(|e| e.metrics.failed > 0)
         .map(|e| {
+            let (failed, questions) = (e.metrics.failed, e.metrics.success.questions);
             format!(
-                "{} of {} ({} on {}, {})",
-                e.failed, e.questions, e.policy, e.split, e.mode
+                "{failed} of {questions} ({} on {}, {})",
+                e.policy, e.split, e.mode
             )
         })
         .collect();
     (!failed.is_empty()).then(|| {
-        el("p").class("note").text(format!(
-            "Episodes that broke off for a reason outside the policy, and count as wrong: {}.",
+        format!(
+            "Episodes that failed for a reason outside the policy count as wrong: {}.",
             failed.join(", ")
-        ))
+        )
     })
 }
 
-fn heading(evaluations: Evaluations<'_>) -> Element {
-    let heading = |name: &str, detail: String| {
-        el("th")
-            .attr("scope", "col")
-            .text(name)
-            .child(el("small").text(detail))
-    };
-    let asked = |split: &str, mode| {
-        let counts = PolicyName::ALL
-            .into_iter()
-            .filter_map(|p| Some(evaluations.last(p, split, mode)?.questions));
-        counts
-            .max()
-            .map_or(String::new(), |n| format!("n = {}", number::count(n)))
-    };
-    el("tr")
-        .child(el("th").attr("scope", "col").text("Policy"))
-        .children(
-            columns(evaluations)
-                .into_iter()
-                .map(|(name, split, mode)| heading(name, asked(split, mode))),
-        )
-        .child(heading("reward", "mean".to_owned()))
-        .child(heading("steps", "mean".to_owned()))
-        .child(heading("malformed", "% of turns".to_owned()))
+fn heading(table: &ComparisonTable<'_>) -> Markup {
+    let accuracies = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(i, (name, ..))| (*name, format!("n = {}", number::count(table.questions(i)))));
+    let means = [
+        ("reward", "mean"),
+        ("steps", "mean"),
+        ("malformed", "% of turns"),
+    ];
+    let means = means.map(|(name, detail)| (name, detail.to_owned()));
+    html! {
+        tr {
+            th scope="col" { "Policy" }
+            @for (name, detail) in accuracies.chain(means) {
+                th scope="col" { (name) small { (detail) } }
+            }
+        }
+    }
 }
 
-fn row(evaluations: Evaluations<'_>, policy: PolicyName) -> Element {
+fn row(table: &ComparisonTable<'_>, policy: PolicyName) -> Markup {
     let class = policy_class(policy);
-    let cells = columns(evaluations)
-        .into_iter()
-        .map(|(_, split, mode)| cell(class, evaluations.last(policy, split, mode)));
-    let first = evaluations.last(policy, EVAL, DecodingMode::Greedy);
-    let figure = |show: fn(&Evaluation) -> String| {
-        el("td")
-            .class("figure")
-            .text(first.map_or("·".to_owned(), show))
-    };
-    el("tr")
-        .class(class)
-        .child(
-            el("th")
-                .attr("scope", "row")
-                .child(el("span").class("swatch"))
-                .text(policy),
-        )
-        .children(cells)
-        .child(figure(|e| number::signed(e.mean_reward)))
-        .child(figure(|e| format!("{:.1}", e.mean_steps)))
-        .child(figure(|e| number::percent(e.malformed_rate)))
+    let means = table.evaluations.greedy(policy).map(|e| {
+        [
+            number::signed(e.metrics.mean_reward, 2),
+            format!("{:.1}", e.metrics.mean_steps),
+            number::percent(e.metrics.malformed_rate),
+        ]
+    });
+    html! {
+        tr class=(class) {
+            th scope="row" { span.swatch {} (policy) }
+            @for evaluation in table.row(policy) { (cell(class, evaluation)) }
+            @for mean in means.unwrap_or(["·"; 3].map(str::to_owned)) { td.figure { (mean) } }
+        }
+    }
 }
 
-fn cell(class: &str, evaluation: Option<&Evaluation>) -> Element {
-    let Some(e) = evaluation.filter(|e| e.questions > 0) else {
-        return el("td").class("rate").text("·");
+fn cell(class: &str, evaluation: Option<&Evaluation>) -> Markup {
+    let Some(evaluation) = evaluation.filter(|e| e.metrics.success.questions > 0) else {
+        return html! { td.rate { "·" } };
     };
-    let interval = (e.wilson_low, e.wilson_high);
-    el("td")
-        .class("rate")
-        .attr(
-            "title",
-            rate_in_words(e.success_rate, interval, e.correct, e.questions),
-        )
-        .child(el("b").text(number::percent(e.success_rate)))
-        .child(el("small").text(format!(
-            "{}–{}",
-            number::percent(interval.0),
-            number::percent(interval.1)
-        )))
-        .child(interval_strip(class, e.success_rate, interval))
+    let success = &evaluation.metrics.success;
+    let interval = (success.wilson_low, success.wilson_high);
+    html! {
+        td.rate title=(success_in_words(evaluation)) {
+            b { (number::percent(success.success_rate)) }
+            small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
+            (interval_strip(class, success.success_rate, interval))
+        }
+    }
 }

@@ -1,42 +1,48 @@
-//! Questions the report asks of a run's evaluations. Pure.
+//! Queries on the evaluations of a run. Pure.
 
 use crate::records::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName};
 
-/// The split that the headline and the curves are about.
+/// The split that headline and breakdown are about.
 pub(super) const EVAL: &str = "eval";
 
-/// A run's evaluations, ordered by policy, split, mode, step.
+/// The evaluations of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Evaluations<'a>(pub(super) &'a [Evaluation]);
 
 impl<'a> Evaluations<'a> {
-    /// The newest evaluation of a policy. Scripted policies have no modes; whatever was written counts as greedy.
+    /// Returns the newest evaluation of a policy. The decoding mode means nothing for scripted
+    /// policies, so theirs counts as greedy.
     pub(super) fn last(
         self,
         policy: PolicyName,
         split: &str,
         mode: DecodingMode,
     ) -> Option<&'a Evaluation> {
-        let mode_of = |e: &Evaluation| {
+        let has_mode = |e: &Evaluation| {
             if policy.is_scripted() {
-                DecodingMode::Greedy
+                mode == DecodingMode::Greedy
             } else {
-                e.mode
+                e.mode == mode
             }
         };
         self.0
             .iter()
-            .filter(|e| e.policy == policy && e.split == split && mode_of(e) == mode)
+            .filter(|e| e.policy == policy && e.split == split && has_mode(e))
             .max_by_key(|e| e.step)
     }
 
-    /// The split of the learning curve: questions of their own where the run asked any.
+    /// Returns [`Self::last`] with greedy decoding on new queries.
+    pub(super) fn greedy(self, policy: PolicyName) -> Option<&'a Evaluation> {
+        self.last(policy, EVAL, DecodingMode::Greedy)
+    }
+
+    /// Returns the split of the learning curve. Runs with few questions have none of its own.
     pub(super) fn curve_split(self) -> &'static str {
         let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
         if has_own { CURVE_SPLIT } else { EVAL }
     }
 
-    /// GRPO's evaluations by step, the warm start in front as step 0.
+    /// Returns the evaluations of GRPO by step, with the warm start as step 0.
     pub(super) fn history(self, split: &str, mode: DecodingMode) -> Vec<&'a Evaluation> {
         let mut found: Vec<_> = self
             .0
@@ -45,7 +51,7 @@ impl<'a> Evaluations<'a> {
             .filter(|e| e.split == split && e.mode == mode)
             .collect();
         found.sort_by_key(|e| (e.step, e.policy));
-        // GRPO evaluated before its first step is the warm start again.
+        // An evaluation of GRPO before its first step repeats that of the warm start.
         found.dedup_by_key(|e| e.step);
         found
     }

@@ -1,184 +1,152 @@
-//! The top of the page: the result in one sentence, what was trained on what, and how long it took.
+//! The top of the page: the result in one sentence, then model, data and time.
 //!
-//! Invariant: every claim is computed. A change is called one only where the two Wilson intervals do not overlap.
+//! Invariant: a change is claimed only if the two Wilson intervals do not overlap.
 
-use super::{
-    bars::rate_in_words,
-    evaluations::{EVAL, Evaluations},
-    markup::{Element, el},
+use maud::{Markup, html};
+
+use super::{elements::success_in_words, evaluations::Evaluations};
+use crate::{
+    folder::RunRecords,
+    number,
+    records::{Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage},
 };
-use crate::folder::RunRecords;
-use crate::number;
-use crate::records::{DecodingMode, Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage};
 
-pub(super) fn section(records: &RunRecords) -> Element {
+pub(super) fn section(records: &RunRecords) -> Markup {
     let evaluations = Evaluations(&records.evaluations);
-    let last = |policy| evaluations.last(policy, EVAL, DecodingMode::Greedy);
-    let (warm, grpo) = (last(PolicyName::WarmStart), last(PolicyName::Grpo));
-    el("header")
-        .child(
-            el("p")
-                .class("eyebrow")
-                .text(eyebrow(records.info.as_ref())),
-        )
-        .child(el("h1").text(title(warm, grpo)))
-        .child(status(records))
-        .child(
-            el("p")
-                .class("lead")
-                .text(lead(warm, grpo, records.info.as_ref())),
-        )
-        .child(against_imitation(grpo, last(PolicyName::OracleImitation)))
-        .child(facts(records))
-}
-
-fn eyebrow(info: Option<&RunInfo>) -> String {
-    match info {
-        Some(info) => format!("sqlenv · {}", info.name),
-        None => "sqlenv".to_owned(),
+    let warm = evaluations.greedy(PolicyName::WarmStart);
+    let grpo = evaluations.greedy(PolicyName::Grpo);
+    let imitation = evaluations.greedy(PolicyName::OracleImitation);
+    let info = records.info.as_ref();
+    html! {
+        header {
+            p.eyebrow { "sqlenv" @if let Some(info) = info { " · " (info.name) } }
+            h1 { (title(warm, grpo)) }
+            @if let Some(status) = status(records) { p.banner { (status) } }
+            p.lead { (lead(warm, grpo, info)) }
+            @if let (Some(grpo), Some(imitation)) = (grpo, imitation) {
+                p.lead.quiet { (against_imitation(grpo, imitation)) }
+            }
+            dl.facts {
+                @for (name, value, detail) in facts(records) {
+                    div { dt { (name) } dd { (value) small { (detail) } } }
+                }
+            }
+        }
     }
 }
 
 fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
+    let (from, to) = (warm.map(percent), grpo.map(percent));
+    let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
     match (warm, grpo) {
-        (Some(warm), Some(grpo)) => {
-            let (from, to) = (percent(warm), percent(grpo));
-            match compare(warm, grpo) {
-                Verdict::Higher => {
-                    format!("GRPO raised accuracy on new questions from {from} to {to}")
-                }
-                Verdict::Lower => {
-                    format!("GRPO lowered accuracy on new questions from {from} to {to}")
-                }
-                Verdict::Unclear => {
-                    format!(
-                        "GRPO made no clear difference on new questions: {from} before, {to} after"
-                    )
-                }
+        (Some(warm), Some(grpo)) => match compare(warm, grpo) {
+            AccuracyChange::Higher => {
+                format!("GRPO raised accuracy on new questions from {from} to {to}")
             }
-        }
-        (None, Some(grpo)) => format!("GRPO answers {} of new questions", percent(grpo)),
-        (Some(warm), None) => {
-            format!(
-                "The warm start answers {} of new questions; GRPO has not been evaluated",
-                percent(warm)
-            )
+            AccuracyChange::Lower => {
+                format!("GRPO lowered accuracy on new questions from {from} to {to}")
+            }
+            AccuracyChange::Unclear => {
+                format!("GRPO made no clear difference on new questions: {from} before, {to} after")
+            }
+        },
+        (None, Some(_)) => format!("GRPO answers {to} of new questions"),
+        (Some(_), None) => {
+            format!("The warm start answers {from} of new questions; GRPO has not been evaluated")
         }
         (None, None) => "Nothing has been evaluated yet".to_owned(),
     }
 }
 
 fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
-    let in_words = |e: &Evaluation| {
-        rate_in_words(
-            e.success_rate,
-            (e.wilson_low, e.wilson_high),
-            e.correct,
-            e.questions,
-        )
-    };
+    if warm.is_none() && grpo.is_none() {
+        return "This page grows with the run: each step adds metrics, each evaluation adds accuracy."
+            .to_owned();
+    }
     let mut text = String::new();
     if let Some(warm) = warm {
-        text += &format!("Warm start: {} right. ", in_words(warm));
+        text += &format!("Warm start: {} right. ", success_in_words(warm));
     }
     if let Some(grpo) = grpo {
-        text += &format!(
-            "After {} steps of GRPO: {} right. ",
-            grpo.step,
-            in_words(grpo)
-        );
+        let (step, success) = (grpo.step, success_in_words(grpo));
+        text += &format!("After {step} steps of GRPO: {success} right. ");
     }
     if let (Some(warm), Some(grpo)) = (warm, grpo) {
-        let points = 100.0 * (grpo.success_rate - warm.success_rate);
-        let apart = match compare(warm, grpo) {
-            Verdict::Unclear => "overlap",
+        let [before, after] = [warm, grpo].map(|e| e.metrics.success.success_rate);
+        let points = number::signed(100.0 * (after - before), 1);
+        let overlap = match compare(warm, grpo) {
+            AccuracyChange::Unclear => "overlap",
             _ => "do not overlap",
         };
-        text += &format!(
-            "That is {} points; the 95\u{a0}% intervals {apart}. ",
-            number::signed_points(points)
-        );
+        text += &format!("The difference is {points} points; the 95\u{a0}% intervals {overlap}. ");
     }
-    if text.is_empty() {
-        return "This page fills as the run goes on: metrics with every step, accuracy with every evaluation.".to_owned();
-    }
-    text + &asked(info)
-}
-
-/// What the questions were, as far as the run knows how they differ from those of training.
-fn asked(info: Option<&RunInfo>) -> String {
-    match info.and_then(|info| info.eval_queries_in_train) {
-        Some(0) => "Greedy play on the eval split, whose queries were never trained on.".to_owned(),
-        Some(shared) => format!(
-            "Greedy play on the eval split, {} of whose questions share their SQL with a training question.",
-            number::count(shared)
-        ),
-        None => "Greedy play on the eval split.".to_owned(),
-    }
-}
-
-/// What GRPO is worth beside the plainest alternative: imitating the oracle and nothing else.
-fn against_imitation(grpo: Option<&Evaluation>, imitation: Option<&Evaluation>) -> Option<Element> {
-    let (grpo, imitation) = (grpo?, imitation?);
-    let verdict = match compare(imitation, grpo) {
-        Verdict::Higher => "GRPO ends clearly above it",
-        Verdict::Lower => "GRPO ends clearly below it",
-        Verdict::Unclear => "the difference from GRPO is not clear",
-    };
-    let text = format!(
-        "For comparison, imitating the oracle alone reaches {} ({} to {}); {verdict}.",
-        percent(imitation),
-        number::percent(imitation.wilson_low),
-        number::percent(imitation.wilson_high),
-    );
-    Some(el("p").class("lead quiet").text(text))
-}
-
-fn status(records: &RunRecords) -> Option<Element> {
-    let done = records
-        .steps
-        .iter()
-        .filter(|s| s.stage == TrainingStage::Grpo)
-        .map(|s| s.step)
-        .max();
-    let done = done.map_or("before its first GRPO step".to_owned(), |s| {
-        format!("at GRPO step {s}")
-    });
-    let text = match records.info.as_ref()?.status {
-        RunStatus::Finished => return None,
-        RunStatus::Running => {
-            format!("This run had not ended when the page was made; it stood {done}.")
+    text += match info.and_then(|info| info.eval_queries_in_train) {
+        Some(0) => "Greedy decoding on the eval split, whose queries are not in the training data.",
+        Some(shared) => {
+            return text
+                + &format!(
+                    "Greedy decoding on the eval split, {} of whose questions share their SQL with a \
+                     training question.",
+                    number::count(shared)
+                );
         }
-        RunStatus::Interrupted => format!("This run was stopped {done}. It can be resumed."),
+        None => "Greedy decoding on the eval split.",
     };
-    Some(el("p").class("banner").text(text))
+    text
 }
 
-fn facts(records: &RunRecords) -> Element {
-    let mut facts: Vec<(&str, String, String)> = Vec::new();
-    if let Some(info) = &records.info {
+/// Compares GRPO with imitation of the oracle, the simplest alternative.
+fn against_imitation(grpo: &Evaluation, imitation: &Evaluation) -> String {
+    let difference = match compare(imitation, grpo) {
+        AccuracyChange::Higher => "GRPO is clearly better",
+        AccuracyChange::Lower => "GRPO is clearly worse",
+        AccuracyChange::Unclear => "the difference from GRPO is not clear",
+    };
+    let (reached, success) = (percent(imitation), &imitation.metrics.success);
+    format!(
+        "For comparison, imitation of the oracle alone reaches {reached} ({} to {}); {difference}.",
+        number::percent(success.wilson_low),
+        number::percent(success.wilson_high),
+    )
+}
+
+fn status(records: &RunRecords) -> Option<String> {
+    let steps = records.steps.iter();
+    let grpo_steps = steps.filter(|s| s.stage == TrainingStage::Grpo);
+    let position = match grpo_steps.map(|s| s.step).max() {
+        Some(step) => format!("at GRPO step {step}"),
+        None => "before its first GRPO step".to_owned(),
+    };
+    match records.info.as_ref()?.status {
+        RunStatus::Finished => None,
+        RunStatus::Running => Some(format!(
+            "This run had not ended when the page was written; it was {position}."
+        )),
+        RunStatus::Interrupted => Some(format!(
+            "This run was stopped {position}. It can be resumed."
+        )),
+    }
+}
+
+/// Returns name, value and detail of each fact.
+fn facts(records: &RunRecords) -> Vec<(&'static str, String, String)> {
+    let mut facts = Vec::new();
+    let info = records.info.as_ref();
+    if let Some(info) = info {
+        let parameters = number::short_count(info.parameters);
         facts.push((
             "Policy",
-            format!("{} parameters", number::short_count(info.parameters)),
+            format!("{parameters} parameters"),
             info.model.clone(),
         ));
-        let train = info.questions.get("train").copied().unwrap_or(0);
-        facts.push((
-            "Data",
-            format!("{} training questions", number::count(train)),
-            format!(
-                "{}, {} databases",
-                info.dataset,
-                number::count(info.databases)
-            ),
-        ));
+        let train = number::count(info.questions.get("train").copied().unwrap_or(0));
+        let databases = number::count(info.databases);
+        let data = format!("{}, {databases} databases", info.dataset);
+        facts.push(("Data", format!("{train} training questions"), data));
     }
     let seconds: f64 = records.timing.iter().map(|s| s.seconds).sum();
     if seconds > 0.0 {
-        let machine = records
-            .info
-            .as_ref()
-            .map_or(String::new(), |i| i.machine.clone());
+        let machine = info.map_or_else(String::new, |info| info.machine.clone());
         facts.push(("Time", number::seconds(seconds), machine));
     }
     for (name, stage) in [
@@ -186,38 +154,39 @@ fn facts(records: &RunRecords) -> Element {
         ("GRPO", TrainingStage::Grpo),
     ] {
         if let Some(last) = records.steps.iter().rfind(|s| s.stage == stage) {
-            let tokens = last.metrics.get("num_tokens").map_or(String::new(), |t| {
-                format!("{} tokens", number::short_count(*t as u64))
-            });
-            facts.push((name, format!("{} steps", number::count(last.step)), tokens));
+            let tokens = last
+                .metrics
+                .get("num_tokens")
+                .map(|tokens| format!("{} tokens", number::short_count(*tokens as u64)));
+            let steps = format!("{} steps", number::count(last.step));
+            facts.push((name, steps, tokens.unwrap_or_default()));
         }
     }
-    el("dl")
-        .class("facts")
-        .children(facts.into_iter().map(|(name, value, detail)| {
-            el("div")
-                .child(el("dt").text(name))
-                .child(el("dd").text(value).child(el("small").text(detail)))
-        }))
+    facts
 }
 
+/// How accuracy changed, as far as the intervals tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum AccuracyChange {
     Higher,
     Lower,
     Unclear,
 }
 
-fn compare(before: &Evaluation, after: &Evaluation) -> Verdict {
+fn compare(before: &Evaluation, after: &Evaluation) -> AccuracyChange {
+    let (before, after) = (&before.metrics.success, &after.metrics.success);
     if after.wilson_low > before.wilson_high {
-        Verdict::Higher
+        AccuracyChange::Higher
     } else if after.wilson_high < before.wilson_low {
-        Verdict::Lower
+        AccuracyChange::Lower
     } else {
-        Verdict::Unclear
+        AccuracyChange::Unclear
     }
 }
 
 fn percent(evaluation: &Evaluation) -> String {
-    format!("{} %", number::percent(evaluation.success_rate))
+    format!(
+        "{} %",
+        number::percent(evaluation.metrics.success.success_rate)
+    )
 }

@@ -1,32 +1,28 @@
-//! `report.html`: what a run did, as one page that needs nothing else.
+//! `report.html`: one page that shows what a run did and needs no other file.
 //!
-//! Invariant: no script, no request, no markup from content. The content security policy allows only this page's own
-//! stylesheet, by its hash. Whatever is missing from the run folder is left out of the page; nothing is made up.
+//! Invariant: the page has no script, makes no request, and takes no markup from content. Its
+//! content security policy allows only its own stylesheet, by hash. Parts that the run folder does
+//! not have are left out.
 
-mod bars;
 mod breakdown;
 mod comparison;
 mod curves;
-mod episodes;
+mod elements;
+mod episode_result;
 mod evaluations;
 mod headline;
-mod line_chart;
-mod markup;
-mod points;
-mod questions;
-mod scale;
+mod transcripts;
 
 use std::path::{Path, PathBuf};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use crate::{
     ReportError,
     folder::{RunFolder, RunRecords},
-    records::PolicyName,
 };
-use markup::{Element, el};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -40,110 +36,130 @@ pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
     folder.write_report(&page)
 }
 
-/// The comparison table for a terminal; empty where nothing was evaluated.
+/// Returns the comparison table for a terminal. It is empty if nothing was evaluated.
 #[must_use]
 pub fn summary(records: &RunRecords) -> String {
     comparison::text(records)
 }
 
-/// The page for these records.
+/// Renders the page.
 #[must_use]
 pub fn render(records: &RunRecords) -> String {
-    let main = el("main")
-        .child(headline::section(records))
-        .child(comparison::section(records))
-        .child(curves::section(records))
-        .child(breakdown::section(records))
-        .child(questions::section(records))
-        .child(config(records))
-        .child(footer(records));
-    let page = el("html")
-        .attr("lang", "en")
-        .child(head(records))
-        .child(el("body").child(main));
-    format!("<!DOCTYPE html>\n{page}\n")
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(records))
+            body {
+                main {
+                    (headline::section(records))
+                    @for section in [
+                        comparison::section(records),
+                        curves::section(records),
+                        breakdown::section(records),
+                        transcripts::section(records),
+                        settings(records),
+                    ] { (section.unwrap_or_default()) }
+                    (footer(records))
+                }
+            }
+        }
+    };
+    let is_safe = |c: char| {
+        if is_unsafe(c) {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
+    page.into_string()
+        .chars()
+        .map(is_safe)
+        .chain(['\n'])
+        .collect()
 }
 
-fn head(records: &RunRecords) -> Element {
-    let policy = format!(
-        "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
-        BASE64_STANDARD.encode(Sha256::digest(STYLE))
+/// Tells whether XML forbids a character, or whether it changes the reading direction of the text
+/// after it.
+fn is_unsafe(c: char) -> bool {
+    let direction =
+        matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
+    let control = c.is_control() && !matches!(c, '\n' | '\t');
+    direction || control || matches!(c, '\u{FFFE}' | '\u{FFFF}')
+}
+
+fn head(records: &RunRecords) -> Markup {
+    let hash = BASE64_STANDARD.encode(Sha256::digest(STYLE));
+    let security_policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'"
     );
     let title = match &records.info {
         Some(info) => format!("{} · sqlenv", info.name),
         None => "sqlenv run".to_owned(),
     };
-    el("head")
-        .child(el("meta").attr("charset", "utf-8"))
-        .child(
-            el("meta")
-                .attr("http-equiv", "Content-Security-Policy")
-                .attr("content", policy),
-        )
-        .child(
-            el("meta")
-                .attr("name", "viewport")
-                .attr("content", "width=device-width, initial-scale=1"),
-        )
-        .child(
-            el("meta")
-                .attr("name", "color-scheme")
-                .attr("content", "light dark"),
-        )
-        .child(el("title").text(title))
-        .child(el("style").verbatim(STYLE))
+    html! {
+        head {
+            meta charset="utf-8";
+            meta http-equiv="Content-Security-Policy" content=(security_policy);
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) }
+            style { (PreEscaped(STYLE)) }
+        }
+    }
 }
 
-fn config(records: &RunRecords) -> Option<Element> {
+fn settings(records: &RunRecords) -> Option<Markup> {
     let config = records.config.as_ref()?;
-    Some(
-        el("section").attr("id", "config").child(
-            el("details")
-                .class("config")
-                .child(el("summary").child(el("h2").text("Resolved config")))
-                .child(el("pre").text(config)),
-        ),
-    )
+    Some(html! {
+        section #config {
+            details.config {
+                summary { h2 { "Resolved settings" } }
+                pre { (config) }
+            }
+        }
+    })
 }
 
-fn footer(records: &RunRecords) -> Element {
-    let mut footer = el("footer");
-    if let Some(info) = &records.info {
-        footer = footer.child(
-            el("p")
-                .text("Made by ")
-                .child(el("code").text(&info.command))
-                .text(format!(
-                    ", sqlenv {}, run seed {}, {}.",
-                    info.version, info.run_seed, info.machine
-                )),
+fn footer(records: &RunRecords) -> Markup {
+    html! {
+        footer {
+            @if let Some(info) = &records.info {
+                p {
+                    "Written by " code { (info.command) } ", sqlenv " (info.version) ", run seed "
+                    (info.run_seed) ", " (info.machine) "."
+                }
+            }
+            @for (file, lines) in &records.unreadable {
+                p.note {
+                    (lines) @if *lines == 1 { " line" } @else { " lines" } " of " (file)
+                    " could not be read and are not part of this page."
+                }
+            }
+            p {
+                "The numbers come from metrics.jsonl, evaluations.jsonl and transcripts.jsonl in the "
+                "folder of this page."
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_attributes_are_escaped() {
+        let hostile = "<script>\"'&\u{202E}\0";
+        let records = RunRecords {
+            config: Some(hostile.to_owned()),
+            ..RunRecords::default()
+        };
+        let escaped = "<pre>&lt;script&gt;&quot;'&amp;\u{FFFD}\u{FFFD}</pre>";
+        assert!(render(&records).contains(escaped));
+        let title = html! { p title=(hostile) {} }.into_string();
+        assert_eq!(
+            title,
+            "<p title=\"&lt;script&gt;&quot;'&amp;\u{202E}\0\"></p>"
         );
     }
-    for (file, lines) in &records.unreadable {
-        let plural = if *lines == 1 { "line" } else { "lines" };
-        let note = format!("{lines} {plural} of {file} could not be read and were left out.");
-        footer = footer.child(el("p").class("note").text(note));
-    }
-    footer.child(el("p").text("Numbers come from metrics.jsonl, evaluations.jsonl and transcripts.jsonl beside this page."))
-}
-
-/// The style class that gives a policy its colour.
-fn policy_class(policy: PolicyName) -> &'static str {
-    match policy {
-        PolicyName::Random => "random",
-        PolicyName::Base | PolicyName::Model => "base",
-        PolicyName::OracleImitation => "imitation",
-        PolicyName::WarmStart => "warm",
-        PolicyName::Grpo => "grpo",
-        PolicyName::Oracle => "oracle",
-    }
-}
-
-/// A drawing with its title above and what it shows below.
-fn figure(title: &str, caption: &str, drawing: impl IntoIterator<Item = Element>) -> Element {
-    let mut figure = el("figure").child(el("h3").text(title)).children(drawing);
-    if !caption.is_empty() {
-        figure = figure.child(el("figcaption").text(caption));
-    }
-    figure
 }

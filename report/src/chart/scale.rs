@@ -1,6 +1,7 @@
-//! Axes: from data to drawing units, and where the ticks go. Pure.
+//! Maps data to drawing units and chooses the ticks of an axis. Pure.
 //!
-//! Invariant: a scale always spans a finite, positive range, whatever the data are, so that nothing drawn with it is NaN.
+//! Invariant: a scale always spans a finite, positive range, whatever the data are, so that no
+//! coordinate is NaN.
 
 /// A linear map of a data range onto a drawing range.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +13,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Maps `low..high` to `start..end`. An empty or unusable range is widened.
+    /// Maps `low..high` to `start..end`. A range that is empty, inverted or not finite is replaced
+    /// by one that can be drawn.
     pub(super) fn new((low, high): (f64, f64), (start, end): (f64, f64)) -> Self {
         let size = low.abs().max(high.abs());
         let (low, high) = if !low.is_finite() || !high.is_finite() || size > 1e300 {
@@ -31,7 +33,7 @@ impl Scale {
         }
     }
 
-    /// As [`Self::new`], with the range widened to whole ticks, about `ticks` of them.
+    /// Is like [`Self::new`], with the range widened to whole ticks, about `ticks` of them.
     pub(super) fn nice(range: (f64, f64), drawing: (f64, f64), ticks: usize) -> Self {
         let scale = Self::new(range, drawing);
         let step = scale.step(ticks);
@@ -42,14 +44,15 @@ impl Scale {
         }
     }
 
-    /// Where `value` is drawn; beyond the range it lies on the edge, and what is no number at the start.
+    /// Returns the coordinate of `value`. Values beyond the range are on the edge, NaN is at the
+    /// start.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         let share = if share.is_nan() { 0.0 } else { share };
         self.start + share * (self.end - self.start)
     }
 
-    /// Round values inside the range, about `wanted` of them.
+    /// Returns round values inside the range, about `wanted` of them.
     pub(super) fn ticks(&self, wanted: usize) -> Vec<f64> {
         let step = self.step(wanted);
         let first = (self.low / step - 1e-9).ceil() as i64;
@@ -57,7 +60,7 @@ impl Scale {
         (first..=last).map(|i| i as f64 * step).collect()
     }
 
-    /// 1, 2 or 5 times a power of ten.
+    /// Returns the distance of ticks: 1, 2 or 5 times a power of ten.
     fn step(&self, wanted: usize) -> f64 {
         let rough = (self.high - self.low) / wanted.max(1) as f64;
         let power = 10f64.powf(rough.log10().floor());
@@ -71,7 +74,7 @@ impl Scale {
     }
 }
 
-/// A tick's label: as many decimals as the distance between ticks asks for.
+/// Formats a tick with as many decimals as the distance of ticks needs.
 pub(super) fn tick_label(tick: f64, step: f64) -> String {
     if tick.abs() < step * 1e-6 {
         return "0".to_owned();

@@ -1,75 +1,76 @@
-//! Which face answers a request.
+//! The protocols on the server's port, and the choice between them.
 //!
-//! Invariant: a request is gRPC if its content type says so, and HTTP else; each is refused in its own language. Leaves
-//! out the connection.
+//! Invariant: a request is gRPC if its content type says so, and HTTP otherwise. Each is refused in its
+//! own protocol.
 
 use std::{convert::Infallible, future::Future};
 
 use axum::{
-    Json, Router,
+    Router,
     body::Body,
     http::{Request, Response, StatusCode, header::CONTENT_TYPE},
     middleware::from_fn_with_state,
-    response::IntoResponse,
     routing::any,
 };
 use hyper::body::Incoming;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
-use serde_json::json;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, Health, HealthServer};
 use tonic_web::GrpcWebLayer;
 use tower::Service;
 
 use super::{
-    auth::{self, Bearer},
-    calls::{self, Calls},
+    auth::{self, BearerToken},
+    call_limits::{self, CallLimits},
     config::ServerConfig,
-    cors::{self, Origins},
+    cors::{self, AllowedOrigins},
     refusals,
 };
 use crate::{
     error::SettingError,
     node::EnvNode,
     openenv::{self, Sockets},
+    rejection::Rejection,
     web,
 };
 
-/// Every face of a node. Cheap to clone.
+/// Every protocol of a node. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Faces {
+pub(super) struct Protocols {
     grpc: Router,
     http: Router,
 }
 
-impl Faces {
+impl Protocols {
     pub(super) fn new(
         node: &EnvNode,
         config: &ServerConfig,
         health: HealthServer<impl Health>,
         sockets: Sockets,
     ) -> Result<Self, SettingError> {
-        let calls = Calls::new(config);
-        let origins = Origins::new(&config.allowed_origins)?;
-        let mut grpc = grpc(node, health).layer(from_fn_with_state(calls.clone(), calls::grpc));
-        let mut http = http(node, sockets).layer(from_fn_with_state(calls, calls::http));
-        if let Some(bearer) = Bearer::open(config.bearer_token_file.as_deref())? {
-            grpc = grpc.layer(from_fn_with_state(bearer.clone(), auth::grpc));
-            http = http.layer(from_fn_with_state(bearer, auth::http));
+        let limits = CallLimits::new(config);
+        let origins = AllowedOrigins::new(&config.allowed_origins)?;
+        // Each layer lies around those added before it.
+        let mut grpc =
+            grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
+        let mut http = http(node, sockets).layer(from_fn_with_state(limits, call_limits::http));
+        if let Some(token) = BearerToken::open(config.bearer_token_file.as_deref())? {
+            grpc = grpc.layer(from_fn_with_state(token.clone(), auth::grpc));
+            http = http.layer(from_fn_with_state(token, auth::http));
         }
-        // Outside of what refuses: a refusal, too, must reach a gRPC-Web caller in its own framing.
+        // Around the layers that refuse: a refusal, too, must have gRPC-Web's framing.
         grpc = grpc.layer(GrpcWebLayer::new());
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
-        // Outside of everything: whatever is refused counts.
+        // Around everything: each refusal counts, whichever layer made it.
         grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
         http = http.layer(from_fn_with_state("http", refusals::count));
         Ok(Self { grpc, http })
     }
 
-    /// What `http` answers, and no gRPC.
+    /// Serves `http` and no gRPC.
     #[cfg(test)]
-    pub(super) fn of(http: Router) -> Self {
+    pub(super) fn http_only(http: Router) -> Self {
         let grpc = Router::new();
         Self { grpc, http }
     }
@@ -79,13 +80,13 @@ impl Faces {
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
-        let face = if is_grpc(&request) {
+        let router = if is_grpc(&request) {
             &self.grpc
         } else {
             &self.http
         };
         // A router is always ready.
-        face.clone().call(request)
+        router.clone().call(request)
     }
 }
 
@@ -96,7 +97,7 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// `Env`, health and reflection; any other method is UNIMPLEMENTED.
+/// Serves `Env`, health and reflection. Any other method is UNIMPLEMENTED.
 fn grpc(node: &EnvNode, health: HealthServer<impl Health>) -> Router {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -120,11 +121,8 @@ fn http(node: &EnvNode, sockets: Sockets) -> Router {
         .route("/sqlenv.v1.Env/{method}", any(not_grpc))
 }
 
-async fn not_grpc() -> impl IntoResponse {
+async fn not_grpc() -> Rejection {
     let detail =
-        "this path speaks gRPC; send content-type application/grpc or application/grpc-web";
-    (
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        Json(json!({ "detail": detail })),
-    )
+        "this path serves gRPC; send content-type application/grpc or application/grpc-web";
+    Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
 }

@@ -1,7 +1,7 @@
-//! OpenEnv's web routes: one session of `openenv` that all visitors share.
+//! OpenEnv's web routes: one environment that all visitors share.
 //!
-//! Invariant: steps happen one after another; memory is bounded, since the oldest entries of the log go first. Bodies and
-//! log have the shape that OpenEnv's web interface gives them; a step before the first reset is a conflict.
+//! Invariant: one step runs at a time, and the log is bounded. Bodies and log have the form of OpenEnv's
+//! web interface. A step before the first reset is a conflict (409).
 
 use std::sync::Arc;
 
@@ -13,54 +13,55 @@ use axum::{
     routing::{get, post},
 };
 use env::{Action, truncated};
+use proto::TOOLS;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use super::{
     action_log::{ActionLog, timestamp},
-    refusal::{self, Refusal},
     watchers,
 };
 use crate::{
     clock::now_unix_seconds,
     node::EnvNode,
-    openenv::{self, Session, SessionError},
+    openenv::{self, EpisodeSession, SessionError},
+    rejection::Rejection,
 };
 
 const MAX_WATCHERS: usize = 64;
-/// Bytes of an argument that the log shows: as many as a statement may have by default.
+/// Bytes of an argument in the log: as many as a statement may have by default.
 const LOGGED_ARGUMENT_BYTES: usize = 16 << 10;
-/// Bytes of an action's name that the log shows.
-const LOGGED_NAME_BYTES: usize = 64;
+/// Bytes of an action's type in the log.
+const LOGGED_TYPE_BYTES: usize = 64;
 
-/// The environment that visitors share.
-pub(super) struct Shared {
+/// The environment that all visitors share.
+pub(super) struct SharedEnvironment {
     node: EnvNode,
-    episode: Mutex<Episode>,
-    /// What watchers are sent: the newest state.
+    episode: Mutex<SharedEpisode>,
+    /// The newest state, as watchers get it.
     pub(super) updates: watch::Sender<Utf8Bytes>,
-    /// Places for watchers.
-    pub(super) seats: Arc<Semaphore>,
+    /// One permit for each watcher.
+    pub(super) watcher_permits: Arc<Semaphore>,
 }
 
-struct Episode {
-    session: Session,
+struct SharedEpisode {
+    session: EpisodeSession,
     observation: Value,
     log: ActionLog,
 }
 
-/// OpenEnv's routes beside the page.
+/// Serves OpenEnv's web routes.
 pub(super) fn router(node: &EnvNode) -> Router {
-    let episode = Episode {
-        session: Session::new(node.clone()),
+    let episode = SharedEpisode {
+        session: EpisodeSession::new(node.clone()),
         observation: Value::Null,
         log: ActionLog::default(),
     };
-    let shared = Shared {
+    let environment = SharedEnvironment {
         node: node.clone(),
         updates: watch::Sender::new(episode.update()),
         episode: Mutex::new(episode),
-        seats: Arc::new(Semaphore::new(MAX_WATCHERS)),
+        watcher_permits: Arc::new(Semaphore::new(MAX_WATCHERS)),
     };
     Router::new()
         .route("/web/metadata", get(async || Json(openenv::metadata())))
@@ -68,36 +69,39 @@ pub(super) fn router(node: &EnvNode) -> Router {
         .route("/web/step", post(step))
         .route("/web/state", get(state))
         .route("/ws/ui", get(watchers::watch))
-        .with_state(Arc::new(shared))
+        .with_state(Arc::new(environment))
 }
 
-async fn reset(State(shared): State<Arc<Shared>>, body: Bytes) -> Result<Json<Value>, Refusal> {
+async fn reset(
+    State(environment): State<Arc<SharedEnvironment>>,
+    body: Bytes,
+) -> Result<Json<Value>, Rejection> {
     // OpenEnv lets this body be absent or null.
     let body = match body.trim_ascii() {
         b"null" => &[],
         body => body,
     };
-    let request = openenv::reset_in(body, &shared.node)?;
-    let mut episode = shared.episode.lock().await;
-    let reply = json!(episode.session.reset(request)?);
+    let spec = openenv::read_reset(body, &environment.node)?;
+    let mut episode = environment.episode.lock().await;
+    let reply = json!(episode.session.reset(spec)?);
     episode.observation = reply["observation"].clone();
     episode.log = ActionLog::default();
-    shared.updates.send_replace(episode.update());
+    environment.updates.send_replace(episode.update());
     Ok(Json(reply))
 }
 
 async fn step(
-    State(shared): State<Arc<Shared>>,
+    State(environment): State<Arc<SharedEnvironment>>,
     body: Result<Json<Map<String, Value>>, JsonRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let action = action(&refusal::body(body)?)?;
-    let mut episode = shared.episode.lock().await;
+) -> Result<Json<Value>, Rejection> {
+    let action = read_action(&body?.0)?;
+    let mut episode = environment.episode.lock().await;
     let reply = json!(episode.session.step(&action).await?);
     episode.observation = reply["observation"].clone();
     episode.log.push(&json!({
         "timestamp": timestamp(now_unix_seconds()),
         "action": {
-            "action_type": truncated(&action.action_type, LOGGED_NAME_BYTES),
+            "action_type": truncated(&action.action_type, LOGGED_TYPE_BYTES),
             "argument": truncated(&action.argument, LOGGED_ARGUMENT_BYTES),
         },
         "observation": reply["observation"],
@@ -105,20 +109,22 @@ async fn step(
         "done": reply["done"],
         "step_count": reply["observation"]["step_count"],
     }));
-    shared.updates.send_replace(episode.update());
+    environment.updates.send_replace(episode.update());
     Ok(Json(reply))
 }
 
-async fn state(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Refusal> {
-    let episode = shared.episode.lock().await;
+async fn state(
+    State(environment): State<Arc<SharedEnvironment>>,
+) -> Result<Json<Value>, Rejection> {
+    let episode = environment.episode.lock().await;
     match episode.session.state() {
         (Some(id), count) => Ok(Json(json!({"episode_id": id, "step_count": count}))),
-        (None, _) => Err(not_reset()),
+        (None, _) => Err(SessionError::NoEpisode.into()),
     }
 }
 
-impl Episode {
-    /// What a watcher is sent.
+impl SharedEpisode {
+    /// Returns the message to watchers. The log is kept as JSON text, so it is not serialized again.
     fn update(&self) -> Utf8Bytes {
         let (id, step_count) = self.session.state();
         let (id, observation, log) = (json!(id), &self.observation, self.log.json());
@@ -130,35 +136,34 @@ impl Episode {
     }
 }
 
-impl From<SessionError> for Refusal {
+impl From<SessionError> for Rejection {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::NoEpisode => not_reset(),
+            SessionError::NoEpisode => Self::new(
+                StatusCode::CONFLICT,
+                "the environment was not reset; POST /web/reset first",
+            ),
             SessionError::Env(error) => error.into(),
         }
     }
 }
 
-fn not_reset() -> Refusal {
-    Refusal::new(
-        StatusCode::CONFLICT,
-        "the environment was not reset; POST /web/reset first",
-    )
-}
-
-/// `{"action": {"action_type", "argument"}}`, or `{"message": "TYPE: argument"}`.
-fn action(body: &Map<String, Value>) -> Result<Action, Refusal> {
+/// Reads `{"action": {"action_type", "argument"}}`, or `{"message": "TYPE: argument"}`.
+fn read_action(body: &Map<String, Value>) -> Result<Action, Rejection> {
     if let Some(message) = body.get("message").and_then(Value::as_str) {
-        return Ok(spoken(message));
+        return Ok(parse_message(message));
     }
     let field = |name: &str| {
         let text = body.get("action").and_then(|action| action.get(name));
         text.and_then(Value::as_str)
             .map(str::to_owned)
             .ok_or_else(|| {
-                Refusal::new(
+                Rejection::new(
                     StatusCode::UNPROCESSABLE_ENTITY,
-                    format!("action.{name} is missing or no string; give {{\"action\": {{\"action_type\": …, \"argument\": …}}}}"),
+                    &format!(
+                        "action.{name} is missing or not a string; give \
+                         {{\"action\": {{\"action_type\": …, \"argument\": …}}}}"
+                    ),
                 )
             })
     };
@@ -168,12 +173,12 @@ fn action(body: &Map<String, Value>) -> Result<Action, Refusal> {
     })
 }
 
-/// `TYPE: argument`; any other text is SQL, as in `SQLEnv`'s text format.
-fn spoken(message: &str) -> Action {
+/// Parses `TYPE: argument`. Any other text is SQL, as in `SQLEnv`'s text format.
+fn parse_message(message: &str) -> Action {
     let known = message.split_once(':').filter(|(name, _)| {
-        ["DESCRIBE", "SAMPLE", "QUERY", "ANSWER"]
+        TOOLS
             .iter()
-            .any(|known| known.eq_ignore_ascii_case(name.trim()))
+            .any(|tool| tool.action_type.eq_ignore_ascii_case(name.trim()))
     });
     let (action_type, argument) = known.unwrap_or(("QUERY", message));
     Action {
@@ -194,7 +199,7 @@ mod tests {
             ("SELECT ':'", "QUERY", "SELECT ':'"),
             ("", "QUERY", ""),
         ] {
-            let action = spoken(message);
+            let action = parse_message(message);
             assert_eq!(
                 (action.action_type.as_str(), action.argument.as_str()),
                 (action_type, argument)

@@ -1,0 +1,212 @@
+//! Deserializes request objects, and describes what does not fit in FastAPI's form.
+//!
+//! A request is refused for the first field that does not fit. OpenEnv's clients read that there is
+//! an error; its location and message are for people.
+
+use env::{MAX_EPISODE_ID_CHARS, truncated};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+use serde_path_to_error::Segment;
+
+/// Bytes of a request that a reply repeats in one place.
+const EXCERPT_BYTES: usize = 1 << 10;
+
+/// Why a request cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Invalid {
+    /// `json_invalid` or `value_error`, two of pydantic's error types.
+    kind: &'static str,
+    /// The path to the field, from the outermost object inwards.
+    location: Vec<String>,
+    message: String,
+}
+
+impl Invalid {
+    pub(super) fn syntax(error: &serde_json::Error) -> Self {
+        Self::new("json_invalid", &error.to_string())
+    }
+
+    pub(super) fn value(message: &str) -> Self {
+        Self::new("value_error", message)
+    }
+
+    fn new(kind: &'static str, message: &str) -> Self {
+        Self {
+            kind,
+            location: Vec::new(),
+            message: excerpt(message).into_owned(),
+        }
+    }
+
+    /// Adds the name of the part of the request in which the invalid object lies.
+    pub(super) fn within(mut self, part: &str) -> Self {
+        self.location.insert(0, part.to_owned());
+        self
+    }
+
+    /// Returns the one entry of FastAPI's `detail` and OpenEnv's `errors`.
+    pub(super) fn to_list(&self) -> Value {
+        json!([{"type": self.kind, "loc": self.location, "msg": self.message}])
+    }
+}
+
+impl std::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.location.is_empty() {
+            write!(f, "{}: ", self.location.join("."))?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Deserializes an object.
+///
+/// # Errors
+/// A field is missing, unknown or of another type. The error names the path to it.
+pub(super) fn read<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(object).map_err(|error| {
+        let names = error.path().iter().filter_map(|segment| match segment {
+            // The key of an unknown field is the client's text.
+            Segment::Map { key } => Some(excerpt(key).into_owned()),
+            _ => None,
+        });
+        let location = names.collect();
+        Invalid {
+            location,
+            ..Invalid::value(&error.into_inner().to_string())
+        }
+    })
+}
+
+/// Cuts a text of the request to what a reply may repeat.
+pub(super) fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
+    truncated(text, EXCERPT_BYTES)
+}
+
+/// An integer as pydantic's lax mode reads it: also a whole float, a boolean, or digits in a string.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Integer(pub(super) i64);
+
+/// An integer of at least 0. One beyond 64 bits is folded into them, as a seed may have any size.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Unsigned(pub(super) u64);
+
+/// A number above 0.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Positive;
+
+/// A client's name for an episode or a request, of at most [`MAX_EPISODE_ID_CHARS`] characters.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Id(pub(super) String);
+
+impl TryFrom<Value> for Integer {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match (value.as_i64(), integer(&value)) {
+            (Some(exact), _) => Ok(Self(exact)),
+            (None, Some(number)) => Ok(Self(number as i64)),
+            (None, None) => Err("give an integer"),
+        }
+    }
+}
+
+impl TryFrom<Value> for Unsigned {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match (value.as_u64(), integer(&value)) {
+            (Some(exact), _) => Ok(Self(exact)),
+            (None, Some(number)) if number >= 2.0_f64.powi(64) => Ok(Self(number.to_bits())),
+            (None, Some(number)) if number >= 0.0 => Ok(Self(number as u64)),
+            _ => Err("give an integer of at least 0"),
+        }
+    }
+}
+
+impl TryFrom<Value> for Positive {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match number(&value) {
+            Some(number) if number > 0.0 => Ok(Self),
+            _ => Err("give a number above 0"),
+        }
+    }
+}
+
+impl TryFrom<String> for Id {
+    type Error = String;
+
+    fn try_from(id: String) -> Result<Self, Self::Error> {
+        match id.chars().count() {
+            0..=MAX_EPISODE_ID_CHARS => Ok(Self(id)),
+            count => Err(format!(
+                "has {count} characters; give at most {MAX_EPISODE_ID_CHARS}"
+            )),
+        }
+    }
+}
+
+fn integer(value: &Value) -> Option<f64> {
+    number(value).filter(|number| number.fract() == 0.0)
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Bool(truth) => Some(f64::from(u8::from(*truth))),
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Request {
+        seed: Option<Unsigned>,
+    }
+
+    fn read_seed(seed: &Value) -> Result<Option<u64>, Invalid> {
+        let object = Map::from_iter([("seed".to_owned(), seed.clone())]);
+        read(&object).map(|request: Request| request.seed.map(|seed| seed.0))
+    }
+
+    #[test]
+    fn integers_are_read_as_pydantic_reads_them() {
+        for (value, expected) in [
+            (json!(u64::MAX), u64::MAX),
+            (json!(7), 7),
+            (json!(7.0), 7),
+            (json!(" 42 "), 42),
+            (json!(true), 1),
+            (json!(1e25), 1e25_f64.to_bits()),
+        ] {
+            assert_eq!(read_seed(&value), Ok(Some(expected)), "{value}");
+        }
+        assert_eq!(read_seed(&json!(null)), Ok(None));
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_is_short() {
+        for value in [json!(-1), json!("-1"), json!("a"), json!(0.5), json!({})] {
+            let invalid = read_seed(&value).unwrap_err().within("body");
+            assert_eq!(
+                invalid.to_list(),
+                json!([{"type": "value_error", "loc": ["body", "seed"], "msg": "give an integer of at least 0"}])
+            );
+        }
+        let object = Map::from_iter([("x".repeat(1 << 20), json!(1))]);
+        let message = read::<Request>(&object).unwrap_err().to_string();
+        assert!(message.contains("unknown field `x"), "{message:.80}");
+        assert!(message.len() < 3 * EXCERPT_BYTES);
+    }
+}

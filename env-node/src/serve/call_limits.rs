@@ -1,0 +1,176 @@
+//! Limits on calls: how many run at once, and for how long.
+//!
+//! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the limit
+//! is refused before any of its body is read; one whose body exceeds the budget, as soon as it does. A
+//! socket counts until it is open. Health checks and reflection do not count.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use tokio::{sync::Semaphore, time::timeout};
+use tonic::Code;
+
+use super::{
+    body_budget::BodyBudget,
+    config::{ServerConfig, seconds},
+};
+use crate::{
+    rejection::Rejection,
+    status::{self, Reason},
+};
+
+/// The header with a caller's deadline.
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+
+/// Limits on calls. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct CallLimits {
+    permits: Arc<Semaphore>,
+    bodies: BodyBudget,
+    max_duration: Duration,
+}
+
+/// Why a call gets no response of its own.
+enum CallRejection {
+    /// Too much of this is in flight.
+    Overloaded(&'static str),
+    DeadlineExceeded,
+}
+
+impl CallLimits {
+    pub(super) fn new(config: &ServerConfig) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(config.max_calls_in_flight)),
+            bodies: BodyBudget::new(config.max_body_bytes_in_flight),
+            max_duration: seconds(config.max_call_seconds),
+        }
+    }
+
+    /// Runs a call for at most `limit`, if a permit is free and its body fits into the budget.
+    async fn run(
+        &self,
+        limit: Duration,
+        request: Request,
+        next: Next,
+    ) -> Result<Response, CallRejection> {
+        // Refused at once rather than queued: a client can turn to another node.
+        let Ok(_permit) = self.permits.try_acquire() else {
+            return Err(CallRejection::Overloaded("too many calls in flight"));
+        };
+        let (request, reservation) = self.bodies.meter(request);
+        let response = timeout(limit, next.run(request)).await;
+        // A handler answers a failed body in its own words, which would hide that a retry helps.
+        if reservation.is_exceeded() {
+            return Err(CallRejection::Overloaded(
+                "the calls in flight hold too many bytes",
+            ));
+        }
+        response.map_err(|_| CallRejection::DeadlineExceeded)
+    }
+}
+
+/// Runs a gRPC call within its deadline.
+pub(super) async fn grpc(
+    State(limits): State<CallLimits>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !request.uri().path().starts_with("/sqlenv.") {
+        return next.run(request).await;
+    }
+    let requested = grpc_timeout(request.headers()).unwrap_or(limits.max_duration);
+    let limit = requested.min(limits.max_duration);
+    let (code, reason, message) = match limits.run(limit, request, next).await {
+        Ok(response) => return response,
+        Err(CallRejection::Overloaded(what)) => (
+            Code::ResourceExhausted,
+            Reason::Overloaded,
+            overloaded(what),
+        ),
+        Err(CallRejection::DeadlineExceeded) => (
+            Code::DeadlineExceeded,
+            Reason::DeadlineExceeded,
+            format!(
+                "the call did not end within {} s; the step was not applied, retry it",
+                limit.as_secs_f64()
+            ),
+        ),
+    };
+    status::refusal(code, reason, &message).into_http()
+}
+
+/// Runs an HTTP request within the node's own limit.
+pub(super) async fn http(
+    State(limits): State<CallLimits>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.uri().path() == "/health" {
+        return next.run(request).await;
+    }
+    let (status, detail) = match limits.run(limits.max_duration, request, next).await {
+        Ok(response) => return response,
+        Err(CallRejection::Overloaded(what)) => (StatusCode::SERVICE_UNAVAILABLE, overloaded(what)),
+        Err(CallRejection::DeadlineExceeded) => {
+            (StatusCode::REQUEST_TIMEOUT, "Request Timeout".to_owned())
+        }
+    };
+    Rejection::new(status, &detail).into_response()
+}
+
+fn overloaded(what: &str) -> String {
+    format!("env-node is overloaded: {what}; retry after a pause")
+}
+
+/// Returns the deadline that the caller set. gRPC writes it as at most eight digits and a unit. A
+/// malformed one counts as none.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3_600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_read_as_grpc_writes_them() {
+        for (text, read) in [
+            ("50m", Some(Duration::from_millis(50))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3_600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3S", Some(Duration::from_secs(3))),
+            ("4u", Some(Duration::from_micros(4))),
+            ("5n", Some(Duration::from_nanos(5))),
+            ("0m", Some(Duration::ZERO)),
+            ("100000000m", None),
+            ("+5m", None),
+            ("m", None),
+            ("5", None),
+            ("5 m", None),
+            ("", None),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(GRPC_TIMEOUT.parse().unwrap(), text.parse().unwrap())]);
+            assert_eq!(grpc_timeout(&headers), read, "{text}");
+        }
+    }
+}

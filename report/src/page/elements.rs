@@ -1,0 +1,48 @@
+//! Elements that several sections of the page use.
+
+use maud::{Markup, html};
+
+use crate::{
+    number,
+    records::{Evaluation, PolicyName, SuccessRate},
+};
+
+/// Returns the style class that gives a policy its colour.
+pub(super) fn policy_class(policy: PolicyName) -> &'static str {
+    match policy {
+        PolicyName::Random => "random",
+        PolicyName::Base | PolicyName::Model => "base",
+        PolicyName::OracleImitation => "imitation",
+        PolicyName::WarmStart => "warm",
+        PolicyName::Grpo => "grpo",
+        PolicyName::Oracle => "oracle",
+    }
+}
+
+/// Returns a drawing with its title above and a caption below.
+pub(super) fn figure(title: &str, caption: &str, drawing: &Markup) -> Markup {
+    html! {
+        figure {
+            h3 { (title) }
+            (drawing)
+            @if !caption.is_empty() { figcaption { (caption) } }
+        }
+    }
+}
+
+/// Describes the success rate of an evaluation: `81.3 % (76.5 to 85.3), 244 of 300`.
+pub(super) fn success_in_words(evaluation: &Evaluation) -> String {
+    rate_in_words(&evaluation.metrics.success)
+}
+
+/// Describes a success rate in the same way.
+pub(super) fn rate_in_words(success: &SuccessRate) -> String {
+    format!(
+        "{} % ({} to {}), {} of {}",
+        number::percent(success.success_rate),
+        number::percent(success.wilson_low),
+        number::percent(success.wilson_high),
+        number::count(success.correct),
+        number::count(success.questions),
+    )
+}
