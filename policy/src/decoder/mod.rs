@@ -140,9 +140,6 @@ impl Decoder {
     }
 
     /// Returns the logits [N, V] of hidden states [N, W], at least in f32.
-    ///
-    /// # Errors
-    /// Only those of the tensor library.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
     }
