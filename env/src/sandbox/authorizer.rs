@@ -14,76 +14,14 @@ use crate::schema::Schema;
 
 /// Functions that an agent may call: pure, the same on every machine, and with a cost that the
 /// budget counts.
-const FUNCTIONS: &[&str] = &[
-    "abs",
-    "avg",
-    "ceil",
-    "ceiling",
-    "char",
-    "coalesce",
-    "concat",
-    "concat_ws",
-    "count",
-    "cume_dist",
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "date",
-    "datetime",
-    "dense_rank",
-    "first_value",
-    "floor",
-    "format",
-    "glob",
-    "group_concat",
-    "hex",
-    "if",
-    "ifnull",
-    "iif",
-    "instr",
-    "julianday",
-    "lag",
-    "last_value",
-    "lead",
-    "length",
-    "like",
-    "likelihood",
-    "likely",
-    "lower",
-    "ltrim",
-    "max",
-    "min",
-    "mod",
-    "nth_value",
-    "ntile",
-    "nullif",
-    "octet_length",
-    "percent_rank",
-    "printf",
-    "quote",
-    "rank",
-    "replace",
-    "round",
-    "row_number",
-    "rtrim",
-    "sign",
-    "sqrt",
-    "strftime",
-    "string_agg",
-    "substr",
-    "substring",
-    "sum",
-    "time",
-    "timediff",
-    "total",
-    "trim",
-    "trunc",
-    "typeof",
-    "unicode",
-    "unixepoch",
-    "unlikely",
-    "upper",
-];
+const FUNCTIONS: &str = "
+    abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date
+    current_time current_timestamp date datetime dense_rank first_value floor format glob
+    group_concat hex if ifnull iif instr julianday lag last_value lead length like likelihood
+    likely lower ltrim max min mod nth_value ntile nullif octet_length percent_rank printf quote
+    rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time
+    timediff total trim trunc typeof unicode unixepoch unlikely upper
+";
 
 /// SQLite's schema table, by the name that the authorizer is called with.
 const SCHEMA_TABLE: &str = "sqlite_master";
@@ -135,8 +73,8 @@ fn is_reserved(table: &str) -> bool {
 
 fn is_listed(function: &str) -> bool {
     FUNCTIONS
-        .binary_search(&function.to_ascii_lowercase().as_str())
-        .is_ok()
+        .split_ascii_whitespace()
+        .any(|name| name.eq_ignore_ascii_case(function))
 }
 
 #[cfg(test)]
@@ -144,8 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_function_list_can_be_searched() {
-        assert!(FUNCTIONS.is_sorted());
+    fn listed_functions_match_in_any_case() {
         assert!(is_listed("COUNT") && !is_listed("randomblob"));
     }
 }

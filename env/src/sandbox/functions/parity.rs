@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rusqlite::limits::Limit;
 
 use super::*;
+use crate::sandbox::process;
 
 /// A connection with SQLite's functions, and one with ours.
 fn pair() -> (Connection, Connection) {
