@@ -10,13 +10,7 @@ use crate::{SourceFile, imports, picture::picture, sources};
 /// The most files that may need each other.
 const LARGEST: usize = 4;
 /// Crates with larger circles. These numbers may only become smaller.
-const LARGER: [(&str, usize); 5] = [
-    ("bench", 6),
-    ("env-node", 7),
-    ("learner", 11),
-    ("policy", 6),
-    ("report", 5),
-];
+const LARGER: [(&str, usize); 3] = [("env-node", 7), ("learner", 11), ("policy", 6)];
 
 /// The modules of a crate.
 #[derive(Default)]

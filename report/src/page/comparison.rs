@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{
-    elements::{policy_class, success_in_words},
+    elements::{policy_class, rate_in_words},
     evaluations::{EVAL, Evaluations},
 };
 use crate::{
@@ -190,7 +190,7 @@ fn cell(class: &str, evaluation: Option<&Evaluation>) -> Markup {
     let success = &evaluation.metrics.success;
     let interval = (success.wilson_low, success.wilson_high);
     html! {
-        td.rate title=(success_in_words(evaluation)) {
+        td.rate title=(rate_in_words(success)) {
             b { (number::percent(success.success_rate)) }
             small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
             (interval_strip(class, success.success_rate, interval))

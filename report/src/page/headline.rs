@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::{elements::success_in_words, evaluations::Evaluations};
+use super::{elements::rate_in_words, evaluations::Evaluations};
 use crate::{
     folder::RunRecords,
     number,
@@ -65,10 +65,13 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
     }
     let mut text = String::new();
     if let Some(warm) = warm {
-        text += &format!("Warm start: {} right. ", success_in_words(warm));
+        text += &format!(
+            "Warm start: {} right. ",
+            rate_in_words(&warm.metrics.success)
+        );
     }
     if let Some(grpo) = grpo {
-        let (step, success) = (grpo.step, success_in_words(grpo));
+        let (step, success) = (grpo.step, rate_in_words(&grpo.metrics.success));
         text += &format!("After {step} steps of GRPO: {success} right. ");
     }
     if let (Some(warm), Some(grpo)) = (warm, grpo) {
