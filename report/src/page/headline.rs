@@ -60,7 +60,7 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
 
 fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
     if warm.is_none() && grpo.is_none() {
-        return "This page grows with the run: each step adds metrics, each evaluation adds accuracy."
+        return "This page grows with the run: steps add metrics, evaluations add accuracy."
             .to_owned();
     }
     let mut text = String::new();
@@ -88,8 +88,8 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
         Some(shared) => {
             return text
                 + &format!(
-                    "Greedy decoding on the eval split, {} of whose questions share their SQL with a \
-                     training question.",
+                    "Greedy decoding on the eval split, {} of whose questions share their SQL with \
+                     a training question.",
                     number::count(shared)
                 );
         }
