@@ -42,8 +42,8 @@ const GROUP: &str = ".sqlenv.v1.SubmitRequest";
 /// Not in the contract: the Rust type of a group in its encoding.
 const ENCODED_GROUP: &str = ".sqlenv.v1.EncodedGroup";
 
-/// Gives groups the type `EncodedGroup` as the request of a method, and `bytes` as a field. Neither changes the wire:
-/// a message field and a bytes field are both a length and that many bytes.
+/// Gives groups the type `EncodedGroup` as the request of a method, and `bytes` as a field. Neither
+/// changes the wire: a message field and a bytes field are both a length and that many bytes.
 fn keep_groups_encoded(file: &mut FileDescriptorProto) {
     for method in file
         .service

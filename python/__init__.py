@@ -1,7 +1,7 @@
-"""Clients of `sqlenv`'s environment: SQL databases that language models explore by reinforcement learning.
+"""Clients of `sqlenv`'s environment, in which language models explore SQL databases.
 
-`GrpcEnv` for any trainer, `SQLEnvTRL` for TRL, `SQLEnv` for OpenEnv. Nothing of OpenEnv is imported before `SQLEnv` is asked
-for: its import takes seconds, and gRPC users need none of it.
+`GrpcEnv` serves any trainer, `SQLEnvTRL` serves TRL, and `SQLEnv` serves OpenEnv. OpenEnv is
+imported only when `SQLEnv` is used, because its import takes seconds and gRPC users do not need it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ __all__ = [
     "Settings",
 ]
 
-_OPENENV = {"SQLEnv": "client", "SQLAction": "models", "SQLObservation": "models", "SQLState": "models"}
+_OPENENV = {
+    "SQLEnv": "client",
+    "SQLAction": "models",
+    "SQLObservation": "models",
+    "SQLState": "models",
+}
 
 
 def __getattr__(name: str) -> Any:

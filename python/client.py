@@ -1,7 +1,7 @@
-"""SQLEnv over OpenEnv's WebSocket protocol, for those who have OpenEnv's habits.
+"""SQLEnv over OpenEnv's WebSocket protocol.
 
-A thin subclass: connections, sync and async use are OpenEnv's. One connection is one session and ends with its
-node; trainers that must outlive a node use `GrpcEnv`.
+OpenEnv implements connections and sync and async use. One connection is one session and ends with
+its node. Trainers that must continue after the loss of a node use `GrpcEnv`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .models import SQLAction, SQLObservation, SQLState
 
 
 class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
-    """A client of an env-node's OpenEnv face.
+    """A client of the OpenEnv protocol of an env-node.
 
     Example:
         with SQLEnv("http://127.0.0.1:8000").sync() as env:
-            result = env.reset(seed=7)
-            result = env.step(SQLAction(action_type="QUERY", argument="SELECT count(*) FROM airports"))
-            print(result.observation.result, result.reward, env.state().step_count)
+            result = env.reset(seed=7) result = env.step(SQLAction(action_type="QUERY",
+            argument="SELECT count(*) FROM airports")) print(result.observation.result,
+            result.reward, env.state().step_count)
     """
 
     def _step_payload(self, action: SQLAction) -> dict[str, Any]:
@@ -31,7 +31,8 @@ class SQLEnv(EnvClient[SQLAction, SQLObservation, SQLState]):
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[SQLObservation]:
         observation = dict(payload.get("observation", {}))
         reward, done = payload.get("reward"), payload.get("done", False)
-        # Servers of either protocol version: metadata lies in the observation, beside it, or nowhere.
+        # The metadata is in the observation, beside it, or absent, depending on the protocol
+        # version.
         observation.setdefault("metadata", payload.get("metadata") or {})
         seen = SQLObservation(**observation, reward=reward, done=done)
         return StepResult(observation=seen, reward=reward, done=done)

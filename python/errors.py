@@ -1,6 +1,7 @@
-"""What can go wrong between this client and the env-nodes.
+"""Errors between this client and the env-nodes.
 
-What the agent does wrong is an observation and never raised; what is raised here is the caller's or the machines' fault.
+Errors of the agent are observations and raise nothing. These exceptions are faults of the caller or
+of the infrastructure.
 """
 
 from __future__ import annotations
@@ -9,33 +10,33 @@ import grpc
 
 
 class EnvError(Exception):
-    """A call to an env-node failed; the episode is as it was before the call."""
+    """A call to an env-node failed. The episode is unchanged."""
 
     def __init__(self, message: str, code: grpc.StatusCode, reason: str = "") -> None:
         super().__init__(message)
         #: The status of the last attempt.
         self.code = code
-        #: The node's machine-readable reason (`google.rpc.ErrorInfo`), or empty.
+        #: The machine-readable reason (`google.rpc.ErrorInfo`) of the node, or an empty text.
         self.reason = reason
 
 
 class EnvRefused(EnvError):
-    """The node refuses the call for good: an unknown question, a forged or expired token, a missing bearer token.
+    """The node refuses the call, for example for an unknown question or an expired token.
 
-    Remedy: in the message. Trying again does not help.
+    Another attempt fails as well. The message has the remedy.
     """
 
 
 class EnvUnreachable(EnvError):
-    """No node answered within the time for retries.
+    """No node responded within the time for retries.
 
     Remedy: start a node, correct the addresses, or raise `RetryPolicy.total_seconds`.
     """
 
 
 class RunStopped(BaseException):
-    """A training run cannot go on: an environment is lost and its rollout can neither be finished nor scored.
+    """A training run must stop, because an environment is lost and its rollout cannot be scored.
 
-    Not an `Exception`, because TRL hands every `Exception` of a tool to the model as the tool's text, and a fault of the
-    machines would become training data.
+    This is not an `Exception`: TRL gives the model every `Exception` of a tool as the text of the
+    tool, so a fault of the infrastructure would become training data.
     """

@@ -1,27 +1,31 @@
-"""Observations as text for a model: SQLEnv's sections and its limit on results, word for word.
+"""Renders observations as text for a model, with SQLEnv's sections and its limit on results.
 
-Pure. The tool text is the one that this project's own actors show: a model trained by one can be played by the other.
+All functions are pure. The text of a tool is the same as in this project's own actors, so a model
+that one of them has trained can be used with the other.
 """
 
 from __future__ import annotations
 
 from .v1.env_pb2 import Observation
 
-#: Characters of a result that the model is shown.
+#: The number of characters of a result that the model sees.
 MAX_RESULT_CHARS = 2_000
 _TRUNCATED = "... [truncated]"
 
 
 def tool_text(observation: Observation) -> str:
-    """What a tool answers: the result, or the error after `Error: `."""
+    """Returns the text of a tool: the result, or the error after `Error: `."""
     if observation.error:
         return _capped(f"Error: {observation.error}")
     return _capped(observation.result) or "(empty)"
 
 
 def observation_text(observation: Observation) -> str:
-    """An observation in full; the last result is left out where no action was made yet."""
-    sections = [f"Question: {observation.question}", f"Schema:\n{observation.schema_info or '(none)'}"]
+    """Returns a whole observation. Before the first action it has no last result."""
+    sections = [
+        f"Question: {observation.question}",
+        f"Schema:\n{observation.schema_info or '(none)'}",
+    ]
     if observation.step_count > 0:
         sections.append(f"Last Result:\n{_capped(observation.result) or '(empty)'}")
     if observation.error:

@@ -1,7 +1,7 @@
-"""When a failed call is tried again, and how long to wait before it.
+"""Decides whether and when a failed call is retried.
 
-Every call of the service may be repeated: Step is a function of (token, action). Invariant: an address that has not been
-tried in this round is tried at once; pauses stand between rounds only. Leaves out the calls themselves.
+Every call of the service may be repeated, because Step is a function of (token, action). Invariant:
+an address that this round has not tried is tried at once. Pauses occur only between rounds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-#: What another attempt can cure. CANCELLED is here because servers and proxies answer an expired deadline with it, and
-#: INTERNAL because a connection that breaks inside a reply shows as it; this client cancels nothing itself.
+#: Temporary failures. Servers and proxies return CANCELLED for an expired deadline, and gRPC
+#: reports INTERNAL for a connection that breaks inside a reply. This client never cancels calls
+#: itself.
 RETRIED = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -27,30 +28,34 @@ RETRIED = frozenset(
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a client keeps trying."""
+    """How long a client retries."""
 
-    #: Seconds from the first failure until the call is given up; long enough for a node to be replaced.
+    #: The time from the first failure until the client gives up. It allows a node to be replaced.
     total_seconds: float = 300.0
-    #: Upper bound of the pause after the first round; doubles with every round.
+    #: The upper bound of the pause after the first round. It doubles with every round.
     first_pause_seconds: float = 0.1
-    #: Upper bound of any pause that no node asked for.
+    #: The upper bound of every pause that no node has requested.
     longest_pause_seconds: float = 10.0
 
     def pause_seconds(self, rounds: int, asked_seconds: float, draw: float) -> float:
-        """The pause after `rounds` rounds have failed.
+        """Returns the pause after `rounds` failed rounds.
 
         Args:
-            rounds: Rounds over all addresses that have failed; 1 or more.
-            asked_seconds: The longest pause that a node asked for (`google.rpc.RetryInfo`), or 0.
-            draw: A uniform random number of [0, 1): full jitter, so that many clients do not return at once.
+            rounds: The number of failed rounds over all addresses, at least 1.
+            asked_seconds: The longest pause that a node has requested (`google.rpc.RetryInfo`), or
+                0.
+            draw: A uniform random number in [0, 1). Full jitter keeps clients from returning at
+                once.
         """
         # The exponent is bounded because 2.0**1024 overflows.
-        ceiling = min(self.longest_pause_seconds, self.first_pause_seconds * 2.0 ** min(rounds - 1, 32))
+        ceiling = min(
+            self.longest_pause_seconds, self.first_pause_seconds * 2.0 ** min(rounds - 1, 32)
+        )
         return asked_seconds + ceiling * draw
 
 
 def asked_pause_seconds(failure: grpc.RpcError) -> float:
-    """The pause that the node asks for by `google.rpc.RetryInfo`; 0 where it asks for none."""
+    """Returns the pause that the node requests by `google.rpc.RetryInfo`, or 0."""
     retry_info = error_details_pb2.RetryInfo()
     if not _unpack(failure, retry_info):
         return 0.0
@@ -59,15 +64,15 @@ def asked_pause_seconds(failure: grpc.RpcError) -> float:
 
 
 def reason_of(failure: grpc.RpcError) -> str:
-    """The node's reason by `google.rpc.ErrorInfo`; empty where it gives none."""
+    """Returns the reason of the node by `google.rpc.ErrorInfo`, or an empty text."""
     error_info = error_details_pb2.ErrorInfo()
     return str(error_info.reason) if _unpack(failure, error_info) else ""
 
 
 def _unpack(failure: grpc.RpcError, detail: object) -> bool:
-    """Whether the failure bears a detail of `detail`'s type, which is filled in."""
+    """Fills in `detail` from the failure. Returns whether the failure has a detail of that type."""
     try:
         status = rpc_status.from_call(failure)
-    except ValueError:  # the details contradict the status: a proxy rewrote one of them
+    except ValueError:  # The details contradict the status: a proxy has changed one of them.
         return False
     return status is not None and any(packed.Unpack(detail) for packed in status.details)

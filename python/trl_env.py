@@ -1,8 +1,9 @@
-"""SQLEnv as TRL's `environment_factory` wants it: one instance per rollout, public methods are the model's tools.
+"""SQLEnv for TRL's `environment_factory`: an instance per rollout, with the tools as methods.
 
-Invariant: a tool answers with what the environment said and nothing else. Faults of nodes are retried inside and the episode
-is resumed by its token; what cannot be cured raises `RunStopped`, which TRL does not catch. What the model does wrong (bad
-SQL, missing or needless arguments, calls after the end) is text. Leaves out rewards (rewards.py).
+Invariant: a tool returns the reply of the environment and nothing else. Faults of nodes are retried
+inside, and the token resumes the episode. A permanent fault raises `RunStopped`, which TRL does not
+catch. Errors of the model (bad SQL, missing or extra arguments, calls after the end) are text. The
+rewards are in rewards.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .grpc_env import Episode, GrpcEnv
 from .rendering import observation_text, tool_text
 from .retry import RetryPolicy
 
-#: What each call after the end of an episode costs (SQLEnv's adapter).
+#: The reward of each call after the end of an episode, as in SQLEnv's adapter.
 POST_EPISODE_PENALTY = -0.1
 _OVER = "Error: Episode is over."
 
@@ -29,19 +30,20 @@ Tool = TypeVar("Tool", bound=Callable[..., str])
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an `SQLEnvTRL`; each can come from the environment variable `SQLENV_` + its name in capitals."""
+    """Settings of an `SQLEnvTRL`. Environment variables `SQLENV_` + NAME set the defaults."""
 
-    #: Env-nodes, separated by commas.
+    #: The addresses of env-nodes, separated by commas.
     addresses: str = DEFAULT_ADDRESS
-    #: Where questions are looked up by text and drawn by seed; empty: everywhere. A row's `split` goes before it.
+    #: The split in which questions are looked up by text and drawn by seed. If empty, all splits.
+    #: The column `split` of a row has priority.
     split: str = ""
-    #: Actions per episode; 0: the node's default.
+    #: The number of actions per episode. 0 means the default of the node.
     step_budget: int = 0
-    #: Reward profile; empty: the node's default.
+    #: The reward profile. If empty, the default of the node.
     reward_profile: str = ""
-    #: Seconds for which failed calls are tried again before the run is stopped.
+    #: The number of seconds for which failed calls are retried before the run stops.
     retry_seconds: float = RetryPolicy.total_seconds
-    #: See `Security`; empty: none.
+    #: The files of `Security`. An empty text means none.
     ca_file: str = ""
     certificate_file: str = ""
     key_file: str = ""
@@ -49,10 +51,10 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """The defaults, overridden by environment variables.
+        """Returns the defaults, overridden by environment variables.
 
         Raises:
-            ValueError: A variable that should hold a number does not.
+            ValueError: A variable for a number has another value.
         """
         given: dict[str, Any] = {}
         for setting in fields(cls):
@@ -66,9 +68,9 @@ class Settings:
 
 
 def _tool(method: Tool) -> Tool:
-    """Calls `method` with the arguments that it names, as text; the model's other ones do not count.
+    """Calls `method` with its parameter as text. Other arguments of the model are ignored.
 
-    `wraps` keeps the signature and the docstring from which TRL builds the tool's schema.
+    `wraps` keeps the signature and the docstring, from which TRL builds the schema of the tool.
     """
     (parameter,) = [name for name in method.__annotations__ if name != "return"]
 
@@ -81,39 +83,42 @@ def _tool(method: Tool) -> Tool:
 
 
 class SQLEnvTRL:
-    """A SQL database to explore by tools, for `GRPOTrainer(environment_factory=SQLEnvTRL, …)`.
+    """A SQL database to explore with tools, for `GRPOTrainer(environment_factory=SQLEnvTRL, …)`.
 
-    Each dataset row names its question: by `question_id`, or by `question_text` (with `database_name` and `split` where the
-    text alone is not unique), or as the one that `seed` draws. The same row plays the same question in every member of a
-    group.
+    Each row of the dataset selects its question: by `question_id`, by `question_text` (with
+    `database_name` and `split` if the text is not unique), or by `seed`. The same row selects the
+    same question for every member of a group.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Takes its settings from the environment variables where none are given; connects at the first reset."""
+        """Creates the environment. The default settings come from environment variables.
+
+        The client connects at the first reset.
+        """
         self._settings = settings or Settings.from_environment()
         self._calls_after_end = 0
-        #: The episode; None before the first reset and after one that failed.
+        #: The episode. None before the first reset and after a failed reset.
         self.episode: Episode | None = None
-        #: Why the episode is lost; None while it is not.
+        #: The fault by which the episode is lost, or None.
         self.fault: EnvError | None = None
 
     @classmethod
     def configured(cls, **settings: Any) -> Callable[[], SQLEnvTRL]:
-        """A factory for `environment_factory` with these `Settings`; it can be pickled, as asynchronous GRPO asks."""
+        """Returns a picklable `environment_factory` with these `Settings`."""
         return functools.partial(cls, replace(Settings.from_environment(), **settings))
 
     @property
     def scorable(self) -> bool:
-        """Whether there is an episode that no fault cut short."""
+        """Whether there is an episode that no fault has interrupted."""
         return self.episode is not None and self.fault is None
 
     @property
     def penalty(self) -> float:
-        """What calls after the end cost; 0 or less."""
+        """The sum of the penalties for calls after the end, 0 or less."""
         return POST_EPISODE_PENALTY * self._calls_after_end
 
     def reset(self, **row: Any) -> str:
-        """Starts an episode on the row's question and returns the first observation; other columns do not count."""
+        """Starts an episode on the question of the row and returns the first observation."""
         self.episode, self.fault, self._calls_after_end = None, None, 0
         settings = self._settings
         client = _client(settings, os.getpid())
@@ -122,7 +127,7 @@ class SQLEnvTRL:
             reward_profile=settings.reward_profile,
             step_budget=settings.step_budget,
         )
-        # TRL glues the text to the row's last message.
+        # TRL appends the text to the last message of the row without a separator.
         return "\n\n" + observation_text(self.episode.observation)
 
     @_tool
@@ -166,7 +171,8 @@ class SQLEnvTRL:
         """Submits the final answer and ends the episode.
 
         Args:
-            value: A single value, a comma-separated list, rows written col1 | col2, or [] when there is nothing.
+            value: A single value, a comma-separated list, rows written col1 | col2, or [] when
+                there is nothing.
 
         Returns:
             Whether the answer is right.
@@ -175,7 +181,9 @@ class SQLEnvTRL:
 
     def _step(self, action_type: str, argument: str) -> str:
         if self.episode is None or self.fault is not None:
-            raise RunStopped("a tool was called without an episode; call reset first") from self.fault
+            raise RunStopped(
+                "a tool was called without an episode; call reset first"
+            ) from self.fault
         if self.episode.done:
             self._calls_after_end += 1
             return _OVER
@@ -187,41 +195,44 @@ class SQLEnvTRL:
 
 
 class SQLEnvTRLScored(SQLEnvTRL):
-    """The same with its own reward, for trainers that show reward functions no environments (asynchronous GRPO)."""
+    """An `SQLEnvTRL` that computes its reward, for asynchronous GRPO."""
 
     def get_reward(self) -> float | None:
-        """The episode's return and penalties; None where there is nothing to score."""
+        """Returns the return of the episode with penalties, or None without a score."""
         if self.episode is None or not self.scorable:
             return None
         return self.episode.episode_return + self.penalty
 
 
 def as_text(value: object) -> str:
-    """An argument of a tool call as text; models also write numbers, lists, rows and nulls where text is asked for."""
+    """Converts an argument of a tool call, which may be any JSON value, to text."""
     if value is None:
         return ""
     if isinstance(value, str):
-        # JSON can spell halves of surrogate pairs, which cannot be sent.
+        # JSON can contain lone surrogates, which UTF-8 cannot encode.
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
         if not value:
             return "[]"
         if any(isinstance(item, list) for item in value):
-            return "\n".join(" | ".join(map(as_text, row)) if isinstance(row, list) else as_text(row) for row in value)
+            return "\n".join(
+                " | ".join(map(as_text, row)) if isinstance(row, list) else as_text(row)
+                for row in value
+            )
         return ", ".join(map(as_text, value))
     return as_text(json.dumps(value, ensure_ascii=False))
 
 
 @dataclass
 class _Client:
-    """A connection that all instances of one process and one configuration share, with its index of questions."""
+    """A client with its index of questions, shared by all instances with one configuration."""
 
     env: GrpcEnv
-    #: Per split: the ids of the questions with a text, by (text, database).
+    #: By split, text and database: the ids of the questions.
     _ids: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
 
     def question_of(self, row: Mapping[str, Any], default_split: str) -> dict[str, Any]:
-        """The arguments of `GrpcEnv.reset` that choose the row's question."""
+        """Returns the arguments of `GrpcEnv.reset` that select the question of the row."""
         split = row.get("split") or default_split
         if question_id := row.get("question_id"):
             return {"question_id": str(question_id)}
@@ -230,8 +241,8 @@ class _Client:
         if (seed := row.get("seed")) is not None:
             return {"split": str(split), "seed": int(seed)}
         raise ValueError(
-            f"the row with columns {sorted(row)} names no question; give question_id, question_text or seed, "
-            "so that all members of a group play the same one"
+            f"the row with columns {sorted(row)} selects no question; give question_id, "
+            "question_text or seed, so that all members of a group get the same one"
         )
 
     def _by_text(self, text: str, split: str, database_name: Any) -> str:
@@ -245,12 +256,14 @@ class _Client:
             for question_id in ids
         ]
         if not found:
-            raise ValueError(f"no question of split {split or 'any'!r} reads {text!r}; give question_id")
+            raise ValueError(
+                f"no question of split {split or 'any'!r} has the text {text!r}; give question_id"
+            )
         if len(found) > 1:
             shown: Sequence[str] = found[:5]
             raise ValueError(
-                f"{len(found)} questions read {text!r}, among them {', '.join(shown)}; give question_id, or database_name "
-                "and split"
+                f"{len(found)} questions have the text {text!r}, among them {', '.join(shown)}; "
+                "give question_id, or database_name and split"
             )
         return found[0]
 
@@ -264,7 +277,7 @@ class _Client:
 
 @functools.cache
 def _client(settings: Settings, _process_id: int) -> _Client:
-    """The client of these settings. By process, because connections do not survive a fork."""
+    """Returns the client of these settings. Each process has its own, because of forks."""
     security = Security(
         settings.ca_file or None,
         settings.certificate_file or None,

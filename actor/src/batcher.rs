@@ -7,8 +7,8 @@
 //! never delays the rows that are sampling. The rest of the pass's token budget prefills prompts in
 //! chunks, in order of admission. Completing the oldest prompts first lets their rows sample early.
 //!
-//! Invariant: a pass never exceeds the budget, and each pass makes progress. This file only decides;
-//! tokens, caches and weights belong to the sampler.
+//! Invariant: a pass never exceeds the budget, and each pass makes progress. This file only
+//! decides; tokens, caches and weights belong to the sampler.
 
 use std::collections::VecDeque;
 
@@ -75,7 +75,8 @@ impl Batcher {
     }
 
     /// Removes the first waiting row that is `ready`, if a slot is free. A call of [`Self::start`]
-    /// must follow. While no row runs, at least one waiting row must be ready, or none ever will be.
+    /// must follow. While no row runs, at least one waiting row must be ready, or none ever will
+    /// be.
     pub(crate) fn admit(&mut self, ready: impl Fn(RowId) -> bool) -> Option<RowId> {
         if self.running.len() == self.slots {
             return None;

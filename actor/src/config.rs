@@ -64,8 +64,8 @@ pub struct EngineSettings {
     /// Bytes that the KV cache may take. The engine has fewer slots if they do not fit. 0 selects a
     /// quarter of the free memory of a GPU, or 2 GiB on the CPU.
     pub kv_cache_bytes: u64,
-    /// Prefills a prefix that several conversations share, such as the prompt of a group, only once.
-    /// Turn it off to measure what it saves.
+    /// Prefills a prefix that several conversations share, such as the prompt of a group, only
+    /// once. Turn it off to measure what it saves.
     pub prefix_sharing: bool,
 }
 
@@ -80,9 +80,49 @@ impl Default for EngineSettings {
     }
 }
 
+impl EngineSettings {
+    /// Returns the number of slots: as many as are set and as fit into the KV cache, at least one.
+    /// `free_bytes` is the free memory of a device that is not the CPU.
+    pub(crate) fn affordable_slots(&self, slot_bytes: usize, free_bytes: Option<u64>) -> usize {
+        const CPU_DEFAULT_BYTES: u64 = 2 << 30;
+        let cache_bytes = match self.kv_cache_bytes {
+            0 => free_bytes.map_or(CPU_DEFAULT_BYTES, |free| free / 4),
+            bytes => bytes,
+        };
+        let affordable = cache_bytes / slot_bytes.max(1) as u64;
+        let affordable = usize::try_from(affordable).unwrap_or(usize::MAX);
+        if affordable < self.slots {
+            tracing::warn!(
+                slots = self.slots,
+                affordable,
+                "the KV cache has fewer slots than configured; raise actor.engine.kv_cache_bytes"
+            );
+        }
+        self.slots.min(affordable).max(1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_fit_into_the_bytes_of_the_cache() {
+        let slots = |kv_cache_bytes, slots, free_bytes| {
+            let settings = EngineSettings {
+                kv_cache_bytes,
+                slots,
+                ..EngineSettings::default()
+            };
+            settings.affordable_slots(1 << 30, free_bytes)
+        };
+        // By default the CPU has 2 GiB, and a GPU a quarter of its free memory.
+        assert_eq!(slots(0, 64, None), 2);
+        assert_eq!(slots(0, 64, Some(80 << 30)), 20);
+        assert_eq!(slots(0, 8, Some(80 << 30)), 8);
+        assert_eq!(slots(5 << 30, 64, Some(80 << 30)), 5);
+        assert_eq!(slots(1, 64, None), 1);
+    }
 
     #[test]
     fn the_defaults_are_valid_and_zero_is_not() {

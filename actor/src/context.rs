@@ -1,13 +1,15 @@
-//! The token sequence that the policy sees in one episode, split into segments that fit the context.
+//! The token sequence that the policy sees in one episode, split into segments that fit the
+//! context.
 //!
 //! Invariant: tokens are appended or dropped as whole runs and never encoded again. Each sampled
-//! token has mask 1 in exactly one segment, the one it was sampled in. No segment exceeds the limit.
+//! token has mask 1 in exactly one segment, the one it was sampled in. No segment exceeds the
+//! limit.
 //!
 //! When the room runs out, a new segment starts with what is retained of the conversation, all with
 //! mask 0. Old tool results are dropped first, because they are the longest part and a later turn
 //! rarely needs them: it can run the query again. A short note replaces each of them, so that the
-//! conversation still alternates as the chat template demands. If that is not enough, whole old turns
-//! are dropped. The newest result goes last, since the next completion responds to it.
+//! conversation still alternates as the chat template demands. If that is not enough, whole old
+//! turns are dropped. The newest result goes last, since the next completion responds to it.
 
 use proto::v1::Segment;
 
@@ -46,8 +48,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Creates a context of at most `limit_tokens` that starts with a prompt. `elision_note` replaces
-    /// a tool result that is dropped.
+    /// Creates a context of at most `limit_tokens` that starts with a prompt. `elision_note`
+    /// replaces a tool result that is dropped.
     pub(crate) fn new(prompt: Vec<u32>, elision_note: Vec<u32>, limit_tokens: usize) -> Self {
         Self {
             limit_tokens,
@@ -127,9 +129,9 @@ impl Context {
 
     /// Decides which results and turns the next segment drops.
     ///
-    /// Each new segment trains on its whole prefix again, so segments should be few. Old results are
-    /// therefore elided until a quarter of the limit is free in addition to `wanted_tokens`. Turns
-    /// and the newest result are dropped only as far as `wanted_tokens` requires.
+    /// Each new segment trains on its whole prefix again, so segments should be few. Old results
+    /// are therefore elided until a quarter of the limit is free in addition to `wanted_tokens`.
+    /// Turns and the newest result are dropped only as far as `wanted_tokens` requires.
     fn make_room(&mut self, wanted_tokens: usize) {
         let newest = self.turns.len() - 1;
         let most = self.limit_tokens.saturating_sub(wanted_tokens);

@@ -1,8 +1,8 @@
 //! The handle of a sampling engine: one thread samples all completions of an actor.
 //!
-//! A completion is a function of the weights, its context, the sampling settings and the coordinates
-//! alone. It does not depend on other rows of the batch, on slots or on time. New weights serve the
-//! completions that start after them. The thread itself is in `sampler`.
+//! A completion is a function of the weights, its context, the sampling settings and the
+//! coordinates alone. It does not depend on other rows of the batch, on slots or on time. New
+//! weights serve the completions that start after them. The thread itself is in `sampler`.
 
 use std::{sync::Arc, thread};
 
@@ -30,15 +30,6 @@ pub struct Engine {
     permits: Arc<Semaphore>,
     device: Device,
     dtype: DType,
-}
-
-/// Permits one episode to run on an engine.
-///
-/// An engine has as many permits as slots. With more episodes, each conversation would evict another
-/// one from the KV cache before its next turn, and every turn would prefill its whole context.
-#[derive(Debug)]
-pub struct EpisodePermit {
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Engine {
@@ -72,12 +63,14 @@ impl Engine {
         })
     }
 
-    /// Waits until an episode may run. Permits are granted in the order of the calls.
-    pub async fn acquire_permit(&self) -> EpisodePermit {
-        EpisodePermit {
-            // The semaphore is never closed.
-            _permit: self.permits.clone().acquire_owned().await.ok(),
-        }
+    /// Waits until an episode may run. Permits are granted in the order of the calls. The semaphore
+    /// is never closed, so there always is a permit.
+    ///
+    /// An engine has as many permits as slots. With more episodes, each conversation would evict
+    /// another one from the KV cache before its next turn, and every turn would prefill its whole
+    /// context.
+    pub async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.permits.clone().acquire_owned().await.ok()
     }
 
     /// Samples a completion.

@@ -1,8 +1,8 @@
 //! Evaluation: a policy runs one episode per question, and the trajectories become metrics.
 //!
-//! Invariant: the random numbers of an episode depend on the seed and its question alone. Neither the
-//! order, the concurrency nor the other questions change its result. An episode that fails for a
-//! reason outside the agent counts as incorrect, and the other episodes continue.
+//! Invariant: the random numbers of an episode depend on the seed and its question alone. Neither
+//! the order, the concurrency nor the other questions change its result. An episode that fails for
+//! a reason outside the agent counts as incorrect, and the other episodes continue.
 //!
 //! The records are serialized as they are into the lines of a run folder's `evaluations.jsonl` and
 //! `transcripts.jsonl`, so their field names are a file format.
@@ -147,8 +147,8 @@ pub struct EvaluationMetrics {
     pub mean_steps: f64,
     /// Share of turns without a well-formed tool call.
     pub malformed_rate: f64,
-    /// Episodes that failed for a reason outside the agent. They count as incorrect. Serialized only
-    /// if there are any.
+    /// Episodes that failed for a reason outside the agent. They count as incorrect. Serialized
+    /// only if there are any.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: u64,
     /// By difficulty.
@@ -313,8 +313,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// The bounds were computed by Wilson's formula in Python, in double precision, independently of
-    /// this code, and rounded to four decimals.
+    /// The bounds were computed by Wilson's formula in Python, in double precision, independently
+    /// of this code, and rounded to four decimals.
     #[test]
     fn wilson_intervals() {
         for (correct, questions, low, high) in [

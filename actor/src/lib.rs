@@ -32,7 +32,7 @@ pub use {policy, proto};
 
 pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};
-pub use engine::{Engine, EpisodePermit};
+pub use engine::Engine;
 pub use episode_settings::{EpisodeSettings, EpisodeSpec};
 pub use error::ActorError;
 pub use evaluate::{

@@ -22,45 +22,47 @@ const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
 const REPLAYS: &str = "actor_replays_total";
 
+const COUNTERS: [(&str, &str); 9] = [
+    (EPISODES, "Episodes, by outcome: correct, wrong, unscored."),
+    (TURNS, "Turns, each one completion and one action."),
+    (MALFORMED, "Turns without a well-formed tool call."),
+    (SAMPLED, "Sampled tokens."),
+    (COMPUTED, "Tokens computed in prefill and decode."),
+    (REUSED, "Context tokens that the KV cache already held."),
+    (GROUPS, "Submitted groups, by the learner's verdict."),
+    (RETRIES, "Retried calls, by call."),
+    (
+        REPLAYS,
+        "Episodes replayed after env-node rejected a token.",
+    ),
+];
+const GAUGES: [(&str, &str); 3] = [
+    (RUNNING, "Completions being sampled."),
+    (WAITING, "Completions that wait for a slot of the KV cache."),
+    (
+        POLICY_VERSION,
+        "Policy version that samples new completions.",
+    ),
+];
+const HISTOGRAMS: [(&str, &str); 2] = [
+    (PASS_SECONDS, "Duration of a forward pass with sampling."),
+    (
+        IDLE_SECONDS,
+        "Time from a claim to its group, including the wait for work.",
+    ),
+];
+
 /// Describes all metrics to the installed recorder.
 pub fn describe() {
-    describe_counter!(EPISODES, "Episodes, by outcome: correct, wrong, unscored.");
-    describe_counter!(TURNS, "Turns, each one completion and one action.");
-    describe_counter!(
-        MALFORMED,
-        "Completions without a well-formed tool call, sent as raw queries."
-    );
-    describe_counter!(SAMPLED, "Tokens sampled.");
-    describe_counter!(
-        COMPUTED,
-        "Tokens that forward passes computed, in prefill and decode together."
-    );
-    describe_counter!(
-        REUSED,
-        "Context tokens whose keys and values the KV cache already had, so that no pass computed them."
-    );
-    describe_gauge!(RUNNING, "Completions being sampled.");
-    describe_gauge!(WAITING, "Completions that wait for a slot of the KV cache.");
-    describe_histogram!(
-        PASS_SECONDS,
-        Unit::Seconds,
-        "Duration of one forward pass, including sampling."
-    );
-    describe_gauge!(
-        POLICY_VERSION,
-        "Policy version that samples new completions."
-    );
-    describe_counter!(GROUPS, "Submitted groups, by the learner's verdict.");
-    describe_histogram!(
-        IDLE_SECONDS,
-        Unit::Seconds,
-        "Time from a claim to its group, waiting for work included."
-    );
-    describe_counter!(RETRIES, "Retried calls, by call.");
-    describe_counter!(
-        REPLAYS,
-        "Episodes replayed from their actions after env-node rejected a token."
-    );
+    for (name, description) in COUNTERS {
+        describe_counter!(name, description);
+    }
+    for (name, description) in GAUGES {
+        describe_gauge!(name, description);
+    }
+    for (name, description) in HISTOGRAMS {
+        describe_histogram!(name, Unit::Seconds, description);
+    }
 }
 
 pub(crate) fn count_episode(trajectory: &Trajectory) {

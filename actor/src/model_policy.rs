@@ -6,10 +6,11 @@
 use async_trait::async_trait;
 use policy::SamplingSettings;
 use proto::v1::Observation;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     completion::{Completion, CompletionRequest},
-    engine::{Engine, EpisodePermit},
+    engine::Engine,
     error::ActorError,
 };
 
@@ -35,7 +36,7 @@ pub trait Policy: Send + Sync {
 
     /// Waits until one more episode may run. The caller holds the permit until the episode ends.
     /// Returns none if the policy does not limit concurrent episodes.
-    async fn acquire_permit(&self) -> Option<EpisodePermit> {
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
         None
     }
 }
@@ -63,7 +64,7 @@ impl Policy for ModelPolicy {
             .await
     }
 
-    async fn acquire_permit(&self) -> Option<EpisodePermit> {
-        Some(self.engine.acquire_permit().await)
+    async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.engine.acquire_permit().await
     }
 }

@@ -20,8 +20,8 @@ pub const SYSTEM_PROMPT: &str = "Answer the question about the SQL database. Use
 call per turn: describe the tables you need, run a query, then answer. Give the answer as a single \
 value, as a comma-separated list, as rows written col1 | col2, or as [] when there is nothing.";
 
-/// Returns the messages before the first completion: the system prompt, `shots` solved examples, and
-/// the question with its tables.
+/// Returns the messages before the first completion: the system prompt, `shots` solved examples,
+/// and the question with its tables.
 #[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
     let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];

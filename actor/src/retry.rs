@@ -1,6 +1,7 @@
 //! Retries of calls while a service is away.
 //!
-//! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are retried; any other status is final at once. The pauses double from 50 ms to 2 s.
+//! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are
+//! retried; any other status is final at once. The pauses double from 50 ms to 2 s.
 
 use std::{future::Future, time::Duration};
 
@@ -41,25 +42,12 @@ impl Retry {
     pub(crate) async fn call<T, F>(
         &self,
         name: &'static str,
-        attempt: impl FnMut() -> F,
-    ) -> Result<T, ActorError>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        self.long_call(name, Duration::ZERO, attempt).await
-    }
-
-    /// As [`Self::call`], for a call that the service may hold for `hold` before it answers.
-    pub(crate) async fn long_call<T, F>(
-        &self,
-        name: &'static str,
-        hold: Duration,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, ActorError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let limit = hold + Duration::from_secs(self.call_timeout_seconds.into());
+        let limit = Duration::from_secs(self.call_timeout_seconds.into());
         let mut pause = FIRST_PAUSE;
         let mut attempts_left = self.attempts;
         loop {

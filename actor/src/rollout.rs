@@ -11,10 +11,10 @@
 //!                        └──────────────────────────────┴──► Done (observation.done)
 //! ```
 //!
-//! Invariant: tokens are the truth. The prompt and each tool message are encoded once, on their own.
-//! Completions are kept as they were sampled, because rendering and tokenizing them again may give
-//! other tokens than the policy sampled, and their log-probabilities would be wrong. Every completion
-//! token is recorded once with mask 1, with its log-probability and policy version.
+//! Invariant: tokens are the truth. The prompt and each tool message are encoded once, on their
+//! own. Completions are kept as they were sampled, because rendering and tokenizing them again may
+//! give other tokens than the policy sampled, and their log-probabilities would be wrong. Every
+//! completion token is recorded once with mask 1, with its log-probability and policy version.
 
 use std::sync::Arc;
 
@@ -169,7 +169,8 @@ impl Rollout {
         let room = self.context.room_tokens();
         if room == 0 {
             self.trajectory.failure = format!(
-                "the prompt has {} tokens, but max_context_tokens is {}: raise it or use fewer shots",
+                "the prompt has {} tokens, but max_context_tokens is {}: raise it, or use \
+                 fewer shots",
                 self.context.tokens().len(),
                 self.limits.max_context_tokens
             );

@@ -2,12 +2,12 @@
 //!
 //! Continuous batching: rows enter and leave between forward passes as the [`Batcher`] schedules.
 //!
-//! Weights may be updated while completions are being sampled. A running completion finishes with the
-//! weights version it started with, so each completion has one policy version, and each recorded
-//! log-probability is exactly that of this version. The next turn of the same episode starts with the
-//! new version: its context is prefilled again, because keys and values of the old weights would give
-//! log-probabilities that belong to no version. While both versions have rows, each needs a forward
-//! pass of its own.
+//! Weights may be updated while completions are being sampled. A running completion finishes with
+//! the weights version it started with, so each completion has one policy version, and each
+//! recorded log-probability is exactly that of this version. The next turn of the same episode
+//! starts with the new version: its context is prefilled again, because keys and values of the old
+//! weights would give log-probabilities that belong to no version. While both versions have rows,
+//! each needs a forward pass of its own.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -101,12 +101,9 @@ impl Sampler {
     ) -> Result<Self, ActorError> {
         let config = model.config.clone();
         let (device, dtype) = placement.open()?;
-        let slots = affordable_slots(
-            KvCache::token_bytes(&config, &device, dtype),
-            context_tokens,
-            cache_bytes(settings, policy::free_memory(&device)),
-            settings,
-        );
+        let token_bytes = KvCache::token_bytes(&config, &device, dtype);
+        let free_bytes = policy::free_memory(&device);
+        let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         let weights = model.weights.to(&device, dtype)?;
         let decoder = Decoder::new(&config, &weights, DecoderMode::Sample)?;
         Ok(Self {
@@ -413,35 +410,6 @@ impl Sampler {
             .get_mut(&id)
             .expect("the batcher schedules active rows: this is a bug")
     }
-}
-
-/// Returns the bytes that the KV cache may take. `free` is the free memory of a device that is not
-/// the CPU.
-fn cache_bytes(settings: &EngineSettings, free: Option<u64>) -> u64 {
-    const CPU_DEFAULT_BYTES: u64 = 2 << 30;
-    match settings.kv_cache_bytes {
-        0 => free.map_or(CPU_DEFAULT_BYTES, |free| free / 4),
-        bytes => bytes,
-    }
-}
-
-/// Returns as many slots as the settings ask for and as fit into the bytes, at least one.
-fn affordable_slots(
-    token_bytes: usize,
-    context_tokens: usize,
-    cache_bytes: u64,
-    settings: &EngineSettings,
-) -> usize {
-    let slot_bytes = (token_bytes * context_tokens).max(1) as u64;
-    let affordable = usize::try_from(cache_bytes / slot_bytes).unwrap_or(usize::MAX);
-    if affordable < settings.slots {
-        tracing::warn!(
-            slots = settings.slots,
-            affordable,
-            "the KV cache has fewer slots than configured; raise actor.engine.kv_cache_bytes"
-        );
-    }
-    settings.slots.min(affordable).max(1)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! A slot keeps its tokens between turns, so the next turn of a conversation prefills only what is
 //! new. With prefix sharing, a conversation also copies a prefix that another slot holds, even while
-//! that slot is in use: the members of a group share their prompt, which is then prefilled once and
-//! not once per member. If no slot is free of use by a conversation, the least recently used one is
-//! overwritten, and its conversation is prefilled again later. The kernels give the same bits either
+//! that slot is in use. The members of a group share their prompt, which is then prefilled once and
+//! not once per member. A new conversation overwrites the least recently used free slot. The
+//! conversation that the slot held is prefilled again later. The kernels give the same bits either
 //! way.
 //!
 //! Invariant: keys and values of one weights version are never used under another one.
@@ -58,8 +58,9 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Returns whether a running row is about to prefill a prefix of `context` that is worth waiting
-    /// for. The wait ends: running rows never wait, and what they prefilled stays in their slot.
+    /// Returns whether a running row is about to prefill a prefix of `context` that is worth
+    /// waiting for. The wait ends: running rows never wait, and what they prefilled stays in their
+    /// slot.
     pub(crate) fn is_prefix_pending(&self, context: &[u32], weights_version: u64) -> bool {
         let longest = |prefix: fn(&Slot, &[u32], u64) -> usize| {
             let slots = self.slots.iter();

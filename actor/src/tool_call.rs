@@ -1,9 +1,9 @@
 //! Parses tool calls: from a completion's text to an action, and back (Qwen3 and Hermes format).
 //!
-//! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with the
-//! raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see what
-//! follows from it to learn the format. Only the first call of a turn counts. The environment checks
-//! the argument.
+//! Invariant: every text gives an action. A text without a well-formed call becomes a QUERY with
+//! the raw text, as in SQLEnv, and is marked malformed. That is not an error: the policy must see
+//! what follows from it to learn the format. Only the first call of a turn counts. The environment
+//! checks the argument.
 
 use policy::ToolCall;
 use proto::{TOOLS, v1::Action};
@@ -42,8 +42,8 @@ pub fn parse(completion: &str) -> ParsedCall {
     }
 }
 
-/// Returns an action as the tool call that a model would sample. If the action type has no tool, the
-/// call parses as malformed.
+/// Returns an action as the tool call that a model would sample. If the action type has no tool,
+/// the call parses as malformed.
 #[must_use]
 pub fn from_action(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS

@@ -1,4 +1,5 @@
-//! The subscription to the learner's weights: whole snapshots, newest only, over streams that may break.
+//! The subscription to the learner's weights: whole snapshots, newest only, over streams that may
+//! break.
 
 use std::mem;
 
@@ -10,7 +11,8 @@ use tonic::Streaming;
 
 use crate::{error::ActorError, retry::Retry};
 
-/// Damaged snapshots in a row after which the subscription fails: by then the fault is not the connection's.
+/// Damaged snapshots in a row after which the subscription fails: by then the fault is not the
+/// connection's.
 const MAX_DAMAGED: u32 = 3;
 
 /// A subscription that outlives broken streams.
@@ -36,8 +38,8 @@ impl SnapshotStream {
         }
     }
 
-    /// Waits for a snapshot newer than all before; none once the run is over. Subscribes again where the stream breaks.
-    /// Not cancel safe.
+    /// Waits for a snapshot newer than all before; none once the run is over. Subscribes again
+    /// where the stream breaks. Not cancel safe.
     ///
     /// # Errors
     /// The learner stays away, or sends damaged snapshots again and again.

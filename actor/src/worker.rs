@@ -1,6 +1,8 @@
 //! The actor's role: joins the learner, claims groups, rolls them out and submits them.
 //!
-//! An actor keeps nothing that matters. A group that it held when it stopped is handed out again when the lease expires, and becomes the same trajectories on any actor that holds the same weights.
+//! An actor keeps nothing that matters. A group that it held when it stopped is handed out again
+//! when the lease expires, and becomes the same trajectories on any actor that holds the same
+//! weights.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,18 +28,21 @@ use crate::{
     error::ActorError,
     metrics,
     model_policy::ModelPolicy,
+    retry::Retry,
     rollout::{RolloutLimits, failed_trajectory},
     rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
 
-/// How often an episode that a service broke off is rolled out; each time its calls are retried as configured.
+/// How often an episode that a service broke off is rolled out; each time its calls are retried as
+/// configured.
 const GROUP_ATTEMPTS: u32 = 3;
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
-/// The learner stays away or sends settings that cannot be used. An episode that breaks off is not an error but an unscored trajectory.
+/// The learner stays away or sends settings that cannot be used. An episode that breaks off is not
+/// an error but an unscored trajectory.
 pub async fn run(
     env: EnvClient,
     learner: LearnerClient,
@@ -71,9 +76,10 @@ async fn work(
     };
     let (actor, published) =
         Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
-    // The weights stream says that the run is over, which ends an actor in the middle of a group, too.
+    // The weights stream says that the run is over, which ends an actor in the middle of a group,
+    // too.
     tokio::select! {
-        failed = actor.play_groups(config.concurrent_groups) => failed,
+        failed = actor.run_claim_loops(config.concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
     }
 }
@@ -117,7 +123,7 @@ impl Actor {
         first: &Snapshot,
     ) -> Result<(Self, watch::Sender<u64>), ActorError> {
         let settings = joined.rollout.unwrap_or_default();
-        let (limits, sampling) = checked(&settings)?;
+        let (limits, sampling) = convert_settings(&settings)?;
         let files = joined
             .model_files
             .into_iter()
@@ -163,7 +169,8 @@ impl Actor {
         Ok((actor, published))
     }
 
-    /// Swaps each new snapshot into the engine, until the run is over; what is still being rolled out then is not needed.
+    /// Swaps each new snapshot into the engine, until the run is over; what is still being rolled
+    /// out then is not needed.
     async fn follow(
         &self,
         mut snapshots: SnapshotStream,
@@ -173,7 +180,8 @@ impl Actor {
             self.engine
                 .update_weights(snapshot.policy_version, weights(&snapshot)?)
                 .await?;
-            // From here on the weights version is visible: claims name it and new completions are sampled with it.
+            // From here on the weights version is visible: claims name it and new completions are
+            // sampled with it.
             metrics::set_policy_version(snapshot.policy_version);
             published.send_replace(snapshot.policy_version);
         }
@@ -181,23 +189,23 @@ impl Actor {
     }
 
     /// Rolls out groups until one loop fails.
-    async fn play_groups(&self, concurrent_groups: usize) -> Result<(), ActorError> {
+    async fn run_claim_loops(&self, concurrent_groups: usize) -> Result<(), ActorError> {
         let claimer = Mutex::new(());
         let mut loops: FuturesUnordered<_> = (0..concurrent_groups)
-            .map(|_| self.play_one_after_another(&claimer))
+            .map(|_| self.claim_and_roll_out(&claimer))
             .collect();
         loops.next().await.unwrap_or(Ok(()))
     }
 
-    /// Claims, rolls out and submits. Only the loop that holds `claimer` claims, so that an actor has one claim waiting
-    /// at the learner, not one for each loop.
-    async fn play_one_after_another(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
+    /// Claims, rolls out and submits. Only the loop that holds `claimer` claims, so that an actor
+    /// has one claim waiting at the learner, not one for each loop.
+    async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
             let claim = {
                 let _turn = claimer.lock().await;
                 self.next_group().await?
             };
-            let trajectories = self.play_group(&claim).await?;
+            let trajectories = self.roll_out(&claim).await?;
             self.submit(&claim, trajectories).await?;
         }
     }
@@ -208,7 +216,8 @@ impl Actor {
         loop {
             let version = self.version();
             match self.claim(version).await? {
-                // Handed out before a restart that took the learner to an older version: the lease is void.
+                // Handed out before a restart that took the learner to an older version: the lease
+                // is void.
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
                 Some(Outcome::Group(claim)) => {
                     metrics::record_idle(began.elapsed());
@@ -232,13 +241,18 @@ impl Actor {
         *self.version.borrow()
     }
 
-    /// Claims a group for weights of `policy_version`. The learner holds the claim while there is no work. A claim is
-    /// never cancelled: a group granted at that moment would be lost until its lease expires.
+    /// Claims a group for weights of `policy_version`. The learner holds the claim while there is
+    /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
+    /// lease expires.
     async fn claim(&self, policy_version: u64) -> Result<Option<Outcome>, ActorError> {
-        let response = self
-            .config
-            .learner_retry
-            .long_call("Learner.Claim", CLAIM_WAIT, || {
+        let retry = self.config.learner_retry;
+        let hold_seconds = CLAIM_WAIT.as_secs() as u32;
+        let retry = Retry {
+            call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
+            ..retry
+        };
+        let response = retry
+            .call("Learner.Claim", || {
                 let mut learner = self.learner.clone();
                 let request = ClaimRequest {
                     actor_id: self.actor_id.clone(),
@@ -258,9 +272,10 @@ impl Actor {
         let _ = tokio::time::timeout(pause, newest.wait_for(|newest| *newest != version)).await;
     }
 
-    /// Rolls out a group. Members that a failed call broke off are rolled out again, since an unscored one teaches nothing.
-    async fn play_group(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
-        let mut unplayed: Vec<EpisodeSpec> = (0..claim.group_size)
+    /// Rolls out a group. Members that a failed call broke off are rolled out again, since an
+    /// unscored one teaches nothing.
+    async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
+        let mut pending: Vec<EpisodeSpec> = (0..claim.group_size)
             .map(|member| self.episode_spec(claim, member))
             .collect();
         let mut group = BTreeMap::new();
@@ -268,13 +283,13 @@ impl Actor {
             let outcomes = run_episodes(
                 &self.policy,
                 &self.settings,
-                &unplayed,
-                unplayed.len(),
+                &pending,
+                pending.len(),
                 metrics::count_episode,
             )
             .await;
             let mut broken = Vec::new();
-            for (spec, outcome) in unplayed.into_iter().zip(outcomes) {
+            for (spec, outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
@@ -286,8 +301,8 @@ impl Actor {
                 }
                 group.insert(outcome.trajectory.member, outcome.trajectory);
             }
-            unplayed = broken;
-            if unplayed.is_empty() {
+            pending = broken;
+            if pending.is_empty() {
                 break;
             }
         }
@@ -334,8 +349,9 @@ impl Actor {
     }
 }
 
-/// Encodes a group of at most `max_bytes`. A larger one would be refused by the learner and handed out again without
-/// end. Its trajectories become unscored instead, with the reason, so that the run goes on without it.
+/// Encodes a group of at most `max_bytes`. A larger one would be refused by the learner and handed
+/// out again without end. Its trajectories become unscored instead, with the reason, so that the
+/// run goes on without it.
 fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
     let group_index = request.group_index;
     let group = EncodedGroup::from(&request);
@@ -344,8 +360,8 @@ fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
         return group;
     }
     let reason = format!(
-        "the group has {size_bytes} bytes, a message may have {max_bytes}: lower learner.group_size or \
-         learner.rollout.max_context_tokens"
+        "the group has {size_bytes} bytes, but a message may have {max_bytes}; lower \
+         learner.group_size or learner.rollout.max_context_tokens"
     );
     tracing::error!(group_index, reason, "a group cannot be submitted");
     for trajectory in &mut request.trajectories {
@@ -358,7 +374,8 @@ fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
     EncodedGroup::from(&request)
 }
 
-/// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute in.
+/// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute
+/// in.
 fn weights(snapshot: &Snapshot) -> Result<Weights, ActorError> {
     Weights::from_bytes_as_stored(snapshot.body()).map_err(|error| {
         let (policy_version, reason) = (snapshot.policy_version, error.to_string());
@@ -380,7 +397,9 @@ fn verdict_name(verdict: SubmitVerdict) -> &'static str {
 }
 
 /// Converts the learner's settings to limits and sampling settings.
-fn checked(settings: &RolloutSettings) -> Result<(RolloutLimits, SamplingSettings), ActorError> {
+fn convert_settings(
+    settings: &RolloutSettings,
+) -> Result<(RolloutLimits, SamplingSettings), ActorError> {
     for (field, value) in [
         (
             "rollout.max_completion_tokens",
@@ -390,7 +409,8 @@ fn checked(settings: &RolloutSettings) -> Result<(RolloutLimits, SamplingSetting
     ] {
         if value == 0 {
             let reason =
-                "the learner sent 0, need 1 or more: set it in the learner's config".to_owned();
+                "the learner sent 0, but it must be 1 or more; change it in the learner's settings"
+                    .to_owned();
             return Err(ActorError::Setting { field, reason });
         }
     }

@@ -128,8 +128,8 @@ async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     assert!(learner.submitted().is_empty());
 }
 
-/// Checks that masks, turns and segments agree, and that each log-probability is the learner's for its
-/// segment, bit for bit.
+/// Checks that masks, turns and segments agree, and that each log-probability is the learner's for
+/// its segment, bit for bit.
 fn check(model: &Model, weights: &Weights, trajectory: &Trajectory) {
     let decoder = Decoder::new(&model.config, weights, DecoderMode::Train).unwrap();
     let mut masked: Vec<Vec<u8>> = trajectory

@@ -124,8 +124,8 @@ async fn recorded_logprobs_are_those_of_training() {
     }
 }
 
-/// Checks bf16 on the CPU: greedy, sampled and filtered completions, in any batch, with an update of the
-/// weights in between.
+/// Checks bf16 on the CPU: greedy, sampled and filtered completions, in any batch, with an update
+/// of the weights in between.
 #[tokio::test]
 async fn in_bf16_recorded_logprobs_are_those_of_training() {
     let (old, new) = (model(2), model(3));
@@ -162,8 +162,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Runs three turns of a conversation: with its slot kept, evicted between turns, and with every turn
-/// on a new engine.
+/// Runs three turns of a conversation: with its slot kept, evicted between turns, and with every
+/// turn on a new engine.
 #[tokio::test]
 async fn turns_that_reuse_their_slot_equal_turns_that_do_not() {
     let model = model(3);
@@ -209,8 +209,8 @@ async fn converse(model: &Model, engines: &[Engine], others_between: bool) -> Ve
     completions
 }
 
-/// Updates the weights under running completions and conversations: each completion is entirely of the
-/// version it states.
+/// Updates the weights under running completions and conversations: each completion is entirely of
+/// the version it states.
 #[tokio::test]
 async fn completions_are_of_the_version_they_state() {
     let (old, new) = (model(4), model(5));

@@ -221,8 +221,8 @@ proptest! {
     }
 }
 
-/// Checks that the turns cover the mask, and that the tokens with mask 1 are the sampled ones, in order
-/// and with their own log-probabilities.
+/// Checks that the turns cover the mask, and that the tokens with mask 1 are the sampled ones, in
+/// order and with their own log-probabilities.
 fn check(trajectory: &Trajectory, limit: usize, sampled: &[u32]) -> Result<(), TestCaseError> {
     let mut found = Vec::new();
     for turn in &trajectory.turns {

@@ -1,4 +1,5 @@
-//! Demonstrations: trajectories of a scripted policy in the environment, for supervised fine-tuning.
+//! Demonstrations: trajectories of a scripted policy in the environment, for supervised
+//! fine-tuning.
 //!
 //! The rollout that samples from models produces them, so their tokens are those that a model would
 //! see and sample. Only the tokens of completions have mask 1.
@@ -59,5 +60,6 @@ pub async fn demonstrate(
 /// Returns whether a trajectory is one segment within the limit. Scripted policies ignore the token
 /// limit of a completion, and the rollout never truncates the last one.
 fn fits(trajectory: &Trajectory, max_context_tokens: usize) -> bool {
-    matches!(trajectory.segments.as_slice(), [segment] if segment.tokens.len() <= max_context_tokens)
+    let segments = &trajectory.segments;
+    segments.len() == 1 && segments[0].tokens.len() <= max_context_tokens
 }

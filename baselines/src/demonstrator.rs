@@ -1,9 +1,9 @@
-//! Demonstrators: some episodes query before they answer, some guess, some make a mistake and correct
-//! it.
+//! Demonstrators: some episodes query before they answer, some guess, some make a mistake and
+//! correct it.
 //!
-//! They imitate people and logs, which pretrained models have read. A demonstrator that runs a wrong
-//! query submits what the query returned, not the gold answer. The coordinates of an episode decide
-//! which kind it is.
+//! They imitate people and logs, which pretrained models have read. A demonstrator that runs a
+//! wrong query submits what the query returned, not the gold answer. The coordinates of an episode
+//! decide which kind it is.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use actor::{
     proto::v1::{Action, Observation},
     tool_call::action,
 };
+use data::{Question, answer_text};
 
 use crate::{
     draws::Draws,
-    hasty::HastyPolicy,
+    hasty::hasty_action,
     observation::{answer_from_result, described_columns},
     oracle::{CarefulStep, careful_step},
     scripted_policy::ActionPolicy,
-    solutions::{Solution, Solutions},
+    solutions::Solutions,
     sql_mistakes::{with_wrong_table_name, wrong_variants},
 };
 
@@ -76,23 +77,23 @@ impl ActionPolicy for Demonstrator {
         coordinates: Coordinates,
     ) -> Action {
         let draws = Draws::of_episode(coordinates);
-        if draws.uniform(HASTY_DRAW) < self.mix.hasty_share {
-            return HastyPolicy(self.solutions.clone()).act(question_id, observation, coordinates);
-        }
-        let Some(solution) = self.solutions.get(question_id) else {
+        let Some(question) = self.solutions.get(question_id) else {
             return action("ANSWER", "");
         };
+        if draws.uniform(HASTY_DRAW) < self.mix.hasty_share {
+            return hasty_action(&self.solutions, question, observation, draws);
+        }
         let errs = draws.uniform(ERROR_DRAW) < self.mix.error_share;
         let is_wrong = draws.uniform(WRONG_QUERY_DRAW) < self.mix.wrong_query_share;
-        let gold_query = || action("QUERY", &*solution.sql);
-        match careful_step(solution, observation, usize::from(errs)) {
+        let gold_query = || action("QUERY", &*question.gold_sql);
+        match careful_step(question, observation, usize::from(errs)) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
             CarefulStep::Query(0) if errs => {
-                let sql = with_wrong_table_name(&solution.sql, &solution.tables);
+                let sql = with_wrong_table_name(&question.gold_sql, &question.tables_involved);
                 action("QUERY", sql)
             }
             CarefulStep::Query(_) if is_wrong => {
-                action("QUERY", wrong_query(solution, observation, draws))
+                action("QUERY", wrong_query(question, observation, draws))
             }
             CarefulStep::Query(_) => gold_query(),
             // The wrong query failed. The demonstrator reads the error and runs the right one.
@@ -104,16 +105,16 @@ impl ActionPolicy for Demonstrator {
             CarefulStep::Answer if is_wrong => {
                 action("ANSWER", answer_from_result(&observation.result))
             }
-            CarefulStep::Answer => action("ANSWER", &*solution.answer),
+            CarefulStep::Answer => action("ANSWER", answer_text(question)),
         }
     }
 }
 
 /// Returns a wrong variant of the gold SQL, or the gold SQL if it has none.
-fn wrong_query(solution: &Solution, observation: &Observation, draws: Draws) -> String {
-    let variants = wrong_variants(&solution.sql, &described_columns(observation));
+fn wrong_query(question: &Question, observation: &Observation, draws: Draws) -> String {
+    let variants = wrong_variants(&question.gold_sql, &described_columns(observation));
     if variants.is_empty() {
-        solution.sql.clone()
+        question.gold_sql.clone()
     } else {
         draws.pick(VARIANT_DRAW, &variants).clone()
     }

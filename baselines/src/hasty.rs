@@ -1,66 +1,54 @@
-//! The hasty policy: it answers without a query.
-
-use std::sync::Arc;
+//! Hasty episodes: they answer without a query.
 
 use actor::{
-    policy::Coordinates,
     proto::v1::{Action, Observation},
     tool_call::action,
 };
+use data::{Question, answer_text};
 
 use crate::{
     draws::Draws,
     random::{GUESS_DRAW, guess},
-    scripted_policy::ActionPolicy,
-    solutions::{Solution, Solutions},
+    solutions::Solutions,
 };
 
-/// Describes one table and guesses an answer of the right kind without querying the database.
-#[derive(Clone, Debug)]
-pub struct HastyPolicy(pub Arc<Solutions>);
-
-impl ActionPolicy for HastyPolicy {
-    fn act(
-        &self,
-        question_id: &str,
-        observation: &Observation,
-        coordinates: Coordinates,
-    ) -> Action {
-        let draws = Draws::of_episode(coordinates);
-        let Some(solution) = self.0.get(question_id) else {
-            return action("ANSWER", "");
-        };
-        match solution.tables.first() {
-            Some(table) if observation.step_count == 0 && observation.budget_remaining > 1 => {
-                action("DESCRIBE", table)
-            }
-            _ => action(
-                "ANSWER",
-                self.plausible_answer(solution, observation, draws),
-            ),
+/// Returns the next action of a hasty episode: it describes one table and guesses an answer of the
+/// right kind without querying the database.
+pub(crate) fn hasty_action(
+    solutions: &Solutions,
+    question: &Question,
+    observation: &Observation,
+    draws: Draws,
+) -> Action {
+    match question.tables_involved.first() {
+        Some(table) if observation.step_count == 0 && observation.budget_remaining > 1 => {
+            action("DESCRIBE", table)
+        }
+        _ => {
+            let answer = plausible_answer(solutions, question, observation, draws);
+            action("ANSWER", answer)
         }
     }
 }
 
-impl HastyPolicy {
-    /// Returns the answer to another question on the same database that is of the same kind, or else
-    /// a guess from the newest observation.
-    fn plausible_answer(
-        &self,
-        solution: &Solution,
-        observation: &Observation,
-        draws: Draws,
-    ) -> String {
-        let kind = AnswerKind::of(&solution.answer);
-        let answers = self.0.answers_on(&solution.database_name);
-        let similar: Vec<&str> = answers
-            .filter(|answer| *answer != solution.answer && AnswerKind::of(answer) == kind)
-            .collect();
-        if similar.is_empty() {
-            guess(draws, observation)
-        } else {
-            (*draws.pick(GUESS_DRAW, &similar)).to_owned()
-        }
+/// Returns the answer to another question on the same database that is of the same kind, or else a
+/// guess from the newest observation.
+fn plausible_answer(
+    solutions: &Solutions,
+    question: &Question,
+    observation: &Observation,
+    draws: Draws,
+) -> String {
+    let gold = answer_text(question);
+    let answers = solutions.answers_on(&question.database_name);
+    let similar: Vec<&String> = answers
+        .iter()
+        .filter(|answer| **answer != gold && AnswerKind::of(answer) == AnswerKind::of(&gold))
+        .collect();
+    if similar.is_empty() {
+        guess(draws, observation)
+    } else {
+        (*draws.pick(GUESS_DRAW, &similar)).clone()
     }
 }
 
@@ -87,15 +75,22 @@ impl AnswerKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracle::tests::{actions, observation, solutions};
+    use crate::oracle::tests::{episode, observation, solutions};
 
     #[test]
     fn the_guess_is_of_the_right_kind_but_not_the_gold_answer() {
-        let hasty = HastyPolicy(solutions());
-        let observations = [observation(0, "", ""), observation(1, "Row count: 3", "")];
-        let number = actions(&hasty, "q1", &observations);
-        assert_eq!(number, [action("DESCRIBE", "book"), action("ANSWER", "9")]);
-        let text = actions(&hasty, "q3", &observations);
-        assert_eq!(text[1], action("ANSWER", "3"));
+        let solutions = solutions();
+        let act = |question_id, observation| {
+            let question = solutions.get(question_id).unwrap();
+            let draws = Draws::of_episode(episode(0));
+            hasty_action(&solutions, question, &observation, draws)
+        };
+        assert_eq!(
+            act("q1", observation(0, "", "")),
+            action("DESCRIBE", "book")
+        );
+        let described = observation(1, "Row count: 3", "");
+        assert_eq!(act("q1", described.clone()), action("ANSWER", "9"));
+        assert_eq!(act("q3", described), action("ANSWER", "3"));
     }
 }

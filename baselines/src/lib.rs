@@ -20,8 +20,7 @@ mod sql_mistakes;
 
 pub use demonstrations::{Demonstrations, demonstrate};
 pub use demonstrator::{Demonstrator, DemonstratorMix};
-pub use hasty::HastyPolicy;
 pub use oracle::OraclePolicy;
 pub use random::RandomPolicy;
 pub use scripted_policy::{ActionPolicy, ScriptedPolicy};
-pub use solutions::{Solution, Solutions};
+pub use solutions::Solutions;

@@ -8,10 +8,9 @@ use actor::{
     tool_call::action,
 };
 
-use crate::{
-    scripted_policy::ActionPolicy,
-    solutions::{Solution, Solutions},
-};
+use data::{Question, answer_text};
+
+use crate::{scripted_policy::ActionPolicy, solutions::Solutions};
 
 /// Knows the solutions: it describes each table, runs the gold SQL and submits the gold answer. It
 /// answers an unknown question with the empty string.
@@ -25,13 +24,13 @@ impl ActionPolicy for OraclePolicy {
         observation: &Observation,
         _coordinates: Coordinates,
     ) -> Action {
-        let Some(solution) = self.0.get(question_id) else {
+        let Some(question) = self.0.get(question_id) else {
             return action("ANSWER", "");
         };
-        match careful_step(solution, observation, 0) {
+        match careful_step(question, observation, 0) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
-            CarefulStep::Query(_) => action("QUERY", &*solution.sql),
-            CarefulStep::Answer => action("ANSWER", &*solution.answer),
+            CarefulStep::Query(_) => action("QUERY", &*question.gold_sql),
+            CarefulStep::Answer => action("ANSWER", answer_text(question)),
         }
     }
 }
@@ -49,22 +48,20 @@ pub(crate) enum CarefulStep<'a> {
 /// Returns the next env step of a careful policy: it describes the tables, queries once and
 /// `extra_queries` more times, and answers. If the budget is short, it describes fewer tables.
 pub(crate) fn careful_step<'a>(
-    solution: &'a Solution,
+    question: &'a Question,
     observation: &Observation,
     extra_queries: usize,
 ) -> CarefulStep<'a> {
     let taken = observation.step_count as usize;
     let budget = taken + observation.budget_remaining as usize;
-    let tables = solution
-        .tables
-        .len()
-        .min(budget.saturating_sub(2 + extra_queries));
+    let tables = &question.tables_involved;
+    let described = tables.len().min(budget.saturating_sub(2 + extra_queries));
     if observation.budget_remaining <= 1 {
         CarefulStep::Answer
-    } else if taken < tables {
-        CarefulStep::Describe(&solution.tables[taken])
-    } else if taken <= tables + extra_queries {
-        CarefulStep::Query(taken - tables)
+    } else if taken < described {
+        CarefulStep::Describe(&tables[taken])
+    } else if taken <= described + extra_queries {
+        CarefulStep::Query(taken - described)
     } else {
         CarefulStep::Answer
     }
@@ -72,21 +69,27 @@ pub(crate) fn careful_step<'a>(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use data::AnswerType;
+
     use super::*;
 
     pub(crate) const GOLD_SQL: &str = "SELECT MAX(pages) FROM book WHERE pages > 10";
     const SCHEMA: &str = "Available tables:\n- book\n- author";
 
     pub(crate) fn solutions() -> Arc<Solutions> {
-        let solution = |answer: &str| Solution {
+        let questions = [("q1", "812"), ("q2", "9"), ("q3", "Moby Dick")];
+        let question = |(id, answer): (&str, &str)| Question {
+            question_id: id.to_owned(),
+            question_text: String::new(),
             database_name: "library".to_owned(),
-            tables: vec!["book".to_owned()],
-            sql: GOLD_SQL.to_owned(),
-            answer: answer.to_owned(),
+            gold_sql: GOLD_SQL.to_owned(),
+            gold_answer: answer.into(),
+            answer_type: AnswerType::String,
+            difficulty: "easy".to_owned(),
+            tables_involved: vec!["book".to_owned()],
+            split: "train".to_owned(),
         };
-        let solutions = [("q1", "812"), ("q2", "9"), ("q3", "Moby Dick")];
-        let solutions = solutions.map(|(id, answer)| (id.to_owned(), solution(answer)));
-        Arc::new(solutions.into_iter().collect())
+        Arc::new(questions.map(question).iter().collect())
     }
 
     /// Returns an observation after `taken` of 8 env steps.

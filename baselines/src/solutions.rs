@@ -1,65 +1,45 @@
-//! Solutions of questions, which the oracle and the demonstrators know.
+//! The questions with their solutions, which the oracle and the demonstrators know.
 //!
 //! They come from the data set. The environment never reveals the gold SQL or the gold answer.
 
 use std::collections::BTreeMap;
 
-use data::Question;
+use data::{Question, answer_text};
 
-/// How one question is solved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Solution {
-    /// The database's name.
-    pub database_name: String,
-    /// Tables to describe, in order.
-    pub tables: Vec<String>,
-    /// The gold SQL.
-    pub sql: String,
-    /// The gold answer, as a model would write it.
-    pub answer: String,
+/// Questions with their gold SQL and gold answer, by question id.
+#[derive(Clone, Debug, Default)]
+pub struct Solutions {
+    by_id: BTreeMap<String, Question>,
+    answers_by_database: BTreeMap<String, Vec<String>>,
 }
 
-impl From<&Question> for Solution {
-    fn from(question: &Question) -> Self {
+impl<'a> FromIterator<&'a Question> for Solutions {
+    fn from_iter<I: IntoIterator<Item = &'a Question>>(questions: I) -> Self {
+        let by_id = |question: &Question| (question.question_id.clone(), question.clone());
+        let by_id: BTreeMap<String, Question> = questions.into_iter().map(by_id).collect();
+        let mut answers_by_database: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for question in by_id.values() {
+            let database = question.database_name.clone();
+            let answers = answers_by_database.entry(database).or_default();
+            answers.push(answer_text(question));
+        }
         Self {
-            database_name: question.database_name.clone(),
-            tables: question.tables_involved.clone(),
-            sql: question.gold_sql.clone(),
-            answer: data::answer_text(question),
+            by_id,
+            answers_by_database,
         }
     }
 }
 
-/// Solutions by question id.
-#[derive(Clone, Debug, Default)]
-pub struct Solutions(BTreeMap<String, Solution>);
-
-impl<'a> FromIterator<&'a Question> for Solutions {
-    fn from_iter<I: IntoIterator<Item = &'a Question>>(questions: I) -> Self {
-        let solved = |question: &Question| (question.question_id.clone(), question.into());
-        Self(questions.into_iter().map(solved).collect())
-    }
-}
-
-impl FromIterator<(String, Solution)> for Solutions {
-    fn from_iter<I: IntoIterator<Item = (String, Solution)>>(solutions: I) -> Self {
-        Self(solutions.into_iter().collect())
-    }
-}
-
 impl Solutions {
-    /// Returns the solution of a question.
-    pub(crate) fn get(&self, question_id: &str) -> Option<&Solution> {
-        self.0.get(question_id)
+    /// Returns a question.
+    pub(crate) fn get(&self, question_id: &str) -> Option<&Question> {
+        self.by_id.get(question_id)
     }
 
-    /// Returns the answers to all questions on a database, in the order of the question ids.
-    pub(crate) fn answers_on<'a>(
-        &'a self,
-        database_name: &'a str,
-    ) -> impl Iterator<Item = &'a str> {
-        let solutions = self.0.values();
-        let same = solutions.filter(move |solution| solution.database_name == database_name);
-        same.map(|solution| solution.answer.as_str())
+    /// Returns the gold answers of all questions on a database, in the order of the question ids.
+    pub(crate) fn answers_on(&self, database_name: &str) -> &[String] {
+        self.answers_by_database
+            .get(database_name)
+            .map_or(&[], Vec::as_slice)
     }
 }

@@ -1,10 +1,12 @@
 //! Mistakes in SQL: plausible statements that ask for something else, or name a missing table.
 //!
-//! The functions edit the words of a statement and never cut a literal or a quoted name. They do not
-//! check whether a mistake changes the result: a wrong query is sometimes right by chance, as in the
-//! logs of people.
+//! The functions edit the words of a statement and never cut a literal or a quoted name. They do
+//! not check whether a mistake changes the result: a wrong query is sometimes right by chance, as
+//! in the logs of people.
 
 use std::ops::Range;
+
+use data::sql_text::{SqlToken, sql_tokens};
 
 /// A word, its replacement, and whether the next word (blanks aside) permits the replacement.
 type Swap = (&'static str, &'static str, fn(&str) -> bool);
@@ -68,28 +70,9 @@ pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
     replaced(&words, index..index + 1, wrong)
 }
 
-/// Splits a statement into words, literals, operators and blanks. Concatenated, they are the
-/// statement.
+/// Splits a statement into tokens. Concatenated, they are the statement.
 fn words(sql: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = sql;
-    while let Some(first) = rest.chars().next() {
-        let (word, tail) = rest.split_at(word_bytes(rest, first));
-        words.push(word);
-        rest = tail;
-    }
-    words
-}
-
-fn word_bytes(rest: &str, first: char) -> usize {
-    let run = |belongs: fn(char) -> bool| rest.find(|c| !belongs(c)).unwrap_or(rest.len());
-    match first {
-        '\'' | '"' => rest[1..].find(first).map_or(rest.len(), |end| end + 2),
-        c if c.is_alphanumeric() || c == '_' => run(|c| c.is_alphanumeric() || c == '_'),
-        c if c.is_whitespace() => run(char::is_whitespace),
-        '<' | '>' | '!' if rest[1..].starts_with(['=', '>']) => 2,
-        c => c.len_utf8(),
-    }
+    sql_tokens(sql).map(SqlToken::text).collect()
 }
 
 fn is_parenthesis(word: &str) -> bool {

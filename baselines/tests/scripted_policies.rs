@@ -9,8 +9,9 @@ use std::sync::Arc;
 use actor::evaluate;
 use baselines::{
     Demonstrations, Demonstrator, DemonstratorMix, OraclePolicy, RandomPolicy, ScriptedPolicy,
-    Solution, Solutions, demonstrate,
+    Solutions, demonstrate,
 };
+use data::{AnswerType, Question};
 use env::{FakeEnv, STEP_BUDGET, episode_settings, limits, questions};
 use policy::Model;
 
@@ -19,23 +20,22 @@ fn model() -> Model {
 }
 
 fn solutions() -> Arc<Solutions> {
-    let solution = |sql: &str, answer: &str| Solution {
-        database_name: "library".to_owned(),
-        tables: vec!["book".to_owned()],
-        sql: sql.to_owned(),
-        answer: answer.to_owned(),
-    };
-    let solutions = [
-        (
-            "q-max".to_owned(),
-            solution("SELECT MAX(pages) FROM book", "812"),
-        ),
-        (
-            "q-count".to_owned(),
-            solution("SELECT COUNT(*) FROM book", "9"),
-        ),
+    let questions = [
+        ("q-max", "SELECT MAX(pages) FROM book", "812"),
+        ("q-count", "SELECT COUNT(*) FROM book", "9"),
     ];
-    Arc::new(solutions.into_iter().collect())
+    let question = |(id, sql, answer): (&str, &str, &str)| Question {
+        question_id: id.to_owned(),
+        question_text: String::new(),
+        database_name: "library".to_owned(),
+        gold_sql: sql.to_owned(),
+        gold_answer: answer.into(),
+        answer_type: AnswerType::String,
+        difficulty: "easy".to_owned(),
+        tables_involved: vec!["book".to_owned()],
+        split: "train".to_owned(),
+    };
+    Arc::new(questions.map(question).iter().collect())
 }
 
 #[tokio::test]
@@ -106,8 +106,8 @@ async fn a_prompt_beyond_the_context_is_a_failure_with_its_remedy() {
     assert!(episodes[0].failure.contains("max_context_tokens is 10"));
 }
 
-/// The tokens with mask 1 are the completions, as a model would sample them. The others are the prompt
-/// and the results.
+/// The tokens with mask 1 are the completions, as a model would sample them. The others are the
+/// prompt and the results.
 #[tokio::test]
 async fn demonstrations_are_what_a_model_would_sample() {
     let settings = episode_settings(&model(), FakeEnv::default(), limits(256, 4_096));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-use crate::sql::{GoldDatabase, normalize};
+use crate::sql::GoldDatabase;
+use crate::sql_text::case_folded_form;
 use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows};
 
 /// The result of a check.
@@ -94,7 +95,10 @@ pub fn queries_in_train(dataset: &Dataset, split: &str) -> usize {
 
 /// Returns what makes two questions ask for the same query: the database and the normalized SQL.
 fn query_key(question: &Question) -> (&str, String) {
-    (&question.database_name, normalize(&question.gold_sql))
+    (
+        &question.database_name,
+        case_folded_form(&question.gold_sql),
+    )
 }
 
 fn shared_queries(dataset: &Dataset) -> Vec<String> {

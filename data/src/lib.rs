@@ -16,6 +16,7 @@ mod own;
 mod question;
 mod spider;
 mod sql;
+pub mod sql_text;
 mod sqlenv_json;
 mod stats;
 

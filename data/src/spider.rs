@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::dataset::{LeftOut, LoadedRecords, database_file, read_array, select};
-use crate::sql::{GoldDatabase, normalize};
+use crate::sql::GoldDatabase;
+use crate::sql_text::case_folded_form;
 use crate::{DataError, Question, answer_from_rows, hash};
 
 /// The ten Spider databases that SQLEnv uses. They have 676 questions: 623 of Spider's dev file and
@@ -130,7 +131,11 @@ fn unseen_databases(names: &BTreeSet<String>) -> BTreeSet<String> {
 
 fn split_of(record: &SpiderRecord, is_unseen: bool) -> &'static str {
     let is_eval = || {
-        hash::percentile(&["spider-eval", &record.db_id, &normalize(&record.query)]) < EVAL_PERCENT
+        hash::percentile(&[
+            "spider-eval",
+            &record.db_id,
+            &case_folded_form(&record.query),
+        ]) < EVAL_PERCENT
     };
     match is_unseen {
         true => "eval-unseen",

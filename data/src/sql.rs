@@ -1,4 +1,4 @@
-//! Runs gold SQL read-only within a budget, and normalizes SQL for comparison.
+//! Runs gold SQL read-only within a budget.
 //!
 //! Budgets count SQLite's instructions and never time, so that a query succeeds or fails alike on
 //! every machine.
@@ -137,55 +137,9 @@ fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// Returns SQL in lower case, with single blanks and without the final semicolon. Literals are
-/// unchanged.
-pub(crate) fn normalize(sql: &str) -> String {
-    let mut normal = String::with_capacity(sql.len());
-    let mut quote = None;
-    for character in sql.trim().trim_end_matches([';', ' ', '\n']).chars() {
-        match quote {
-            Some(open) => {
-                normal.push(character);
-                if character == open {
-                    quote = None;
-                }
-            }
-            None if character.is_whitespace() => {
-                if !normal.ends_with(' ') {
-                    normal.push(' ');
-                }
-            }
-            None => {
-                if matches!(character, '\'' | '"' | '`') {
-                    quote = Some(character);
-                }
-                normal.extend(character.to_lowercase());
-            }
-        }
-    }
-    normal
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_normal_form_folds_case_and_blanks_outside_of_literals() {
-        let cases = [
-            ("SELECT  Name\nFROM T ;", "select name from t"),
-            (
-                "select name from t where c = 'A  B'",
-                "select name from t where c = 'A  B'",
-            ),
-            ("SELECT \"Name\" FROM t", "select \"Name\" from t"),
-            ("SELECT 'it''s' FROM T", "select 'it''s' from t"),
-        ];
-        for (sql, normal) in cases {
-            assert_eq!(normalize(sql), normal);
-            assert_eq!(normalize(normal), normal, "normalization is idempotent");
-        }
-    }
 
     #[test]
     fn gold_sql_reads_and_reports_its_tables() {

@@ -1,6 +1,7 @@
 //! The `sqlenv.v1.Env` service.
 //!
-//! Invariant: what the agent does wrong is an observation. A status means that the step was not applied.
+//! Invariant: what the agent does wrong is an observation. A status means that the step was not
+//! applied.
 
 use env::EnvError;
 use proto::v1::{

@@ -1,8 +1,8 @@
-//! Serves the environment: `sqlenv.v1.Env` over gRPC, OpenEnv's protocols and a page for people, on one
-//! port.
+//! Serves the environment: `sqlenv.v1.Env` over gRPC, OpenEnv's protocols and a page for people, on
+//! one port.
 //!
-//! The environment itself is the crate `env`. This one holds no episodes: a token comes in with each
-//! call and goes out with its reply. Leaves out the admin port.
+//! The environment itself is the crate `env`. This one holds no episodes: a token comes in with
+//! each call and goes out with its reply. Leaves out the admin port.
 
 mod clock;
 mod error;

@@ -1,8 +1,9 @@
-//! How many files a node holds open: one for each connection, one for each database that a thread keeps.
+//! How many files a node holds open: one for each connection, one for each database that a thread
+//! keeps.
 //!
-//! Invariant: a node that fits into its limit refuses connections by itself, at once, and finds a file
-//! for its databases. A node that runs into the limit does neither. Leaves out where the limit comes
-//! from.
+//! Invariant: a node that fits into its limit refuses connections by itself, at once, and finds a
+//! file for its databases. A node that runs into the limit does neither. Leaves out where the limit
+//! comes from.
 
 use env::EnvSettings;
 
@@ -13,9 +14,9 @@ const OTHER_FILES: usize = 64;
 /// The SQL threads form two lanes.
 const LANES: usize = 2;
 
-/// Lowers `max_connections`, and `connections_per_thread` where databases would take more than half,
-/// until a node of that many databases opens no more than `limit` files. Returns what was lowered, and
-/// the remedy, if anything was.
+/// Lowers `max_connections`, and `connections_per_thread` where databases would take more than
+/// half, until a node of that many databases opens no more than `limit` files. Returns what was
+/// lowered, and the remedy, if anything was.
 pub fn fit_open_files(
     env: &mut EnvSettings,
     server: &mut ServerConfig,

@@ -1,7 +1,8 @@
 //! Refusals on the wire: gRPC statuses with `google.rpc` details.
 //!
-//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason is one
-//! of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's headers.
+//! Invariant: every status that the node makes has an `ErrorInfo` of domain `sqlenv` whose reason
+//! is one of the contract's [`Reason`]. A transient one has a `RetryInfo`. Texts fit into HTTP/2's
+//! headers.
 
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(crate) fn of(error: EnvError) -> Status {
         EnvError::Overloaded { .. } => (Code::ResourceExhausted, Reason::Overloaded),
         EnvError::WallClock { .. } => (Code::Unavailable, Reason::WallClock),
         EnvError::Internal(_) => (Code::Unavailable, Reason::NodeFault),
-        EnvError::Config { .. }
+        EnvError::Setting { .. }
         | EnvError::Database { .. }
         | EnvError::Dataset { .. }
         | EnvError::SelfTest { .. } => (Code::Internal, Reason::DatabaseBroken),

@@ -1,4 +1,5 @@
-//! An environment on a small database, for the fuzz targets: one a thread, opened at the first input.
+//! An environment on a small database, for the fuzz targets: one a thread, opened at the first
+//! input.
 
 use std::collections::BTreeMap;
 

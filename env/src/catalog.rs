@@ -1,7 +1,7 @@
-//! The questions a node serves, joined to their databases.
+//! The questions, joined to their databases.
 //!
-//! Invariant: every question has its database, ids are unique, order is the dataset's. A draw depends on split and seed
-//! alone. Leaves out episodes.
+//! Invariant: every question has its database, ids are unique, and the order is the dataset's. A
+//! draw depends on split and seed alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +16,13 @@ use crate::{
     settings::EnvSettings,
 };
 
-/// The node's questions and databases.
+/// The questions and databases of an environment.
 pub(crate) struct Catalog {
-    items: Vec<Item>,
+    entries: Vec<CatalogEntry>,
     /// Question id to index.
     by_id: BTreeMap<String, usize>,
-    /// Split to indices; `eval-unseen` holds its parts too. The empty name holds all.
+    /// Split to indices. A split holds its parts too: `eval-unseen/domain` is in `eval-unseen`. The
+    /// empty name holds all questions.
     by_split: BTreeMap<String, Vec<usize>>,
     databases: BTreeMap<String, Arc<Database>>,
 }
@@ -35,8 +36,8 @@ pub struct QuestionPage<'a> {
     pub total: usize,
 }
 
-/// A question with what the node works out of it once.
-pub(crate) struct Item {
+/// A question with what is computed from it once.
+pub(crate) struct CatalogEntry {
     pub(crate) question: Arc<Question>,
     pub(crate) database: Arc<Database>,
     pub(crate) gold: Arc<OnceLock<GoldRows>>,
@@ -53,38 +54,42 @@ impl Catalog {
                 Ok((name.clone(), Arc::new(database)))
             })
             .collect::<Result<_, EnvError>>()?;
-        let items = join(&dataset.name, dataset.questions, &databases)?;
-        let ids = items.iter().map(|item| item.question.question_id.clone());
+        let entries = join(&dataset.name, dataset.questions, &databases)?;
+        let ids = entries
+            .iter()
+            .map(|entry| entry.question.question_id.clone());
         Ok(Self {
             by_id: ids.zip(0..).collect(),
-            by_split: splits(&items),
-            items,
+            by_split: splits(&entries),
+            entries,
             databases,
         })
     }
 
-    /// The question of this id.
-    pub(crate) fn get(&self, question_id: &str) -> Option<&Item> {
-        self.by_id.get(question_id).map(|&index| &self.items[index])
+    /// Returns the question of this id.
+    pub(crate) fn get(&self, question_id: &str) -> Option<&CatalogEntry> {
+        self.by_id
+            .get(question_id)
+            .map(|&index| &self.entries[index])
     }
 
-    /// The questions, in the dataset's order.
+    /// Returns the questions in the dataset's order.
     pub(crate) fn questions(&self) -> impl Iterator<Item = &Question> {
-        self.items.iter().map(|item| item.question.as_ref())
+        self.entries.iter().map(|entry| entry.question.as_ref())
     }
 
-    /// The question that a Reset asks for by name, or draws.
-    pub(crate) fn choose(&self, spec: &EpisodeSpec) -> Result<&Item, EnvError> {
+    /// Returns the question that `spec` names, or draws one.
+    pub(crate) fn choose(&self, spec: &EpisodeSpec) -> Result<&CatalogEntry, EnvError> {
         if spec.question_id.is_empty() {
             let split = self.split(&spec.split)?;
             let index = scrambled(spec.seed) % split.len() as u64;
-            return Ok(&self.items[split[index as usize]]);
+            return Ok(&self.entries[split[index as usize]]);
         }
         self.get(&spec.question_id)
             .ok_or_else(|| EnvError::NotFound {
                 kind: "question",
                 name: spec.question_id.clone(),
-                remedy: format!("ListQuestions names the {} there are", self.items.len()),
+                remedy: format!("ListQuestions names the {} there are", self.entries.len()),
             })
     }
 
@@ -115,7 +120,7 @@ impl Catalog {
                 remedy: format!("there are: {}", names.join(", ")),
             });
         }
-        let questions = split.iter().map(|&index| &*self.items[index].question);
+        let questions = split.iter().map(|&index| &*self.entries[index].question);
         let selected =
             questions.filter(|question| database.is_empty() || question.database_name == database);
         Ok(QuestionPage {
@@ -124,12 +129,12 @@ impl Catalog {
         })
     }
 
-    /// The databases, by name.
+    /// Returns the databases by name.
     pub(crate) fn databases(&self) -> impl Iterator<Item = &Database> {
         self.databases.values().map(AsRef::as_ref)
     }
 
-    /// Split names and their sizes.
+    /// Returns the split names and their sizes.
     pub(crate) fn split_sizes(&self) -> impl Iterator<Item = (&str, usize)> {
         let named = self.by_split.iter().filter(|(name, _)| !name.is_empty());
         named.map(|(name, members)| (name.as_str(), members.len()))
@@ -140,7 +145,7 @@ fn join(
     dataset: &str,
     questions: Vec<Question>,
     databases: &BTreeMap<String, Arc<Database>>,
-) -> Result<Vec<Item>, EnvError> {
+) -> Result<Vec<CatalogEntry>, EnvError> {
     let refuse = |reason: String| EnvError::Dataset {
         dataset: dataset.to_owned(),
         reason,
@@ -166,7 +171,7 @@ fn join(
             let database = databases.get(&question.database_name).ok_or_else(|| {
                 refuse(format!("question {:?} is on database {:?}, which is not there; add it or leave the question out", question.question_id, question.database_name))
             })?;
-            Ok(Item {
+            Ok(CatalogEntry {
                 database: Arc::clone(database),
                 question: Arc::new(question),
                 gold: Arc::default(),
@@ -175,11 +180,11 @@ fn join(
         .collect()
 }
 
-/// A question of split `a/b` counts in `a/b`, `a` and the empty split, which holds all.
-fn splits(questions: &[Item]) -> BTreeMap<String, Vec<usize>> {
+/// Groups the questions by split. A question of split `a/b` is in `a/b`, `a` and the empty split.
+fn splits(questions: &[CatalogEntry]) -> BTreeMap<String, Vec<usize>> {
     let mut splits: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, item) in questions.iter().enumerate() {
-        let name = item.question.split.as_str();
+    for (index, entry) in questions.iter().enumerate() {
+        let name = entry.question.split.as_str();
         let parents = name.match_indices('/').map(|(slash, _)| &name[..slash]);
         for split in parents.chain([name, ""]) {
             let members = splits.entry(split.to_owned()).or_default();
@@ -191,7 +196,7 @@ fn splits(questions: &[Item]) -> BTreeMap<String, Vec<usize>> {
     splits
 }
 
-/// SplitMix64's output function: spreads neighbouring seeds over all questions.
+/// Spreads neighbouring seeds over all values, by SplitMix64's output function.
 pub fn scrambled(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,7 +1,7 @@
 //! A database on disk: its identity and its schema.
 //!
-//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked, and the file is taken as immutable from
-//! then on. Leaves out what agents run against it: that is `sandbox.rs`.
+//! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
+//! file is taken as immutable. `sandbox` runs the agents' statements.
 
 use std::{fs::File, io, path::Path};
 
@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use crate::{
     error::EnvError,
     row_reader::read_rows,
+    rows::ResultLimits,
     sandbox::inspection::inspect,
     schema::{Schema, Table},
-    settings::{ResultLimits, SqlLimits},
+    settings::SqlLimits,
 };
 
 /// Rows that SAMPLE shows.
@@ -25,7 +26,7 @@ const SAMPLE_ROWS: usize = 5;
 pub(crate) struct Database {
     pub(crate) file: DatabaseFile,
     pub(crate) schema: Schema,
-    /// Bytes of the longest row of a table, or a little more.
+    /// Bytes of the longest row, or a little more.
     pub(crate) longest_row_bytes: u32,
 }
 
@@ -96,7 +97,7 @@ fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Resu
     Ok((Schema { tables }, longest_row_bytes))
 }
 
-/// Names and types.
+/// Returns the names and types of the columns.
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, String)>> {
     connection
         .prepare("SELECT name, type FROM pragma_table_info(?1)")?
@@ -109,12 +110,12 @@ fn longest_row(
     table: &str,
     columns: &[(String, String)],
 ) -> rusqlite::Result<u32> {
-    // Nine bytes hold a number, or the length of a text.
+    // Nine bytes hold a number or the length of a text.
     let size = |(name, _): &(String, String)| {
         let name = quoted(name);
         format!("9 + iif(typeof({name}) IN ('text', 'blob'), octet_length({name}), 0)")
     };
-    // In groups, since SQLite bounds the depth of an expression.
+    // SQLite bounds the depth of an expression, so the terms are summed in groups.
     let groups = columns.chunks(100).map(|group| {
         let sizes: Vec<String> = group.iter().map(size).collect();
         format!("({})", sizes.join(" + "))

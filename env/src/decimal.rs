@@ -1,9 +1,11 @@
 //! Exact decimal numbers, as an answer spells them.
 //!
-//! Invariant: no rounding anywhere, so that 9007199254740993 and 9007199254740992 differ and "1 % off" is inclusive.
-//! Leaves out separators, units, words, hexadecimal, infinities: such text is not a number.
+//! Invariant: nothing is rounded, so that 9007199254740993 and 9007199254740992 differ and "1 %
+//! off" is inclusive. Text with separators, units, words, hexadecimal digits or infinities is not a
+//! number.
 
-/// `0.d₁d₂d₃… × 10^exponent`, without leading or trailing zero digits; zero has no digits and no sign.
+/// The number `0.d₁d₂d₃… × 10^exponent`, without leading or trailing zero digits. Zero has no
+/// digits and no sign.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Decimal {
     negative: bool,
@@ -12,7 +14,7 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// Reads `[sign] digits [. digits] [e [sign] digits]`; `None` for anything else.
+    /// Parses `[sign] digits [. digits] [e [sign] digits]`. Returns `None` for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.as_bytes() {
             [b'-', rest @ ..] => (true, rest),
@@ -54,12 +56,14 @@ impl Decimal {
         })
     }
 
-    /// Whether `self` differs from `gold` by at most 1 % of `gold`, bounds included; for a gold of zero, by at most 1e-9.
+    /// Returns whether `self` differs from `gold` by at most 1 % of `gold`, bounds included. For a
+    /// gold of zero the bound is 1e-9.
     pub(crate) fn is_within_one_percent_of(&self, gold: &Self) -> bool {
         if gold.digits.is_empty() {
             return self.is_at_most_a_billionth();
         }
-        // More than a factor of ten apart, or on both sides of zero: no need to align huge exponents.
+        // Numbers more than a factor of ten apart, or of different signs, need no alignment: it
+        // would be long for huge exponents.
         let far_apart = self.exponent.abs_diff(gold.exponent) > 1;
         if self.digits.is_empty() || self.negative != gold.negative || far_apart {
             return false;
@@ -74,7 +78,7 @@ impl Decimal {
     }
 
     fn is_at_most_a_billionth(&self) -> bool {
-        // 1e-9 is 0.1 × 10^-8.
+        // 1e-9 is 0.1 × 10^-8 in this form.
         self.digits.is_empty() || self.exponent < -8 || (self.exponent == -8 && self.digits == [1])
     }
 
@@ -82,7 +86,7 @@ impl Decimal {
         top.abs_diff(self.exponent) as usize + self.digits.len()
     }
 
-    /// The digits from weight `10^(top-1)` down, `width` of them.
+    /// Returns `width` digits, from weight `10^(top-1)` down.
     fn aligned(&self, top: i64, width: usize) -> Vec<u8> {
         let mut digits = vec![0; top.abs_diff(self.exponent) as usize];
         digits.extend(&self.digits);
@@ -112,7 +116,7 @@ fn signed_integer(text: &[u8]) -> Option<i64> {
     Some(sign * magnitude)
 }
 
-/// Schoolbook subtraction of the smaller from the larger; both of one length.
+/// Subtracts the smaller from the larger number, digit by digit. Both have one length.
 fn absolute_difference(left: &[u8], right: &[u8]) -> Vec<u8> {
     let (large, small) = if left >= right {
         (left, right)

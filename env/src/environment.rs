@@ -1,38 +1,38 @@
 //! The environment: datasets, databases and SQL threads joined to the pure step.
 //!
-//! Invariant: it holds nothing but caches. A result is a function of the arguments, the dataset, the
-//! settings and, for the expiry of tokens, the time that the caller passes in.
+//! Invariant: it holds nothing but caches. A result is a function of the arguments, the dataset,
+//! the settings and, for the expiry of tokens, the time that the caller passes in.
 //!
-//! The wall clock is the one way by which a busy machine could change a result. A query that hits it
-//! is therefore a fault of the machine: the call fails with [`EnvError::WallClock`], nothing is kept,
-//! and the retry is the same step. Only if the same step hits it again is it answered, as an
-//! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset and
-//! not to the agent; a hit there always fails the call.
+//! The wall clock is the one way by which a busy machine could change a result. A query that hits
+//! it is therefore a fault of the machine: the call fails with [`EnvError::WallClock`], nothing is
+//! kept, and the retry is the same step. Only if the same step hits it again is it answered, as an
+//! observation, so that no query can hold up an episode for ever. Gold SQL belongs to the dataset
+//! and not to the agent; a hit there always fails the call.
 
 use std::{ops::Range, sync::Arc};
 
 use data::{AnswerType, DatabaseFile, Dataset, Question};
 
 use crate::{
-    catalog::{Catalog, Item, QuestionPage},
+    catalog::{Catalog, CatalogEntry, QuestionPage},
     episode::{
-        self, Action, Effect, EpisodeSpec, EpisodeState, MAX_EPISODE_ID_CHARS, Observation,
-        Outcome, Plan,
+        self, Action, ActionOutcome, EpisodeSpec, EpisodeState, MAX_EPISODE_ID_CHARS, Observation,
+        ParsedAction, Transition,
     },
     error::EnvError,
-    gold::{GoldRows, is_right},
+    gold::{GoldRows, is_correct},
     metrics,
     pool::Pool,
-    progress::Profile,
+    progress::ResultSummary,
     reward::{RewardComponents, RewardProfile},
-    sandbox::{Failure, Patience, QueryError, Sandbox, self_test},
-    setbacks::{Setbacks, StepId},
+    sandbox::{Failure, QueryError, Sandbox, WorkBudget, self_test},
     settings::{EnvSettings, MAX_STEP_BUDGET},
     token::{TokenBody, TokenError, TokenKey},
+    wall_clock_hits::{StepId, WallClockHits},
 };
 
-/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the check
-/// of a longer one.
+/// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the
+/// check of a longer one.
 const QUICK_ANSWER_BYTES: usize = 16 << 10;
 
 /// Runs episodes. Cheap to clone; all clones share databases and threads.
@@ -44,7 +44,7 @@ struct EnvironmentState {
     version: String,
     key: TokenKey,
     has_shared_key: bool,
-    setbacks: Setbacks,
+    wall_clock_hits: WallClockHits,
     catalog: Catalog,
     pool: Pool,
 }
@@ -80,8 +80,8 @@ impl Environment {
     /// threads.
     ///
     /// # Errors
-    /// A setting is out of range, the key file cannot be read, a database file is missing, changed or
-    /// broken, a question names an absent database, or the sandbox fails its self-test.
+    /// A setting is out of range, the key file cannot be read, a database file is missing, changed
+    /// or broken, a question names an absent database, or the sandbox fails its self-test.
     pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
         metrics::describe();
         settings.validate()?;
@@ -95,7 +95,7 @@ impl Environment {
             version: settings.environment_version(),
             has_shared_key: shared_key.is_some(),
             key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
-            setbacks: Setbacks::default(),
+            wall_clock_hits: WallClockHits::default(),
             catalog,
             pool: Pool::new(&settings)?,
             settings,
@@ -112,8 +112,8 @@ impl Environment {
         &self.0.version
     }
 
-    /// Returns whether the settings name the key that signs tokens, so that nodes can share episodes.
-    /// Otherwise the key is random and tokens end with this process.
+    /// Returns whether the settings name the key that signs tokens, so that nodes can share
+    /// episodes. Otherwise the key is random and tokens end with this process.
     pub fn has_shared_key(&self) -> bool {
         self.0.has_shared_key
     }
@@ -153,16 +153,16 @@ impl Environment {
     /// There is no such question or split, or a field of `spec` is out of range.
     pub fn reset(&self, spec: EpisodeSpec, now_unix_seconds: u64) -> Result<ResetResult, EnvError> {
         let env = &self.0;
-        let item = env.catalog.choose(&spec)?;
+        let entry = env.catalog.choose(&spec)?;
         let reward_profile = env.reward_profile(&spec)?;
         let step_budget = env.step_budget(&spec)?;
-        let question_id = item.question.question_id.clone();
+        let question_id = entry.question.question_id.clone();
         let episode_id = episode_id(spec, &question_id)?;
         let body = TokenBody {
             environment_version: env.version.clone(),
             expires_at_unix_seconds: now_unix_seconds
                 .saturating_add(env.settings.token_ttl_seconds),
-            database_sha256: item.database.file.sha256.clone(),
+            database_sha256: entry.database.file.sha256.clone(),
             state: EpisodeState {
                 episode_id: episode_id.clone(),
                 question_id: question_id.clone(),
@@ -172,19 +172,22 @@ impl Environment {
             },
         };
         metrics::episode_started(reward_profile);
-        let question_text = &item.question.question_text;
+        let question_text = &entry.question.question_text;
         Ok(ResetResult {
             token: env.key.seal(&body),
             episode_id,
             question_id,
-            observation: body.state.observation(question_text, &item.database.schema),
+            observation: body
+                .state
+                .observation(question_text, &entry.database.schema),
         })
     }
 
     /// Applies one action to the episode in `token`.
     ///
     /// # Errors
-    /// The token is refused, or the machine could not run the action. The step was then not applied.
+    /// The token is refused, or the machine could not run the action. The step was then not
+    /// applied.
     pub async fn step(
         &self,
         token: Vec<u8>,
@@ -193,32 +196,32 @@ impl Environment {
     ) -> Result<StepResult, EnvError> {
         let env = &self.0;
         let mut body = env.key.open(&token, &env.version, now_unix_seconds)?;
-        let item = env.question_of(&body)?;
-        let effect = if body.state.done {
-            episode::after_the_end(&body.state, env.settings.post_episode_penalty)
+        let entry = env.question_of(&body)?;
+        let transition = if body.state.done {
+            episode::apply_after_end(&body.state, env.settings.post_episode_penalty)
         } else {
-            env.run_action(item, &token, &body.state, action).await?
+            env.run_action(entry, &token, &body.state, action).await?
         };
         let token = if body.state.done {
             token
         } else {
-            body.state.clone_from(&effect.state);
+            body.state.clone_from(&transition.state);
             if body.state.done {
                 metrics::episode_ended(&body.state);
             }
             env.key.seal(&body)
         };
-        let question_text = &item.question.question_text;
-        let schema = &item.database.schema;
+        let question_text = &entry.question.question_text;
+        let schema = &entry.database.schema;
         Ok(StepResult {
             token,
-            correct: effect.state.correct,
-            reward_components: effect.reward.components(),
+            correct: transition.state.correct,
+            reward_components: transition.reward.components(),
             observation: Observation {
-                reward: Some(effect.reward.total()),
-                result: effect.result,
-                error: effect.error,
-                ..effect.state.observation(question_text, schema)
+                reward: Some(transition.reward.total()),
+                result: transition.result,
+                error: transition.error,
+                ..transition.state.observation(question_text, schema)
             },
         })
     }
@@ -249,11 +252,11 @@ impl EnvironmentState {
         }
     }
 
-    fn question_of(&self, body: &TokenBody) -> Result<&Item, TokenError> {
+    fn question_of(&self, body: &TokenBody) -> Result<&CatalogEntry, TokenError> {
         let question_id = &body.state.question_id;
         self.catalog
             .get(question_id)
-            .filter(|item| item.database.file.sha256 == body.database_sha256)
+            .filter(|entry| entry.database.file.sha256 == body.database_sha256)
             .ok_or_else(|| TokenError::ForeignDatabase {
                 question_id: question_id.clone(),
             })
@@ -261,46 +264,57 @@ impl EnvironmentState {
 
     async fn run_action(
         &self,
-        item: &Item,
+        entry: &CatalogEntry,
         token: &[u8],
         state: &EpisodeState,
         action: &Action,
-    ) -> Result<Effect, EnvError> {
-        let schema = &item.database.schema;
-        let plan = episode::plan(action, schema, self.settings.argument_bytes);
-        let outcome = match &plan {
-            Plan::Describe(table) => Outcome::Text(schema.tables[*table].description.clone()),
-            Plan::Sample(table) => Outcome::Text(schema.tables[*table].sample.clone()),
-            Plan::Query(sql) => self.query(item, token, sql).await?,
-            Plan::Answer(answer) => Outcome::Verdict(self.is_right(item, answer).await?),
-            Plan::Refuse(error) => Outcome::Error(error.clone()),
+    ) -> Result<Transition, EnvError> {
+        let schema = &entry.database.schema;
+        let parsed = episode::parse(action, schema, self.settings.argument_bytes);
+        let outcome = match &parsed {
+            ParsedAction::Describe(table) => {
+                ActionOutcome::Text(schema.tables[*table].description.clone())
+            }
+            ParsedAction::Sample(table) => {
+                ActionOutcome::Text(schema.tables[*table].sample.clone())
+            }
+            ParsedAction::Query(sql) => self.query(entry, token, sql).await?,
+            ParsedAction::Answer(answer) => {
+                ActionOutcome::Verified(self.is_correct(entry, answer).await?)
+            }
+            ParsedAction::Invalid(error) => ActionOutcome::Error(error.clone()),
         };
-        Ok(episode::apply(state, action, &plan, outcome))
+        Ok(episode::apply(state, action, &parsed, outcome))
     }
 
-    async fn query(&self, item: &Item, token: &[u8], sql: &str) -> Result<Outcome, EnvError> {
-        match self.run_query(item, sql).await? {
+    async fn query(
+        &self,
+        entry: &CatalogEntry,
+        token: &[u8],
+        sql: &str,
+    ) -> Result<ActionOutcome, EnvError> {
+        match self.run_query(entry, sql).await? {
             Err(error)
                 if error.failure == Failure::WallClock
-                    && self.setbacks.is_first(StepId::new(token, sql)) =>
+                    && self.wall_clock_hits.insert(StepId::new(token, sql)) =>
             {
                 Err(EnvError::WallClock {
                     query: "the query".to_owned(),
                     seconds: self.settings.sql.wall_clock_seconds,
                 })
             }
-            Err(error) => Ok(Outcome::Error(error.message)),
+            Err(error) => Ok(ActionOutcome::Error(error.message)),
             Ok(outcome) => Ok(outcome),
         }
     }
 
     async fn run_query(
         &self,
-        item: &Item,
+        entry: &CatalogEntry,
         sql: &str,
-    ) -> Result<Result<Outcome, QueryError>, EnvError> {
+    ) -> Result<Result<ActionOutcome, QueryError>, EnvError> {
         let (sql, limits) = (sql.to_owned(), self.settings.result);
-        let (question, gold) = (Arc::clone(&item.question), Arc::clone(&item.gold));
+        let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
         let work = move |sandbox: &Sandbox| {
             let run = sandbox.query(&sql);
             metrics::query_run(&run);
@@ -308,46 +322,47 @@ impl EnvironmentState {
                 Ok(rows) => rows,
                 Err(error) => return Ok(Err(error)),
             };
-            let gold = GoldRows::of(&question, &gold, sandbox)?;
+            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
             let level = gold
-                .profile
+                .summary
                 .as_ref()
-                .map_or(0, |gold| Profile::new(&rows).level(gold));
+                .map_or(0, |gold| ResultSummary::new(&rows).level(gold));
             let text = rows.render(&limits);
-            Ok(Ok(Outcome::Rows { text, level }))
+            Ok(Ok(ActionOutcome::Rows { text, level }))
         };
         self.pool
-            .run(Patience::Quick, Arc::clone(&item.database), work)
+            .run(WorkBudget::Quick, Arc::clone(&entry.database), work)
             .await?
     }
 
-    /// Short scalars are checked here; lists and tables, which need the gold rows, and what takes time, by the SQL threads.
-    async fn is_right(&self, item: &Item, answer: &str) -> Result<bool, EnvError> {
+    /// Checks an answer. Short scalars are checked here. SQL threads check lists and tables, which
+    /// need the gold rows, and long answers, which take time.
+    async fn is_correct(&self, entry: &CatalogEntry, answer: &str) -> Result<bool, EnvError> {
         let needs_rows = matches!(
-            item.question.answer_type,
+            entry.question.answer_type,
             AnswerType::List | AnswerType::Table
         );
-        let patience = match answer.len() {
-            ..=QUICK_ANSWER_BYTES => Patience::Quick,
-            _ => Patience::Full,
+        let budget = match answer.len() {
+            ..=QUICK_ANSWER_BYTES => WorkBudget::Quick,
+            _ => WorkBudget::Full,
         };
-        if !needs_rows && patience == Patience::Quick {
-            return Ok(is_right(&item.question, None, answer));
+        if !needs_rows && budget == WorkBudget::Quick {
+            return Ok(is_correct(&entry.question, None, answer));
         }
         let (question, gold, answer) = (
-            Arc::clone(&item.question),
-            Arc::clone(&item.gold),
+            Arc::clone(&entry.question),
+            Arc::clone(&entry.gold),
             answer.to_owned(),
         );
         let work = move |sandbox: &Sandbox| {
             if !needs_rows {
-                return Ok(is_right(&question, None, &answer));
+                return Ok(is_correct(&question, None, &answer));
             }
-            let gold = GoldRows::of(&question, &gold, sandbox)?;
-            Ok(is_right(&question, gold.rows.as_deref(), &answer))
+            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            Ok(is_correct(&question, gold.rows.as_deref(), &answer))
         };
         self.pool
-            .run(patience, Arc::clone(&item.database), work)
+            .run(budget, Arc::clone(&entry.database), work)
             .await?
     }
 }

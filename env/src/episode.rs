@@ -1,25 +1,27 @@
 //! The rules of an episode, as a pure step on a value.
 //!
-//! [`plan`] says what an action asks for, the caller fetches it (from the database or the verifier), [`apply`] makes
-//! the next state. Invariant: (state, action, outcome) fix the next state, the texts and the reward; there is no clock,
-//! no chance, no database here. After the end the state never changes.
+//! [`parse`] reads what an action asks for, the caller fetches it from the database or the
+//! verifier, and [`apply`] makes the next state.
+//! Invariant: state, action and outcome determine the next state, the texts and the reward. There
+//! is no clock, no randomness and no database here. After the end the state never changes.
 
+use data::sql_text;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    reward::{self, Event, RewardProfile, StepReward, Tally},
+    reward::{self, RewardProfile, RewardState, StepEvent, StepReward},
     schema::Schema,
-    sql_text,
     truncate::truncated,
 };
 
-/// Bytes of an unknown action's name that texts repeat.
+/// Bytes of an action's name that texts repeat.
 const ACTION_NAME_BYTES: usize = 64;
 /// Bytes of an unknown table's name that texts repeat.
 const TABLE_NAME_BYTES: usize = 255;
-/// Bytes of an argument that the history keeps; it travels with every token and observation.
+/// Bytes of an argument that the history keeps. The history travels with every token and
+/// observation.
 const HISTORY_ARGUMENT_BYTES: usize = 4 << 10;
-/// Bytes after which the history keeps only the start of arguments; room for 31 of the longest.
+/// Bytes of history after which only the start of arguments is kept; room for 31 of the longest.
 const HISTORY_BYTES: usize = 128 << 10;
 /// Bytes of that start.
 const LATE_ARGUMENT_BYTES: usize = 64;
@@ -76,13 +78,13 @@ pub struct Observation {
     pub reward: Option<f64>,
 }
 
-/// Everything that tells one moment of an episode from another; it travels in the token. The gold answer is not in it.
+/// The state of an episode, which travels in the token. The gold answer is not in it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct EpisodeState {
-    /// Chosen by the caller or derived from question and seed.
+    /// Name of the episode, chosen by the caller or derived from question and seed.
     #[prost(string, tag = "1")]
     pub episode_id: String,
-    /// The question that is played.
+    /// The question.
     #[prost(string, tag = "2")]
     pub question_id: String,
     /// How steps are rewarded.
@@ -100,20 +102,20 @@ pub struct EpisodeState {
     /// Keys of queries that count as asked before.
     #[prost(fixed64, repeated, tag = "7")]
     pub query_keys: Vec<u64>,
-    /// The reward's memory.
+    /// What the reward profile remembers.
     #[prost(message, required, tag = "8")]
-    pub tally: Tally,
-    /// The episode is over.
+    pub reward_state: RewardState,
+    /// Whether the episode is over.
     #[prost(bool, tag = "9")]
     pub done: bool,
-    /// It ended with a right answer.
+    /// Whether the episode ended with a correct answer.
     #[prost(bool, tag = "10")]
     pub correct: bool,
 }
 
-/// What an action asks for. Tables are indices into the schema.
+/// What an action asks for. A table is its index in the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan<'a> {
+pub enum ParsedAction<'a> {
     /// Show a table's columns.
     Describe(usize),
     /// Show a table's first rows.
@@ -122,31 +124,31 @@ pub enum Plan<'a> {
     Query(&'a str),
     /// Check an answer.
     Answer(&'a str),
-    /// The action cannot be carried out, for this reason.
-    Refuse(String),
+    /// The action cannot be carried out, for the given reason.
+    Invalid(String),
 }
 
-/// What came of a plan.
+/// What the caller got for a parsed action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ActionOutcome {
     /// The text of a table, for Describe and Sample.
     Text(String),
     /// A query's rows.
     Rows {
         /// The rows as text.
         text: String,
-        /// Their closeness to the gold rows, 0 to [`crate::progress::TOP_LEVEL`].
+        /// The closeness to the gold rows, 0 to [`crate::progress::TOP_LEVEL`].
         level: u32,
     },
-    /// What went wrong, for Query and Refuse.
+    /// What went wrong, for Query and Invalid.
     Error(String),
-    /// Whether the answer is right.
-    Verdict(bool),
+    /// Whether the answer is correct.
+    Verified(bool),
 }
 
-/// An action's effect.
+/// The effect of an action.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Effect {
+pub struct Transition {
     /// The state after it.
     pub state: EpisodeState,
     /// The observation's `result`.
@@ -163,7 +165,7 @@ impl EpisodeState {
         self.history.len() as u32
     }
 
-    /// What the agent sees in this state, `result`, `error` and `reward` left empty.
+    /// Returns what the agent sees in this state, with `result`, `error` and `reward` left empty.
     pub fn observation(&self, question_text: &str, schema: &Schema) -> Observation {
         Observation {
             question: question_text.to_owned(),
@@ -177,73 +179,81 @@ impl EpisodeState {
     }
 }
 
-/// What `action` asks for. Action and table names count in any case.
-pub fn plan<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> Plan<'a> {
+/// Reads what `action` asks for. Action and table names match in any case.
+pub fn parse<'a>(action: &'a Action, schema: &Schema, argument_bytes: usize) -> ParsedAction<'a> {
     let argument = action.argument.as_str();
     if argument.len() > argument_bytes {
-        return Plan::Refuse(format!(
+        return ParsedAction::Invalid(format!(
             "The argument has {} bytes; at most {argument_bytes} are allowed.",
             argument.len()
         ));
     }
-    let table = |plan: fn(usize) -> Plan<'a>| match schema.find(argument.trim()) {
-        Some(index) => plan(index),
-        None => Plan::Refuse(format!(
+    let table = |parsed: fn(usize) -> ParsedAction<'a>| match schema.find(argument.trim()) {
+        Some(index) => parsed(index),
+        None => ParsedAction::Invalid(format!(
             "Table '{}' not found. Available tables: {}",
             truncated(argument.trim(), TABLE_NAME_BYTES),
             schema.names()
         )),
     };
     match action_name(action).as_str() {
-        "DESCRIBE" => table(Plan::Describe),
-        "SAMPLE" => table(Plan::Sample),
-        "QUERY" => Plan::Query(argument),
-        "ANSWER" => Plan::Answer(argument),
-        other => Plan::Refuse(format!(
+        "DESCRIBE" => table(ParsedAction::Describe),
+        "SAMPLE" => table(ParsedAction::Sample),
+        "QUERY" => ParsedAction::Query(argument),
+        "ANSWER" => ParsedAction::Answer(argument),
+        other => ParsedAction::Invalid(format!(
             "Unknown action '{other}'. Use one of DESCRIBE, SAMPLE, QUERY, ANSWER."
         )),
     }
 }
 
-/// The state, texts and reward after `action`, which was planned as `plan` and came to `outcome`.
-pub fn apply(state: &EpisodeState, action: &Action, plan: &Plan<'_>, outcome: Outcome) -> Effect {
+/// Returns the state, the texts and the reward after `action`, which was parsed as `parsed` and got
+/// `outcome`.
+pub fn apply(
+    state: &EpisodeState,
+    action: &Action,
+    parsed: &ParsedAction<'_>,
+    outcome: ActionOutcome,
+) -> Transition {
     let mut state = state.clone();
     state.history.push(history_entry(&state.history, action));
-    let answered = matches!(plan, Plan::Answer(_));
+    let answered = matches!(parsed, ParsedAction::Answer(_));
     let spent = !answered && state.step_count() >= state.step_budget;
 
-    if let (Plan::Describe(table), Outcome::Text(_)) = (plan, &outcome) {
+    if let (ParsedAction::Describe(table), ActionOutcome::Text(_)) = (parsed, &outcome) {
         let table = *table as u32;
         if !state.described.contains(&table) {
             state.described.push(table);
         }
     }
-    let event = match (plan, &outcome) {
-        (Plan::Query(sql), outcome) => query_event(&mut state, sql, outcome),
-        (Plan::Answer(_), outcome) => Event::Answer {
-            correct: *outcome == Outcome::Verdict(true),
+    let event = match (parsed, &outcome) {
+        (ParsedAction::Query(sql), outcome) => query_event(&mut state, sql, outcome),
+        (ParsedAction::Answer(_), outcome) => StepEvent::Answer {
+            correct: *outcome == ActionOutcome::Verified(true),
         },
-        (_, outcome) => Event::Look {
-            ok: matches!(outcome, Outcome::Text(_)),
+        (_, outcome) => StepEvent::Look {
+            ok: matches!(outcome, ActionOutcome::Text(_)),
         },
     };
-    let (tally, reward) = reward::score(
+    let (reward_state, reward) = reward::score(
         state.reward_profile(),
         state.step_budget,
-        &state.tally,
+        &state.reward_state,
         event,
         spent,
     );
-    state.tally = tally;
+    state.reward_state = reward_state;
     state.done = answered || spent;
-    state.correct = event == Event::Answer { correct: true };
+    state.correct = event == StepEvent::Answer { correct: true };
     let (result, error) = match outcome {
-        Outcome::Text(text) | Outcome::Rows { text, .. } => (text, String::new()),
-        Outcome::Error(error) => (String::new(), error),
-        Outcome::Verdict(true) => ("Answer submitted: correct.".to_owned(), String::new()),
-        Outcome::Verdict(false) => ("Answer submitted: incorrect.".to_owned(), String::new()),
+        ActionOutcome::Text(text) | ActionOutcome::Rows { text, .. } => (text, String::new()),
+        ActionOutcome::Error(error) => (String::new(), error),
+        ActionOutcome::Verified(true) => ("Answer submitted: correct.".to_owned(), String::new()),
+        ActionOutcome::Verified(false) => {
+            ("Answer submitted: incorrect.".to_owned(), String::new())
+        }
     };
-    Effect {
+    Transition {
         state,
         result,
         error,
@@ -251,9 +261,9 @@ pub fn apply(state: &EpisodeState, action: &Action, plan: &Plan<'_>, outcome: Ou
     }
 }
 
-/// The effect of any action after the end: nothing but an error, and `penalty` off the reward.
-pub fn after_the_end(state: &EpisodeState, penalty: f64) -> Effect {
-    Effect {
+/// Returns the effect of any action after the end: an error, and a reward of minus `penalty`.
+pub fn apply_after_end(state: &EpisodeState, penalty: f64) -> Transition {
+    Transition {
         state: state.clone(),
         result: String::new(),
         error: "Episode is over. Reset to start another.".to_owned(),
@@ -261,7 +271,7 @@ pub fn after_the_end(state: &EpisodeState, penalty: f64) -> Effect {
     }
 }
 
-/// An action as the history keeps it, behind the `earlier` ones.
+/// Returns an action as the history keeps it after the `earlier` ones.
 fn history_entry(earlier: &[String], action: &Action) -> String {
     let held: usize = earlier.iter().map(String::len).sum();
     let room = HISTORY_BYTES.saturating_sub(held);
@@ -276,10 +286,10 @@ fn action_name(action: &Action) -> String {
     truncated(name, ACTION_NAME_BYTES).to_ascii_uppercase()
 }
 
-/// Notes the query where the profile counts it as asked, and says whether it was asked before.
-fn query_event(state: &mut EpisodeState, sql: &str, outcome: &Outcome) -> Event {
+/// Records the query where the profile counts it as asked, and returns whether it was asked before.
+fn query_event(state: &mut EpisodeState, sql: &str, outcome: &ActionOutcome) -> StepEvent {
     let level = match outcome {
-        Outcome::Rows { level, .. } => Some(*level),
+        ActionOutcome::Rows { level, .. } => Some(*level),
         _ => None,
     };
     let profile = state.reward_profile();
@@ -289,13 +299,14 @@ fn query_event(state: &mut EpisodeState, sql: &str, outcome: &Outcome) -> Event 
     if counts && !repeated {
         state.query_keys.push(key);
     }
-    Event::Query { level, repeated }
+    StepEvent::Query { level, repeated }
 }
 
-/// Parity profiles know a query by its exact text, the default by its normal form.
+/// Identifies a query: by its normal form in the default profile, by its exact text in the others,
+/// as `SQLEnv` does.
 fn query_key(profile: RewardProfile, sql: &str) -> u64 {
     let digest = match profile {
-        RewardProfile::Default => Sha256::digest(sql_text::normalised(sql)),
+        RewardProfile::Default => Sha256::digest(sql_text::normal_form(sql)),
         RewardProfile::SqlenvFinal | RewardProfile::SqlenvF003 => Sha256::digest(sql),
     };
     let mut key = [0; 8];
@@ -328,32 +339,37 @@ mod tests {
         }
     }
 
-    fn act(state: &EpisodeState, action_type: &str, argument: &str, outcome: Outcome) -> Effect {
+    fn act(
+        state: &EpisodeState,
+        action_type: &str,
+        argument: &str,
+        outcome: ActionOutcome,
+    ) -> Transition {
         let action = Action {
             action_type: action_type.to_owned(),
             argument: argument.to_owned(),
         };
-        let plan = plan(&action, &schema(), ARGUMENT_BYTES);
-        let outcome = match &plan {
-            Plan::Refuse(error) => Outcome::Error(error.clone()),
+        let parsed = parse(&action, &schema(), ARGUMENT_BYTES);
+        let outcome = match &parsed {
+            ParsedAction::Invalid(error) => ActionOutcome::Error(error.clone()),
             _ => outcome,
         };
-        apply(state, &action, &plan, outcome)
+        apply(state, &action, &parsed, outcome)
     }
 
     #[test]
     fn names_count_in_any_case() {
         for (action_type, argument, expected) in [
-            ("describe", " CARS ", Plan::Describe(0)),
-            ("Sample", "makers", Plan::Sample(1)),
-            ("query", "SELECT 1", Plan::Query("SELECT 1")),
-            (" answer ", "", Plan::Answer("")),
+            ("describe", " CARS ", ParsedAction::Describe(0)),
+            ("Sample", "makers", ParsedAction::Sample(1)),
+            ("query", "SELECT 1", ParsedAction::Query("SELECT 1")),
+            (" answer ", "", ParsedAction::Answer("")),
         ] {
             let action = Action {
                 action_type: action_type.to_owned(),
                 argument: argument.to_owned(),
             };
-            assert_eq!(plan(&action, &schema(), ARGUMENT_BYTES), expected);
+            assert_eq!(parse(&action, &schema(), ARGUMENT_BYTES), expected);
         }
     }
 
@@ -382,10 +398,13 @@ mod tests {
                 "The argument has 101 bytes; at most 100 are allowed.",
             ),
         ] {
-            let effect = act(&start, action_type, argument, Outcome::Verdict(true));
-            assert_eq!(effect.error, error);
-            assert_eq!((effect.state.step_count(), effect.state.done), (1, false));
-            assert_eq!(effect.reward.total(), -0.02);
+            let transition = act(&start, action_type, argument, ActionOutcome::Verified(true));
+            assert_eq!(transition.error, error);
+            assert_eq!(
+                (transition.state.step_count(), transition.state.done),
+                (1, false)
+            );
+            assert_eq!(transition.reward.total(), -0.02);
         }
     }
 
@@ -393,7 +412,7 @@ mod tests {
     fn described_tables_join_the_schema_once_in_order() {
         let mut now = state(RewardProfile::Default, 15);
         for table in ["Makers", "cars", "makers"] {
-            now = act(&now, "DESCRIBE", table, Outcome::Text(String::new())).state;
+            now = act(&now, "DESCRIBE", table, ActionOutcome::Text(String::new())).state;
         }
         assert_eq!(now.described, [1, 0]);
         assert_eq!(
@@ -408,8 +427,8 @@ mod tests {
 
     #[test]
     fn the_default_profile_sees_through_spelling_and_failure() {
-        let failed = || Outcome::Error("SQL error: x".to_owned());
-        let rows = || Outcome::Rows {
+        let failed = || ActionOutcome::Error("SQL error: x".to_owned());
+        let rows = || ActionOutcome::Rows {
             text: String::new(),
             level: 0,
         };
@@ -432,7 +451,7 @@ mod tests {
         let argument = "x".repeat(ARGUMENT_BYTES * 50);
         let mut now = state(RewardProfile::Default, 1_000);
         while !now.done {
-            now = act(&now, &name, &argument, Outcome::Verdict(false)).state;
+            now = act(&now, &name, &argument, ActionOutcome::Verified(false)).state;
         }
         let lengths: Vec<usize> = now.history.iter().map(String::len).collect();
         assert_eq!(lengths.len(), 1_000);
@@ -454,10 +473,10 @@ mod tests {
             &state(RewardProfile::Default, 15),
             "ANSWER",
             "x",
-            Outcome::Verdict(false),
+            ActionOutcome::Verified(false),
         );
         assert!(wrong.state.done && !wrong.state.correct);
-        let after = after_the_end(&wrong.state, 0.1);
+        let after = apply_after_end(&wrong.state, 0.1);
         assert_eq!(after.state, wrong.state);
         assert_eq!(after.reward.total(), -0.1);
         assert!(after.error.contains("Episode is over"));
@@ -466,14 +485,14 @@ mod tests {
             &state(RewardProfile::Default, 1),
             "DESCRIBE",
             "cars",
-            Outcome::Text(String::new()),
+            ActionOutcome::Text(String::new()),
         );
         assert!(last.state.done && !last.state.correct);
         let right = act(
             &state(RewardProfile::Default, 1),
             "ANSWER",
             "x",
-            Outcome::Verdict(true),
+            ActionOutcome::Verified(true),
         );
         assert!(right.state.done && right.state.correct);
     }

@@ -1,26 +1,27 @@
-//! What can go wrong outside the agent's doing.
+//! Errors of the environment.
 //!
-//! What the agent does wrong (bad SQL, unknown table, spent budget) is an observation and never an [`EnvError`].
+//! What the agent does wrong (bad SQL, an unknown table, a spent budget) is an observation and
+//! never an [`EnvError`].
 
 use std::path::PathBuf;
 
 use crate::{token::TokenError, truncate::truncated};
 
-/// Bytes of a caller's own words that a message repeats.
+/// Bytes of a caller's text that a message repeats.
 const NAME_BYTES: usize = 255;
 
-/// An env-node cannot start, or cannot serve a call.
+/// The environment cannot start, or cannot run a call.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
-    /// A setting is out of range, contradicts another or names a file that is no use. Remedy: in the message.
+    /// A setting is out of range, contradicts another or names a file that cannot be used.
     #[error("environment setting {field} cannot be used: {remedy}")]
-    Config {
+    Setting {
         /// The setting.
         field: &'static str,
-        /// What is wrong, where the field does not say it, and what to give.
+        /// What is wrong and what to give.
         remedy: String,
     },
-    /// A database file cannot be served. Remedy: in the message.
+    /// A database file cannot be used.
     #[error("database {name:?} ({path}): {reason}", path = path.display())]
     Database {
         /// The database.
@@ -30,8 +31,8 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The sandbox lets a hostile statement pass, so that the node must not serve. Remedy: build it from unchanged sources
-    /// with SQLite as they name it.
+    /// The sandbox lets a hostile statement pass, so the environment must not be served. Remedy:
+    /// build from unchanged sources with the SQLite that they name.
     #[error(
         "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its own folder, with the SQLite it names and the flags in .cargo/config.toml"
     )]
@@ -39,7 +40,7 @@ pub enum EnvError {
         /// The statement.
         statement: &'static str,
     },
-    /// The dataset is inconsistent. Remedy: in the message.
+    /// The dataset is inconsistent.
     #[error("dataset {dataset:?}: {reason}")]
     Dataset {
         /// The dataset.
@@ -47,17 +48,17 @@ pub enum EnvError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The caller asked for something that does not exist here. Remedy: in the message.
+    /// The caller asked for something that does not exist here.
     #[error("no {kind} {name:?}; {remedy}", name = truncated(name, NAME_BYTES))]
     NotFound {
         /// What was asked for: `question`, `split` or `database`.
         kind: &'static str,
         /// Its name.
         name: String,
-        /// What there is instead.
+        /// The names that exist, or where to find them.
         remedy: String,
     },
-    /// A field of the caller's request is malformed. Remedy: in the message.
+    /// A field of the caller's request is malformed.
     #[error("{message}")]
     Request {
         /// The field.
@@ -68,15 +69,15 @@ pub enum EnvError {
     /// The episode token is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes, raise `sql_threads` or
-    /// `sql_queue`, or what the message names.
+    /// Too many queries wait, or too many files are open. Remedy: retry after a pause, add nodes,
+    /// or raise `sql_threads`, `sql_queue` or what the message names.
     #[error("env-node is overloaded: {problem}; retry after a pause")]
     Overloaded {
-        /// What there is too much of.
+        /// What has run out.
         problem: String,
     },
-    /// A query ran into the wall clock: this machine is too busy, or the query does much work in few steps. Remedy: retry;
-    /// the step was not applied.
+    /// A query ran into the wall clock: the machine is too busy, or the query does much work per
+    /// work unit. Remedy: retry; the step was not applied.
     #[error(
         "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if this lasts, ease the machine or raise sql.wall_clock_seconds"
     )]
@@ -86,7 +87,7 @@ pub enum EnvError {
         /// The setting it ran into.
         seconds: f64,
     },
-    /// A query thread failed. Remedy: retry; the step was not applied.
+    /// An SQL thread failed. Remedy: retry; the step was not applied.
     #[error("env-node failed inside: {0}; the step was not applied, retry it")]
     Internal(String),
 }

@@ -1,7 +1,8 @@
-//! The result of a question's gold SQL, and the verdict on an answer to it.
+//! The result of a question's gold SQL, and whether an answer to the question is correct.
 //!
-//! Invariant: worked out on the SQL threads, in the same sandbox and under the same limits as the agent's queries, and
-//! kept from then on. What was cut short, or ended by the wall clock, is not a result and is never kept. Gold rows never leave the node.
+//! Invariant: gold SQL runs on the SQL threads, in the same sandbox and under the same limits as
+//! the agent's queries. Its result is kept. A run that spent the quick budget or hit the wall clock
+//! has no result, so nothing is kept. Gold rows never leave the environment.
 
 use std::sync::OnceLock;
 
@@ -10,25 +11,27 @@ use serde_json::Value;
 
 use crate::{
     error::EnvError,
-    progress::Profile,
+    progress::ResultSummary,
+    rows::Cell,
     sandbox::{Failure, Sandbox},
-    verifier::{Gold, verify_answer},
+    verifier::{GoldAnswer, verify_answer},
 };
 
 /// The result of the gold SQL.
 pub(crate) struct GoldRows {
-    /// `None` where the gold SQL fails; no query then makes progress.
-    pub(crate) profile: Option<Profile<'static>>,
-    /// All rows, for lists and tables; `None` where there are more than are read.
+    /// `None` where the gold SQL fails. No query then makes progress.
+    pub(crate) summary: Option<ResultSummary<'static>>,
+    /// All rows, for lists and tables. `None` where there are more than are read.
     pub(crate) rows: Option<Vec<Vec<Value>>>,
 }
 
 impl GoldRows {
-    /// The rows kept in `kept`, or else those of a run. Threads that run it at the same time find the same.
+    /// Returns the rows in `kept`, or runs the gold SQL and keeps its rows. Threads that run it at
+    /// the same time get equal rows.
     ///
     /// # Errors
     /// The run hits the wall clock.
-    pub(crate) fn of<'a>(
+    pub(crate) fn get_or_run<'a>(
         question: &Question,
         kept: &'a OnceLock<Self>,
         sandbox: &Sandbox,
@@ -43,16 +46,14 @@ impl GoldRows {
     fn run(question: &Question, sandbox: &Sandbox) -> Result<Self, EnvError> {
         match sandbox.query(&question.gold_sql).rows {
             Ok(rows) => Ok(Self {
-                profile: Some(Profile::new(&rows).into_owned()),
+                summary: Some(ResultSummary::new(&rows).into_owned()),
                 rows: rows.complete.then(|| {
-                    rows.rows
-                        .iter()
-                        .map(|row| row.iter().map(Value::from).collect())
-                        .collect()
+                    let values = |row: &Vec<Cell>| row.iter().map(Value::from).collect();
+                    rows.rows.iter().map(values).collect()
                 }),
             }),
-            Err(error) if error.failure == Failure::CutShort => Err(EnvError::Internal(
-                "the pool runs what was cut short again and drops this".to_owned(),
+            Err(error) if error.failure == Failure::QuickBudgetSpent => Err(EnvError::Internal(
+                "the pool drops this result of a quick run and runs the job again".to_owned(),
             )),
             Err(error) if error.failure == Failure::WallClock => Err(EnvError::WallClock {
                 query: format!("the gold SQL of question {:?}", question.question_id),
@@ -63,10 +64,10 @@ impl GoldRows {
                     question_id = question.question_id,
                     gold_sql = question.gold_sql,
                     error = error.message,
-                    "gold SQL fails; its question shows no progress"
+                    "gold SQL fails; queries on its question earn no progress reward"
                 );
                 Ok(Self {
-                    profile: None,
+                    summary: None,
                     rows: None,
                 })
             }
@@ -74,9 +75,9 @@ impl GoldRows {
     }
 }
 
-/// Whether `answer` is right; `rows` are the gold rows, for lists and tables.
-pub(crate) fn is_right(question: &Question, rows: Option<&[Vec<Value>]>, answer: &str) -> bool {
-    let gold = Gold {
+/// Returns whether `answer` is correct. `rows` are the gold rows, for lists and tables.
+pub(crate) fn is_correct(question: &Question, rows: Option<&[Vec<Value>]>, answer: &str) -> bool {
+    let gold = GoldAnswer {
         answer: &question.gold_answer,
         answer_type: question.answer_type,
         rows,

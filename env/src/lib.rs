@@ -1,9 +1,9 @@
 //! The environment as a library: stateless episodes over read-only SQL databases.
 //!
-//! An episode is a value that a signed token carries. [`Environment`] joins the pure step ([`episode`],
-//! [`reward`], [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but caches. What the
-//! agent does wrong is an observation. Only faults of the caller or of the machine are errors. This
-//! crate has no sockets and knows no server; `env-node` serves it.
+//! An episode is a value that a signed token carries. [`Environment`] joins the pure step
+//! ([`episode`], [`reward`], [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but
+//! caches. What the agent does wrong is an observation. Only faults of the caller or of the machine
+//! are errors. This crate has no sockets and knows no server; `env-node` serves it.
 
 mod catalog;
 mod database;
@@ -20,20 +20,19 @@ mod row_reader;
 mod rows;
 mod sandbox;
 mod schema;
-mod setbacks;
 mod settings;
-mod sql_text;
 mod token;
 mod truncate;
 pub mod verifier;
+mod wall_clock_hits;
 
 pub use catalog::{QuestionPage, scrambled};
 pub use environment::{Environment, ResetResult, StepResult};
 pub use episode::{Action, EpisodeSpec, MAX_EPISODE_ID_CHARS, Observation};
 pub use error::EnvError;
 pub use reward::{RewardComponents, RewardProfile};
-pub use rows::{Cell, Rows};
+pub use rows::{Cell, ResultLimits, ResultRows};
 pub use schema::{Schema, Table};
-pub use settings::{EnvSettings, ResultLimits, SigningKey, SqlLimits};
+pub use settings::{EnvSettings, SigningKey, SqlLimits};
 pub use token::TokenError;
 pub use truncate::truncated;

@@ -24,7 +24,8 @@ const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
 /// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
 
-/// Describes every metric to the recorder, which the process installs before it opens an environment.
+/// Describes every metric to the recorder, which the process installs before it opens an
+/// environment.
 pub(crate) fn describe() {
     describe_counter!(EPISODES, "Episodes started, by reward profile");
     describe_counter!(
@@ -70,7 +71,7 @@ pub(crate) fn query_run(run: &QueryRun) {
         Ok(_) => "ok",
         Err(Failure::Denied) => "denied",
         // The pool runs the query again; it counts then.
-        Err(Failure::CutShort) => return,
+        Err(Failure::QuickBudgetSpent) => return,
         Err(Failure::WorkUnits) => "work_units",
         Err(Failure::Memory) => "memory",
         Err(Failure::WallClock) => "wall_clock",

@@ -1,9 +1,10 @@
 //! The threads that run SQL, in two lanes.
 //!
-//! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full one refuses at once. Each job first
-//! runs in the quick lane, on a small budget; one that needs more runs again in the patient lane, so that long statements
-//! wait for each other and not short ones for them. A job that is known to be long goes to the patient lane at once. Each
-//! thread keeps the databases it used last open. Leaves out what a job does with a sandbox.
+//! Invariant: SQLite never runs on an async thread, and the queues are bounded: a full queue
+//! refuses a job at once. Each job first runs in the quick lane, on a small budget. A job that
+//! needs more runs again in the full lane, so that short statements never wait for long ones. A job
+//! that is known to be long goes to the full lane at once. Each thread keeps the databases open
+//! that it used last.
 
 use std::{
     collections::VecDeque,
@@ -25,11 +26,11 @@ use crate::{
     database::Database,
     error::EnvError,
     metrics::queue_depth,
-    sandbox::{Patience, Sandbox},
+    sandbox::{Sandbox, WorkBudget},
     settings::{EnvSettings, SqlLimits},
 };
 
-/// `EMFILE` and `ENFILE`, alike on Linux, macOS and the BSDs.
+/// `EMFILE` and `ENFILE`, the same on Linux, macOS and the BSDs.
 const NO_MORE_FILES: [i32; 2] = [24, 23];
 
 type Job = Box<dyn FnOnce(&mut Connections) + Send>;
@@ -37,74 +38,75 @@ type Job = Box<dyn FnOnce(&mut Connections) + Send>;
 /// The lanes, whose threads end when the pool is dropped.
 pub(crate) struct Pool {
     quick: Lane,
-    patient: Lane,
+    full: Lane,
     waiting: Arc<AtomicUsize>,
 }
 
 /// A bounded queue in front of a fixed set of threads.
 struct Lane(SyncSender<Job>);
 
-/// The sandboxes one thread keeps, the newest used first.
+/// The sandboxes that a thread keeps open, the last used first.
 struct Connections {
     open: VecDeque<(String, Sandbox)>,
     capacity: usize,
     limits: SqlLimits,
-    patience: Patience,
+    budget: WorkBudget,
 }
 
 impl Pool {
-    pub(crate) fn new(config: &EnvSettings) -> Result<Self, EnvError> {
-        let threads = config.threads_per_lane();
+    pub(crate) fn new(settings: &EnvSettings) -> Result<Self, EnvError> {
+        let threads = settings.threads_per_lane();
         Ok(Self {
-            quick: Lane::new(config, Patience::Quick, threads)?,
-            patient: Lane::new(config, Patience::Full, threads)?,
+            quick: Lane::new(settings, WorkBudget::Quick, threads)?,
+            full: Lane::new(settings, WorkBudget::Full, threads)?,
             waiting: Arc::default(),
         })
     }
 
-    /// Runs `job` with a sandbox on `database`; twice, where the first run is cut short, unless `patience` is full from the
-    /// start. A job whose caller has gone away before its turn is dropped.
+    /// Runs `job` with a sandbox on `database`, starting in the lane of `budget`. A job that spends
+    /// the quick budget runs a second time in the full lane. A job whose caller is gone before its
+    /// turn is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        patience: Patience,
+        budget: WorkBudget,
         database: Arc<Database>,
         job: impl Fn(&Sandbox) -> T + Send + Sync + 'static,
     ) -> Result<T, EnvError> {
-        let lanes: &[&Lane] = match patience {
-            Patience::Quick => &[&self.quick, &self.patient],
-            Patience::Full => &[&self.patient],
+        let lanes: &[&Lane] = match budget {
+            WorkBudget::Quick => &[&self.quick, &self.full],
+            WorkBudget::Full => &[&self.full],
         };
         let job = Arc::new(job);
         for lane in lanes {
             let (database, job) = (Arc::clone(&database), Arc::clone(&job));
             let work = move |sandbox: &Sandbox| {
                 let result = job(sandbox);
-                (!sandbox.take_cut_short()).then_some(result)
+                (!sandbox.take_quick_budget_spent()).then_some(result)
             };
             if let Some(result) = lane.run(&self.waiting, database, work).await? {
                 return Ok(result);
             }
         }
         Err(EnvError::Internal(
-            "a statement was cut short on a full budget".to_owned(),
+            "a statement spent the quick budget in the full lane: this is a bug".to_owned(),
         ))
     }
 }
 
 impl Lane {
-    fn new(config: &EnvSettings, patience: Patience, threads: usize) -> Result<Self, EnvError> {
-        let (jobs, queue) = sync_channel::<Job>(config.sql_queue);
+    fn new(settings: &EnvSettings, budget: WorkBudget, threads: usize) -> Result<Self, EnvError> {
+        let (jobs, queue) = sync_channel::<Job>(settings.sql_queue);
         let queue = Arc::new(Mutex::new(queue));
         for index in 0..threads {
             let queue = Arc::clone(&queue);
             let connections = Connections {
                 open: VecDeque::new(),
-                capacity: config.connections_per_thread,
-                limits: config.sql.clone(),
-                patience,
+                capacity: settings.connections_per_thread,
+                limits: settings.sql.clone(),
+                budget,
             };
             thread::Builder::new()
-                .name(format!("env-sql-{patience}-{index}"))
+                .name(format!("env-sql-{budget}-{index}"))
                 .spawn(move || work(&queue, connections))
                 .map_err(|error| {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
@@ -127,7 +129,7 @@ impl Lane {
                 return;
             }
             let result = connections.get(&database).map(job);
-            // The caller may leave at any time.
+            // An error means that the caller is gone.
             let _ = reply.send(result);
         });
         queue_depth(waiting.fetch_add(1, Ordering::Relaxed) + 1);
@@ -155,7 +157,7 @@ fn work(queue: &Mutex<Receiver<Job>>, mut connections: Connections) {
         let Ok(job) = job else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| job(&mut connections)));
         if outcome.is_err() {
-            // What the panic left half done is not used again; the thread lives on.
+            // The panic may have left a connection in any state, so none is used again.
             connections.open.clear();
         }
     }
@@ -167,7 +169,7 @@ impl Connections {
         match self.open.iter().position(|(name, _)| name == key) {
             Some(index) => self.open.make_contiguous()[..=index].rotate_right(1),
             None => {
-                let sandbox = Sandbox::open(database, &self.limits, self.patience)
+                let sandbox = Sandbox::open(database, &self.limits, self.budget)
                     .map_err(|error| cannot_open(&database.file, &error))?;
                 self.open.truncate(self.capacity - 1);
                 self.open.push_front((key.clone(), sandbox));
@@ -177,14 +179,15 @@ impl Connections {
     }
 }
 
-/// Whether the process, or the system, may open no more files.
+/// Returns whether the process, or the system, may open no more files.
 fn are_files_used_up(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_some_and(|code| NO_MORE_FILES.contains(&code))
 }
 
-/// Why a database cannot be opened: SQLite says the same of a file that is gone and of a process that has too many open.
+/// Explains why a database cannot be opened. SQLite reports a missing file and a process with too
+/// many open files alike.
 fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
     match File::open(&file.path) {
         Err(cause) if are_files_used_up(&cause) => EnvError::Overloaded {
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_job_starts_in_the_lane_of_its_patience() {
+    async fn a_job_starts_in_the_lane_of_its_budget() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sqlite");
         let connection = rusqlite::Connection::open(&path).unwrap();
@@ -220,16 +223,16 @@ mod tests {
             sha256: hex::encode(Sha256::digest(&bytes)),
             size_bytes: bytes.len() as u64,
         };
-        let config = EnvSettings {
+        let settings = EnvSettings {
             sql_threads: 1,
             ..EnvSettings::default()
         };
-        let database = Arc::new(Database::open(&file, &config.result, &config.sql).unwrap());
-        let pool = Pool::new(&config).unwrap();
-        for patience in [Patience::Quick, Patience::Full] {
+        let database = Arc::new(Database::open(&file, &settings.result, &settings.sql).unwrap());
+        let pool = Pool::new(&settings).unwrap();
+        for budget in [WorkBudget::Quick, WorkBudget::Full] {
             let name = |_: &Sandbox| thread::current().name().map(str::to_owned);
-            let ran_on = pool.run(patience, Arc::clone(&database), name).await;
-            assert_eq!(ran_on.unwrap(), Some(format!("env-sql-{patience}-0")));
+            let ran_on = pool.run(budget, Arc::clone(&database), name).await;
+            assert_eq!(ran_on.unwrap(), Some(format!("env-sql-{budget}-0")));
         }
     }
 }

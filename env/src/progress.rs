@@ -1,19 +1,20 @@
 //! How close returned rows come to the gold rows.
 //!
-//! `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of five levels, so that the gold answer
-//! cannot be read off the reward. Pure. Cardinality is `SQLEnv`'s published formula; overlap and range are not
-//! published and are fixed here.
+//! The closeness is `0.25 × cardinality + 0.50 × overlap + 0.25 × range`, rounded to the nearest of
+//! five levels, so that the reward does not reveal the gold answer. Cardinality is `SQLEnv`'s
+//! published formula. Overlap and range are not published and are defined here.
+//! Invariant: pure.
 
 use std::borrow::Cow;
 
-use crate::rows::{Cell, Rows};
+use crate::rows::{Cell, ResultRows};
 
-/// The level of rows that match the gold rows; levels go from 0 to this.
+/// The level of rows that match the gold rows. Levels go from 0 to this.
 pub const TOP_LEVEL: u32 = 4;
 
-/// What of a result counts for closeness; it borrows the result's texts.
+/// The parts of a result that count for closeness. It borrows the result's texts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile<'a> {
+pub struct ResultSummary<'a> {
     row_count: usize,
     /// Distinct cell texts, sorted.
     cells: Vec<Cow<'a, str>>,
@@ -21,9 +22,9 @@ pub struct Profile<'a> {
     range: Option<(f64, f64)>,
 }
 
-impl<'a> Profile<'a> {
-    /// Sums up rows. Both sides of a comparison must be cut to the same number of rows.
-    pub fn new(rows: &'a Rows) -> Self {
+impl<'a> ResultSummary<'a> {
+    /// Summarises rows. Both sides of a comparison must hold at most the same number of rows.
+    pub fn new(rows: &'a ResultRows) -> Self {
         let all_cells = || rows.rows.iter().flatten();
         let mut cells: Vec<Cow<'a, str>> = all_cells()
             .map(|cell| match cell {
@@ -47,36 +48,36 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// The same, on its own.
-    pub fn into_owned(self) -> Profile<'static> {
+    /// Returns the same summary with texts of its own.
+    pub fn into_owned(self) -> ResultSummary<'static> {
         let cells = self.cells.into_iter();
-        Profile {
+        ResultSummary {
             row_count: self.row_count,
             cells: cells.map(|cell| Cow::Owned(cell.into_owned())).collect(),
             range: self.range,
         }
     }
 
-    /// Closeness of `self` to `gold` as a level from 0 to [`TOP_LEVEL`].
-    pub fn level(&self, gold: &Profile<'_>) -> u32 {
+    /// Returns the closeness of `self` to `gold` as a level from 0 to [`TOP_LEVEL`].
+    pub fn level(&self, gold: &ResultSummary<'_>) -> u32 {
         (self.closeness(gold) * f64::from(TOP_LEVEL)).round() as u32
     }
 
-    /// Closeness of `self` to `gold` in `[0, 1]`; 1 for equal profiles.
-    pub fn closeness(&self, gold: &Profile<'_>) -> f64 {
+    /// Returns the closeness of `self` to `gold` in `[0, 1]`; 1 for equal summaries.
+    pub fn closeness(&self, gold: &ResultSummary<'_>) -> f64 {
         0.25 * cardinality(self.row_count, gold.row_count)
             + 0.50 * overlap(&self.cells, &gold.cells)
             + 0.25 * range_closeness(self.range, gold.range)
     }
 }
 
-/// `1 - |p - g| / max(p, g, 1)` over row counts.
+/// Returns `1 - |p - g| / max(p, g, 1)` for two row counts.
 pub fn cardinality(predicted_rows: usize, gold_rows: usize) -> f64 {
     let larger = predicted_rows.max(gold_rows).max(1);
     1.0 - predicted_rows.abs_diff(gold_rows) as f64 / larger as f64
 }
 
-/// Jaccard index of two sorted sets; two empty sets are equal.
+/// Returns the Jaccard index of two sorted sets; 1 for two empty sets.
 fn overlap(left: &[Cow<'_, str>], right: &[Cow<'_, str>]) -> f64 {
     let shared = left
         .iter()
@@ -88,7 +89,8 @@ fn overlap(left: &[Cow<'_, str>], right: &[Cow<'_, str>]) -> f64 {
     }
 }
 
-/// Mean closeness of the ends of two ranges; 1 where neither side has numbers, 0 where one side has none.
+/// Returns the mean closeness of the ends of two ranges: 1 where neither side has numbers, 0 where
+/// one side has none.
 fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> f64 {
     match (left, right) {
         (None, None) => 1.0,
@@ -99,7 +101,7 @@ fn range_closeness(left: Option<(f64, f64)>, right: Option<(f64, f64)>) -> f64 {
     }
 }
 
-/// `1 - |a - b| / max(|a|, |b|)`, not below 0; 1 for equal numbers.
+/// Returns `1 - |a - b| / max(|a|, |b|)`, at least 0; 1 for equal numbers.
 fn relative_closeness(a: f64, b: f64) -> f64 {
     if a == b {
         return 1.0;
@@ -121,12 +123,12 @@ mod tests {
 
     use super::*;
 
-    fn profile(rows: Vec<Vec<Cell>>) -> Profile<'static> {
-        let rows = Rows {
+    fn profile(rows: Vec<Vec<Cell>>) -> ResultSummary<'static> {
+        let rows = ResultRows {
             rows,
             complete: true,
         };
-        Profile::new(&rows).into_owned()
+        ResultSummary::new(&rows).into_owned()
     }
 
     #[test]

@@ -1,27 +1,31 @@
 //! The three layers of a step's reward, in three profiles.
 //!
-//! Invariant: pure, and exact: all arithmetic is in whole `Points` of 1e-4, in which every constant and every
-//! progress level is a whole number. Leaves out what counts as a repeat (`episode.rs`) and how rows become a level
-//! (`progress.rs`).
+//! Invariant: pure and exact. All arithmetic is in whole `Points` of 1e-4, in which every constant
+//! and every progress level is a whole number. `episode.rs` decides what counts as a repeat,
+//! `progress.rs` how rows become a level.
 //!
 //! # The default profile cannot be farmed
 //!
 //! A step that is not ANSWER earns, with `s = 15 / max(budget, 15)`:
 //!
-//! * `s × 0.02` for success, minus `s × 0.02` always, minus `s × 0.03` for a QUERY asked before in the episode, failed
-//!   or not, comments and white space apart;
-//! * `+0.01` for the first successful QUERY of the episode;
-//! * `0.15 × (Φ' - Φ)`, Φ being the closeness of the newest successful QUERY to the gold rows, 0 at first, unclipped.
+//! * `s × 0.02` for success, minus `s × 0.02` always, minus `s × 0.03` for a QUERY that was asked
+//!   before in the episode, whether or not it failed. Comments and white space do not count.
+//! * `+0.01` for the first successful QUERY of the episode.
+//! * `0.15 × (Φ' - Φ)`, where Φ is the closeness of the last successful QUERY to the gold rows, 0
+//!   at first. This term is not clipped.
 //!
-//! 1. *No cycle pays.* Over any run of steps that ends at the Φ it began with, the third line telescopes to 0, the
-//!    first is never above 0, and the second is paid once in an episode. In particular, distinct trivial SELECTs earn
-//!    nothing after the first, and repeats lose.
-//! 2. *Shaping is bounded.* Over an episode the third line sums to 0.15 Φ, hence lies in [0, 0.15]; the second in
-//!    [0, 0.01]; the first in [-0.05 s × budget, 0], and s × budget ≤ 15. So the shaping lies in [-0.75, 0.16].
-//! 3. *A right answer outranks.* An episode with one totals at least 1 - 0.75 = 0.25; an episode without, at most 0.16.
+//! 1. *No cycle pays.* Over any run of steps that ends at the Φ it began with, the third term
+//!    telescopes to 0, the first is never above 0, and the second is paid once in an episode. In
+//!    particular, distinct trivial SELECTs earn nothing after the first, and repeats lose.
+//! 2. *Shaping is bounded.* Over an episode the third term sums to 0.15 Φ, so it lies in [0, 0.15].
+//!    The second lies in [0, 0.01]. The first lies in [-0.05 s × budget, 0], and s × budget ≤ 15.
+//!    So the shaping lies in [-0.75, 0.16].
+//! 3. *A correct answer outranks everything else.* An episode with one totals at least 1 - 0.75 =
+//!    0.25; an episode without one totals at most 0.16.
 //!
-//! `s` keeps 2 and 3 true for every budget without a running cap, which would be state that the agent cannot see.
-//! (After Ng, Harada and Russell 1999, potential-based shaping with gamma = 1.)
+//! `s` keeps 2 and 3 true for every budget. A running cap would do so too, but it would be state
+//! that the agent cannot see. This is potential-based shaping with gamma = 1 (Ng, Harada and
+//! Russell 1999).
 
 use std::{fmt, str::FromStr};
 
@@ -29,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::truncate::truncated;
 
-/// Ten-thousandths of a reward.
+/// Ten-thousandths of a unit of reward.
 type Points = i32;
 
 const POINTS_PER_UNIT: f64 = 10_000.0;
@@ -38,10 +42,10 @@ const CORRECT: Points = 10_000;
 const PROGRESS_PER_LEVEL: Points = 375;
 const EXEC_OK: Points = 200;
 const NEW_INFO: Points = 100;
-/// Budgets up to this one bear the full step cost in the default profile.
+/// Budgets up to this one pay the full cost per step in the default profile.
 const FULL_COST_BUDGET: u32 = 15;
 
-/// Which rules turn a step into a reward.
+/// The rules that turn a step into a reward.
 #[derive(
     Clone,
     Copy,
@@ -58,16 +62,16 @@ const FULL_COST_BUDGET: u32 = 15;
 #[serde(rename_all = "kebab-case")]
 #[repr(i32)]
 pub enum RewardProfile {
-    /// Ours: free of farmable cycles, see the module's documentation.
+    /// The project's own rules, without cycles that pay; see the module's documentation.
     Default = 0,
-    /// `SQLEnv`'s last published code, bit for bit, clip included.
+    /// The rules of `SQLEnv`'s last published code, clipping included.
     SqlenvFinal = 1,
-    /// `SQLEnv`'s earlier design with cumulative caps.
+    /// The rules of `SQLEnv`'s earlier design, with cumulative caps.
     SqlenvF003 = 2,
 }
 
 impl RewardProfile {
-    /// Every profile, the default first.
+    /// All profiles, the default first.
     pub const ALL: [Self; 3] = [Self::Default, Self::SqlenvFinal, Self::SqlenvF003];
 }
 
@@ -81,7 +85,7 @@ impl fmt::Display for RewardProfile {
     }
 }
 
-/// Bytes of an unknown profile's name that the complaint repeats.
+/// Bytes of an unknown profile's name that the error repeats.
 const SHOWN_NAME_BYTES: usize = 64;
 
 /// No profile has this name.
@@ -100,9 +104,9 @@ impl FromStr for RewardProfile {
     }
 }
 
-/// What a step did, as far as rewards care.
+/// What a step did, as far as rewards depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StepEvent {
     /// DESCRIBE, SAMPLE, or an action that was refused.
     Look {
         /// Whether it succeeded.
@@ -110,14 +114,15 @@ pub enum Event {
     },
     /// QUERY.
     Query {
-        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]; `None` where it failed.
+        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` where it
+        /// failed.
         level: Option<u32>,
-        /// Asked before in the episode.
+        /// Whether it was asked before in the episode.
         repeated: bool,
     },
     /// ANSWER.
     Answer {
-        /// The verifier's verdict.
+        /// What the verifier found.
         correct: bool,
     },
 }
@@ -135,10 +140,10 @@ pub struct RewardComponents {
     pub clip: f64,
 }
 
-/// What a profile has to remember from step to step; part of the episode token.
+/// What a profile remembers from step to step; part of the episode token.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Tally {
-    /// Level of the newest successful QUERY; in `sqlenv-f003`, the best level so far.
+pub struct RewardState {
+    /// Level of the last successful QUERY; in `sqlenv-f003`, the best level so far.
     #[prost(uint32, tag = "1")]
     pub level: u32,
     /// Points paid for new information.
@@ -159,12 +164,12 @@ pub struct StepReward {
 }
 
 impl StepReward {
-    /// The step's reward, a decimal number of four places.
+    /// Returns the step's reward, a decimal number of four places.
     pub fn total(&self) -> f64 {
         units(self.points())
     }
 
-    /// The reward by layer; up to rounding they sum to [`Self::total`].
+    /// Returns the reward by layer. The layers sum to [`Self::total`], up to rounding.
     pub fn components(&self) -> RewardComponents {
         RewardComponents {
             operational: units(self.operational),
@@ -174,7 +179,7 @@ impl StepReward {
         }
     }
 
-    /// What an action after the end costs.
+    /// Returns the reward of an action after the end.
     pub(crate) fn penalty(amount: f64) -> Self {
         Self {
             operational: -(amount * POINTS_PER_UNIT).round() as Points,
@@ -186,7 +191,7 @@ impl StepReward {
         self.operational + self.progress + self.terminal + self.clip
     }
 
-    /// Brings the sum of operational and progress points into `[least, greatest]`.
+    /// Clips the sum of all layers to `[least, greatest]`.
     fn clipped(mut self, least: Points, greatest: Points) -> Self {
         let raw = self.points();
         self.clip += raw.clamp(least, greatest) - raw;
@@ -198,94 +203,99 @@ fn units(points: Points) -> f64 {
     f64::from(points) / POINTS_PER_UNIT
 }
 
-/// The reward of a step and the tally after it. `spent` says that the step used up the budget of `step_budget` actions.
+/// Returns the reward of a step and the state of the profile after it. `spent` says that the step
+/// used up the budget of `step_budget` actions.
 pub fn score(
     profile: RewardProfile,
     step_budget: u32,
-    tally: &Tally,
-    event: Event,
+    reward_state: &RewardState,
+    event: StepEvent,
     spent: bool,
-) -> (Tally, StepReward) {
-    if let Event::Answer { correct } = event {
+) -> (RewardState, StepReward) {
+    if let StepEvent::Answer { correct } = event {
         let terminal = if correct { CORRECT } else { 0 };
         let reward = StepReward {
             terminal,
             ..StepReward::default()
         };
-        return (*tally, reward);
+        return (*reward_state, reward);
     }
     let (mut after, reward) = match profile {
-        RewardProfile::Default => score_default(step_budget, tally, event),
-        // Running out of budget is terminal in SQLEnv and pays 0, whatever the action found.
-        _ if spent => (*tally, StepReward::default()),
-        RewardProfile::SqlenvFinal => score_final(tally, event),
-        RewardProfile::SqlenvF003 => score_f003(tally, event),
+        RewardProfile::Default => score_default(step_budget, reward_state, event),
+        // In SQLEnv running out of budget is terminal and pays 0, whatever the action found.
+        _ if spent => (*reward_state, StepReward::default()),
+        RewardProfile::SqlenvFinal => score_final(reward_state, event),
+        RewardProfile::SqlenvF003 => score_f003(reward_state, event),
     };
     after.shaping += reward.points();
     (after, reward)
 }
 
-fn score_default(step_budget: u32, tally: &Tally, event: Event) -> (Tally, StepReward) {
+fn score_default(
+    step_budget: u32,
+    reward_state: &RewardState,
+    event: StepEvent,
+) -> (RewardState, StepReward) {
     let scaled = |points: Points| {
         let budget = step_budget.max(FULL_COST_BUDGET);
         (i64::from(points) * i64::from(FULL_COST_BUDGET) / i64::from(budget)) as Points
     };
-    let new_info = if tally.new_info == 0 {
+    let new_info = if reward_state.new_info == 0 {
         new_query(event, NEW_INFO)
     } else {
         0
     };
-    let level = level_of(event).unwrap_or(tally.level);
+    let level = level_of(event).unwrap_or(reward_state.level);
     let reward = StepReward {
         operational: scaled(if_ok(event, EXEC_OK)) - scaled(200) - scaled(if_repeated(event, 300))
             + new_info,
-        progress: level_change(tally.level, level),
+        progress: level_change(reward_state.level, level),
         ..StepReward::default()
     };
-    (remember(tally, level, new_info), reward)
+    (remember(reward_state, level, new_info), reward)
 }
 
-fn score_final(tally: &Tally, event: Event) -> (Tally, StepReward) {
+fn score_final(reward_state: &RewardState, event: StepEvent) -> (RewardState, StepReward) {
     let new_info = new_query(event, NEW_INFO);
-    let level = level_of(event).unwrap_or(tally.level);
+    let level = level_of(event).unwrap_or(reward_state.level);
     let reward = StepReward {
         operational: if_ok(event, EXEC_OK) - 200 - if_repeated(event, 300) + new_info,
-        progress: level_change(tally.level, level),
+        progress: level_change(reward_state.level, level),
         ..StepReward::default()
     };
     (
-        remember(tally, level, new_info),
+        remember(reward_state, level, new_info),
         reward.clipped(-1_000, 1_500),
     )
 }
 
-fn score_f003(tally: &Tally, event: Event) -> (Tally, StepReward) {
-    let new_info = new_query(event, NEW_INFO).min(1_000 - tally.new_info);
-    let level = level_of(event).unwrap_or(0).max(tally.level);
+fn score_f003(reward_state: &RewardState, event: StepEvent) -> (RewardState, StepReward) {
+    let new_info = new_query(event, NEW_INFO).min(1_000 - reward_state.new_info);
+    let level = level_of(event).unwrap_or(0).max(reward_state.level);
     let reward = StepReward {
         operational: if_ok(event, EXEC_OK) - 50 - if_repeated(event, 100) + new_info,
-        progress: level_change(tally.level, level),
+        progress: level_change(reward_state.level, level),
         ..StepReward::default()
     };
     let reward = reward.clipped(-1_000, 1_500);
-    let room = (-2_000 - tally.shaping, 5_000 - tally.shaping);
+    let room = (-2_000 - reward_state.shaping, 5_000 - reward_state.shaping);
     (
-        remember(tally, level, new_info),
+        remember(reward_state, level, new_info),
         reward.clipped(room.0, room.1),
     )
 }
 
-fn remember(tally: &Tally, level: u32, new_info: Points) -> Tally {
-    Tally {
+fn remember(reward_state: &RewardState, level: u32, new_info: Points) -> RewardState {
+    RewardState {
         level,
-        new_info: tally.new_info + new_info,
-        shaping: tally.shaping,
+        new_info: reward_state.new_info + new_info,
+        shaping: reward_state.shaping,
     }
 }
 
-fn level_of(event: Event) -> Option<u32> {
+fn level_of(event: StepEvent) -> Option<u32> {
     match event {
-        Event::Query { level, .. } => level,
+        StepEvent::Query { level, .. } => level,
         _ => None,
     }
 }
@@ -294,23 +304,23 @@ fn level_change(before: u32, after: u32) -> Points {
     PROGRESS_PER_LEVEL * (after as Points - before as Points)
 }
 
-fn if_ok(event: Event, points: Points) -> Points {
+fn if_ok(event: StepEvent, points: Points) -> Points {
     match event {
-        Event::Look { ok: true } | Event::Query { level: Some(_), .. } => points,
+        StepEvent::Look { ok: true } | StepEvent::Query { level: Some(_), .. } => points,
         _ => 0,
     }
 }
 
-fn if_repeated(event: Event, points: Points) -> Points {
+fn if_repeated(event: StepEvent, points: Points) -> Points {
     match event {
-        Event::Query { repeated: true, .. } => points,
+        StepEvent::Query { repeated: true, .. } => points,
         _ => 0,
     }
 }
 
-fn new_query(event: Event, points: Points) -> Points {
+fn new_query(event: StepEvent, points: Points) -> Points {
     match event {
-        Event::Query {
+        StepEvent::Query {
             level: Some(_),
             repeated: false,
         } => points,
@@ -325,23 +335,23 @@ mod tests {
     use super::*;
     use crate::progress::TOP_LEVEL;
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn event() -> impl Strategy<Value = StepEvent> {
         prop_oneof![
-            any::<bool>().prop_map(|ok| Event::Look { ok }),
+            any::<bool>().prop_map(|ok| StepEvent::Look { ok }),
             (proptest::option::of(0..=TOP_LEVEL), any::<bool>())
-                .prop_map(|(level, repeated)| Event::Query { level, repeated }),
+                .prop_map(|(level, repeated)| StepEvent::Query { level, repeated }),
         ]
     }
 
-    /// Scores `events`, then an answer if there is one and budget is left for it.
+    /// Scores `events`, then an answer if there is one and budget is left.
     fn play(
         profile: RewardProfile,
         budget: u32,
-        events: &[Event],
+        events: &[StepEvent],
         answer: Option<bool>,
     ) -> Vec<StepReward> {
-        let answer = answer.map(|correct| Event::Answer { correct });
-        let mut tally = Tally::default();
+        let answer = answer.map(|correct| StepEvent::Answer { correct });
+        let mut reward_state = RewardState::default();
         let steps = events
             .iter()
             .copied()
@@ -349,8 +359,8 @@ mod tests {
         let mut rewards = Vec::new();
         for event in steps.chain(answer) {
             let spent = rewards.len() + 1 == budget as usize;
-            let (after, reward) = score(profile, budget, &tally, event, spent);
-            tally = after;
+            let (after, reward) = score(profile, budget, &reward_state, event, spent);
+            reward_state = after;
             rewards.push(reward);
         }
         rewards
@@ -394,34 +404,35 @@ mod tests {
             prop_assert!(right > wrong, "{right} {wrong}");
         }
 
-        /// From any tally, steps that come back to the level they began at earn nothing, the first query apart.
+        /// From any state, steps that return to the level they began at earn nothing but the bonus
+        /// of the first query.
         #[test]
         fn default_has_no_cycle_that_pays(
             budget in 1..200_u32,
             before in proptest::collection::vec(event(), 0..20),
             cycle in proptest::collection::vec(event(), 1..20),
         ) {
-            let mut tally = Tally::default();
+            let mut reward_state = RewardState::default();
             for event in before {
-                tally = score(RewardProfile::Default, budget, &tally, event, false).0;
+                reward_state = score(RewardProfile::Default, budget, &reward_state, event, false).0;
             }
-            let start = tally;
+            let start = reward_state;
             let mut earned = 0;
-            let back = Event::Query { level: Some(start.level), repeated: true };
+            let back = StepEvent::Query { level: Some(start.level), repeated: true };
             for event in cycle.into_iter().chain([back]) {
-                let (after, reward) = score(RewardProfile::Default, budget, &tally, event, false);
+                let (after, reward) = score(RewardProfile::Default, budget, &reward_state, event, false);
                 earned += reward.points();
-                tally = after;
+                reward_state = after;
             }
-            prop_assert_eq!(tally.level, start.level);
-            prop_assert!(earned <= tally.new_info - start.new_info, "{earned}");
+            prop_assert_eq!(reward_state.level, start.level);
+            prop_assert!(earned <= reward_state.new_info - start.new_info, "{earned}");
         }
 
         #[test]
         fn default_pays_nothing_for_distinct_trivial_queries_after_the_first(
             budget in 2..200_u32, level in 0..=TOP_LEVEL, count in 2..50_usize,
         ) {
-            let trivial = Event::Query { level: Some(level), repeated: false };
+            let trivial = StepEvent::Query { level: Some(level), repeated: false };
             let rewards = play(RewardProfile::Default, budget, &vec![trivial; count], None);
             prop_assert!(rewards[1..].iter().all(|reward| reward.points() == 0));
         }
@@ -441,14 +452,15 @@ mod tests {
         }
     }
 
-    /// Section 2.4's farm in `sqlenv-final` pays +0.05 per two steps; the default profile pays nothing for it.
+    /// Two alternating queries pay +0.05 per two steps in `sqlenv-final`, and nothing in the
+    /// default profile.
     #[test]
     fn the_known_farm_pays_only_in_the_parity_profile() {
-        let fresh = |level| Event::Query {
+        let fresh = |level| StepEvent::Query {
             level: Some(level),
             repeated: false,
         };
-        let farm: Vec<Event> = (0..13)
+        let farm: Vec<StepEvent> = (0..13)
             .map(|step| fresh(if step % 2 == 0 { TOP_LEVEL } else { 0 }))
             .collect();
         assert_eq!(

@@ -1,21 +1,22 @@
-//! Reads rows from SQLite.
+//! Reads the rows of a statement.
 
 use rusqlite::types::ValueRef;
 
-use crate::rows::{Cell, Rows};
+use crate::rows::{Cell, ResultRows};
 
-/// Runs a statement and reads at most `limit` rows; `admit` is asked for the bytes of each before it is kept.
+/// Runs a statement and reads at most `limit` rows. Calls `admit` with the bytes of each row before
+/// it is kept.
 pub(crate) fn read_rows(
     statement: &mut rusqlite::Statement<'_>,
     limit: usize,
     admit: impl Fn(u64) -> rusqlite::Result<()>,
-) -> rusqlite::Result<Rows> {
+) -> rusqlite::Result<ResultRows> {
     let width = statement.column_count();
     let mut source = statement.raw_query();
     let mut rows = Vec::new();
     while let Some(row) = source.next()? {
         if rows.len() == limit {
-            return Ok(Rows {
+            return Ok(ResultRows {
                 rows,
                 complete: false,
             });
@@ -28,25 +29,26 @@ pub(crate) fn read_rows(
         let cells = (0..width).map(|column| row.get_ref(column).map(Cell::from));
         rows.push(cells.collect::<Result<_, _>>()?);
     }
-    Ok(Rows {
+    Ok(ResultRows {
         rows,
         complete: true,
     })
 }
 
-/// Bytes that a cell takes in our memory, its place in a [`Profile`](crate::progress::Profile) included.
+/// Returns the bytes that a cell takes in our memory, those in the result summary of `progress.rs`
+/// included.
 fn stored_bytes(value: ValueRef<'_>) -> u64 {
-    /// A number as text, or where a text is.
-    const PROFILE_BYTES: usize = 64;
+    /// A number as text, or a reference to a text.
+    const SUMMARY_BYTES: usize = 64;
     let text = match value {
         ValueRef::Text(bytes) if std::str::from_utf8(bytes).is_ok() => bytes.len(),
-        // What is not UTF-8 becomes a character of three bytes.
+        // Each byte that is not UTF-8 becomes a character of three bytes.
         ValueRef::Text(bytes) => 3 * bytes.len(),
-        // The bytes, and their hexadecimal digits.
+        // The bytes and their hexadecimal digits.
         ValueRef::Blob(bytes) => 3 * bytes.len(),
         _ => 0,
     };
-    (size_of::<Cell>() + PROFILE_BYTES + text) as u64
+    (size_of::<Cell>() + SUMMARY_BYTES + text) as u64
 }
 
 impl From<ValueRef<'_>> for Cell {

@@ -1,13 +1,39 @@
-//! Rows of a query result, and the text an agent reads.
+//! Rows of a query result, and the text that an agent reads.
 //!
-//! Invariant: the text depends on the rows and the limits alone; reals have the shortest form that reads back. Leaves
-//! out column names: no result seen of `SQLEnv` has them.
+//! Invariant: the text depends on the rows and the limits alone. Reals have the shortest form that
+//! reads back. Column names are not shown, as in all published results of `SQLEnv`.
 
 use std::fmt::{self, Write as _};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{settings::ResultLimits, truncate::truncated};
+use crate::truncate::truncated;
+
+/// Limits of one observation.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResultLimits {
+    /// Rows of a QUERY.
+    pub rows: usize,
+    /// Bytes of one cell.
+    pub cell_bytes: usize,
+    /// Bytes of one row.
+    pub row_bytes: usize,
+    /// Bytes of all rows. The first row is always shown.
+    pub result_bytes: usize,
+}
+
+impl Default for ResultLimits {
+    fn default() -> Self {
+        Self {
+            rows: 20,
+            cell_bytes: 500,
+            row_bytes: 4_000,
+            result_bytes: 16_000,
+        }
+    }
+}
 
 /// One value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,9 +42,9 @@ pub enum Cell {
     Null,
     /// 64-bit integer.
     Integer(i64),
-    /// Floating-point number; SQLite has no NaN.
+    /// Floating-point number. SQLite has no NaN.
     Real(f64),
-    /// Text; bytes that are not UTF-8 are replaced.
+    /// Text. Bytes that are not UTF-8 are replaced.
     Text(String),
     /// Bytes.
     Blob(Vec<u8>),
@@ -26,10 +52,10 @@ pub enum Cell {
 
 /// The first rows of a result.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
-    /// Row by row, all of one width.
+pub struct ResultRows {
+    /// The rows, all of one width.
     pub rows: Vec<Vec<Cell>>,
-    /// False where the result has more rows than were read.
+    /// Whether the result has no further rows.
     pub complete: bool,
 }
 
@@ -59,8 +85,9 @@ impl From<&Cell> for Value {
     }
 }
 
-impl Rows {
-    /// `N. a | b` lines, numbered from 1, cut to the limits, with a last line that says so where rows are missing.
+impl ResultRows {
+    /// Writes one line `N. a | b` per row, numbered from 1 and cut to the limits. Where rows are
+    /// missing, a last line says so.
     pub fn render(&self, limits: &ResultLimits) -> String {
         if self.rows.is_empty() {
             return "(no rows)".to_owned();
@@ -97,12 +124,11 @@ fn render_row(number: usize, row: &[Cell], limits: &ResultLimits) -> String {
         }
         match cell {
             Cell::Text(text) => line.push_str(&truncated(text, limits.cell_bytes)),
+            // Only the bytes that can be shown are encoded: a blob may be large.
             Cell::Blob(bytes) => {
                 let shown = &bytes[..bytes.len().min(limits.cell_bytes)];
-                line.push_str(&truncated(
-                    &format!("x'{}'", hex::encode(shown)),
-                    limits.cell_bytes,
-                ));
+                let text = format!("x'{}'", hex::encode(shown));
+                line.push_str(&truncated(&text, limits.cell_bytes));
             }
             other => line.push_str(&truncated(&other.to_string(), limits.cell_bytes)),
         }
@@ -138,7 +164,7 @@ mod tests {
             result_bytes: 100,
         };
         let row = |text: &str| vec![Cell::Text(text.to_owned()), Cell::Null];
-        let rows = Rows {
+        let rows = ResultRows {
             rows: vec![row("abcdef"), row("ééé"), row("c")],
             complete: true,
         };
@@ -154,6 +180,6 @@ mod tests {
             rows.render(&narrow),
             "1. abcd… | N…\n... (first 1 row shown, there are more)"
         );
-        assert_eq!(Rows::default().render(&limits), "(no rows)");
+        assert_eq!(ResultRows::default().render(&limits), "(no rows)");
     }
 }

@@ -1,6 +1,7 @@
-//! What an agent may learn of a database by looking: names, columns, row counts, sample rows.
+//! What DESCRIBE and SAMPLE show of a database: names, columns, row counts, sample rows.
 //!
-//! Invariant: a value read once when the database is opened; DESCRIBE and SAMPLE never touch SQLite again.
+//! Invariant: the schema is read once, when the database is opened. DESCRIBE and SAMPLE never touch
+//! SQLite.
 
 /// The tables and views of a database, in order of creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,16 +15,17 @@ pub struct Schema {
 pub struct Table {
     /// Name as declared.
     pub name: String,
-    /// `Table 'x' columns:` and one `- Name: TYPE` line a column.
+    /// The line `Table 'x' columns:`, then one line `- Name: TYPE` per column.
     pub columns_text: String,
-    /// What DESCRIBE shows: the columns and the row count.
+    /// Text of DESCRIBE: the columns and the row count.
     pub description: String,
-    /// What SAMPLE shows: the first rows, numbered.
+    /// Text of SAMPLE: the first rows, numbered.
     pub sample: String,
 }
 
 impl Table {
-    /// `columns` are pairs of name and declared type; a column declared without a type shows as ANY.
+    /// Writes the texts of a table. `columns` are pairs of name and declared type. A column without
+    /// a declared type shows as ANY.
     pub fn new(name: &str, columns: &[(String, String)], row_count: u64, sample: String) -> Self {
         let mut columns_text = format!("Table '{name}' columns:");
         for (column, declared_type) in columns {
@@ -44,14 +46,14 @@ impl Table {
 }
 
 impl Schema {
-    /// Index of the table of this name; the exact spelling wins over another case.
+    /// Returns the index of the table of this name. The exact spelling wins over another case.
     pub fn find(&self, name: &str) -> Option<usize> {
         let position = |matches: &dyn Fn(&Table) -> bool| self.tables.iter().position(matches);
         position(&|table| table.name == name)
             .or_else(|| position(&|table| table.name.eq_ignore_ascii_case(name)))
     }
 
-    /// All table names in one line.
+    /// Returns all table names in one line.
     pub fn names(&self) -> String {
         let names: Vec<&str> = self
             .tables
@@ -61,7 +63,8 @@ impl Schema {
         names.join(", ")
     }
 
-    /// The observation's `schema_info`: all table names, then the columns of the described tables, oldest first.
+    /// Returns the observation's `schema_info`: all table names, then the columns of the described
+    /// tables, oldest first.
     pub fn info(&self, described: &[u32]) -> String {
         let mut info = "Available tables:".to_owned();
         for table in &self.tables {

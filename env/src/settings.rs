@@ -1,92 +1,87 @@
-//! Settings of an env-node.
+//! Settings of the environment.
 //!
-//! Invariant: a default config serves; whatever changes what an agent can see is part of the environment version (see
-//! [`EnvSettings::environment_version`]), so that nodes of unlike rules refuse each other's tokens.
+//! Invariant: the defaults can be used as they are. Whatever changes what an agent can see is part
+//! of the environment version (see [`EnvSettings::environment_version`]), so that nodes with
+//! different rules refuse each other's tokens.
 
-use std::{fmt, path::PathBuf, thread};
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    thread,
+};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{error::EnvError, reward::RewardProfile};
+use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
-/// Version of the rules in this crate's code; raised when the same actions would be answered otherwise.
+/// Version of the rules in this crate's code. It is raised when the same actions get other answers.
 const RULES_VERSION: &str = "3";
-/// Actions an episode may have at most, whatever the caller asks for.
+/// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
-/// An HMAC key shorter than this is refused.
+/// Shortest HMAC key that is accepted.
 const MIN_SIGNING_KEY_BYTES: usize = 32;
 
-/// Settings of an env-node; every field has a default.
+/// Settings of the environment; every field has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
-    /// Actions per episode where the caller asks for none; 1 to 1,000.
+    /// Actions per episode where the caller does not say; 1 to 1,000.
     pub step_budget: u32,
-    /// Reward profile where the caller asks for none.
+    /// Reward profile where the caller does not say.
     pub reward_profile: RewardProfile,
-    /// Taken from the reward of each action after the end of an episode; `SQLEnv`'s adapter takes 0.1.
+    /// Penalty for each action after the end of an episode. `SQLEnv`'s adapter takes 0.1.
     pub post_episode_penalty: f64,
-    /// Bytes of an action's argument; a longer one is an error observation. Bounds answers; SQL has its own limit.
+    /// Bytes of an action's argument. A longer one is an error observation. This bounds answers;
+    /// `sql.statement_bytes` bounds SQL.
     pub argument_bytes: usize,
-    /// Threads that run SQL; 0 means one per core. As many more run the few long statements.
+    /// Threads that run SQL; 0: one per core. As many more threads run the few long statements.
     pub sql_threads: usize,
-    /// Queries that may wait for a thread; more are refused with `RESOURCE_EXHAUSTED`.
+    /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`.
     pub sql_queue: usize,
-    /// Open databases kept per thread.
+    /// Databases that a thread keeps open.
     pub connections_per_thread: usize,
-    /// What one query may use.
+    /// Limits of one query.
     pub sql: SqlLimits,
-    /// What one observation may show.
+    /// Limits of one observation.
     pub result: ResultLimits,
     /// Seconds from Reset until a token expires.
     pub token_ttl_seconds: u64,
-    /// Key that signs tokens, the same on all nodes that share episodes; at least 32 bytes. Absent, and no file either:
-    /// random at start, so that tokens end with the process. Never written out. On a command line other users of the
-    /// machine can read it; `signing_key_file` keeps it from them.
+    /// Key that signs tokens, at least 32 bytes; all nodes that share episodes need the same key.
+    /// Without a key and a key file the key is random, and tokens end with the process. It is never
+    /// written out. On a command line other users of the machine can read it; `signing_key_file`
+    /// prevents that.
     #[serde(skip_serializing)]
     pub signing_key: Option<SigningKey>,
-    /// File that holds the key, in place of `signing_key`; blanks and line ends around the key do not count.
+    /// File that holds the key, in place of `signing_key`. White space around the key is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signing_key_file: Option<PathBuf>,
 }
 
-/// What one query may use.
+/// Limits of one query.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
-    /// Steps of SQLite's virtual machine, and 64 bytes read, written or compared by a function for one step each: a
-    /// time-out that is the same on every machine.
+    /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function
+    /// reads, writes or compares. This is a timeout that is the same on every machine.
     pub work_units: u64,
-    /// Bytes of memory that SQLite may hold for it, and those of the rows read.
+    /// Bytes of memory that SQLite may hold for the query, rows that were read included.
     pub memory_bytes: u64,
-    /// Backstop for work that the units do not see, in seconds; the first hit of a step fails the call, as `UNAVAILABLE`.
+    /// Seconds that the query may take, as a backstop for work that the units do not count. The
+    /// first time that a step runs into it, the call fails with `UNAVAILABLE`.
     pub wall_clock_seconds: f64,
-    /// Bytes of one string, blob or row; a database with longer rows has its longest row's.
+    /// Bytes of one string, blob or row. A database with longer rows raises it to its longest row.
     pub value_bytes: u32,
     /// Bytes of the statement.
     pub statement_bytes: u32,
-    /// Rows read from a result; progress compares that many.
+    /// Rows read from a result. Progress compares as many.
     pub rows: usize,
-    /// Whether it may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE is for.
+    /// Whether a query may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE
+    /// costs an action to see.
     pub allow_schema_tables: bool,
 }
 
-/// What one observation may show.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResultLimits {
-    /// Rows of a QUERY.
-    pub rows: usize,
-    /// Bytes of one cell.
-    pub cell_bytes: usize,
-    /// Bytes of one row.
-    pub row_bytes: usize,
-    /// Bytes of all rows; the first row is always shown.
-    pub result_bytes: usize,
-}
-
-/// A secret; it is not shown by `Debug`.
+/// A secret. `Debug` does not show it.
 #[derive(Clone, Deserialize)]
 pub struct SigningKey(String);
 
@@ -97,6 +92,19 @@ impl From<String> for SigningKey {
 }
 
 impl SigningKey {
+    fn read(path: &Path) -> Result<Self, EnvError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Ok(Self(text.trim().to_owned())),
+            Err(error) => Err(setting_error(
+                "signing_key_file",
+                format!(
+                    "{} cannot be read: {error}; give a text file that this process may read",
+                    path.display()
+                ),
+            )),
+        }
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -141,27 +149,17 @@ impl Default for SqlLimits {
     }
 }
 
-impl Default for ResultLimits {
-    fn default() -> Self {
-        Self {
-            rows: 20,
-            cell_bytes: 500,
-            row_bytes: 4_000,
-            result_bytes: 16_000,
-        }
-    }
-}
-
 impl EnvSettings {
-    /// Names the rules an episode is played by: the code's version and a digest of the settings that agents can feel.
+    /// Names the rules of an episode: the version of the code and a digest of the settings that
+    /// change what an agent can see.
     pub fn environment_version(&self) -> String {
-        let felt = serde_json::json!({
+        let visible = serde_json::json!({
             "post_episode_penalty": self.post_episode_penalty,
             "argument_bytes": self.argument_bytes,
             "sql": self.sql,
             "result": self.result,
         });
-        let digest = Sha256::digest(felt.to_string());
+        let digest = Sha256::digest(visible.to_string());
         format!("{RULES_VERSION}-{}", hex::encode(&digest[..4]))
     }
 
@@ -174,12 +172,7 @@ impl EnvSettings {
     }
 
     pub(crate) fn validate(&self) -> Result<(), EnvError> {
-        let refuse = |field, remedy: &str| {
-            Err(EnvError::Config {
-                field,
-                remedy: remedy.to_owned(),
-            })
-        };
+        let refuse = |field, remedy: &str| Err(setting_error(field, remedy));
         if !(1..=MAX_STEP_BUDGET).contains(&self.step_budget) {
             return refuse("step_budget", "give 1 to 1000");
         }
@@ -213,38 +206,32 @@ impl EnvSettings {
         Ok(())
     }
 
-    /// The key that nodes share, from the setting or the file; none where neither is given.
+    /// Returns the key that nodes share, from the setting or the file; `None` where neither is
+    /// given.
     pub(crate) fn shared_key(&self) -> Result<Option<SigningKey>, EnvError> {
-        let refuse = |field, remedy: String| Err(EnvError::Config { field, remedy });
         let (field, key) = match (&self.signing_key, &self.signing_key_file) {
             (None, None) => return Ok(None),
             (Some(key), None) => ("signing_key", key.clone()),
-            (None, Some(path)) => match std::fs::read_to_string(path) {
-                Ok(text) => ("signing_key_file", SigningKey(text.trim().to_owned())),
-                Err(error) => {
-                    return refuse(
-                        "signing_key_file",
-                        format!(
-                            "{} cannot be read: {error}; give a text file that this process may read",
-                            path.display()
-                        ),
-                    );
-                }
-            },
+            (None, Some(path)) => ("signing_key_file", SigningKey::read(path)?),
             (Some(_), Some(_)) => {
-                return refuse(
-                    "signing_key_file",
-                    "signing_key is given too; give one of them".to_owned(),
-                );
+                let remedy = "signing_key is given too; give one of them";
+                return Err(setting_error("signing_key_file", remedy));
             }
         };
         match key.as_bytes().len() {
             MIN_SIGNING_KEY_BYTES.. => Ok(Some(key)),
-            bytes => refuse(
+            bytes => Err(setting_error(
                 field,
                 format!("the key has {bytes} bytes; give at least 32, or none for a random key"),
-            ),
+            )),
         }
+    }
+}
+
+fn setting_error(field: &'static str, remedy: impl Into<String>) -> EnvError {
+    EnvError::Setting {
+        field,
+        remedy: remedy.into(),
     }
 }
 
@@ -285,7 +272,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            std::fs::write(&path, text).unwrap();
+            fs::write(&path, text).unwrap();
             EnvSettings {
                 signing_key_file: Some(path),
                 ..EnvSettings::default()

@@ -1,8 +1,9 @@
 //! The episode token: an episode's state, signed.
 //!
-//! Layout: key id (4 bytes), HMAC-SHA256 (32 bytes) over key id and body, body (protobuf). Invariant: only a holder of
-//! the key can make a token that opens, and the same state under the same terms seals to the same bytes, so that Step is
-//! idempotent: expiry is fixed at Reset. Leaves out the clock: `now` is an argument.
+//! Layout: key id (4 bytes), HMAC-SHA256 (32 bytes) over key id and body, body (protobuf).
+//! Invariant: only a holder of the key can make a token that opens. The same state, version and
+//! expiry seal to the same bytes, so that Step is idempotent; the expiry is fixed at Reset. The
+//! time is an argument.
 
 use hmac::{Hmac, KeyInit, Mac};
 use prost::Message;
@@ -12,18 +13,18 @@ use crate::episode::EpisodeState;
 
 const KEY_ID_BYTES: usize = 4;
 const HEADER_BYTES: usize = KEY_ID_BYTES + 32;
-/// Far above any honest token; a bound on the work for a hostile one.
+/// Largest token that is checked, far above any honest one. It bounds the work for a hostile one.
 const MAX_TOKEN_BYTES: usize = 16 << 20;
 
-/// Why a token is refused. Each message says what to do.
+/// Why a token is refused. Each message names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Empty, cut, or too long.
+    /// The token is too short or too long.
     #[error(
         "episode token is malformed ({0} bytes); pass on the bytes of the newest reply unchanged"
     )]
     Malformed(usize),
-    /// Made by a node with another key.
+    /// A node with another key made it.
     #[error(
         "episode token was signed with key {theirs}, this node has key {ours}; give all nodes the same signing_key, or call Reset again"
     )]
@@ -33,15 +34,15 @@ pub enum TokenError {
         /// Key id of this node.
         ours: String,
     },
-    /// The signature does not fit: forged or altered.
+    /// The signature does not match: the token was forged or altered.
     #[error(
         "episode token is forged or altered: its signature does not match; pass on the bytes of the newest reply unchanged"
     )]
     Forged,
-    /// Too old.
+    /// It is too old, by so many seconds.
     #[error("episode token expired {0} s ago; call Reset again, or raise token_ttl_seconds")]
     Expired(u64),
-    /// Made under other rules.
+    /// It was made under other rules.
     #[error(
         "episode token is of environment version {theirs}, this node serves {ours}; call Reset again"
     )]
@@ -51,7 +52,7 @@ pub enum TokenError {
         /// Version of this node.
         ours: String,
     },
-    /// The question is unknown here or its database differs.
+    /// The question is unknown here, or its database differs.
     #[error(
         "episode token is for question {question_id:?} on another copy of its database; serve the same dataset on all nodes, or call Reset again"
     )]
@@ -61,7 +62,7 @@ pub enum TokenError {
     },
 }
 
-/// What a token says.
+/// The content of a token.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct TokenBody {
     #[prost(string, tag = "1")]
@@ -75,7 +76,7 @@ pub(crate) struct TokenBody {
     pub(crate) state: EpisodeState,
 }
 
-/// Seals and opens tokens.
+/// The key that seals and opens tokens.
 #[derive(Clone)]
 pub(crate) struct TokenKey {
     id: [u8; KEY_ID_BYTES],
@@ -92,7 +93,7 @@ impl TokenKey {
         }
     }
 
-    /// The key's public name.
+    /// Returns the key's public name.
     pub(crate) fn id(&self) -> String {
         hex::encode(self.id)
     }
@@ -111,7 +112,7 @@ impl TokenKey {
         token
     }
 
-    /// Checks signature, version and expiry, in this order.
+    /// Checks signature, version and expiry in this order, and returns the content.
     pub(crate) fn open(
         &self,
         token: &[u8],

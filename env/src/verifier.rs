@@ -1,9 +1,9 @@
-//! Whether an answer is right, by answer type.
+//! Checks an answer, by answer type.
 //!
-//! Invariant: pure, exact (decimal arithmetic, no floats) and total: any text and any gold value give a verdict.
-//! Leaves out where gold rows come from, and rewards.
-//! Source: `SQLEnv`'s published verifier rules; silent spots are decided in the project's golden vectors
-//! (`tests/golden/verifier.json`).
+//! Invariant: pure, exact (decimal arithmetic, no floats) and total: any text and any gold value
+//! have a result.
+//! Source: `SQLEnv`'s published verifier rules. Where they are silent, the project's golden vectors
+//! decide (`tests/golden/verifier.json`).
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,26 @@ use serde_json::Value;
 
 use crate::decimal::Decimal;
 
-/// Beyond this many rows a table must come in gold's order: pairing off more could take minutes.
+/// Tables with more rows must have gold's order: matching more could take minutes.
 const MAX_UNORDERED_ROWS: usize = 1_000;
 
-/// What the answer is held against.
+/// What an answer is compared with.
 #[derive(Clone, Copy, Debug)]
-pub struct Gold<'a> {
-    /// The recorded answer: number, text, list, or list of rows.
+pub struct GoldAnswer<'a> {
+    /// The recorded answer: a number, a text, a list, or a list of rows.
     pub answer: &'a Value,
-    /// Chooses the rule; an unknown type is compared as text.
+    /// Chooses the rule. An unknown type is compared as text.
     pub answer_type: AnswerType,
-    /// All rows of the gold SQL. For lists (first column) and tables they win over `answer`.
+    /// All rows of the gold SQL. For lists (first column) and tables they replace `answer`.
     pub rows: Option<&'a [Vec<Value>]>,
-    /// Whether the rows of a table must come in gold's order; tables of more than 1,000 rows always must.
+    /// Whether the rows of a table must have gold's order. Tables of more than 1,000 rows always
+    /// must.
     pub ordered: bool,
 }
 
-/// Whether `predicted` is right. A missing or blank answer never is, nor is any answer to a missing or empty gold.
-pub fn verify_answer(predicted: Option<&str>, gold: &Gold<'_>) -> bool {
+/// Returns whether `predicted` is correct. A missing or blank answer never is, nor is any answer to
+/// a missing or empty gold.
+pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     let predicted = unwrapped(predicted.unwrap_or_default());
     if predicted.is_empty() || is_empty(gold.answer) {
         return false;
@@ -54,7 +56,7 @@ fn is_empty(gold: &Value) -> bool {
     }
 }
 
-/// Takes off, once each and in this order: a code fence, a leading `Answer:`, a pair of quotes.
+/// Removes, once each and in this order: a code fence, a leading `Answer:`, a pair of quotes.
 fn unwrapped(text: &str) -> &str {
     unquoted(without_prefix(without_fence(text.trim())))
 }
@@ -85,7 +87,7 @@ fn unquoted(text: &str) -> &str {
         .map_or(text, str::trim)
 }
 
-/// Lower case, each run of white space one blank.
+/// Returns the text in lower case, with each run of white space as one blank.
 fn folded(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for word in text.split_whitespace() {
@@ -97,7 +99,7 @@ fn folded(text: &str) -> String {
     folded
 }
 
-/// A scalar as an observation shows it.
+/// Returns a scalar as an observation shows it.
 fn text_of(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
@@ -117,7 +119,7 @@ fn matches_float(predicted: &str, gold: &str) -> bool {
     }
 }
 
-/// A list element: numbers by value, all else as folded text.
+/// A list element: numbers by value, everything else as folded text.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Element {
     Number(Decimal),
@@ -131,7 +133,7 @@ impl Element {
     }
 }
 
-fn matches_list(predicted: &str, gold: &Gold<'_>) -> bool {
+fn matches_list(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
     let gold = match (gold.rows, gold.answer) {
         (Some(rows), _) => elements(rows.iter().filter_map(|row| row.first())),
         (None, Value::Array(items)) => elements(items),
@@ -168,7 +170,7 @@ fn elements_of_text(text: &str) -> BTreeSet<Element> {
         .collect()
 }
 
-fn matches_table(predicted: &str, gold: &Gold<'_>) -> bool {
+fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
     let gold_rows: Vec<Vec<GoldCell>> = match (gold.rows, gold.answer) {
         (Some(rows), _) => rows.iter().map(|row| gold_row(row)).collect(),
         (None, Value::Array(rows)) => rows
@@ -194,10 +196,15 @@ fn matches_table(predicted: &str, gold: &Gold<'_>) -> bool {
     if rows_of_text(predicted).count() != gold_rows.len() {
         return false;
     }
-    // Of a row that is too wide no more is read than it takes to see that.
+    // Of a row that is too wide, only as many cells are read as show that.
     let widest = gold_rows.iter().map(Vec::len).max().unwrap_or_default();
-    let rows: Vec<Vec<Cell>> = rows_of_text(predicted)
-        .map(|row| row.split('|').take(widest + 1).map(Cell::new).collect())
+    let rows: Vec<Vec<AnswerCell>> = rows_of_text(predicted)
+        .map(|row| {
+            row.split('|')
+                .take(widest + 1)
+                .map(AnswerCell::new)
+                .collect()
+        })
         .collect();
     if gold.ordered || rows.len() > MAX_UNORDERED_ROWS {
         return rows
@@ -205,20 +212,20 @@ fn matches_table(predicted: &str, gold: &Gold<'_>) -> bool {
             .zip(&gold_rows)
             .all(|(row, gold)| matches_row(row, gold));
     }
-    Pairing::new(&rows, &gold_rows).is_complete()
+    RowMatching::new(&rows, &gold_rows).is_complete()
 }
 
 fn rows_of_text(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.trim().is_empty())
 }
 
-/// A cell of an answered table, read once.
-struct Cell {
+/// A cell of an answered table.
+struct AnswerCell {
     folded: String,
     number: Option<Decimal>,
 }
 
-impl Cell {
+impl AnswerCell {
     fn new(text: &str) -> Self {
         Self {
             folded: folded(text),
@@ -227,7 +234,7 @@ impl Cell {
     }
 }
 
-/// What a cell of a gold row asks for.
+/// A cell of a gold row.
 enum GoldCell {
     Null,
     Integer(Option<Decimal>),
@@ -251,7 +258,7 @@ impl GoldCell {
         Self::Text(folded(text))
     }
 
-    fn matches(&self, cell: &Cell) -> bool {
+    fn matches(&self, cell: &AnswerCell) -> bool {
         match self {
             Self::Null => ["", "null", "none"].contains(&cell.folded.as_str()),
             Self::Integer(gold) => cell.number.is_some() && cell.number == *gold,
@@ -268,23 +275,24 @@ fn gold_row(row: &[Value]) -> Vec<GoldCell> {
     row.iter().map(GoldCell::new).collect()
 }
 
-fn matches_row(row: &[Cell], gold: &[GoldCell]) -> bool {
+fn matches_row(row: &[AnswerCell], gold: &[GoldCell]) -> bool {
     row.len() == gold.len() && row.iter().zip(gold).all(|(cell, gold)| gold.matches(cell))
 }
 
-/// Rows paired off with gold rows. Float cells match within a tolerance, so a row may fit several gold rows and a greedy
-/// choice can block a later one: augmenting paths (Kuhn) undo such choices.
-struct Pairing<'a> {
-    rows: &'a [Vec<Cell>],
+/// A bipartite matching of rows with gold rows. Float cells match within a tolerance, so a row may
+/// fit several gold rows and a greedy choice can block a later one. Augmenting paths (Kuhn's
+/// algorithm) undo such choices.
+struct RowMatching<'a> {
+    rows: &'a [Vec<AnswerCell>],
     gold: &'a [Vec<GoldCell>],
-    /// For each row and gold row whether they match, where that was asked.
+    /// For each row and gold row whether they match, once that was asked.
     known: Vec<Option<bool>>,
     taken_by: Vec<Option<usize>>,
 }
 
-impl<'a> Pairing<'a> {
-    /// As many rows as gold rows.
-    fn new(rows: &'a [Vec<Cell>], gold: &'a [Vec<GoldCell>]) -> Self {
+impl<'a> RowMatching<'a> {
+    /// Takes as many rows as gold rows.
+    fn new(rows: &'a [Vec<AnswerCell>], gold: &'a [Vec<GoldCell>]) -> Self {
         Self {
             rows,
             gold,
@@ -303,7 +311,7 @@ impl<'a> Pairing<'a> {
     }
 
     fn assign(&mut self, row: usize, visited: &mut [bool]) -> bool {
-        // Its own place first: an answer copied in order pairs off without a search.
+        // The same place comes first: an answer copied in order is matched without a search.
         for place in (row..visited.len()).chain(0..row) {
             if visited[place] || !self.fits(row, place) {
                 continue;
@@ -332,7 +340,7 @@ mod tests {
     fn table(predicted: &str, gold: &Value) -> bool {
         verify_answer(
             Some(predicted),
-            &Gold {
+            &GoldAnswer {
                 answer: gold,
                 answer_type: AnswerType::Table,
                 rows: None,
@@ -350,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_fence_needs_its_own_line() {
-        let gold = Gold {
+        let gold = GoldAnswer {
             answer: &json!("a b"),
             answer_type: AnswerType::String,
             rows: None,
@@ -361,12 +369,13 @@ mod tests {
     }
 
     proptest! {
-        /// No input makes the verifier panic, and a quoted copy of a text gold is right unless it is blank.
+        /// No input makes the verifier panic, and a quoted copy of a text gold is right unless it
+        /// is blank.
         #[test]
         fn total(predicted in "\\PC{0,40}", gold in "\\PC{0,20}") {
             let answer = Value::from(gold.clone());
             let verdict = |predicted: &str, answer_type| {
-                verify_answer(Some(predicted), &Gold { answer: &answer, answer_type, rows: None, ordered: false })
+                verify_answer(Some(predicted), &GoldAnswer { answer: &answer, answer_type, rows: None, ordered: false })
             };
             for answer_type in [AnswerType::Integer, AnswerType::Float, AnswerType::List, AnswerType::Table] {
                 verdict(&predicted, answer_type);

@@ -1,4 +1,5 @@
-//! The specification's acceptance vectors for episodes (B) and rewards (C), on the environment itself.
+//! The specification's acceptance vectors for episodes (B) and rewards (C), on the environment
+//! itself.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -151,71 +152,79 @@ async fn b12_answers() {
     }
 }
 
+/// A statement whose rows are not close to the gold rows.
+const NO_PROGRESS: &str = "SELECT Name FROM makers";
+
+/// Profile, actions and the rewards of the actions.
+type RewardCase = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static [f64],
+);
+
+const REWARD_CASES: &[RewardCase] = &[
+    (
+        "sqlenv-final",
+        &[
+            ("DESCRIBE", "Cars"),
+            ("QUERY", NO_PROGRESS),
+            ("QUERY", GOLD),
+            ("QUERY", GOLD),
+            ("QUERY", "SELECT Salary FROM Cars"),
+        ],
+        &[0.0, 0.01, 0.15, -0.03, -0.02],
+    ),
+    (
+        "sqlenv-final",
+        &[
+            ("DESCRIBE", "Cars"),
+            ("DESCRIBE", "makers"),
+            ("QUERY", GOLD),
+            ("ANSWER", "40"),
+        ],
+        &[0.0, 0.0, 0.15, 1.0],
+    ),
+    (
+        "sqlenv-final",
+        &[
+            ("QUERY", "SELEC"),
+            ("DESCRIBE", "Cars"),
+            ("DESCRIBE", "makers"),
+            ("QUERY", GOLD),
+            ("ANSWER", "40"),
+        ],
+        &[-0.02, 0.0, 0.0, 0.15, 1.0],
+    ),
+    (
+        "sqlenv-f003",
+        &[
+            ("DESCRIBE", "Cars"),
+            ("DESCRIBE", "makers"),
+            ("QUERY", GOLD),
+            ("ANSWER", "40"),
+        ],
+        &[0.015, 0.015, 0.15, 1.0],
+    ),
+    (
+        "default",
+        &[
+            ("DESCRIBE", "Cars"),
+            ("QUERY", "SELEC"),
+            ("QUERY", "SELEC ;"),
+            ("QUERY", GOLD),
+            ("ANSWER", "40"),
+        ],
+        &[0.0, -0.02, -0.05, 0.16, 1.0],
+    ),
+];
+
 #[tokio::test]
 async fn c1_to_c7_rewards() {
     let fixture = Fixture::new(EnvSettings::default());
-    let no_progress = "SELECT Name FROM makers";
-    for (profile, actions, expected) in [
-        (
-            "sqlenv-final",
-            vec![
-                ("DESCRIBE", "Cars"),
-                ("QUERY", no_progress),
-                ("QUERY", GOLD),
-                ("QUERY", GOLD),
-                ("QUERY", "SELECT Salary FROM Cars"),
-            ],
-            vec![0.0, 0.01, 0.15, -0.03, -0.02],
-        ),
-        (
-            "sqlenv-final",
-            vec![
-                ("DESCRIBE", "Cars"),
-                ("DESCRIBE", "makers"),
-                ("QUERY", GOLD),
-                ("ANSWER", "40"),
-            ],
-            vec![0.0, 0.0, 0.15, 1.0],
-        ),
-        (
-            "sqlenv-final",
-            vec![
-                ("QUERY", "SELEC"),
-                ("DESCRIBE", "Cars"),
-                ("DESCRIBE", "makers"),
-                ("QUERY", GOLD),
-                ("ANSWER", "40"),
-            ],
-            vec![-0.02, 0.0, 0.0, 0.15, 1.0],
-        ),
-        (
-            "sqlenv-f003",
-            vec![
-                ("DESCRIBE", "Cars"),
-                ("DESCRIBE", "makers"),
-                ("QUERY", GOLD),
-                ("ANSWER", "40"),
-            ],
-            vec![0.015, 0.015, 0.15, 1.0],
-        ),
-        (
-            "default",
-            vec![
-                ("DESCRIBE", "Cars"),
-                ("QUERY", "SELEC"),
-                ("QUERY", "SELEC ;"),
-                ("QUERY", GOLD),
-                ("ANSWER", "40"),
-            ],
-            vec![0.0, -0.02, -0.05, 0.16, 1.0],
-        ),
-    ] {
-        let replies = fixture.play("cars-1", profile, &actions).await;
-        assert!(
-            close(&rewards(&replies), &expected),
-            "{profile}: {:?}",
-            rewards(&replies)
-        );
+    for (profile, actions, expected) in REWARD_CASES {
+        let replies = fixture.play("cars-1", profile, actions).await;
+        let rewards = rewards(&replies);
+        assert!(close(&rewards, expected), "{profile}: {rewards:?}");
         for reply in &replies {
             let layers = reply.reward_components;
             let sum = layers.operational + layers.progress + layers.terminal + layers.clip;

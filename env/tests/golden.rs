@@ -1,14 +1,15 @@
-//! The project's golden vectors for verifier, rewards and cardinality (`golden/README.md`); every case holds exactly.
+//! The project's golden vectors for verifier, rewards and cardinality (`golden/README.md`); every
+//! case holds exactly.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use data::AnswerType;
 use env::{
     Action,
-    episode::{self, EpisodeState, Outcome, Plan},
+    episode::{self, ActionOutcome, EpisodeState, ParsedAction},
     progress::{TOP_LEVEL, cardinality},
     reward::RewardProfile,
-    verifier::{Gold, verify_answer},
+    verifier::{GoldAnswer, verify_answer},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,7 +24,7 @@ fn cases<C: for<'a> Deserialize<'a>>(text: &str) -> Vec<C> {
 }
 
 #[derive(Deserialize)]
-struct Verdict {
+struct VerifierCase {
     id: String,
     predicted: Option<String>,
     gold: Value,
@@ -37,10 +38,10 @@ struct Verdict {
 
 #[test]
 fn verifier() {
-    let cases: Vec<Verdict> = cases(include_str!("golden/verifier.json"));
+    let cases: Vec<VerifierCase> = cases(include_str!("golden/verifier.json"));
     assert_eq!(cases.len(), 222);
     for case in cases {
-        let gold = Gold {
+        let gold = GoldAnswer {
             answer: &case.gold,
             answer_type: case.answer_type.unwrap_or(AnswerType::Unknown),
             rows: case.gold_rows.as_deref(),
@@ -87,25 +88,25 @@ impl Step {
         }
     }
 
-    fn plan(&self) -> Plan<'_> {
+    fn parsed(&self) -> ParsedAction<'_> {
         match self.action.as_str() {
-            "DESCRIBE" => Plan::Describe(0),
-            "SAMPLE" => Plan::Sample(0),
-            "QUERY" => Plan::Query(&self.sql),
-            "ANSWER" => Plan::Answer(""),
+            "DESCRIBE" => ParsedAction::Describe(0),
+            "SAMPLE" => ParsedAction::Sample(0),
+            "QUERY" => ParsedAction::Query(&self.sql),
+            "ANSWER" => ParsedAction::Answer(""),
             other => panic!("no action {other}"),
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> ActionOutcome {
         match (self.action.as_str(), self.ok) {
-            ("ANSWER", _) => Outcome::Verdict(self.correct),
-            (_, false) => Outcome::Error("failed".to_owned()),
-            ("QUERY", true) => Outcome::Rows {
+            ("ANSWER", _) => ActionOutcome::Verified(self.correct),
+            (_, false) => ActionOutcome::Error("failed".to_owned()),
+            ("QUERY", true) => ActionOutcome::Rows {
                 text: String::new(),
                 level: (self.progress.unwrap() * f64::from(TOP_LEVEL)) as u32,
             },
-            (_, true) => Outcome::Text(String::new()),
+            (_, true) => ActionOutcome::Text(String::new()),
         }
     }
 }
@@ -127,13 +128,13 @@ fn rewards() {
             .zip(&case.expected.step_rewards)
             .enumerate()
         {
-            let effect = if state.done {
-                episode::after_the_end(&state, -case.post_episode_penalty.unwrap_or_default())
+            let transition = if state.done {
+                episode::apply_after_end(&state, -case.post_episode_penalty.unwrap_or_default())
             } else {
-                episode::apply(&state, &step.action(), &step.plan(), step.outcome())
+                episode::apply(&state, &step.action(), &step.parsed(), step.outcome())
             };
-            state = effect.state;
-            let reward = effect.reward.total();
+            state = transition.state;
+            let reward = transition.reward.total();
             assert!(
                 (reward - expected).abs() < 1e-9,
                 "{} step {index}: {reward}, not {expected}",

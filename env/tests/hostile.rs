@@ -1,4 +1,5 @@
-//! Hostile statements through an environment, beside honest players; the corpus itself is judged in `src/sandbox/corpus.rs`.
+//! Hostile statements through an environment, beside honest players; the corpus itself is judged in
+//! `src/sandbox/corpus.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -96,8 +97,9 @@ const HONEST: &[(&str, &str)] = &[
     ("ANSWER", "40"),
 ];
 
-/// Plays episodes one after the other until `stop`; the time of each step. Panics at the first error. With a `pace` steps
-/// are due that far apart and timed from when they were due: who waits for a slow step does not play fewer of them.
+/// Plays episodes one after the other until `stop`; the time of each step. Panics at the first
+/// error. With a `pace` steps are due that far apart and timed from when they were due: who waits
+/// for a slow step does not play fewer of them.
 #[expect(clippy::disallowed_methods, reason = "measures latency")]
 async fn play_honestly(
     environment: Environment,
@@ -149,7 +151,8 @@ async fn attack(environment: Environment, stop: Arc<AtomicBool>) -> usize {
     sent
 }
 
-/// Lets honest players and attackers play on a new environment for a while: the players' times and the attackers' statements.
+/// Lets honest players and attackers play on a new environment for a while: the players' times and
+/// the attackers' statements.
 async fn side_by_side(
     config: EnvSettings,
     players: usize,
@@ -199,7 +202,8 @@ async fn attackers_touch_neither_the_others_nor_the_file() {
     assert!(times.len() > 10 && sent > 10, "{} {sent}", times.len());
 }
 
-/// Callers that ask for much and hang up at once: what waits is dropped, and the next caller is served.
+/// Callers that ask for much and hang up at once: what waits is dropped, and the next caller is
+/// served.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_leave_leave_nothing_behind() {
     let fixture = Fixture::new(EnvSettings {
@@ -227,8 +231,8 @@ async fn callers_that_leave_leave_nothing_behind() {
     assert!(slow_too.1.contains("units of work"), "{slow_too:?}");
 }
 
-/// Prints the latency of honest players, who make 50 steps a second each, alone and beside attackers, under the default
-/// limits.
+/// Prints the latency of honest players, who make 50 steps a second each, alone and beside
+/// attackers, under the default limits.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes a minute and measures: run it alone"]
 async fn latency_beside_attackers() {
@@ -290,7 +294,8 @@ async fn a_node_with_a_weak_sandbox_does_not_open() {
 
 #[tokio::test]
 async fn the_budget_stops_at_the_same_step_on_a_fresh_and_on_a_used_connection() {
-    // The largest count that passes under a budget is the same on ten fresh nodes and on a node that has run other SQL.
+    // The largest count that passes under a budget is the same on ten fresh nodes and on a node
+    // that has run other SQL.
     let sql = |rows: u32| {
         format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT count(*) FROM n"

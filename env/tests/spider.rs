@@ -1,4 +1,5 @@
-//! The oracle on real data: describe the tables, run the gold SQL, answer. Needs `../shared/data/spider`.
+//! The oracle on real data: describe the tables, run the gold SQL, answer. Needs
+//! `../shared/data/spider`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use data::{Dataset, answer_text};
+use data::{Dataset, Question, answer_text};
 use env::{Action, EnvSettings, Environment, EpisodeSpec};
 
 #[tokio::test]
@@ -27,36 +28,7 @@ async fn the_oracle_is_right_on_every_question() {
     let environment = Environment::open(dataset, EnvSettings::default()).unwrap();
     let mut wrong = Vec::new();
     for question in &questions {
-        let spec = EpisodeSpec {
-            question_id: question.question_id.clone(),
-            reward_profile: "sqlenv-final".to_owned(),
-            step_budget: 100,
-            ..EpisodeSpec::default()
-        };
-        let mut token = environment.reset(spec, 0).unwrap().token;
-        let mut total = 0.0;
-        let mut correct = false;
-        let mut errors = String::new();
-        let describes = question
-            .tables_involved
-            .iter()
-            .map(|table| ("DESCRIBE", table.clone()));
-        let rest = [
-            ("QUERY", question.gold_sql.clone()),
-            ("ANSWER", answer_text(question)),
-        ];
-        for (action_type, argument) in describes.chain(rest) {
-            let action = Action {
-                action_type: action_type.to_owned(),
-                argument,
-            };
-            let reply = environment.step(token, &action, 0).await.unwrap();
-            let seen = reply.observation;
-            total += seen.reward.unwrap();
-            errors += &seen.error;
-            token = reply.token;
-            correct = reply.correct;
-        }
+        let (correct, total, errors) = play_oracle(&environment, question).await;
         if !correct || (total - 1.15_f64).abs() > 1e-9 {
             wrong.push(format!(
                 "{} {correct} {total} {errors} {}",
@@ -71,4 +43,34 @@ async fn the_oracle_is_right_on_every_question() {
         questions.len(),
         wrong.join("\n")
     );
+}
+
+/// Plays an episode; returns whether it ended correctly, the return, and the errors.
+async fn play_oracle(environment: &Environment, question: &Question) -> (bool, f64, String) {
+    let spec = EpisodeSpec {
+        question_id: question.question_id.clone(),
+        reward_profile: "sqlenv-final".to_owned(),
+        step_budget: 100,
+        ..EpisodeSpec::default()
+    };
+    let mut token = environment.reset(spec, 0).unwrap().token;
+    let (mut correct, mut total, mut errors) = (false, 0.0, String::new());
+    let tables = question.tables_involved.iter();
+    let describes = tables.map(|table| ("DESCRIBE", table.clone()));
+    let rest = [
+        ("QUERY", question.gold_sql.clone()),
+        ("ANSWER", answer_text(question)),
+    ];
+    for (action_type, argument) in describes.chain(rest) {
+        let action = Action {
+            action_type: action_type.to_owned(),
+            argument,
+        };
+        let reply = environment.step(token, &action, 0).await.unwrap();
+        total += reply.observation.reward.unwrap();
+        errors += &reply.observation.error;
+        token = reply.token;
+        correct = reply.correct;
+    }
+    (correct, total, errors)
 }

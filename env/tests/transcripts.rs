@@ -1,5 +1,6 @@
-//! Whole episodes as text files, replayed byte for byte. A file gives the question, the profile and, on lines with `> `,
-//! the actions; all else is what the environment says. `UPDATE_TRANSCRIPTS=1 cargo test` rewrites the files.
+//! Whole episodes as text files, replayed byte for byte. A file gives the question, the profile
+//! and, on lines with `> `, the actions; all else is what the environment says.
+//! `UPDATE_TRANSCRIPTS=1 cargo test` rewrites the files.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! The wall clock: a fault of the machine at first, an answer only when the same step hits it again.
+//! The wall clock: a fault of the machine at first, an answer only when the same step hits it
+//! again.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

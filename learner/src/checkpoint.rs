@@ -1,6 +1,10 @@
 //! Checkpoints: all that resuming needs, on disk, whole or not at all.
 //!
-//! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights and AdamW moments) and `state.json` (the position in the run, and the SHA-256 of every other file). A checkpoint is written under another name, synced and renamed; then `LATEST` is set to it. The old copy of one that is written again is `.step_N.old` until then. A checkpoint whose files do not match is skipped for the one before.
+//! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights
+//! and AdamW moments) and `state.json` (the position in the run, and the SHA-256 of every other
+//! file). A checkpoint is written under another name, synced and renamed; then `LATEST` is set to
+//! it. The old copy of one that is written again is `.step_N.old` until then. A checkpoint whose
+//! files do not match is skipped for the one before.
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +66,9 @@ impl Checkpoint {
     }
 }
 
-/// Writes `folder/step_N` and sets `LATEST` to it, then removes the checkpoints of higher steps (from before the run fell back to an earlier one) and all but the newest `keep_last` of the others. Returns the new checkpoint's path.
+/// Writes `folder/step_N` and sets `LATEST` to it, then removes the checkpoints of higher steps
+/// (from before the run fell back to an earlier one) and all but the newest `keep_last` of the
+/// others. Returns the new checkpoint's path.
 ///
 /// # Errors
 /// The disk is full or fails; the checkpoints before it are then whole.
@@ -93,7 +99,8 @@ pub fn save(
     Ok(path)
 }
 
-/// Reads the newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step that is whole.
+/// Reads the newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step
+/// that is whole.
 ///
 /// # Errors
 /// There are checkpoints, but none is whole; or the folder cannot be read.

@@ -1,6 +1,9 @@
-//! A training run: how it is opened or resumed, and what the services and the trainer's thread share.
+//! A training run: how it is opened or resumed, and what the services and the trainer's thread
+//! share.
 //!
-//! Invariant: a run folder belongs to one base model, one list of questions and one set of settings; a run that does not match what is there is refused. The loop over the steps is in `run`.
+//! Invariant: a run folder belongs to one base model, one list of questions and one set of
+//! settings; a run that does not match what is there is refused. The loop over the steps is in
+//! `run`.
 
 use std::{
     future::Future,
@@ -13,19 +16,20 @@ use std::{
 use policy::{Model, durable};
 use proto::{
     Snapshot,
-    v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings},
+    v1::{JoinResponse, RolloutSettings, SamplingSettings},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     checkpoint::{self, CheckpointState},
+    clock::now,
     config::{LearnerConfig, RunArguments},
     error::{AtPath as _, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
-    ranks::RankRegistry,
+    ranks::{RankRegistry, model_files},
     run::Run,
     scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
     trainer::Trainer,
@@ -60,8 +64,8 @@ pub enum TrainEvent {
     },
 }
 
-/// A training run; cheap to clone. It serves actors from the moment it is opened and trains while [`Learner::train`]
-/// runs.
+/// A training run; cheap to clone. It serves actors from the moment it is opened and trains while
+/// [`Learner::train`] runs.
 #[derive(Clone)]
 pub struct Learner {
     pub(crate) context: Arc<RunContext>,
@@ -101,11 +105,13 @@ pub(crate) struct RunContext {
 impl Learner {
     /// Opens a run in `run_dir`: a new one, or with `resume` the one that is there, if any.
     ///
-    /// `model` is the base model in both cases; a resumed run takes its weights from the newest whole checkpoint.
+    /// `model` is the base model in both cases; a resumed run takes its weights from the newest
+    /// whole checkpoint.
     ///
     /// # Errors
-    /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is false, or holds one with
-    /// other settings, questions or base model; a file cannot be read or written.
+    /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is
+    /// false, or holds one with other settings, questions or base model; a file cannot be read or
+    /// written.
     pub fn open(
         config: LearnerConfig,
         arguments: RunArguments,
@@ -182,8 +188,8 @@ impl Learner {
         self.context.end(RunEnd::Closed);
     }
 
-    /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of steps made in all.
-    /// A run can be trained once in the life of a `Learner`.
+    /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of
+    /// steps made in all. A run can be trained once in the life of a `Learner`.
     ///
     /// # Errors
     /// A step or a checkpoint failed; what was written before is whole.
@@ -207,7 +213,8 @@ impl Learner {
         };
         let body = move || {
             let result = run.all_steps();
-            // Releases the folder's lock first: the caller may open the run again when this call returns.
+            // Releases the folder's lock first: the caller may open the run again when this call
+            // returns.
             drop(run);
             // The receiver is gone if the caller dropped the future.
             let _ = done.send(result);
@@ -287,15 +294,6 @@ impl RunContext {
     }
 }
 
-/// The model's files as messages.
-pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
-    let file = |(name, content): &(String, Vec<u8>)| ModelFile {
-        name: name.clone(),
-        content: content.clone(),
-    };
-    model.files.iter().map(file).collect()
-}
-
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
 fn base_checkpoint(
     checkpoints: &Path,
@@ -317,8 +315,8 @@ fn no_groups_yet(journal: &Path) -> Result<()> {
     if !has_groups {
         return Ok(());
     }
-    let reason = "holds groups, but the run has no checkpoint that says under which settings they were rolled out; put \
-                  checkpoints/ back, or choose another run folder";
+    let reason = "holds groups, but the run has no checkpoint that says under which settings they \
+                  were rolled out; restore checkpoints/, or choose another run folder";
     Err(LearnerError::broken(journal, reason))
 }
 
@@ -333,8 +331,8 @@ fn restore(
     };
     let state = checkpoint.state.clone();
     if state.fingerprint != fingerprint {
-        let reason = "was written under other settings, questions, another base model or the device's dtype: \
-                      give those of the run (dtype=f32 or bf16), or start a new one in another folder";
+        let reason = "was written under other settings, questions, another base model or another \
+                      dtype; resume with those of the run, or start a new run in another folder";
         return Err(LearnerError::broken(&checkpoint.path, reason));
     }
     checkpoint.restore(&mut trainer.network)?;
@@ -367,12 +365,4 @@ fn fingerprint(
     }
     hash.update(model.weights.to_bytes()?);
     Ok(hex::encode(hash.finalize()))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the edge: leases and step times are measured here"
-)]
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }

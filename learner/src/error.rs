@@ -1,7 +1,7 @@
 //! The one error of the crate.
 //!
-//! Invariant: every message names the field, file or address at fault and the remedy. What an actor does wrong is refused
-//! with a gRPC status and never ends the run.
+//! Invariant: every message names the field, file or address at fault and the remedy. What an actor
+//! does wrong is refused with a gRPC status and never ends the run.
 
 use std::{
     io,
@@ -19,7 +19,8 @@ pub enum LearnerError {
         /// The value met and what is accepted.
         problem: String,
     },
-    /// A file could not be read or written. Remedy: check the path, its permissions and the room on the disk.
+    /// A file could not be read or written. Remedy: check the path, its permissions and the room on
+    /// the disk.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     File {
         /// What was attempted, as a verb.
@@ -37,19 +38,23 @@ pub enum LearnerError {
         /// What is wrong with it and what to do.
         reason: String,
     },
-    /// A group could not be journaled, so no further group can be accepted. Remedy: free the disk, then resume.
-    #[error("cannot append to the journal {path}: {source}; free the disk, then resume the run", path = path.display())]
+    /// A group could not be journaled, so no further group can be accepted. Remedy: free the disk,
+    /// then resume.
+    #[error(
+        "cannot append to the journal {path}: {source}; free the disk, then resume the run",
+        path = path.display()
+    )]
     Journal {
         /// The journal.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// Every episode of a step broke off for a reason outside the agent. Remedy: fix the environment, then resume, which
-    /// rolls out the step's groups again.
+    /// Every episode of a step broke off for a reason outside the agent. Remedy: fix the
+    /// environment, then resume, which rolls out the step's groups again.
     #[error(
-        "step {step}: none of its {episodes} episodes was completed; the first failed with: {failure}; check that the \
-         environment runs, then resume the run"
+        "step {step}: none of its {episodes} episodes was completed; the first failed with: \
+         {failure}; check that the environment runs, then resume the run"
     )]
     Unscored {
         /// The step that cannot be made.
@@ -62,27 +67,31 @@ pub enum LearnerError {
     /// The policy could not be built or run.
     #[error(transparent)]
     Policy(#[from] policy::PolicyError),
-    /// The tensor library failed, most likely because memory ran out. Remedy: fewer threads or gradient checkpointing,
-    /// which a resumed run may change, or a lower `micro_batch_tokens`, which only a new run may change.
+    /// The tensor library failed, most likely because memory ran out. Remedy: fewer threads or
+    /// gradient checkpointing, which a resumed run may change, or a lower `micro_batch_tokens`,
+    /// which only a new run may change.
     #[error(
-        "tensor computation failed: {0}; if memory ran out, resume with gradient_checkpointing or fewer threads, or lower \
-         micro_batch_tokens in a new run, which starts from the last checkpoint's hf folder by --model"
+        "tensor computation failed: {0}; if memory ran out, resume with gradient_checkpointing or \
+         fewer threads, or lower micro_batch_tokens in a new run, which starts from the last \
+         checkpoint's hf folder by --model"
     )]
     Tensor(#[from] candle_core::Error),
-    /// Training diverged. Remedy: a lower learning rate, a longer warm-up or a lower `max_grad_norm` in a new run; this
-    /// run would compute the same numbers again.
+    /// Training diverged. Remedy: a lower learning rate, a longer warm-up or a lower
+    /// `max_grad_norm` in a new run; this run would compute the same numbers again.
     #[error(
-        "the gradient or the weights of update {update} are not finite; lower the learning rate or lengthen its \
-         warm-up in a new run, which may start from the last checkpoint's hf folder by --model"
+        "the gradient or the weights of update {update} are not finite; lower the learning rate or \
+         lengthen its warm-up in a new run, which may start from the last checkpoint's hf folder by \
+         --model"
     )]
     Diverged {
         /// The update, counted from 1.
         update: u64,
     },
-    /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all ranks again; the run
-    /// resumes.
+    /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all
+    /// ranks again; the run resumes.
     #[error(
-        "rank {rank} of the run {problem}; see its log, then start the learner and its ranks again: the run resumes"
+        "rank {rank} of the run {problem}; see its log, then start the learner and its ranks again: \
+         the run resumes"
     )]
     Rank {
         /// Its number.
@@ -92,8 +101,8 @@ pub enum LearnerError {
     },
     /// Ranks did not join in time. Remedy: start them.
     #[error(
-        "{joined} of {count} ranks (learner.ranks.count) have joined after {seconds} s; start the others by `sqlenv rank \
-         --leader ADDRESS`, then the learner again"
+        "{joined} of {count} ranks (learner.ranks.count) have joined after {seconds} s; start the \
+         others by `sqlenv rank --leader ADDRESS`, then the learner again"
     )]
     RanksMissing {
         /// Ranks that have joined, the learner included.
@@ -105,8 +114,8 @@ pub enum LearnerError {
     },
     /// A rank's weights differ. Remedy: the same program on devices of the same kind.
     #[error(
-        "rank {rank} has other weights than the learner after step {step}; run the same program on devices of the same \
-         kind, then start them again: the run resumes before this step"
+        "rank {rank} has other weights than the learner after step {step}; run the same program on \
+         devices of the same kind, then start all ranks again: the run resumes before this step"
     )]
     RankDiffers {
         /// Its number.
@@ -114,21 +123,22 @@ pub enum LearnerError {
         /// The step, whose version is not published.
         step: u64,
     },
-    /// For a rank: the learner is gone or cannot be reached. Remedy: see its log; a rank that reaches it again rejoins.
+    /// For a rank: the learner is gone or cannot be reached. Remedy: see its log; a rank that
+    /// reaches it again rejoins.
     #[error("the learner {problem}; see its log, start it again and then this rank")]
     LeaderAway {
         /// What it does, as the rest of a sentence.
         problem: String,
     },
-    /// For a rank: the run has all its ranks. Remedy: none; a rank that waits takes the place of one that leaves.
-    #[error(
-        "the learner has no place for this rank: {problem}; it is not needed unless another goes"
-    )]
-    NoPlace {
+    /// For a rank: the run has all its ranks. Remedy: none; a rank that waits takes the place of
+    /// one that leaves.
+    #[error("the learner refuses this rank: {problem}; it is not needed unless another leaves")]
+    RunFull {
         /// What the learner answers.
         problem: String,
     },
-    /// For a rank: the learner refuses it or breaks the protocol. Remedy: the same program on both sides.
+    /// For a rank: the learner refuses it or breaks the protocol. Remedy: the same program on both
+    /// sides.
     #[error("the learner {problem}")]
     Leader {
         /// What it does, as the rest of a sentence.
@@ -136,7 +146,8 @@ pub enum LearnerError {
     },
     /// NCCL failed. Remedy: check that the GPUs reach each other, or sum over gRPC.
     #[error(
-        "NCCL: {problem}; set NCCL_DEBUG=INFO to learn more, or sum by learner.ranks.reduce=grpc in a new run"
+        "NCCL: {problem}; set NCCL_DEBUG=INFO for details, or sum by learner.ranks.reduce=grpc in a \
+         new run"
     )]
     Nccl {
         /// What it reports.

@@ -1,6 +1,8 @@
 //! A finished group as the learner keeps it: checked, with its reward columns and its bytes.
 //!
-//! Pure. Invariant: every segment of a [`Group`] has one mask byte and one log-probability per token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly the completions of the turns. Code behind it need not check again.
+//! Pure. Invariant: every segment of a [`Group`] has one mask byte and one log-probability per
+//! token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly
+//! the completions of the turns. Code behind it need not check again.
 
 use std::ops::Range;
 
@@ -29,7 +31,7 @@ pub struct GroupRules {
     /// How the columns become one advantage.
     pub aggregation: RewardAggregation,
     /// Whether zero-variance groups are dropped for others (dynamic sampling).
-    pub refill_zero_spread: bool,
+    pub dynamic_sampling: bool,
 }
 
 impl GroupRules {
@@ -42,7 +44,7 @@ impl GroupRules {
             max_context_tokens: config.rollout.max_context_tokens as usize,
             rewards: config.rewards,
             aggregation: config.advantage.aggregation,
-            refill_zero_spread: config.dynamic_sampling,
+            dynamic_sampling: config.dynamic_sampling,
         }
     }
 }
@@ -58,7 +60,8 @@ pub struct Group {
     pub encoded: EncodedGroup,
     /// Members in order.
     pub trajectories: Vec<Trajectory>,
-    /// Reward columns of each member; missing where the episode broke off for a reason outside the agent.
+    /// Reward columns of each member; missing where the episode broke off for a reason outside the
+    /// agent.
     pub rewards: Vec<Vec<Option<f64>>>,
     /// What the scheduler must know.
     pub summary: GroupSummary,
@@ -99,7 +102,7 @@ impl Group {
         let weights = rules.rewards.weights();
         let summary = GroupSummary {
             kept: has_reward_variance(&rewards, &weights, rules.aggregation)
-                || !rules.refill_zero_spread,
+                || !rules.dynamic_sampling,
             oldest_version: versions(&trajectories).min().unwrap_or(u64::MAX),
         };
         Ok(Self {
@@ -194,8 +197,9 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
     }
 }
 
-/// Checks the masks against the turns: both say which tokens the policy sampled. The loss reads the mask, staleness and
-/// metrics read the turns, so a difference would train on tokens of an unknown policy version.
+/// Checks the masks against the turns: both say which tokens the policy sampled. The loss reads the
+/// mask, staleness and metrics read the turns, so a difference would train on tokens of an unknown
+/// policy version.
 fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
     let given = |segment: &Segment| vec![0; segment.tokens.len()];
     let mut masks: Vec<Vec<u8>> = trajectory.segments.iter().map(given).collect();
@@ -311,7 +315,8 @@ mod tests {
         assert!(!same.summary.kept);
     }
 
-    /// A right answer without shaping against a wrong one with as much: the sums are equal, the columns are not.
+    /// A right answer without shaping against a wrong one with as much: the sums are equal, the
+    /// columns are not.
     #[test]
     fn columns_that_cancel_teach_only_where_they_are_normalised_apart() {
         let members = || {

@@ -1,8 +1,10 @@
-//! The `Learner` service: translates messages for the intake, holds claims until there is work, streams snapshots.
+//! The `Learner` service: translates messages for the intake, holds claims until there is work,
+//! streams snapshots.
 //!
-//! Nothing here decides what is handed out or accepted, and async code does no disk work. What an actor does wrong is
-//! refused with INVALID_ARGUMENT and does not end the run. A group that cannot be journaled ends the run and is refused
-//! with UNAVAILABLE, so that actors wait until the run is resumed.
+//! Nothing here decides what is handed out or accepted, and async code does no disk work. What an
+//! actor does wrong is refused with INVALID_ARGUMENT and does not end the run. A group that cannot
+//! be journaled ends the run and is refused with UNAVAILABLE, so that actors wait until the run is
+//! resumed.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -32,7 +34,8 @@ use crate::{
     scheduler::{Admission, Claim, Lease},
 };
 
-/// How long an actor pauses before its next claim where new weights or the end of the run are on their way to it.
+/// How long an actor pauses before its next claim where new weights or the end of the run are on
+/// their way to it.
 const RETRY_MILLISECONDS: u32 = 100;
 /// Messages of a snapshot that wait for a slow actor.
 const STREAM_DEPTH: usize = 4;
@@ -54,20 +57,23 @@ impl Learner {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Waits for a group that an actor with the weights of `policy_version` may sample, for [`CLAIM_WAIT`] at most.
+    /// Waits for a group that an actor with the weights of `policy_version` may sample, for
+    /// [`CLAIM_WAIT`] at most.
     async fn claim_or_wait(&self, policy_version: u64) -> Outcome {
         let context = &self.context;
         let deadline = Instant::now() + CLAIM_WAIT;
         let mut changes = context.intake.work_changes();
         let mut run_end = context.run_end.subscribe();
         loop {
-            // Marked before the claim: a change between the claim and the wait below wakes the wait.
+            // Marked before the claim: a change between the claim and the wait below wakes the
+            // wait.
             changes.mark_unchanged();
             let now = context.now();
             let expiry = match context.intake.claim(now, policy_version) {
                 (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(lease)),
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
-                // After the last step the claim waits for the checkpoint; the weights stream then ends the actor.
+                // After the last step the claim waits for the checkpoint; the weights stream then
+                // ends the actor.
                 (Claim::Wait | Claim::Finished, expiry) => expiry,
             };
             let expiry = expiry.map(|expiry| Instant::now() + (expiry - now));
@@ -167,10 +173,11 @@ impl proto::v1::learner_server::Learner for Learner {
     }
 }
 
-/// Sends the newest snapshot each time there is one that the actor does not have, until the actor or the learner goes
-/// away or the run is over. A version that was overtaken is never sent.
+/// Sends the newest snapshot each time there is one that the actor does not have, until the actor
+/// or the learner goes away or the run is over. A version that was overtaken is never sent.
 ///
-/// An actor that is ahead of the learner, which lost its newest steps with a disk, is sent the newest snapshot too.
+/// An actor that is ahead of the learner, which lost its newest steps with a disk, is sent the
+/// newest snapshot too.
 async fn stream_snapshots(
     mut snapshots: watch::Receiver<Snapshot>,
     mut run_end: watch::Receiver<Option<RunEnd>>,

@@ -1,9 +1,9 @@
 //! What stands behind `Claim` and `Submit`: the scheduler, the groups in memory and the journal.
 //!
-//! Invariant: a group is journaled before it is recorded and recorded before it is acknowledged; every recorded group
-//! is held here until its step is made. A submission holds the journal's lock from its judgement to its record, so that
-//! each group is counted once. Claims need only the other lock and never wait for the disk. The journal's lock is taken
-//! first.
+//! Invariant: a group is journaled before it is recorded and recorded before it is acknowledged;
+//! every recorded group is held here until its step is made. A submission holds the journal's lock
+//! from its judgement to its record, so that each group is counted once. Claims need only the other
+//! lock and never wait for the disk. The journal's lock is taken first.
 
 use std::{
     collections::BTreeMap,
@@ -58,7 +58,8 @@ pub(crate) enum SubmitError {
 }
 
 impl Intake {
-    /// Opens the journal and records all groups from `journal_offset` on whose step is still to be made.
+    /// Opens the journal and records all groups from `journal_offset` on whose step is still to be
+    /// made.
     pub(crate) fn open(
         mut scheduler: Scheduler,
         rules: GroupRules,
@@ -96,7 +97,8 @@ impl Intake {
         })
     }
 
-    /// Claims a group. Where there is none now, the second value says when an expiring lease may bring one.
+    /// Claims a group. Where there is none now, the second value says when an expiring lease may
+    /// bring one.
     pub(crate) fn claim(&self, now: Duration, actor_version: u64) -> (Claim, Option<Duration>) {
         let mut state = self.lock();
         if state.stopping {
@@ -179,8 +181,8 @@ impl Intake {
         self.notify();
     }
 
-    /// Drops the groups whose step is still to be made. A checkpoint written now lies behind their records, so that a
-    /// resumed run hands them out again.
+    /// Drops the groups whose step is still to be made. A checkpoint written now lies behind their
+    /// records, so that a resumed run hands them out again.
     pub(crate) fn forget_groups(&self) {
         let mut state = self.lock();
         state.stopping = true;
@@ -197,7 +199,8 @@ impl Intake {
         self.lock().scheduler.version()
     }
 
-    /// Returns the first group of the next step, and the byte of the journal before which no record is needed any more.
+    /// Returns the first group of the next step, and the byte of the journal before which no record
+    /// is needed any more.
     pub(crate) fn cursor(&self) -> (u64, u64) {
         let journal = self.lock_journal();
         let state = self.lock();
@@ -229,7 +232,8 @@ impl Intake {
 }
 
 impl IntakeState {
-    /// Judges a group. One that a later version sampled is from before a restart that took the run back.
+    /// Judges a group. One that a later version sampled is from before a restart that took the run
+    /// back.
     fn judge(&mut self, group: &Group) -> Admission {
         if group.newest_version() > Some(self.scheduler.version()) {
             return Admission::Unknown;

@@ -1,8 +1,12 @@
 //! The journal of accepted groups: the run's source of truth.
 //!
-//! Invariant: a group is on the disk before the actor's submission is acknowledged. An acknowledged group is never rolled out again, so losing it would stall the run; one that was not acknowledged costs a rollout.
+//! Invariant: a group is on the disk before the actor's submission is acknowledged. An acknowledged
+//! group is never rolled out again, so losing it would stall the run; one that was not acknowledged
+//! costs a rollout.
 //!
-//! A record is the payload's length and CRC-32 (each u32, little-endian) and the payload, a `SubmitRequest` in the bytes in which it arrived. A crash may tear the last record; opening cuts off what follows the last whole one, and those groups are rolled out again.
+//! A record is the payload's length and CRC-32 (each u32, little-endian) and the payload, a
+//! `SubmitRequest` in the bytes in which it arrived. A crash may tear the last record; opening cuts
+//! off what follows the last whole one, and those groups are rolled out again.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -37,7 +41,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or creates the journal, reads the records from byte `from` on and cuts off a torn tail.
+    /// Opens or creates the journal, reads the records from byte `from` on and cuts off a torn
+    /// tail.
     ///
     /// # Errors
     /// The file cannot be read or written, another process has it open, or it ends before `from`.
@@ -60,13 +65,15 @@ impl Journal {
             }
             Err(TryLockError::Error(fault)) => Err(fault).at("lock the journal", path)?,
         }
-        // A new file is lost in a crash unless its folder is synced, whatever is synced in the file itself.
+        // A new file is lost in a crash unless its folder is synced, whatever is synced in the file
+        // itself.
         durable::sync_parent(path).at("sync the folder of", path)?;
         let length = file.metadata().at("read the journal", path)?.len();
         if from > length {
             let reason = format!(
-                "ends at byte {length}, but the checkpoint goes on at byte {from}: groups are lost; put the whole file \
-                 back, or start a new run from the checkpoint's hf folder by --model"
+                "ends at byte {length}, but the checkpoint goes on at byte {from}: groups are lost; \
+                 restore the whole file, or start a new run from the checkpoint's hf folder by \
+                 --model"
             );
             return Err(LearnerError::broken(path, reason));
         }
@@ -90,15 +97,17 @@ impl Journal {
         ))
     }
 
-    /// Appends a group, waits until it is on the disk (`fdatasync`) and returns where its record begins.
+    /// Appends a group, waits until it is on the disk (`fdatasync`) and returns where its record
+    /// begins.
     ///
     /// # Errors
-    /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where even the part that was
-    /// written cannot be removed, nothing more is appended.
+    /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where
+    /// even the part that was written cannot be removed, nothing more is appended.
     pub fn append(&mut self, group: &EncodedGroup) -> Result<u64> {
         let offset = self.end;
         let written = self.write(group.bytes()).map_err(|fault| {
-            // A later record behind a torn one would be lost: reading ends at the first that is not whole.
+            // A later record behind a torn one would be lost: reading ends at the first that is not
+            // whole.
             self.is_torn |= self.cut(offset).is_err();
             LearnerError::Journal {
                 path: self.path.clone(),
@@ -135,8 +144,8 @@ impl Journal {
     }
 }
 
-/// Reads the groups of a journal, oldest first and one at a time. Does not change the file, so that another process may
-/// write it meanwhile.
+/// Reads the groups of a journal, oldest first and one at a time. Does not change the file, so that
+/// another process may write it meanwhile.
 ///
 /// # Errors
 /// The file cannot be read, or a record is not a group.
@@ -188,7 +197,7 @@ impl<F: Read> Iterator for Entries<F> {
             Ok(None) => {
                 if left_bytes > 0 {
                     let path = self.path.display();
-                    tracing::warn!(%path, offset, left_bytes, "the journal ends with bytes that are not a whole record");
+                    tracing::warn!(%path, offset, left_bytes, "the journal's last record is torn");
                 }
                 self.length = self.offset;
                 None

@@ -1,11 +1,14 @@
 //! The learner: supervised warm start, then GRPO steps on groups that actors submit.
 //!
-//! Invariant: the weights are a function of the base model, the settings and the journal of groups. Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`, `optimizer`, `schedule`, `scheduler`, `group`.
+//! Invariant: the weights are a function of the base model, the settings and the journal of groups.
+//! Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`,
+//! `optimizer`, `schedule`, `scheduler`, `group`.
 
 pub mod advantage;
 pub mod batch;
 mod bounds;
 pub mod checkpoint;
+mod clock;
 pub mod config;
 mod driver;
 pub mod error;

@@ -1,8 +1,9 @@
-//! Names of the learner's metrics, each in one place, and the figures a step takes from its rollouts.
+//! The learner's metrics: their names, and the metrics of a step's rollouts.
 //!
-//! Two sets: counters and gauges for Prometheus (prefix `learner_`, base units), and the record of a step for
-//! `metrics.jsonl`, whose names are TRL's where TRL has one. Rollout figures cover all groups a step looked at, also those
-//! left out for want of spread, so that `reward` measures the policy and not the choice of groups.
+//! There are two sets: counters and gauges for Prometheus (prefix `learner_`, base units), and the
+//! record of a step for `metrics.jsonl`, whose names are TRL's where TRL has one. The metrics of
+//! rollouts cover all groups that a step looked at, zero-variance groups included, so that `reward`
+//! measures the policy and not the choice of groups.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +17,7 @@ use crate::{
     trainer::StepGroups,
 };
 
-/// The figures of one step by name.
+/// The metrics of one step by name.
 pub type Metrics = BTreeMap<String, f64>;
 
 const STEP: &str = "learner_step";
@@ -33,19 +34,22 @@ pub fn describe() {
     describe_gauge!(STEP, "Learner steps made.");
     describe_gauge!(
         STEP_SECONDS,
-        "Seconds the last step took, waiting included."
+        "Seconds of the last step, including its wait for groups."
     );
     describe_gauge!(WAIT_SECONDS, "Seconds the last step waited for its groups.");
     describe_gauge!(POLICY_VERSION, "Newest policy version published.");
     describe_counter!(
         GROUPS_CLAIMED,
-        "Groups handed out, repeats after lost leases included."
+        "Groups handed out, including those of expired leases again."
     );
     describe_counter!(
         LEASES_EXPIRED,
-        "Leases that ran out and were given to another actor."
+        "Expired leases whose group was handed out again."
     );
-    describe_counter!(GROUPS_SUBMITTED, "Groups submitted, by verdict.");
+    describe_counter!(
+        GROUPS_SUBMITTED,
+        "Groups submitted, by the learner's verdict."
+    );
     describe_counter!(CHECKPOINTS, "Checkpoints written.");
 }
 
@@ -69,15 +73,12 @@ pub(crate) fn step_made(version: u64, wait_seconds: f64, step_seconds: f64) {
     gauge!(STEP_SECONDS).set(step_seconds);
 }
 
-/// Figures of a step's rollouts: rewards, lengths, tool calls, staleness at `version`, groups.
+/// Returns the metrics of a step's rollouts: rewards, lengths, tool calls, staleness at `version`,
+/// groups.
 #[must_use]
 pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
-    let all: Vec<&Group> = groups
-        .kept
-        .iter()
-        .chain(&groups.left_out)
-        .map(Arc::as_ref)
-        .collect();
+    let all = groups.kept.iter().chain(&groups.left_out);
+    let all: Vec<&Group> = all.map(Arc::as_ref).collect();
     let trajectories: Vec<&Trajectory> = all.iter().flat_map(|group| &group.trajectories).collect();
     let mut out = Metrics::new();
     rewards(&all, weights, &mut out);
@@ -86,15 +87,12 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
     staleness(&trajectories, version, &mut out);
     put(&mut out, "groups/kept", groups.kept.len() as f64);
     put(&mut out, "groups/left_out", groups.left_out.len() as f64);
-    let failed = trajectories
-        .iter()
-        .filter(|trajectory| !trajectory.scored)
-        .count();
-    put(&mut out, "episodes/failed", failed as f64);
+    let unscored = trajectories.iter().filter(|trajectory| !trajectory.scored);
+    put(&mut out, "episodes/failed", unscored.count() as f64);
     out
 }
 
-/// Tokens of all segments of all groups.
+/// Counts the tokens of all segments of all groups.
 #[must_use]
 pub fn tokens(groups: &StepGroups) -> u64 {
     let all = groups.kept.iter().chain(&groups.left_out);
@@ -104,13 +102,13 @@ pub fn tokens(groups: &StepGroups) -> u64 {
     segments.map(|segment| segment.tokens.len() as u64).sum()
 }
 
-/// Whether the token limit cut the trajectory's last turn.
+/// Returns whether the token limit cut the trajectory's last turn.
 #[must_use]
 pub fn is_truncated(trajectory: &Trajectory) -> bool {
     trajectory.turns.last().is_some_and(|turn| turn.truncated)
 }
 
-/// Inserts a figure, unless it is undefined (no values to take a mean of).
+/// Inserts a metric unless it is undefined, as the mean of no values is.
 fn put(out: &mut Metrics, name: &str, value: f64) {
     if !value.is_nan() {
         out.insert(name.to_owned(), value);
@@ -119,30 +117,33 @@ fn put(out: &mut Metrics, name: &str, value: f64) {
 
 fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
     let of_group = |group: &&Group| -> Vec<f64> {
-        group
-            .rewards
-            .iter()
-            .map(|row| weighted_sum(row, &weights.weights()))
+        let rows = group.rewards.iter();
+        rows.map(|row| weighted_sum(row, &weights.weights()))
             .collect()
     };
     let totals: Vec<Vec<f64>> = groups.iter().map(of_group).collect();
     let flat = totals.concat();
-    let moments = MeanStd::of(&flat);
-    put(out, "reward", moments.mean);
-    put(out, "reward_std", moments.std);
-    let without = totals.iter().filter(|totals| !has_variance(totals)).count() as f64;
-    put(out, "frac_reward_zero_std", without / totals.len() as f64);
-    put(out, "groups/zero_spread", without);
+    let statistics = MeanStd::of(&flat);
+    put(out, "reward", statistics.mean);
+    put(out, "reward_std", statistics.std);
+    let zero_variance = totals.iter().filter(|totals| !has_variance(totals)).count() as f64;
+    put(
+        out,
+        "frac_reward_zero_std",
+        zero_variance / totals.len() as f64,
+    );
+    put(out, "groups/zero_variance", zero_variance);
     for (column, name) in RewardWeights::COLUMNS.into_iter().enumerate() {
         let rows = groups.iter().flat_map(|group| &group.rewards);
         let values: Vec<f64> = rows.map(|row| row[column].unwrap_or(f64::NAN)).collect();
-        let moments = MeanStd::of(&values);
-        put(out, &format!("rewards/{name}/mean"), moments.mean);
-        put(out, &format!("rewards/{name}/std"), moments.std);
+        let statistics = MeanStd::of(&values);
+        put(out, &format!("rewards/{name}/mean"), statistics.mean);
+        put(out, &format!("rewards/{name}/std"), statistics.std);
     }
 }
 
-/// Sampled tokens a trajectory; `terminated` are those that no token limit cut.
+/// Inserts the sampled tokens per trajectory; `terminated` are the trajectories that no token limit
+/// cut.
 fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     let length = |trajectory: &Trajectory| {
         let masks = trajectory.segments.iter().flat_map(|segment| &segment.mask);
@@ -158,25 +159,17 @@ fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
     let clipped = (all.len() - terminated.len()) as f64 / all.len() as f64;
     put(out, "completions/clipped_ratio", clipped);
     for (lengths, suffix) in [(all, "length"), (terminated, "terminated_length")] {
-        put(
-            out,
-            &format!("completions/mean_{suffix}"),
-            MeanStd::of(&lengths).mean,
-        );
-        put(
-            out,
-            &format!("completions/min_{suffix}"),
-            extreme(&lengths, f64::min),
-        );
-        put(
-            out,
-            &format!("completions/max_{suffix}"),
-            extreme(&lengths, f64::max),
-        );
+        let mut put_as = |statistic: &str, value| {
+            put(out, &format!("completions/{statistic}_{suffix}"), value);
+        };
+        put_as("mean", MeanStd::of(&lengths).mean);
+        put_as("min", extreme(&lengths, f64::min));
+        put_as("max", extreme(&lengths, f64::max));
     }
 }
 
-/// `call_frequency`: calls a trajectory; `failure_frequency`: share of calls that were malformed or met an error.
+/// Inserts the tool calls per trajectory, and the shares of calls that failed (malformed or with an
+/// error observation) and that were malformed.
 fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
     let turns: Vec<_> = trajectories
         .iter()
@@ -185,20 +178,14 @@ fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
     let count =
         |hit: fn(&proto::v1::Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
     let failed = count(|turn| turn.malformed || turn.observation_is_error);
-    put(
-        out,
-        "tools/call_frequency",
-        turns.len() as f64 / trajectories.len() as f64,
-    );
-    put(out, "tools/failure_frequency", failed / turns.len() as f64);
-    put(
-        out,
-        "tools/malformed_frequency",
-        count(|turn| turn.malformed) / turns.len() as f64,
-    );
+    let malformed = count(|turn| turn.malformed);
+    let (calls, episodes) = (turns.len() as f64, trajectories.len() as f64);
+    put(out, "tools/call_frequency", calls / episodes);
+    put(out, "tools/failure_frequency", failed / calls);
+    put(out, "tools/malformed_frequency", malformed / calls);
 }
 
-/// Versions between the learner's and the oldest that sampled in a trajectory.
+/// Inserts the staleness of trajectories: `version` minus the oldest version that sampled in each.
 fn staleness(trajectories: &[&Trajectory], version: u64, out: &mut Metrics) {
     let oldest = |t: &&Trajectory| t.turns.iter().map(|turn| turn.policy_version).min();
     let lags: Vec<f64> = trajectories

@@ -1,7 +1,9 @@
-//! The loop of the trainer's thread: wait for a batch, train on it, publish the new weights version.
+//! The loop of the trainer's thread: wait for a batch, train on it, publish the new weights
+//! version.
 //!
-//! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a checkpoint holds the state
-//! after whole steps only. A stop lets the running step finish and writes a checkpoint.
+//! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
+//! checkpoint holds the state after whole steps only. A stop lets the running step finish and
+//! writes a checkpoint.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +13,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     checkpoint::{self, CheckpointState},
-    driver::{RunContext, RunEnd, TrainEvent, now},
+    clock::now,
+    driver::{RunContext, RunEnd, TrainEvent},
     error::{LearnerError, Result},
     metrics,
     ranks::Ranks,
@@ -26,7 +29,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Makes the steps that are left, or those before a stop, and returns how many were made in all.
+    /// Makes the steps that are left, or those before a stop, and returns how many were made in
+    /// all.
     pub(crate) fn all_steps(&mut self) -> Result<u64> {
         let steps = self.context.config.steps;
         let version = self.context.intake.version();
@@ -63,7 +67,8 @@ impl Run {
         if step >= steps {
             self.trainer.ranks.finish();
             self.context.registry.finish();
-            // After the checkpoint: a learner that dies before it is written needs its actors again.
+            // After the checkpoint: a learner that dies before it is written needs its actors
+            // again.
             self.context.end(RunEnd::Finished);
         }
         self.emit(TrainEvent::Finished {
@@ -73,7 +78,8 @@ impl Run {
         Ok(step)
     }
 
-    /// Waits for a batch, trains on it and publishes the new weights version; none if the run is being stopped.
+    /// Waits for a batch, trains on it and publishes the new weights version; none if the run is
+    /// being stopped.
     fn one_step(&mut self) -> Result<Option<u64>> {
         let began = now();
         let Some((batch, groups)) = self.context.intake.wait_for_batch()? else {
@@ -148,7 +154,8 @@ impl Run {
     }
 }
 
-/// Refuses a step without a scored episode: otherwise a run would use up its steps while the environment is away.
+/// Refuses a step without a scored episode: otherwise a run would use up its steps while the
+/// environment is away.
 fn some_scored(step: u64, groups: &StepGroups) -> Result<()> {
     let groups = groups.kept.iter().chain(&groups.left_out);
     let trajectories: Vec<_> = groups.flat_map(|group| &group.trajectories).collect();

@@ -1,23 +1,27 @@
-//! The scheduler: which group an actor gets with its next claim, and which groups make a learner step.
+//! The scheduler: which group an actor gets with its next claim, and which groups make a learner
+//! step.
 //!
-//! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end, and group i asks the
-//! question that [`QuestionOrder`] gives it. A group is *kept* if it can teach, which a zero-variance group cannot. Step
-//! s begins at some index b and takes the first N (`groups_per_step`) kept groups in index order; the next step begins
-//! behind the last group it looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further
-//! groups replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and then trains on
-//! those that were kept.
+//! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
+//! and group i asks the question that [`QuestionOrder`] gives it. A group is *kept* if it can
+//! teach, which a zero-variance group cannot. Step s begins at some index b and takes the first N
+//! (`groups_per_step`) kept groups in index order; the next step begins behind the last group it
+//! looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further groups
+//! replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and
+//! then trains on those that were kept.
 //!
-//! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out only while fewer than N
-//! of the indices in b..i are kept or leased. Claim: i is ever handed out if and only if fewer than N of b..i are kept
-//! *in the end*. If i is handed out, the groups kept in the end are among those then kept or leased, so fewer than N. If
-//! fewer than N are kept in the end, then nothing holds i back once all of b..i are finished, and all of them do finish,
-//! since an expired lease is handed out again. So the set handed out is a function of the groups' contents alone; so is
-//! the batch; and since a group's content is a function of its index and of the policy version, which all groups of a
-//! step share, so is the whole run, whatever the number, speed and deaths of actors. No group beyond those needed is
-//! rolled out.
+//! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out
+//! only while fewer than N of the indices in b..i are kept or leased. Claim: i is ever handed out
+//! if and only if fewer than N of b..i are kept *in the end*. If i is handed out, the groups kept
+//! in the end are among those then kept or leased, so fewer than N. If fewer than N are kept in the
+//! end, then nothing holds i back once all of b..i are finished, and all of them do finish, since
+//! an expired lease is handed out again. So the set handed out is a function of the groups'
+//! contents alone; so is the batch; and since a group's content is a function of its index and of
+//! the policy version, which all groups of a step share, so is the whole run, whatever the number,
+//! speed and deaths of actors. No group beyond those needed is rolled out.
 //!
-//! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the rule. Batches are then a
-//! function of the journal (contents in index order), and contents depend on the weights version that an actor had.
+//! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
+//! rule. Batches are then a function of the journal (contents in index order), and contents depend
+//! on the weights version that an actor had.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -48,8 +52,8 @@ pub enum Claim {
     Group(Lease),
     /// Nothing can be handed out now: the batch is complete, or all that is missing is leased.
     Wait,
-    /// There is work, but not for the version that the actor holds: it is too old, or this learner has not made it
-    /// (after a restart from an older checkpoint).
+    /// There is work, but not for the version that the actor holds: it is too old, or this learner
+    /// has not made it (after a restart from an older checkpoint).
     OtherVersion,
     /// All steps are made.
     Finished,
@@ -75,7 +79,8 @@ pub enum Admission {
     Duplicate,
     /// Sampled with weights that are too old; the group is handed out again.
     Stale,
-    /// This learner did not hand the group out: a learner before a restart did, if any. It is handed out again.
+    /// This learner did not hand the group out: a learner before a restart did, if any. It is
+    /// handed out again.
     Unknown,
 }
 
@@ -117,7 +122,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a new run.
+    /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a
+    /// new run.
     #[must_use]
     pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
         Self {
@@ -172,7 +178,8 @@ impl Scheduler {
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };
-        // The staleness gate: work sampled with older weights would be too old when its step trains on it.
+        // The staleness gate: work sampled with older weights would be too old when its step trains
+        // on it.
         if !(min_policy_version..=self.version).contains(&actor_version) {
             return Claim::OtherVersion;
         }
@@ -202,7 +209,8 @@ impl Scheduler {
         let capacity = groups_per_step * self.steps_ahead();
         let mut ahead = 0;
         for index in self.start..self.limit() {
-            // A leased group counts as kept until it is in: that is what keeps the batch independent of timing.
+            // A leased group counts as kept until it is in: that is what keeps the batch
+            // independent of timing.
             if ahead >= capacity {
                 return None;
             }
@@ -218,7 +226,8 @@ impl Scheduler {
         None
     }
 
-    /// Steps that actors may work on at once: this one, and as many ahead as staleness allows and the run has.
+    /// Steps that actors may work on at once: this one, and as many ahead as staleness allows and
+    /// the run has.
     fn steps_ahead(&self) -> u64 {
         let left = self.settings.steps.saturating_sub(self.version);
         (1 + self.settings.max_staleness).min(left)
@@ -229,8 +238,9 @@ impl Scheduler {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
 
-    /// Decides whether the run takes a group that was finished under `lease_id`. The lease of a stale group ends, so
-    /// that the group is handed out again, unless another actor holds it by now.
+    /// Decides whether the run takes a group that was finished under `lease_id`. The lease of a
+    /// stale group ends, so that the group is handed out again, unless another actor holds it by
+    /// now.
     pub fn judge(&mut self, group_index: u64, lease_id: u64, oldest_version: u64) -> Admission {
         let is_in = matches!(self.groups.get(&group_index), Some(GroupState::Finished(_)));
         if group_index < self.start || is_in {
@@ -245,7 +255,8 @@ impl Scheduler {
             }
             Admission::Stale
         } else {
-            // Under whichever lease: the first result of a group counts, also one whose lease expired.
+            // Under whichever lease: the first result of a group counts, also one whose lease
+            // expired.
             Admission::Accept
         }
     }
@@ -254,7 +265,8 @@ impl Scheduler {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
-    /// Takes in an accepted group, or one read back from the journal, which may belong to any later step.
+    /// Takes in an accepted group, or one read back from the journal, which may belong to any later
+    /// step.
     pub fn record(&mut self, group_index: u64, mut summary: GroupSummary) {
         if group_index >= self.start {
             summary.kept &= !self.is_stale(summary.oldest_version);
@@ -288,8 +300,8 @@ impl Scheduler {
         })
     }
 
-    /// Goes on to the next step, after the step on `batch` is made and its version published. Groups that are now too
-    /// stale are dropped when a step looks at them.
+    /// Goes on to the next step, after the step on `batch` is made and its version published.
+    /// Groups that are now too stale are dropped when a step looks at them.
     pub fn advance(&mut self, batch: &Batch) {
         self.version += 1;
         self.start = batch.next_start;
@@ -323,7 +335,8 @@ impl QuestionOrder {
         }
     }
 
-    /// Returns the position of group `group_index`'s question in the list, a function of the run's seed and the index.
+    /// Returns the position of group `group_index`'s question in the list, a function of the run's
+    /// seed and the index.
     pub fn question(&mut self, group_index: u64) -> usize {
         let epoch = group_index / self.questions as u64;
         let order = match self.last.take() {
@@ -335,7 +348,8 @@ impl QuestionOrder {
         question
     }
 
-    /// Returns the order of one epoch's questions (Fisher–Yates under a ChaCha8 key made of seed and epoch).
+    /// Returns the order of one epoch's questions (Fisher–Yates under a ChaCha8 key made of seed
+    /// and epoch).
     fn epoch(&self, epoch: u64) -> Vec<usize> {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.run_seed.to_le_bytes());
@@ -354,8 +368,8 @@ pub(crate) fn shuffled(len: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     order
 }
 
-/// Draws a uniform number below `bound`. Draws from the incomplete last range of u64 are rejected, as a remainder of
-/// them would be biased.
+/// Draws a uniform number below `bound`. Draws from the incomplete last range of u64 are rejected,
+/// as a remainder of them would be biased.
 fn below(bound: u64, rng: &mut ChaCha8Rng) -> u64 {
     let fair = u64::MAX - u64::MAX % bound;
     loop {

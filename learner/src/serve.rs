@@ -9,12 +9,13 @@ use tonic::transport::Server;
 
 use crate::{Learner, error::Result};
 
-/// The longest that a shutdown waits for open calls. Only a connection that is dead uses it up: keep-alive pings end
-/// such a one after 15 s.
+/// The longest that a shutdown waits for open calls. Only a connection that is dead uses it up:
+/// keep-alive pings end such a one after 15 s.
 const MAX_DRAIN: Duration = Duration::from_secs(15);
 
-/// Serves `learner` until `shutdown`, then ends the streams and the waiting claims and returns when all connections are
-/// closed: an actor that is connected has then received what was sent to it, the end of the run included.
+/// Serves `learner` until `shutdown`, then ends the streams and the waiting claims and returns when
+/// all connections are closed: an actor that is connected has then received what was sent to it,
+/// the end of the run included.
 ///
 /// # Errors
 /// The listener failed.

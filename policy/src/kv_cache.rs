@@ -7,9 +7,9 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::decoder::PackedRow;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
+use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
 /// The KV cache of one decoder.

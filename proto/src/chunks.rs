@@ -1,18 +1,20 @@
 //! Transfer of large byte strings in chunks: splitting them, and putting them together again.
 //!
-//! gRPC messages are limited in size, so weights, checkpoints and gradients travel as runs of [`CHUNK_BYTES`]. Snapshots
-//! ([`crate::Snapshot`]) and the streams between ranks wrap the chunks in messages of their own.
+//! gRPC messages are limited in size, so weights, checkpoints and gradients travel as runs of
+//! [`CHUNK_BYTES`]. Snapshots ([`crate::Snapshot`]) and the streams between ranks wrap the chunks
+//! in messages of their own.
 
 use bytes::Bytes;
 
 /// The largest chunk in bytes; well below gRPC's default limit of 4 MiB for a message.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// The receiver reserves at most this much before the bytes arrive, whatever size the sender announces.
+/// The receiver reserves at most this much before the bytes arrive, whatever size the sender
+/// announces.
 const MAX_RESERVED_BYTES: u64 = 256 << 20;
 
-/// Splits `bytes` into chunks, each with its offset. Copies nothing. An empty string is one empty chunk, so that the
-/// receiver sees its end.
+/// Splits `bytes` into chunks, each with its offset. Copies nothing. An empty string is one empty
+/// chunk, so that the receiver sees its end.
 pub fn split(bytes: &Bytes) -> impl Iterator<Item = (u64, Bytes)> + use<> {
     let bytes = bytes.clone();
     (0..bytes.len().max(1))

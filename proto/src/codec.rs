@@ -1,8 +1,10 @@
-//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it arrived.
+//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it
+//! arrived.
 //!
-//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded group, and it appends
-//! the bytes to its journal and forwards them to other ranks. [`EncodedGroup`] therefore travels as bytes, which
-//! tonic's receive buffer hands over without a copy, and the receiver decodes them once.
+//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded
+//! group, and it appends the bytes to its journal and forwards them to other ranks.
+//! [`EncodedGroup`] therefore travels as bytes, which tonic's receive buffer hands over without a
+//! copy, and the receiver decodes them once.
 
 use std::marker::PhantomData;
 
@@ -90,35 +92,32 @@ impl<T, U> Default for WireCodec<T, U> {
 impl<T: WireMessage, U: WireMessage> Codec for WireCodec<T, U> {
     type Encode = T;
     type Decode = U;
-    type Encoder = WireCoder<T>;
-    type Decoder = WireCoder<U>;
+    type Encoder = Self;
+    type Decoder = Self;
 
-    fn encoder(&mut self) -> WireCoder<T> {
-        WireCoder(PhantomData)
+    fn encoder(&mut self) -> Self {
+        Self::default()
     }
 
-    fn decoder(&mut self) -> WireCoder<U> {
-        WireCoder(PhantomData)
+    fn decoder(&mut self) -> Self {
+        Self::default()
     }
 }
 
-/// Both halves of a [`WireCodec`].
-pub struct WireCoder<M>(PhantomData<M>);
-
-impl<M: WireMessage> Encoder for WireCoder<M> {
-    type Item = M;
+impl<T: WireMessage, U: WireMessage> Encoder for WireCodec<T, U> {
+    type Item = T;
     type Error = Status;
 
-    fn encode(&mut self, message: M, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(&mut self, message: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
         message.encode_to(buffer)
     }
 }
 
-impl<M: WireMessage> Decoder for WireCoder<M> {
-    type Item = M;
+impl<T: WireMessage, U: WireMessage> Decoder for WireCodec<T, U> {
+    type Item = U;
     type Error = Status;
 
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<M>, Status> {
-        M::decode_from(buffer)
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        U::decode_from(buffer)
     }
 }

@@ -1,6 +1,7 @@
-//! From addresses and credentials to channels.
+//! Turns addresses and credentials into channels.
 //!
-//! Invariant: what is wrong with an address or a file is said here, before the first call. Nothing is dialled yet.
+//! Invariant: an address or a file that cannot be used is an error here, before the first call.
+//! Nothing is dialed yet.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use tonic::{
 /// An address or a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// Not the address of a host by HTTP.
+    /// The address is not an HTTP URL with a host.
     #[error(
         "cannot use address {address:?}: {reason}; give it as http://HOST:PORT or https://HOST:PORT"
     )]
@@ -26,31 +27,32 @@ pub enum TransportError {
         /// What is wrong.
         reason: String,
     },
-    /// A file of the credentials is no use.
+    /// A file of the credentials cannot be used.
     #[error("cannot use {setting} {path}: {reason}", path = path.display())]
     File {
         /// The field of [`Credentials`].
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to give.
+        /// What is wrong, and what the file should hold.
         reason: String,
     },
 }
 
-/// What a client shows and whom it trusts; by default nothing, and the system's authorities.
+/// How a client authenticates and which servers it trusts; by default not at all, and the system's
+/// authorities.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// Authorities, in PEM, that vouch for `https` servers in place of the system's.
+    /// Certificate authorities in PEM that sign `https` servers, in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// This client's certificate, in PEM, and its private key: for servers that ask for one.
+    /// This client's certificate and private key in PEM, for servers that require them.
     pub certificate_and_key_files: Option<(PathBuf, PathBuf)>,
-    /// A secret that the server asks for. Over `http` it crosses the network in the clear.
+    /// A bearer token that the server requires. Over `http` it crosses the network unencrypted.
     pub bearer_token_file: Option<PathBuf>,
 }
 
 impl Credentials {
-    /// The value of the authorization header, if there is one.
+    /// Returns the value of the authorization header, if there is one.
     pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, TransportError> {
         const SETTING: &str = "bearer_token_file";
         let Some(path) = &self.bearer_token_file else {
@@ -94,7 +96,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TransportError> {
     })
 }
 
-/// One channel for each address; at least one.
+/// Returns one channel for each address; at least one.
 pub(crate) fn channels(
     addresses: &str,
     credentials: &Credentials,
@@ -105,7 +107,8 @@ pub(crate) fn channels(
         .collect()
 }
 
-/// Keepalive pings find a dead peer; without them a channel never recovers from a black-holed connection.
+/// Creates a channel. Its keep-alive pings detect a dead peer; without them it would wait forever
+/// on a connection whose packets are dropped.
 fn channel(address: &str, credentials: &Credentials) -> Result<Channel, TransportError> {
     let refuse = |reason: String| TransportError::Address {
         address: address.to_owned(),
@@ -130,7 +133,8 @@ fn channel(address: &str, credentials: &Credentials) -> Result<Channel, Transpor
         .connect_lazy())
 }
 
-/// tonic takes an address without scheme or host as well, and only fails at each call.
+/// Parses an HTTP URL with a host. tonic accepts an address without either and fails at each call
+/// instead.
 fn http_uri(address: &str) -> Result<Uri, String> {
     let uri: Uri = address
         .parse()

@@ -1,8 +1,9 @@
-//! Several servers of one service: a call that one of them cannot take goes to the next.
+//! Failover between several servers of one service: a call that one of them cannot serve goes to
+//! the next.
 //!
-//! Invariant: a call is sent again only as the same bytes, and a reply is passed on whole or not at all; so for services
-//! whose calls may be repeated, a server that dies costs nothing. Leaves out pauses: a caller that wants to outwait the
-//! death of all servers adds its own.
+//! Invariant: a repeated call has the same bytes, and a response is forwarded whole or not at all.
+//! For services whose calls may be repeated, a server that dies therefore costs nothing. There are
+//! no pauses: a caller that wants to wait until one of the servers is back retries by itself.
 
 use std::{
     pin::Pin,
@@ -24,10 +25,11 @@ use tower::ServiceExt;
 
 use crate::transport::{BoxError, is_timeout};
 
-/// How often each server is asked: one that is well may have closed an old connection just then.
+/// How often each server is called. Once is not enough: a healthy server may just have closed an
+/// idle connection.
 const ROUNDS: usize = 2;
 
-/// The servers, and which of them answered last.
+/// The servers, and which of them responded last.
 #[derive(Clone)]
 pub(crate) struct Failover {
     channels: Arc<[Channel]>,
@@ -61,7 +63,7 @@ impl Failover {
     }
 }
 
-/// One call at one server, its reply read to the end.
+/// Makes one call to one server and reads its response to the end.
 async fn exchange(
     channel: Channel,
     request: http::Request<Body>,
@@ -71,7 +73,7 @@ async fn exchange(
     Ok(http::Response::from_parts(head, Body::new(body)))
 }
 
-/// Whether the server, rather than the call, is at fault.
+/// Returns whether the server failed rather than the call.
 fn is_away(outcome: &Result<http::Response<Body>, BoxError>) -> bool {
     match outcome {
         Err(error) => !is_timeout(&**error),

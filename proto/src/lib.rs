@@ -1,8 +1,9 @@
 //! The wire contract `sqlenv.v1` and the transport that carries it.
 //!
-//! Every service is reached through [`Transport`], whether it runs in this process or behind TCP; local runs have no
-//! second code path. The messages are the generated ones and have no mirror types. One of them, the group that an
-//! actor submits, also exists in its encoding ([`EncodedGroup`]), because the learner stores and forwards it as bytes.
+//! Every service is reached through [`Transport`], whether it runs in this process or behind TCP;
+//! local runs have no second code path. The messages are the generated ones and have no mirror
+//! types. One of them, the group that an actor submits, also exists in its encoding
+//! ([`EncodedGroup`]), because the learner stores and forwards it as bytes.
 
 pub mod chunks;
 pub mod codec;
@@ -23,11 +24,12 @@ pub use transport::Transport;
 /// The largest message in bytes that either side of `Learner` and `Ranks` sends or accepts.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// The largest group in bytes of its encoding. It leaves room for the message in which rank 0 forwards a group to
-/// other ranks, so that a group that the learner accepts never fails there.
+/// The largest group in bytes of its encoding. It leaves room for the message in which rank 0
+/// forwards a group to other ranks, so that a group that the learner accepts never fails there.
 pub const MAX_GROUP_BYTES: usize = MAX_MESSAGE_BYTES - 64;
 
-/// How long the learner holds a claim while there is no work (long poll). A client's own deadline must be longer.
+/// How long the learner holds a claim while there is no work (long poll). A client's own deadline
+/// must be longer.
 pub const CLAIM_WAIT: Duration = Duration::from_secs(20);
 
 /// Messages, clients and servers of `sqlenv.v1`, generated from `sqlenv/v1/*.proto`.

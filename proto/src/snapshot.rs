@@ -1,8 +1,9 @@
-//! Snapshots: the weights of one policy version, as the learner sends them and the actor receives them.
+//! Snapshots: the weights of one policy version, as the learner sends them and the actor receives
+//! them.
 //!
-//! A snapshot travels as a header and chunks. Each chunk has a CRC-32, the whole has a SHA-256, and a snapshot that does
-//! not match is an error; the receiver never sees half of one. A new header discards what came before it, because only
-//! the newest version is of use.
+//! A snapshot travels as a header and chunks. Each chunk has a CRC-32, the whole has a SHA-256, and
+//! a snapshot that does not match is an error; the receiver never sees half of one. A new header
+//! discards what came before it, because only the newest version is of use.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};

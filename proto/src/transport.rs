@@ -1,7 +1,8 @@
-//! How a client reaches a service: over TCP, or straight into a server in the same process.
+//! How a client reaches a service: over TCP, or by a direct call to a server in the same process.
 //!
-//! tonic's generated clients accept any tower service, and its generated servers are tower services, so one type-erased
-//! [`Transport`] serves both. Message encoding, size limits and status codes behave alike.
+//! tonic's generated clients accept any tower service, and its generated servers are tower
+//! services, so one type-erased [`Transport`] covers both. Message encoding, size limits and status
+//! codes are the same.
 
 use std::{
     convert::Infallible,
@@ -22,11 +23,11 @@ use crate::{
 };
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Inner = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, BoxError>;
+type HttpService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, BoxError>;
 
-/// A way to a service, cheap to clone.
+/// A connection to a service; cheap to clone.
 #[derive(Clone)]
-pub struct Transport(Inner);
+pub struct Transport(HttpService);
 
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,23 +36,23 @@ impl fmt::Debug for Transport {
 }
 
 impl Transport {
-    /// [`Transport::dial_with`] without credentials.
+    /// Dials without credentials; see [`Transport::dial_with`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Transport::dial_with`].
     pub fn dial(addresses: &str) -> Result<Self, TransportError> {
         Self::dial_with(addresses, &Credentials::default())
     }
 
-    /// Dials `addresses` on first use and again after a break: one `http://HOST:PORT` or `https://HOST:PORT`, or several
-    /// with commas between.
+    /// Connects to `addresses` on first use and again after a break: one `http://HOST:PORT` or
+    /// `https://HOST:PORT`, or several separated by commas.
     ///
-    /// Of several, the one that answered last is asked until it fails; then the call goes to the next. That is for services
-    /// whose calls have one request and one reply and may be repeated, as `Env`'s. A deadline that passes is
-    /// DEADLINE_EXCEEDED.
+    /// Of several, the one that responded last is called until it fails; then the call goes to the
+    /// next. Use several only for services whose calls are unary and may be repeated, such as
+    /// `Env`. A deadline that passes is DEADLINE_EXCEEDED.
     ///
     /// # Errors
-    /// An address is not a URI, or not one of a host by HTTP; a file of `credentials` is no use.
+    /// An address is not an HTTP URL with a host, or a file of `credentials` cannot be used.
     pub fn dial_with(addresses: &str, credentials: &Credentials) -> Result<Self, TransportError> {
         let channels = dial::channels(addresses, credentials)?;
         let bearer = credentials.bearer()?;
@@ -75,7 +76,7 @@ impl Transport {
         Ok(Self(inner))
     }
 
-    /// Calls `server`, a generated server, in this process.
+    /// Connects to `server`, a generated server, in this process.
     pub fn in_process<S>(server: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
@@ -91,7 +92,7 @@ impl Transport {
     }
 }
 
-/// tonic reports a passed deadline as CANCELLED.
+/// Turns a passed deadline into DEADLINE_EXCEEDED, which tonic reports as CANCELLED.
 fn explain(error: BoxError) -> BoxError {
     if is_timeout(&*error) {
         return Status::deadline_exceeded("the call's deadline passed").into();
@@ -99,7 +100,7 @@ fn explain(error: BoxError) -> BoxError {
     error
 }
 
-/// Whether a deadline passed on this side.
+/// Returns whether a deadline passed on this side.
 pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source())
         .any(|error| error.is::<TimeoutExpired>())
@@ -108,7 +109,7 @@ pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
 impl Service<http::Request<Body>> for Transport {
     type Response = http::Response<Body>;
     type Error = BoxError;
-    type Future = <Inner as Service<http::Request<Body>>>::Future;
+    type Future = <HttpService as Service<http::Request<Body>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.0.poll_ready(context)

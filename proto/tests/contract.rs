@@ -1,7 +1,7 @@
-//! The contract against its baseline: what clients were promised is not taken back.
+//! Checks the contract against its baseline: no change may break existing clients.
 //!
-//! Needs `buf`: on the PATH, or named by `SQLENV_BUF`. A release that adds to the contract renews the baseline by
-//! `buf build --exclude-source-info -o baseline.binpb`.
+//! Needs `buf`: on the PATH, or named by `SQLENV_BUF`. A release that adds to the contract renews
+//! the baseline by `buf build --exclude-source-info -o baseline.binpb`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,16 +15,16 @@ use std::{
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 
 #[test]
-fn the_contract_keeps_what_the_baseline_promised() {
+fn the_contract_is_compatible_with_its_baseline() {
     let Some(buf) = buf() else { return };
     let output = breaking(&buf, Path::new(FOLDER));
     assert!(output.status.success(), "{}", text(&output));
 }
 
 #[test]
-fn a_broken_promise_is_seen() {
+fn an_incompatible_change_is_detected() {
     let Some(buf) = buf() else { return };
-    for (promise, broken) in [
+    for (original, broken) in [
         ("uint64 seed = 3;", "string seed = 3;"),
         ("string split = 2;", "string part = 2;"),
         (
@@ -40,8 +40,8 @@ fn a_broken_promise_is_seen() {
         }
         let env = protos.join("env.proto");
         let contract = fs::read_to_string(&env).unwrap();
-        assert!(contract.contains(promise), "{promise}");
-        fs::write(&env, contract.replace(promise, broken)).unwrap();
+        assert!(contract.contains(original), "{original}");
+        fs::write(&env, contract.replace(original, broken)).unwrap();
         assert!(!breaking(&buf, copy.path()).status.success(), "{broken}");
     }
 }
@@ -56,13 +56,13 @@ fn breaking(buf: &Path, contract: &Path) -> Output {
         .unwrap()
 }
 
-/// The tool, if it is there.
+/// Returns the path of `buf`, if it is installed.
 fn buf() -> Option<PathBuf> {
     let buf = env::var_os("SQLENV_BUF").map_or_else(|| PathBuf::from("buf"), PathBuf::from);
     if Command::new(&buf).arg("--version").output().is_ok() {
         return Some(buf);
     }
-    // Not by `eprintln!`, of which a test that passes shows nothing.
+    // Not by `eprintln!`, whose output the test harness hides when a test passes.
     let skipped =
         b"SKIPPED: no buf on the PATH, nor named by SQLENV_BUF; npm has it as @bufbuild/buf\n";
     io::stderr().write_all(skipped).unwrap();

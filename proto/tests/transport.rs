@@ -1,5 +1,5 @@
-//! One client type, three ways to the server: answers, status codes and size limits are alike in process, over TCP and by
-//! a list of addresses.
+//! One client type and three transports: responses, status codes and size limits are the same in
+//! process, over TCP and with a list of addresses.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status};
 
-/// Echoes the question id as the token; refuses steps; takes its time to say what it is.
+/// Returns the question id as the token, refuses steps, and is slow to answer `Info`.
 #[derive(Clone)]
 struct Echo;
 
@@ -56,7 +56,7 @@ fn server() -> EnvServer<Echo> {
     EnvServer::new(Echo).max_decoding_message_size(1 << 10)
 }
 
-/// Serves on a port of its own; its address.
+/// Serves on a free port and returns the address.
 async fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -68,13 +68,14 @@ async fn serve() -> String {
     address
 }
 
-/// An address at which nobody listens.
+/// Returns an address that refuses connections.
 async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// A transport into this process, one over a real port, and one over two of which the first is dead.
+/// Returns a transport within the process, one over TCP, and one over two addresses of which the
+/// first refuses connections.
 async fn all() -> [Transport; 3] {
     let address = serve().await;
     let list = format!("{},{}", nobody().await, address);
@@ -86,7 +87,7 @@ async fn all() -> [Transport; 3] {
 }
 
 #[tokio::test]
-async fn answers_alike() {
+async fn responses_are_the_same() {
     for transport in all().await {
         let request = ResetRequest {
             question_id: "shop_train_0001".into(),
@@ -98,7 +99,7 @@ async fn answers_alike() {
 }
 
 #[tokio::test]
-async fn refuses_alike() {
+async fn refusals_are_the_same() {
     for transport in all().await {
         let status = EnvClient::new(transport)
             .step(StepRequest::default())
@@ -112,7 +113,7 @@ async fn refuses_alike() {
 }
 
 #[tokio::test]
-async fn limits_alike() {
+async fn size_limits_are_the_same() {
     for transport in all().await {
         let request = ResetRequest {
             question_id: "x".repeat(2 << 10),
@@ -164,7 +165,7 @@ async fn an_address_names_a_host_by_http() {
 }
 
 #[tokio::test]
-async fn a_list_of_the_dead_is_unavailable() {
+async fn a_list_of_dead_servers_is_unavailable() {
     let list = format!("{},{}", nobody().await, nobody().await);
     let mut client = EnvClient::new(Transport::dial(&list).unwrap());
     let status = client.reset(ResetRequest::default()).await.unwrap_err();
@@ -172,7 +173,7 @@ async fn a_list_of_the_dead_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_passed_deadline_is_told_from_a_lost_server() {
+async fn a_passed_deadline_differs_from_a_lost_server() {
     let address = serve().await;
     let list = format!("{address},{address}");
     for addresses in [&address, &list] {

@@ -1,7 +1,7 @@
-"""The peer in the comparison of docs/benchmarks.md: SQLEnv's four actions in a stock OpenEnv server.
+"""SQLEnv's four actions in a stock OpenEnv server, for the comparison in docs/benchmarks.md.
 
-It does less than env-node, to its own advantage: no reward layers, no limits on SQL, every answer counts as right. One
-uvicorn worker, as OpenEnv ships: sessions live in the process.
+It does less than env-node, to its own advantage: no reward layers, no limits on SQL, every answer
+counts as right. One uvicorn worker, as OpenEnv ships: sessions live in the process.
 
     python python/benchmarks/stock_openenv_server.py ../shared/data/spider 8100
 """
@@ -47,16 +47,25 @@ class StockEnvironment(Environment[SQLAction, SQLObservation, State]):
         self._history: list[str] = []
         self._question = ""
 
-    def reset(self, seed=None, episode_id=None, question_id="", database_name="", **_) -> SQLObservation:
+    def reset(
+        self, seed=None, episode_id=None, question_id="", database_name="", **_
+    ) -> SQLObservation:
         if self._connection:
             self._connection.close()
         [path] = [
             *DATA.glob(f"database*/{database_name}/{database_name}.sqlite"),
             *DATA.glob(f"databases/{database_name}.sqlite"),
         ]
-        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        self._connection = sqlite3.connect(
+            f"file:{path}?mode=ro", uri=True, check_same_thread=False
+        )
         self._connection.text_factory = lambda text: text.decode(errors="replace")
-        self._tables = [name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self._tables = [
+            name
+            for (name,) in self._connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            )
+        ]
         self._state = State(episode_id=episode_id, step_count=0)
         self._history, self._question = [], question_id
         return self._observation()
@@ -94,7 +103,9 @@ class StockEnvironment(Environment[SQLAction, SQLObservation, State]):
 
     def _rows(self, sql: str) -> str:
         rows = self._connection.execute(sql).fetchmany(20)
-        return "\n".join(f"{number}. {' | '.join(map(str, row))}" for number, row in enumerate(rows, 1))
+        return "\n".join(
+            f"{number}. {' | '.join(map(str, row))}" for number, row in enumerate(rows, 1)
+        )
 
     def _observation(self, **fields) -> SQLObservation:
         made = self._state.step_count
@@ -109,5 +120,7 @@ class StockEnvironment(Environment[SQLAction, SQLObservation, State]):
 
 
 if __name__ == "__main__":
-    app = create_fastapi_app(StockEnvironment, SQLAction, SQLObservation, max_concurrent_envs=4096, env_name="sql_env")
+    app = create_fastapi_app(
+        StockEnvironment, SQLAction, SQLObservation, max_concurrent_envs=4096, env_name="sql_env"
+    )
     uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")

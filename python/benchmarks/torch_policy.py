@@ -1,9 +1,12 @@
-"""The peer of `sqlenv bench policy`: the same shapes, tokens and steps in transformers and torch.
+"""The shapes, tokens and steps of `sqlenv bench policy` in transformers and torch, to compare with.
 
-On the CPU in float32; on a GPU (--device cuda) in bfloat16 over float32 master weights, with sdpa attention, the sampler by
-generate's static cache and (--parts continuous) by its continuous batching.
+On the CPU in float32; on a GPU (--device cuda) in bfloat16 over float32 master weights, with sdpa
+attention, the sampler by generate's static cache and (--parts continuous) by its continuous
+batching.
 
-python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]    # needs torch and transformers
+This needs torch and transformers:
+
+    python python/benchmarks/torch_policy.py [--shapes tiny,small] [--rows 1,8,64]
 """
 
 import argparse
@@ -16,14 +19,23 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-# Hidden, layers, heads, key-value heads, head, feed-forward, vocabulary.
+# Hidden size, layers, heads, key-value heads, head size, feed-forward size, vocabulary.
 SHAPES = {
     "tiny": (256, 4, 4, 2, 64, 768, 4096),
     "small": (512, 8, 8, 4, 64, 1536, 8192),
     "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
 }
 PARTS = ["sampler", "groups", "learner", "prefix", "grpo", "continuous"]
-COLUMNS = ["shape", "parameters", "what", "rows", "tokens a row", "tokens/s", "peak MiB", "time goes to"]
+COLUMNS = [
+    "shape",
+    "parameters",
+    "what",
+    "rows",
+    "tokens a row",
+    "tokens/s",
+    "peak MiB",
+    "time goes to",
+]
 
 GROUP_SIZE = 8
 PREFIX_NEW_TOKENS = 64
@@ -58,13 +70,17 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
     whole_groups = [rows for rows in all_rows if rows % GROUP_SIZE == 0]
     row_tokens = args.prompt_tokens + args.new_tokens
     budget = args.micro_batch_tokens or (640 if shape == "qwen3-0.6b" else 2048)
-    for part in args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS[:5]:
+    for part in (
+        args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS[:5]
+    ):
         if part == "sampler":
             for rows in all_rows:
                 yield cells("sampler", rows, row_tokens, sampler(model, rows, 1, args))
         elif part == "groups":
             for rows in whole_groups:
-                yield cells("sampler, groups of 8", rows, row_tokens, sampler(model, rows, GROUP_SIZE, args))
+                yield cells(
+                    "sampler, groups of 8", rows, row_tokens, sampler(model, rows, GROUP_SIZE, args)
+                )
         elif part == "learner":
             rows = args.learner_rows or (4 if shape == "qwen3-0.6b" else 32)
             tokens = args.learner_tokens or (192 if shape == "tiny" else 160)
@@ -83,11 +99,22 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
                 yield cells("grpo", rows, row_tokens, speed, None, where)
         elif part == "continuous":
             for rows in all_rows:
-                yield cells("sampler, continuous batching", rows, row_tokens, continuous(model, rows, args))
+                yield cells(
+                    "sampler, continuous batching", rows, row_tokens, continuous(model, rows, args)
+                )
 
 
-def cells(what: str, rows: int, tokens: int, speed: float, peak: float | None = None, where: str = "") -> list[str]:
-    return [what, str(rows), str(tokens), f"{speed:.0f}", "n/a" if peak is None else f"{peak:.0f}", where]
+def cells(
+    what: str, rows: int, tokens: int, speed: float, peak: float | None = None, where: str = ""
+) -> list[str]:
+    return [
+        what,
+        str(rows),
+        str(tokens),
+        f"{speed:.0f}",
+        "n/a" if peak is None else f"{peak:.0f}",
+        where,
+    ]
 
 
 def build(shape: str) -> Qwen3ForCausalLM:
@@ -108,8 +135,11 @@ def build(shape: str) -> Qwen3ForCausalLM:
 
 
 def text(number: int, length: int, vocabulary: int) -> list[int]:
-    """Tokens of a text, as `sqlenv bench policy` makes them."""
-    return [(number * 1_000_003 + place) * 2_654_435_761 % 2**32 * vocabulary >> 32 for place in range(length)]
+    """Returns the tokens of a text, as `sqlenv bench policy` makes them."""
+    return [
+        (number * 1_000_003 + place) * 2_654_435_761 % 2**32 * vocabulary >> 32
+        for place in range(length)
+    ]
 
 
 def texts(numbers: range | list[int], length: int, model: Qwen3ForCausalLM) -> torch.Tensor:
@@ -130,11 +160,13 @@ def generate(model: Qwen3ForCausalLM, prompts: torch.Tensor, new_tokens: int) ->
             pad_token_id=0,
             cache_implementation="static" if on_gpu(model) else None,
         )
-    # Tensors of inference mode cannot enter a graph.
+    # Tensors of inference mode cannot be part of an autograd graph.
     return out.clone()
 
 
-def prompts_of(repeat: int, rows: int, sharing: int, model: Qwen3ForCausalLM, args: argparse.Namespace) -> torch.Tensor:
+def prompts_of(
+    repeat: int, rows: int, sharing: int, model: Qwen3ForCausalLM, args: argparse.Namespace
+) -> torch.Tensor:
     first = repeat * (rows // sharing)
     return texts([first + row // sharing for row in range(rows)], args.prompt_tokens, model)
 
@@ -155,17 +187,25 @@ def continuous(model: Qwen3ForCausalLM, rows: int, args: argparse.Namespace) -> 
     if on_gpu(model):
         model = model.bfloat16()
     config = GenerationConfig(
-        do_sample=True, top_k=0, max_new_tokens=args.new_tokens, min_new_tokens=args.new_tokens, pad_token_id=0
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=args.new_tokens,
+        min_new_tokens=args.new_tokens,
+        pad_token_id=0,
     )
 
     def sample(repeat: int) -> int:
         prompts = prompts_of(repeat, rows, 1, model, args).tolist()
-        # Persistent: what it captures on a GPU serves all repeats.
-        done = model.generate_batch(prompts, generation_config=config, progress_bar=False, persistent_manager=True)
+        # The manager is persistent, so that all repeats use the graphs that it captures on a GPU.
+        done = model.generate_batch(
+            prompts, generation_config=config, progress_bar=False, persistent_manager=True
+        )
         tokens = sum(len(row.generated_tokens) for row in done.values())
-        # It logs what goes wrong and answers with the rest.
+        # It logs failures and returns the other results.
         if tokens != rows * args.new_tokens:
-            raise RuntimeError(f"continuous batching made {tokens} tokens of {rows * args.new_tokens}")
+            raise RuntimeError(
+                f"continuous batching made {tokens} tokens of {rows * args.new_tokens}"
+            )
         return tokens
 
     try:
@@ -175,9 +215,13 @@ def continuous(model: Qwen3ForCausalLM, rows: int, args: argparse.Namespace) -> 
 
 
 def learner(
-    model: Qwen3ForCausalLM, batch: torch.Tensor, prompt_tokens: int, budget: int, args: argparse.Namespace
+    model: Qwen3ForCausalLM,
+    batch: torch.Tensor,
+    prompt_tokens: int,
+    budget: int,
+    args: argparse.Namespace,
 ) -> tuple[float, float | None]:
-    """Tokens per second and peak MiB of forward, backward and AdamW, the tokens behind the prompt scored."""
+    """Measures forward, backward and AdamW: tokens per second and peak MiB."""
     step = Step(model, budget)
     advantages = torch.ones(len(batch), device=model.device)
 
@@ -190,8 +234,10 @@ def learner(
     return measured, peak_mib(model) if is_reset else None
 
 
-def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespace) -> tuple[float, float]:
-    """Tokens per second of whole steps, and the share of sampling: the plain policy gradient, which GRPO's first one is."""
+def grpo(
+    model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespace
+) -> tuple[float, float]:
+    """Measures whole policy gradient steps: tokens per second, share of sampling."""
     step = Step(model, budget)
     shares = []
 
@@ -200,7 +246,9 @@ def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespa
         batch = generate(model, prompts_of(repeat, rows, GROUP_SIZE, model, args), args.new_tokens)
         sampled = time.perf_counter() - start
         rewards = torch.randint(2, (rows // GROUP_SIZE, GROUP_SIZE), device=model.device).float()
-        advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+        advantages = (rewards - rewards.mean(1, keepdim=True)) / (
+            rewards.std(1, keepdim=True) + 1e-4
+        )
         step(batch, args.prompt_tokens, advantages.flatten())
         shares.append(sampled / (time.perf_counter() - start))
         return batch.numel()
@@ -209,7 +257,7 @@ def grpo(model: Qwen3ForCausalLM, rows: int, budget: int, args: argparse.Namespa
 
 
 class Step:
-    """One update: micro-batches of whole rows under a token budget, then AdamW."""
+    """Makes one update: micro-batches of whole rows under a token budget, then AdamW."""
 
     def __init__(self, model: Qwen3ForCausalLM, budget: int) -> None:
         self.model = model
@@ -223,12 +271,15 @@ class Step:
         scored = rows * (length - prompt_tokens)
         size = max(1, self.budget // length)
         for tokens, weights in zip(batch.split(size), advantages.split(size), strict=True):
-            # What lies behind the last scored token's predictor is not fed, and only the scored ones get logits.
+            # Tokens after the last scored position are not computed, and only scored positions get
+            # logits.
             kept = length - prompt_tokens
             targets = tokens[:, prompt_tokens:]
             with autocast(self.model):
                 logits = self.model(input_ids=tokens[:, :-1], logits_to_keep=kept).logits
-                losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+                losses = torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1), targets.flatten(), reduction="none"
+                )
             (losses.view_as(targets) * weights[:, None]).sum().div(scored).backward()
         self.optimizer.step()
 
@@ -238,12 +289,12 @@ def on_gpu(model: Qwen3ForCausalLM) -> bool:
 
 
 def autocast(model: Qwen3ForCausalLM) -> torch.autocast:
-    """bfloat16 on a GPU; weights that are float32 stay so."""
+    """Enables bfloat16 on a GPU. Weights in float32 stay in float32."""
     return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=on_gpu(model))
 
 
 def speed(work: Callable[[int], int], repeats: int) -> float:
-    """Tokens a second: the median of `repeats` runs, after one to warm up."""
+    """Returns tokens per second: the median of `repeats` runs after a warm-up run."""
     work(0)
     speeds = []
     for repeat in range(1, repeats + 1):
@@ -256,7 +307,7 @@ def speed(work: Callable[[int], int], repeats: int) -> float:
 
 
 def reset_peak(model: Qwen3ForCausalLM) -> bool:
-    """Has the GPU's or this process's peak of memory counted anew."""
+    """Resets the peak of the memory of the GPU or of this process."""
     if on_gpu(model):
         torch.cuda.reset_peak_memory_stats()
         return True
@@ -271,7 +322,9 @@ def peak_mib(model: Qwen3ForCausalLM) -> float:
     if on_gpu(model):
         return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    return next(
+        int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")
+    )
 
 
 if __name__ == "__main__":

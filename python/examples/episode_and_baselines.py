@@ -1,11 +1,12 @@
 # %% [markdown]
 # # An episode, and two baselines
 #
-# An agent is asked a question about a database of which it knows the tables' names. It may DESCRIBE and SAMPLE tables,
-# QUERY, and ANSWER, which ends the episode. Needs a node: `sqlenv env-node`, in the folder in which this runs.
+# An agent receives a question about a database and the names of its tables. It can DESCRIBE and
+# SAMPLE tables and QUERY. An ANSWER ends the episode. This script needs a node: run `sqlenv
+# env-node` in the same folder.
 #
-# `SQLENV_ADDRESSES` names the nodes; `SQLENV_QUESTIONS` the node's file of questions with their gold answers, for the
-# oracle; `SQLENV_EPISODES` how many questions the baselines play.
+# `SQLENV_ADDRESSES` has the addresses of nodes. `SQLENV_QUESTIONS` is the node's file of questions
+# with gold answers, for the oracle. `SQLENV_EPISODES` is the number of questions for the baselines.
 
 # %%
 import json
@@ -42,31 +43,38 @@ observation = episode.step("DESCRIBE", table)
 print(observation.result)
 
 # %% [markdown]
-# What the agent does wrong is an observation, too, and costs a step.
+# An error of the agent is an observation as well, and uses up a step.
 
 # %%
 observation = episode.step("QUERY", f"SELECT no_such_column FROM {table}")
 print(observation.error, observation.reward, observation.budget_remaining, sep="\n")
 
 # %% [markdown]
-# An episode is a value: a fork goes its own way, and nothing it does can be seen here.
+# An episode is a value. A fork continues independently and does not change this episode.
 
 # %%
 guess = episode.fork()
-print(guess.step("ANSWER", "42").result, "· over:", guess.done, "· the episode itself:", episode.done)
+print(
+    guess.step("ANSWER", "42").result,
+    "· over:",
+    guess.done,
+    "· the episode itself:",
+    episode.done,
+)
 
 # %% [markdown]
 # ## Two baselines
 #
-# A policy maps an episode to its next action. The random one draws from what a newcomer could try. The oracle has the gold
-# SQL and the gold answer of each question; it shows what an episode can earn.
+# A policy maps an episode to its next action. The random policy draws simple actions. The oracle
+# knows the gold SQL and the gold answer of each question, and shows the highest return of an
+# episode.
 
 # %%
 Policy = Callable[[Episode], tuple[str, str]]
 
 
 def random_policy(episode: Episode) -> tuple[str, str]:
-    """Any action, on any table it has heard of; as a function of the episode, so that a run can be repeated."""
+    """Draws an action on a known table, as a function of the episode."""
     draw = random.Random(f"{episode.episode_id}/{episode.observation.step_count}")
     table = draw.choice(re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE))
     return draw.choice(
@@ -81,7 +89,7 @@ def random_policy(episode: Episode) -> tuple[str, str]:
 
 
 def oracle_policy(solutions: dict[str, dict]) -> Policy:
-    """Describes the tables that matter, runs the gold SQL, answers."""
+    """Describes the tables of the gold SQL, runs the gold SQL, and answers."""
 
     def act(episode: Episode) -> tuple[str, str]:
         solution = solutions[episode.question_id]
@@ -93,7 +101,7 @@ def oracle_policy(solutions: dict[str, dict]) -> Policy:
 
 
 def evaluate(policy: Policy, question_ids: list[str]) -> dict[str, float]:
-    """Plays each question once."""
+    """Runs one episode per question."""
     played = []
     for question_id in question_ids:
         episode = env.reset(question_id=question_id)
@@ -109,14 +117,18 @@ def evaluate(policy: Policy, question_ids: list[str]) -> dict[str, float]:
 
 
 # %%
-question_ids = [question.question_id for question in islice(env.list_questions(split="eval"), EPISODES)]
+question_ids = [
+    question.question_id for question in islice(env.list_questions(split="eval"), EPISODES)
+]
 baselines = {"random": evaluate(random_policy, question_ids)}
 if QUESTIONS.is_file():
     with QUESTIONS.open(encoding="utf-8") as lines:
         solutions = {record["question_id"]: record for record in map(json.loads, lines)}
     baselines["oracle"] = evaluate(oracle_policy(solutions), question_ids)
 else:
-    print(f"no oracle: {QUESTIONS} is missing; name the node's file of questions by SQLENV_QUESTIONS")
+    print(
+        f"no oracle: {QUESTIONS} is missing; set SQLENV_QUESTIONS to the node's file of questions"
+    )
 
 for name, result in baselines.items():
     print(name, {key: round(value, 3) for key, value in result.items()})

@@ -1,12 +1,14 @@
 # %% [markdown]
 # # GRPO with TRL against env-node
 #
-# The model explores databases by tools; env-node plays the episodes and pays the rewards. Needs a node, and TRL:
+# The model explores databases with tools. env-node runs the episodes and computes the rewards. This
+# script needs a node and TRL:
 #
 #     sqlenv env-node
 #     pip install "trl>=1.16" "transformers>=5.2" torch
 #
-# `SQLENV_ADDRESSES` names the nodes, `SQLENV_MODEL` the model, `SQLENV_STEPS` the number of optimizer steps.
+# `SQLENV_ADDRESSES` has the addresses of nodes, `SQLENV_MODEL` the model, and `SQLENV_STEPS` the
+# number of optimizer steps.
 
 # %%
 import os
@@ -27,29 +29,33 @@ OUTPUT_DIR = os.environ.get("SQLENV_OUTPUT_DIR", "grpo-with-trl")
 # %% [markdown]
 # ## The questions
 #
-# A row names its question; `reset` appends the question and the tables to the last message. The gold answers stay on the
-# node.
+# A row selects its question. `reset` appends the question and the tables to the last message. The
+# gold answers stay on the node.
 
 # %%
 INSTRUCTIONS = (
-    "Answer the question about the SQL database. Use only the tools, one call per turn: describe the tables you need, run a "
-    "query, then answer. Give the answer as a single value, as a comma-separated list, as rows written col1 | col2, or as "
-    "[] when there is nothing."
+    "Answer the question about the SQL database. Use only the tools, one call per turn: describe "
+    "the tables you need, run a query, then answer. Give the answer as a single value, as a "
+    "comma-separated list, as rows written col1 | col2, or as [] when there is nothing."
 )
 
 with GrpcEnv(ADDRESSES) as env:
     questions = list(islice(env.list_questions(split="train"), 1_000))
 
 dataset = Dataset.from_list(
-    [{"prompt": [{"role": "user", "content": INSTRUCTIONS}], "question_id": question.question_id} for question in questions]
+    [
+        {"prompt": [{"role": "user", "content": INSTRUCTIONS}], "question_id": question.question_id}
+        for question in questions
+    ]
 )
 dataset[0]
 
 # %% [markdown]
 # ## The run
 #
-# One instance of `SQLEnvTRL` per rollout. The three rewards add up to the episode's return; they are logged apart. A node
-# that dies is no event here: episodes go on elsewhere by their tokens, and a run that cannot go on stops.
+# Each rollout has one instance of `SQLEnvTRL`. The three rewards add up to the return of the
+# episode and are logged separately. If a node is lost, its episodes continue on other nodes by
+# their tokens. If no node is left, the run stops.
 
 # %%
 on_gpu = torch.cuda.is_available()
@@ -84,5 +90,8 @@ trainer.train()
 for entry in trainer.state.log_history:
     if "reward" in entry:
         print(
-            {name: round(entry[name], 3) for name in ("step", "reward", "rewards/correctness/mean", "tools/call_frequency")}
+            {
+                name: round(entry[name], 3)
+                for name in ("step", "reward", "rewards/correctness/mean", "tools/call_frequency")
+            }
         )

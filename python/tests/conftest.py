@@ -1,6 +1,6 @@
 """Fixtures: stub nodes, real nodes, certificates.
 
-What is skipped is always reported with its reason (`-ra` in pyproject.toml).
+pytest reports every skipped test with its reason (`-ra` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def stub() -> Iterator[Callable[..., StubNode]]:
 
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    """The binary that SQLENV_BINARY names, or the workspace's release build."""
+    """The binary of SQLENV_BINARY, or the release build of the workspace."""
     named = os.environ.get("SQLENV_BINARY")
     found = Path(named) if named else REPOSITORY / "target/release/sqlenv"
     if not found.is_file():
-        assert not named, f"SQLENV_BINARY names {named}, which is no file"
+        assert not named, f"SQLENV_BINARY names {named}, which is not a file"
         pytest.skip("no sqlenv binary: run `cargo build --release` or set SQLENV_BINARY")
     return found.resolve()
 
@@ -71,13 +71,14 @@ def real_node(binary: Path, node_folder: Path) -> Iterator[Callable[[], RealNode
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a self-signed authority that is also the certificate of localhost: key.pem, cert.pem."""
+    """Returns a folder with key.pem and cert.pem: a self-signed certificate of localhost."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is missing, so TLS is not tested")
     folder = tmp_path_factory.mktemp("certificates")
     subprocess.run(
-        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost "
+        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
+        "-addext subjectAltName=DNS:localhost "
         "-keyout key.pem -out cert.pem",
         shell=True,
         cwd=folder,
@@ -89,6 +90,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels that look for a replaced node every 100 ms, so that a test need not wait for it."""
+    """Makes channels reconnect to a replaced node every 100 ms, so that tests do not wait."""
     names = ("initial", "min", "max")
-    monkeypatch.setattr("sqlenv.channels._OPTIONS", [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in names])
+    monkeypatch.setattr(
+        "sqlenv.channels._OPTIONS", [(f"grpc.{name}_reconnect_backoff_ms", 100) for name in names]
+    )

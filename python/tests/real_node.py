@@ -1,4 +1,4 @@
-"""A process of `sqlenv env-node`, to be killed and started again."""
+"""A process of `sqlenv env-node` that tests can kill and restart."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SIGNING_KEY = "a key that only tests use, 32 bytes or more"
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
+    """Returns a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class RealNode:
-    """Serves from the start until `kill`; builds its data in `folder` when it is first started there."""
+    """Serves until `kill`. The first start in `folder` builds the data there."""
 
     def __init__(self, binary: Path, folder: Path) -> None:
         self._binary, self._folder, self.port = binary, folder, free_port()
@@ -35,13 +35,22 @@ class RealNode:
         log_file = self._folder / f"node-{self.port}.log"
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._binary, "env-node", "--listen", f"127.0.0.1:{self.port}", "--set", f"env.signing_key={SIGNING_KEY}"],
+                [
+                    self._binary,
+                    "env-node",
+                    "--listen",
+                    f"127.0.0.1:{self.port}",
+                    "--set",
+                    f"env.signing_key={SIGNING_KEY}",
+                ],
                 cwd=self._folder,
                 stdout=log,
                 stderr=log,
             )
-        # The port listens before the data is built, so only an answer tells that the node serves.
-        patience = RetryPolicy(total_seconds=120, first_pause_seconds=0.05, longest_pause_seconds=0.05)
+        # The port listens before the data is built, so only a reply shows that the node serves.
+        patience = RetryPolicy(
+            total_seconds=120, first_pause_seconds=0.05, longest_pause_seconds=0.05
+        )
         with GrpcEnv(self.address, retry=patience) as env:
             try:
                 env.info()
@@ -49,6 +58,6 @@ class RealNode:
                 raise AssertionError(f"env-node does not serve: {log_file.read_text()}") from error
 
     def kill(self) -> None:
-        """SIGKILL: no drain, no goodbye."""
+        """Kills the process with SIGKILL, without a drain."""
         self._process.kill()
         self._process.wait()

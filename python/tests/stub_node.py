@@ -1,4 +1,4 @@
-"""An env-node of a few lines, which fails on demand: one question, tokens that any stub can continue.
+"""A stub env-node that fails on demand. It has one question, and every stub accepts its tokens.
 
 The real node is in test_real_node.py; this one exists to break at the chosen call.
 """
@@ -19,9 +19,17 @@ from sqlenv.v1 import env_pb2_grpc
 
 QUESTION = "How many cars are there?"
 QUESTIONS = [
-    pb.Question(question_id=f"cars_{index:04}", question_text=text, database_name=database, split="train")
+    pb.Question(
+        question_id=f"cars_{index:04}", question_text=text, database_name=database, split="train"
+    )
     for index, (text, database) in enumerate(
-        [(QUESTION, "cars"), ("How many rows?", "cars"), ("How many rows?", "trains"), ("Twin", "cars"), ("Twin", "cars")]
+        [
+            (QUESTION, "cars"),
+            ("How many rows?", "cars"),
+            ("How many rows?", "trains"),
+            ("Twin", "cars"),
+            ("Twin", "cars"),
+        ]
     )
 ]
 SCHEMA = "Available tables:\n- cars"
@@ -41,7 +49,7 @@ class Fault:
 
 @dataclass
 class StubNode(env_pb2_grpc.EnvServicer):
-    """Serves until `stop`; `faults` are served first, in order, whatever is called."""
+    """Serves until `stop`. The first calls return `faults` in order, whatever they are."""
 
     port: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -54,12 +62,16 @@ class StubNode(env_pb2_grpc.EnvServicer):
 
     def start(self) -> StubNode:
         # SO_REUSEPORT would let two stubs share a port and hide a mistake.
-        self._server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)]
+        )
         env_pb2_grpc.add_EnvServicer_to_server(self, self._server)
         address = f"127.0.0.1:{self.port}"
         if self.tls:
             key, certificate, *authority = self.tls
-            credentials = grpc.ssl_server_credentials([(key, certificate)], *authority, bool(authority))
+            credentials = grpc.ssl_server_credentials(
+                [(key, certificate)], *authority, bool(authority)
+            )
             self.port = self._server.add_secure_port(address, credentials)
         else:
             self.port = self._server.add_insecure_port(address)
@@ -114,13 +126,17 @@ class StubNode(env_pb2_grpc.EnvServicer):
             correct=correct,
         )
 
-    def ListQuestions(self, request: pb.ListQuestionsRequest, context: grpc.ServicerContext) -> pb.ListQuestionsResponse:
+    def ListQuestions(
+        self, request: pb.ListQuestionsRequest, context: grpc.ServicerContext
+    ) -> pb.ListQuestionsResponse:
         self._arrive("ListQuestions", context)
-        # Two a page, whatever was asked for, so that paging is exercised.
+        # Each page has two questions, whatever page size is requested, to test paging.
         start = int(request.page_token or 0)
         following = str(start + 2) if start + 2 < len(QUESTIONS) else ""
         return pb.ListQuestionsResponse(
-            questions=QUESTIONS[start : start + 2], next_page_token=following, total_size=len(QUESTIONS)
+            questions=QUESTIONS[start : start + 2],
+            next_page_token=following,
+            total_size=len(QUESTIONS),
         )
 
     def Info(self, request: pb.InfoRequest, context: grpc.ServicerContext) -> pb.InfoResponse:
@@ -129,7 +145,9 @@ class StubNode(env_pb2_grpc.EnvServicer):
 
     def _arrive(self, name: str, context: grpc.ServicerContext) -> None:
         self.calls.append(name)
-        self.authorizations.append(str(dict(context.invocation_metadata()).get("authorization", "")))
+        self.authorizations.append(
+            str(dict(context.invocation_metadata()).get("authorization", ""))
+        )
         if not self.faults:
             return
         fault = self.faults.pop(0)

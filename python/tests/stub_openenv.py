@@ -1,6 +1,7 @@
-"""OpenEnv's WebSocket protocol in a few lines: one question, one session a socket.
+"""A stub of OpenEnv's WebSocket protocol with one question and one session per socket.
 
-The shapes are those of the protocol's two live versions; test_openenv_client.py also plays against the binary.
+The shapes are those of the protocol's two live versions; test_openenv_client.py also plays against
+the binary.
 """
 
 from __future__ import annotations
@@ -45,19 +46,27 @@ class StubOpenEnv:
             if frame["type"] == "close":
                 return
             if frame["type"] == "state":
-                reply = {"type": "state", "data": {"episode_id": episode_id, "step_count": len(history)}}
+                reply = {
+                    "type": "state",
+                    "data": {"episode_id": episode_id, "step_count": len(history)},
+                }
             elif frame["type"] == "reset":
                 episode_id, history = data.get("episode_id", "made-up"), []
                 reply = self._observation(history, {}, None, False)
             elif episode_id is None:
-                reply = {"type": "error", "data": {"message": "reset first", "code": "EXECUTION_ERROR"}}
+                reply = {
+                    "type": "error",
+                    "data": {"message": "reset first", "code": "EXECUTION_ERROR"},
+                }
             else:
                 history.append(f"{data['action_type']} {data['argument']}")
                 done = data["action_type"] == "ANSWER"
                 reply = self._observation(history, {"result": "1. 39"}, 1.0 if done else 0.02, done)
             socket.send(json.dumps(reply))
 
-    def _observation(self, history: list[str], seen: dict[str, Any], reward: float | None, done: bool) -> dict[str, Any]:
+    def _observation(
+        self, history: list[str], seen: dict[str, Any], reward: float | None, done: bool
+    ) -> dict[str, Any]:
         observation = {
             "question": "How many?",
             "schema_info": SCHEMA,
@@ -70,5 +79,9 @@ class StubOpenEnv:
         }
         payload: dict[str, Any] = {"observation": observation, "reward": reward, "done": done}
         if self.with_metadata:
-            payload = {**payload, "observation": {"metadata": {"a": 1}, **observation}, "metadata": {"a": 1}}
+            payload = {
+                **payload,
+                "observation": {"metadata": {"a": 1}, **observation},
+                "metadata": {"a": 1},
+            }
         return {"type": "observation", "data": payload}

@@ -1,4 +1,4 @@
-"""The example without a trainer, run from top to bottom against the binary (the other one is in test_trl_trainer.py)."""
+"""Runs the example without a trainer against the binary. test_trl_trainer.py runs the other one."""
 
 from __future__ import annotations
 

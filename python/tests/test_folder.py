@@ -1,4 +1,4 @@
-"""The folder is one that OpenEnv's tools accept, and its server is the binary."""
+"""Tests that OpenEnv's tools accept the folder and that its server is the binary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELEASES = ["openenv-core==0.2.3", "openenv==0.10.0"]
 
 @pytest.fixture(params=RELEASES)
 def openenv(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The command of one release: the installed one, or from an environment made for the test."""
+    """Returns the command of one release: the installed one, or one from a new environment."""
     name, wanted = request.param.split("==")
     if name == "openenv" and version("openenv") == wanted:
         return Path(sys.executable).with_name("openenv")
@@ -28,7 +28,9 @@ def openenv(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         pytest.skip(f"{request.param} is not installed; SQLENV_TEST_PYPI=1 fetches it")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     fetched = subprocess.run(
-        [tmp_path / "venv/bin/pip", "install", "--quiet", request.param], capture_output=True, text=True
+        [tmp_path / "venv/bin/pip", "install", "--quiet", request.param],
+        capture_output=True,
+        text=True,
     )
     if fetched.returncode != 0:
         pytest.skip(f"{request.param} cannot be fetched: {fetched.stderr}")
@@ -41,15 +43,32 @@ def test_openenv_validates_the_folder(openenv: Path) -> None:
 
 
 def test_openenv_would_push_the_folder() -> None:
-    names = ["openenv.yaml", "__init__.py", "client.py", "models.py", "README.md", "Dockerfile", "pyproject.toml", "uv.lock"]
+    names = [
+        "openenv.yaml",
+        "__init__.py",
+        "client.py",
+        "models.py",
+        "README.md",
+        "Dockerfile",
+        "pyproject.toml",
+        "uv.lock",
+    ]
     assert [name for name in names if not (FOLDER / name).is_file()] == []
 
 
 def test_the_server_is_the_binary(binary: Path, node_folder: Path) -> None:
     port = free_port()
-    # A process of its own: what is tested is that it becomes another.
+    # This is a process of its own, because the test checks that it is replaced by another.
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("server"), "--host", "127.0.0.1", "--port", str(port), "--log", "error"],
+        [
+            Path(sys.executable).with_name("server"),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--log",
+            "error",
+        ],
         cwd=node_folder,
         env={**os.environ, "SQLENV_BINARY": str(binary)},
     )
@@ -65,7 +84,9 @@ def test_the_server_is_the_binary(binary: Path, node_folder: Path) -> None:
 
 def test_a_missing_binary_is_named(tmp_path: Path) -> None:
     server = Path(sys.executable).with_name("server")
-    without = {name: value for name, value in os.environ.items() if name != "SQLENV_BINARY"} | {"PATH": str(tmp_path)}
+    without = {name: value for name, value in os.environ.items() if name != "SQLENV_BINARY"} | {
+        "PATH": str(tmp_path)
+    }
     for environment, message in [
         (without, "sqlenv is not on PATH"),
         ({**without, "SQLENV_BINARY": str(tmp_path / "absent")}, "absent cannot be run"),

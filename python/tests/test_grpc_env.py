@@ -1,4 +1,4 @@
-"""`GrpcEnv` against nodes that fail at the chosen call."""
+"""Tests `GrpcEnv` with nodes that fail at chosen calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_questions_are_listed_over_all_pages(stub: Stub) -> None:
         assert env.info().environment_version == "stub"
 
 
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL"])
+@pytest.mark.parametrize(
+    "code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL"]
+)
 def test_what_another_attempt_cures_is_tried_again(stub: Stub, code: str) -> None:
     undisturbed = play(GrpcEnv(stub().address).reset())
     node = stub()
@@ -63,27 +65,43 @@ def test_what_another_attempt_cures_is_tried_again(stub: Stub, code: str) -> Non
     assert node.calls == ["Reset"] + ["Step"] * (3 + len(ACTIONS))
 
 
-@pytest.mark.parametrize("code", ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
+@pytest.mark.parametrize(
+    "code", ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "FAILED_PRECONDITION"]
+)
 def test_what_no_attempt_cures_is_raised_at_once_with_its_reason(stub: Stub, code: str) -> None:
     node = stub(faults=[Fault(grpc.StatusCode[code], reason="TOKEN_FORGED")])
-    with GrpcEnv(node.address, retry=QUICK) as env, pytest.raises(EnvRefused, match="refuses Info: on demand") as refused:
+    with (
+        GrpcEnv(node.address, retry=QUICK) as env,
+        pytest.raises(EnvRefused, match="refuses Info: on demand") as refused,
+    ):
         env.info()
     assert (refused.value.code, refused.value.reason) == (grpc.StatusCode[code], "TOKEN_FORGED")
     assert node.calls == ["Info"]
 
 
-def test_the_pause_that_a_node_asks_for_is_kept(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pause_that_a_node_asks_for_is_kept(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("sqlenv.grpc_env.time.sleep", pauses.append)
-    node = stub(faults=[Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.25), Fault(grpc.StatusCode.UNAVAILABLE)])
-    with GrpcEnv(node.address, retry=RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)) as env:
+    node = stub(
+        faults=[
+            Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.25),
+            Fault(grpc.StatusCode.UNAVAILABLE),
+        ]
+    )
+    with GrpcEnv(
+        node.address, retry=RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)
+    ) as env:
         env.info()
     assert len(pauses) == 2
     assert 0.25 <= pauses[0] <= 0.251
     assert pauses[1] <= 0.001
 
 
-def test_other_nodes_are_tried_before_any_pause(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_nodes_are_tried_before_any_pause(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_pause(seconds: float) -> None:
         assert seconds == 0.0
 
@@ -93,7 +111,7 @@ def test_other_nodes_are_tried_before_any_pause(stub: Stub, monkeypatch: pytest.
     with GrpcEnv([node.address for node in [*broken, whole]]) as env:
         episode = env.reset()
         episode.step("DESCRIBE", "cars")
-        # It stays with the node that answered.
+        # The episode stays with the node that has replied.
         assert whole.calls == ["Reset", "Step"]
         assert all(len(node.calls) <= 1 for node in broken)
 
@@ -111,10 +129,16 @@ def test_an_episode_outlives_its_node(stub: Stub) -> None:
     first, second = stub(), stub()
     with GrpcEnv([first.address, second.address], retry=QUICK) as env:
         episodes = [env.reset() for _ in range(2)]
-        played = [[episode.step(*ACTIONS[0]).SerializeToString(deterministic=True)] for episode in episodes]
+        played = [
+            [episode.step(*ACTIONS[0]).SerializeToString(deterministic=True)]
+            for episode in episodes
+        ]
         first.stop()
         for episode, transcript in zip(episodes, played, strict=True):
-            transcript += [episode.step(*action).SerializeToString(deterministic=True) for action in ACTIONS[1:]]
+            transcript += [
+                episode.step(*action).SerializeToString(deterministic=True)
+                for action in ACTIONS[1:]
+            ]
     assert played == [undisturbed, undisturbed]
 
 
@@ -137,7 +161,9 @@ def test_an_unreachable_node_is_named_after_the_time_for_retries(stub: Stub) -> 
         episode = env.reset()
         before = episode.token
         node.stop()
-        with pytest.raises(EnvUnreachable, match=f"Step failed on {node.address} for 0.2 s") as unreachable:
+        with pytest.raises(
+            EnvUnreachable, match=f"Step failed on {node.address} for 0.2 s"
+        ) as unreachable:
             episode.step("DESCRIBE", "cars")
     assert unreachable.value.code is grpc.StatusCode.UNAVAILABLE
     assert (episode.token, episode.done) == (before, False)
@@ -160,7 +186,10 @@ def test_tls_with_client_certificates(stub: Stub, certificates: Path) -> None:
     with GrpcEnv(node.address, security=Security(certificate, certificate, key)) as env:
         assert env.info().environment_version == "stub"
     once = RetryPolicy(total_seconds=0.0)
-    with GrpcEnv(node.address, retry=once, security=Security(certificate)) as env, pytest.raises(EnvUnreachable):
+    with (
+        GrpcEnv(node.address, retry=once, security=Security(certificate)) as env,
+        pytest.raises(EnvUnreachable),
+    ):
         env.info()
 
 
@@ -176,7 +205,9 @@ def test_addresses(given: str | list[str], found: tuple[str, ...]) -> None:
     assert split_addresses(given) == found
 
 
-@pytest.mark.parametrize(("given", "message"), [("", "no address"), ([], "no address"), ("ftp://a:1", "scheme 'ftp'")])
+@pytest.mark.parametrize(
+    ("given", "message"), [("", "no address"), ([], "no address"), ("ftp://a:1", "scheme 'ftp'")]
+)
 def test_bad_addresses_are_named(given: str | list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_addresses(given)

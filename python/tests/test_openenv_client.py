@@ -1,4 +1,4 @@
-"""`SQLEnv`, with the OpenEnv that is installed, against both shapes of the protocol and against the binary."""
+"""Tests `SQLEnv` with the installed OpenEnv, both versions of the protocol, and the binary."""
 
 from __future__ import annotations
 
@@ -29,15 +29,26 @@ def test_an_episode_in_sync_use(server: StubOpenEnv) -> None:
         assert (first.reward, first.done, first.observation.budget_remaining) == (None, False, 15)
         assert first.observation.metadata == ({"a": 1} if server.with_metadata else {})
         second = env.step(SQLAction(action_type="QUERY", argument="SELECT 1"))
-        assert (second.observation.result, second.reward, second.observation.reward) == ("1. 39", 0.02, 0.02)
+        assert (second.observation.result, second.reward, second.observation.reward) == (
+            "1. 39",
+            0.02,
+            0.02,
+        )
         state = env.state()
         assert isinstance(state, SQLState)
         assert (state.episode_id, state.step_count) == ("mine", 1)
         last = env.step(SQLAction(action_type="ANSWER", argument="39"))
         assert (last.done, last.observation.done, last.reward) == (True, True, 1.0)
         assert last.observation.action_history == ["QUERY SELECT 1", "ANSWER 39"]
-    assert server.frames[0] == {"type": "reset", "data": {"seed": 7, "episode_id": "mine", "question_id": "q"}}
-    assert server.frames[1]["data"] == {"action_type": "QUERY", "argument": "SELECT 1", "metadata": {}}
+    assert server.frames[0] == {
+        "type": "reset",
+        "data": {"seed": 7, "episode_id": "mine", "question_id": "q"},
+    }
+    assert server.frames[1]["data"] == {
+        "action_type": "QUERY",
+        "argument": "SELECT 1",
+        "metadata": {},
+    }
 
 
 def test_an_episode_in_async_use(server: StubOpenEnv) -> None:
@@ -51,7 +62,10 @@ def test_an_episode_in_async_use(server: StubOpenEnv) -> None:
 
 
 def test_an_error_frame_is_raised(server: StubOpenEnv) -> None:
-    with SQLEnv(server.base_url).sync() as env, pytest.raises(RuntimeError, match=r"reset first \(code: EXECUTION_ERROR\)"):
+    with (
+        SQLEnv(server.base_url).sync() as env,
+        pytest.raises(RuntimeError, match=r"reset first \(code: EXECUTION_ERROR\)"),
+    ):
         env.step(SQLAction(action_type="QUERY", argument="SELECT 1"))
 
 

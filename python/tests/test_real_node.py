@@ -1,4 +1,4 @@
-"""Against the binary: real episodes, real kills. Skips where there is no binary (see conftest.py)."""
+"""Tests with the binary: real episodes and killed nodes. Skipped without a binary (conftest.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENT = RetryPolicy(total_seconds=120.0, first_pause_seconds=0.02, longest_pau
 
 
 def actions_of(episode: Episode) -> list[tuple[str, str]]:
-    """A short episode with errors, forms of results and an answer, by the tables that the observation names."""
+    """Runs a short episode with errors, several kinds of results and an answer."""
     tables = re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE)
     draw = random.Random(episode.episode_id)
     table = draw.choice(tables)
@@ -35,14 +35,21 @@ def actions_of(episode: Episode) -> list[tuple[str, str]]:
 
 
 def play(episode: Episode) -> list[bytes]:
-    return [episode.step(*action).SerializeToString(deterministic=True) for action in actions_of(episode)]
+    return [
+        episode.step(*action).SerializeToString(deterministic=True)
+        for action in actions_of(episode)
+    ]
 
 
 def test_an_episode(real_node: Start) -> None:
     with GrpcEnv(real_node().address) as env:
         assert env.info().default_step_budget == 15
         questions = list(env.list_questions(split="eval"))
-        assert len(questions) == {split.name: split.question_count for split in env.info().splits}["eval"] > 1_000
+        assert (
+            len(questions)
+            == {split.name: split.question_count for split in env.info().splits}["eval"]
+            > 1_000
+        )
         episode = env.reset(question_id=questions[0].question_id, reward_profile="sqlenv-final")
         assert episode.observation.question == questions[0].question_text
         play(episode)
@@ -80,11 +87,15 @@ def test_a_restarted_node_goes_on_with_the_episode(real_node: Start, quick_recon
         undisturbed = play(env.reset(seed=5))
         episode = env.reset(seed=5)
         actions = actions_of(episode)
-        transcript = [episode.step(*action).SerializeToString(deterministic=True) for action in actions[:3]]
+        transcript = [
+            episode.step(*action).SerializeToString(deterministic=True) for action in actions[:3]
+        ]
         node.kill()
         restart = threading.Timer(0.3, node.start)
         restart.start()
-        transcript += [episode.step(*action).SerializeToString(deterministic=True) for action in actions[3:]]
+        transcript += [
+            episode.step(*action).SerializeToString(deterministic=True) for action in actions[3:]
+        ]
         restart.join()
     assert transcript == undisturbed
 
@@ -99,7 +110,12 @@ def test_64_environments_for_trl_at_once(real_node: Start) -> None:
 
     def rollout(env: SQLEnvTRL) -> list[str]:
         assert env.episode is not None
-        tools = {"DESCRIBE": env.describe, "SAMPLE": env.sample, "QUERY": env.query, "ANSWER": env.answer}
+        tools = {
+            "DESCRIBE": env.describe,
+            "SAMPLE": env.sample,
+            "QUERY": env.query,
+            "ANSWER": env.answer,
+        }
         return [tools[kind](argument) for kind, argument in actions_of(env.episode)]
 
     with ThreadPoolExecutor(16) as threads:

@@ -1,4 +1,4 @@
-"""Pauses between rounds."""
+"""Tests the pauses between rounds."""
 
 from __future__ import annotations
 
@@ -21,5 +21,7 @@ POLICY = RetryPolicy(first_pause_seconds=0.1, longest_pause_seconds=2.0)
         (1, 5.0, 0.5, 5.05),
     ],
 )
-def test_pauses_grow_and_honour_the_node(rounds: int, asked: float, draw: float, pause: float) -> None:
+def test_pauses_grow_and_honour_the_node(
+    rounds: int, asked: float, draw: float, pause: float
+) -> None:
     assert POLICY.pause_seconds(rounds, asked, draw) == pytest.approx(pause)

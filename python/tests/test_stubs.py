@@ -1,4 +1,4 @@
-"""The committed stubs are the ones that the proto generates."""
+"""Tests that the committed stubs are those that the proto generates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SQLEnvTRL` and the reward functions, without TRL: what the model sees, what a row chooses, what a fault does."""
+"""Tests `SQLEnvTRL` and the reward functions without TRL: texts, selection of questions, faults."""
 
 from __future__ import annotations
 
@@ -35,9 +35,17 @@ def test_the_model_sees_the_question_and_what_the_tools_say(stub: Stub) -> None:
 
 def test_the_tools_are_the_public_methods(stub: Stub) -> None:
     env = make(stub())
-    tools = {name for name, _ in inspect.getmembers(type(env), inspect.isfunction) if not name.startswith("_")}
+    tools = {
+        name
+        for name, _ in inspect.getmembers(type(env), inspect.isfunction)
+        if not name.startswith("_")
+    }
     assert tools == {"reset", "describe", "sample", "query", "answer"}
-    scored = {name for name, _ in inspect.getmembers(SQLEnvTRLScored, inspect.isfunction) if not name.startswith("_")}
+    scored = {
+        name
+        for name, _ in inspect.getmembers(SQLEnvTRLScored, inspect.isfunction)
+        if not name.startswith("_")
+    }
     assert scored == tools | {"get_reward"}
 
 
@@ -102,7 +110,9 @@ def test_a_spent_budget_ends_the_episode(stub: Stub) -> None:
         ({"seed": 0}, "cars_0000"),
     ],
 )
-def test_a_row_chooses_the_same_question_for_all_members(stub: Stub, row: dict[str, Any], question_id: str) -> None:
+def test_a_row_chooses_the_same_question_for_all_members(
+    stub: Stub, row: dict[str, Any], question_id: str
+) -> None:
     node = stub()
     group = [make(node) for _ in range(4)]
     assert len({env.reset(**row) for env in group}) == 1
@@ -112,13 +122,18 @@ def test_a_row_chooses_the_same_question_for_all_members(stub: Stub, row: dict[s
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": []}, r"columns \['prompt'\] names no question"),
-        ({"question_text": "nowhere"}, "no question of split any reads 'nowhere'"),
-        ({"question_text": "How many rows?"}, "2 questions read .* cars_0001, cars_0002; give question_id"),
-        ({"question_text": "Twin", "database_name": "cars"}, "2 questions read"),
+        ({"prompt": []}, r"columns \['prompt'\] selects no question"),
+        ({"question_text": "nowhere"}, "no question of split any has the text 'nowhere'"),
+        (
+            {"question_text": "How many rows?"},
+            "2 questions have the text .* cars_0001, cars_0002; give question_id",
+        ),
+        ({"question_text": "Twin", "database_name": "cars"}, "2 questions have the text"),
     ],
 )
-def test_a_row_that_names_no_question_is_refused(stub: Stub, row: dict[str, Any], message: str) -> None:
+def test_a_row_that_names_no_question_is_refused(
+    stub: Stub, row: dict[str, Any], message: str
+) -> None:
     env = make(stub())
     with pytest.raises(ValueError, match=message.replace("split any", "split 'any'")):
         env.reset(**row)
@@ -135,9 +150,14 @@ def test_faults_are_cured_inside(stub: Stub) -> None:
     node = stub()
     env = make(node, retry_seconds=20.0)
     env.reset(seed=0)
-    node.faults = [Fault(grpc.StatusCode.UNAVAILABLE), Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.01)]
+    node.faults = [
+        Fault(grpc.StatusCode.UNAVAILABLE),
+        Fault(grpc.StatusCode.RESOURCE_EXHAUSTED, pause_seconds=0.01),
+    ]
     assert env.query(sql="SELECT 1") == "1. SELECT 1"
-    assert env.episode is not None and list(env.episode.observation.action_history) == ["QUERY SELECT 1"]
+    assert env.episode is not None and list(env.episode.observation.action_history) == [
+        "QUERY SELECT 1"
+    ]
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "FAILED_PRECONDITION", "UNAUTHENTICATED"])
@@ -166,12 +186,21 @@ def test_rewards_are_those_of_the_layers_and_of_this_class_only(stub: Stub) -> N
     right.query(sql="SELECT 1")
     right.answer(value="39")
     assert right.episode is not None
-    layers = [function([right, unplayed, object()], seed=[0] * 3) for function in (correctness, progress, operational)]
-    assert layers == [[1.0, None, None], [pytest.approx(0.15), None, None], [pytest.approx(0.0), None, None]]
+    layers = [
+        function([right, unplayed, object()], seed=[0] * 3)
+        for function in (correctness, progress, operational)
+    ]
+    assert layers == [
+        [1.0, None, None],
+        [pytest.approx(0.15), None, None],
+        [pytest.approx(0.0), None, None],
+    ]
     assert right.episode.episode_return == pytest.approx(sum(layer[0] or 0.0 for layer in layers))
 
 
-def test_settings_come_from_the_environment_and_travel(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_the_environment_and_travel(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = stub()
     monkeypatch.setenv("SQLENV_ADDRESSES", node.address)
     monkeypatch.setenv("SQLENV_STEP_BUDGET", "3")

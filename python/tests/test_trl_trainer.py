@@ -1,7 +1,8 @@
-"""TRL's own trainer plays `SQLEnvTRL`: its tool schemas, its parser, its multi-turn tool loop, its rewards.
+"""Tests `SQLEnvTRL` in TRL's own trainer: tool schemas, parser, tool loop, rewards.
 
-Opt-in by SQLENV_TEST_TRL=1, since torch is large: needs `trl==1.16.0`, `transformers`, `torch`. The model is tiny and
-random; as it would hardly ever write a tool call, its words are put in its mouth, and everything around them is TRL's.
+Opt-in by SQLENV_TEST_TRL=1, since torch is large: needs `trl==1.16.0`, `transformers`, `torch`. The
+model is tiny and random; as it would hardly ever write a tool call, its words are put in its mouth,
+and everything around them is TRL's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from stub_node import Fault, StubNode
 
 if os.environ.get("SQLENV_TEST_TRL") != "1":
     pytest.skip(
-        "TRL's trainer is not tested; SQLENV_TEST_TRL=1 does, where trl and torch are installed", allow_module_level=True
+        "TRL's trainer is not tested; SQLENV_TEST_TRL=1 does, where trl and torch are installed",
+        allow_module_level=True,
     )
 
 import torch
@@ -41,21 +43,30 @@ from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 Stub = Callable[..., StubNode]
 EXAMPLE = Path(__file__).parents[1] / "examples/grpo_with_trl.py"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-WORDS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
+WORDS = [
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+]
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen3 of a few thousand weights, whose tokens are bytes and Qwen3's markers."""
+    """A random Qwen3 with a few thousand weights. Its tokens are bytes and Qwen3's markers."""
     folder = tmp_path_factory.mktemp("tiny-qwen3")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     fast.add_special_tokens({"additional_special_tokens": SPECIAL})
     fast.add_tokens(WORDS)
-    # TRL knows how to read tool calls by the template: Qwen3's, as TRL ships it.
+    # TRL chooses the parser of tool calls by the template. This is Qwen3's, as TRL ships it.
     fast.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
     fast.save_pretrained(folder)
     torch.manual_seed(0)
@@ -80,21 +91,35 @@ def call(name: str, **arguments: Any) -> str:
 
 
 #: The even members are right; the odd ones err, guess, and go on after the end.
-EVEN = [call("describe", table_name="cars", sql=None), call("query", sql="SELECT 1"), call("answer", value=39), "So."]
-ODD = [call("query", sql="bad"), call("answer", value="0"), call("sample", table_name="cars"), "So."]
+EVEN = [
+    call("describe", table_name="cars", sql=None),
+    call("query", sql="SELECT 1"),
+    call("answer", value=39),
+    "So.",
+]
+ODD = [
+    call("query", sql="bad"),
+    call("answer", value="0"),
+    call("sample", table_name="cars"),
+    "So.",
+]
 
 
 class ScriptedTrainer(GRPOTrainer):
-    """`GRPOTrainer` whose model says what the script says."""
+    """A `GRPOTrainer` whose model follows a script."""
 
     said: list[list[dict[str, Any]]]
 
-    def _generate_single_turn(self, prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *_: Any, **__: Any
+    ) -> tuple[list[list[int]], None]:
         completions = []
         for index, ids in enumerate(prompt_ids):
             turns = self.processing_class.decode(ids).split("<|im_start|>assistant\n")
             spoken = [turn for turn in turns[1:] if turn.strip() and "<tool_call>" in turn]
-            script = (EVEN, ODD)[index % 2] if not spoken else EVEN if "describe" in spoken[0] else ODD
+            script = (
+                (EVEN, ODD)[index % 2] if not spoken else EVEN if "describe" in spoken[0] else ODD
+            )
             words = script[len(spoken)] + "<|im_end|>"
             completions.append(self.processing_class(words, add_special_tokens=False)["input_ids"])
         return completions, None
@@ -105,9 +130,18 @@ class ScriptedTrainer(GRPOTrainer):
         return result
 
 
-def trainer_for(kind: type[GRPOTrainer], model: Path, folder: Path, factory: Any, **settings: Any) -> GRPOTrainer:
-    rows = [{"prompt": [{"role": "user", "content": "Use the tools."}], "seed": seed} for seed in (0, 1)]
-    arguments = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 2_000}
+def trainer_for(
+    kind: type[GRPOTrainer], model: Path, folder: Path, factory: Any, **settings: Any
+) -> GRPOTrainer:
+    rows = [
+        {"prompt": [{"role": "user", "content": "Use the tools."}], "seed": seed} for seed in (0, 1)
+    ]
+    arguments = {
+        "max_steps": 1,
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 2_000,
+    }
     return kind(
         model=str(model),
         train_dataset=Dataset.from_list(rows),
@@ -141,12 +175,17 @@ def test_the_schemas_are_those_of_four_text_tools() -> None:
         assert parameters[name]["properties"][parameter]["description"]
 
 
-def test_the_tool_loop_plays_episodes_and_pays_rewards(stub: Stub, model_folder: Path, tmp_path: Path) -> None:
+def test_the_tool_loop_plays_episodes_and_pays_rewards(
+    stub: Stub, model_folder: Path, tmp_path: Path
+) -> None:
     factory = SQLEnvTRL.configured(addresses=stub().address, step_budget=10)
     rewards = [correctness, progress, operational]
     trainer = trainer_for(ScriptedTrainer, model_folder, tmp_path, factory, reward_funcs=rewards)
     trainer.train()
-    texts = [[message["content"] for message in completion if message["role"] == "tool"] for completion in trainer.said]
+    texts = [
+        [message["content"] for message in completion if message["role"] == "tool"]
+        for completion in trainer.said
+    ]
     even = ["1. cars", "1. SELECT 1", "Answer submitted: correct."]
     odd = ["Error: SQL error: bad", "Answer submitted: incorrect.", "Error: Episode is over."]
     assert texts == [even, odd] * 2
@@ -166,7 +205,9 @@ def test_an_environment_can_own_its_reward(stub: Stub, model_folder: Path, tmp_p
     assert log["rewards/SQLEnvTRLScored/mean"] == pytest.approx((1.3 - 0.12) / 2)
 
 
-def test_a_lost_node_stops_the_run_and_its_words_reach_no_model(stub: Stub, model_folder: Path, tmp_path: Path) -> None:
+def test_a_lost_node_stops_the_run_and_its_words_reach_no_model(
+    stub: Stub, model_folder: Path, tmp_path: Path
+) -> None:
     node = stub()
 
     class LosesItsNode(ScriptedTrainer):
@@ -191,7 +232,9 @@ def test_a_lost_node_stops_the_asynchronous_worker_too(stub: Stub) -> None:
 
         def run() -> Any:
             calls = [{"function": {"name": "query", "arguments": {"sql": "SELECT 1"}}}]
-            return asyncio.run(_AsyncRolloutLoop._execute_tool_calls(context, calls, {"query": env.query}))
+            return asyncio.run(
+                _AsyncRolloutLoop._execute_tool_calls(context, calls, {"query": env.query})
+            )
 
         messages, _, failures = run()
         assert (messages[0]["content"], failures) == ("1. SELECT 1", 0)
@@ -201,7 +244,10 @@ def test_a_lost_node_stops_the_asynchronous_worker_too(stub: Stub) -> None:
 
 
 def test_the_example_runs_on_a_tiny_model(
-    real_node: Callable[[], RealNode], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_node: Callable[[], RealNode],
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {
         "SQLENV_ADDRESSES": real_node().address,
@@ -215,5 +261,9 @@ def test_the_example_runs_on_a_tiny_model(
     cells = runpy.run_path(str(EXAMPLE))
     trainer = cells["trainer"]
     assert trainer.state.global_step == 2
-    assert [entry["rewards/correctness/mean"] for entry in trainer.state.log_history if "reward" in entry] == [0.0, 0.0]
+    assert [
+        entry["rewards/correctness/mean"]
+        for entry in trainer.state.log_history
+        if "reward" in entry
+    ] == [0.0, 0.0]
     assert all(env.scorable for env in trainer.environments)

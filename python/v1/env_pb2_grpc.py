@@ -26,19 +26,20 @@ if _version_not_supported:
 
 
 class EnvStub(object):
-    """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
-    shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
-    and stepping twice from one token forks the episode.
+    """Env hosts episodes. A node keeps no session: every response carries an opaque, signed episode
+    token, and any node that shares the signing key can serve the next step. Step is a pure function
+    of (token, action): retrying it is safe, and stepping twice from one token forks the episode.
 
-    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
-    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
-    call may end with
-    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
-    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
-    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
-    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a
+    RetryInfo where waiting may help; BadRequest, ResourceInfo or PreconditionFailure where they
+    apply. Besides the status codes of each method, any call may end with
+    UNAUTHENTICATED: the node requires a bearer token, and the call has none or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause
+    in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline or the node's own limit has passed; retry.
+    UNAVAILABLE: a fault inside the node or a lost connection; retry, at this node or another.
     OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
-    INTERNAL: the request is not this message.
+    INTERNAL: the request cannot be decoded.
     """
 
     def __init__(self, channel):
@@ -70,24 +71,25 @@ class EnvStub(object):
 
 
 class EnvServicer(object):
-    """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
-    shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
-    and stepping twice from one token forks the episode.
+    """Env hosts episodes. A node keeps no session: every response carries an opaque, signed episode
+    token, and any node that shares the signing key can serve the next step. Step is a pure function
+    of (token, action): retrying it is safe, and stepping twice from one token forks the episode.
 
-    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
-    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
-    call may end with
-    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
-    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
-    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
-    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a
+    RetryInfo where waiting may help; BadRequest, ResourceInfo or PreconditionFailure where they
+    apply. Besides the status codes of each method, any call may end with
+    UNAUTHENTICATED: the node requires a bearer token, and the call has none or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause
+    in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline or the node's own limit has passed; retry.
+    UNAVAILABLE: a fault inside the node or a lost connection; retry, at this node or another.
     OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
-    INTERNAL: the request is not this message.
+    INTERNAL: the request cannot be decoded.
     """
 
     def Reset(self, request, context):
         """Starts an episode on a question. Status codes:
-        NOT_FOUND: no such question or split; the message names what there is.
+        NOT_FOUND: no such question or split; the message names those that exist.
         INVALID_ARGUMENT: unknown reward profile, step budget out of range, episode id too long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -95,14 +97,16 @@ class EnvServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """Applies one action. What the agent does wrong (bad SQL, unknown table, unknown action) is an observation with
-        `error` set, never a failed call. A failed call leaves the episode as it was. Status codes:
-        UNAUTHENTICATED: the token is forged, altered, cut, or signed with a key that this node does not have.
-        FAILED_PRECONDITION: the token expired, is of another environment version, or its question's database differs here;
-        only Reset helps.
+        """Applies one action. What the agent does wrong (bad SQL, unknown table, unknown action) is an
+        observation with `error` set, never a failed call. A failed call does not change the episode.
+        Status codes:
+        UNAUTHENTICATED: the token is forged, altered, truncated, or signed with a key that this node
+        does not have.
+        FAILED_PRECONDITION: the token has expired, belongs to another environment version, or its
+        question's database differs on this node; only Reset helps.
         INTERNAL: the database's file can no longer be opened.
-        UNAVAILABLE: also a query that ran into the wall clock; retry. The same step is answered by an error observation when
-        its query runs into the wall clock again.
+        UNAVAILABLE: also a query that exceeded the wall-clock limit; retry. If the query exceeds it
+        again in the same step, the response is an error observation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,15 +114,16 @@ class EnvServicer(object):
 
     def ListQuestions(self, request, context):
         """Lists questions in a stable order, without gold answers. Status codes:
-        NOT_FOUND: no such split or database; the message names what there is.
-        INVALID_ARGUMENT: `page_token` is not one of this node's.
+        NOT_FOUND: no such split or database; the message names those that exist.
+        INVALID_ARGUMENT: `page_token` is not from this node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Info(self, request, context):
-        """Describes the node: version, default terms, databases, splits. Never fails by itself.
+        """Describes the node: version, default episode settings, databases, splits. Has no errors of its
+        own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,19 +161,20 @@ def add_EnvServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Env(object):
-    """Env hosts episodes. A node keeps no session: every reply carries an opaque, signed episode token, and any node that
-    shares the signing key can serve the next step. Step is a pure function of (token, action): retrying it is safe,
-    and stepping twice from one token forks the episode.
+    """Env hosts episodes. A node keeps no session: every response carries an opaque, signed episode
+    token, and any node that shares the signing key can serve the next step. Step is a pure function
+    of (token, action): retrying it is safe, and stepping twice from one token forks the episode.
 
-    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a RetryInfo where waiting
-    may help; BadRequest, ResourceInfo or PreconditionFailure where they fit. Beside the status codes of each method, any
-    call may end with
-    UNAUTHENTICATED: the node asks for a bearer token, and the call showed none, or a wrong one.
-    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause in RetryInfo.
-    DEADLINE_EXCEEDED: the caller's deadline, or the node's own limit; retry.
-    UNAVAILABLE: a fault inside the node, or a lost connection; retry, here or at another node.
+    A refused call carries `google.rpc.Status` details: an ErrorInfo with a reason of ErrorReason; a
+    RetryInfo where waiting may help; BadRequest, ResourceInfo or PreconditionFailure where they
+    apply. Besides the status codes of each method, any call may end with
+    UNAUTHENTICATED: the node requires a bearer token, and the call has none or a wrong one.
+    RESOURCE_EXHAUSTED: too many calls are in flight, or too many queries wait; retry after the pause
+    in RetryInfo.
+    DEADLINE_EXCEEDED: the caller's deadline or the node's own limit has passed; retry.
+    UNAVAILABLE: a fault inside the node or a lost connection; retry, at this node or another.
     OUT_OF_RANGE: the request is longer than the node's `max_request_bytes`.
-    INTERNAL: the request is not this message.
+    INTERNAL: the request cannot be decoded.
     """
 
     @staticmethod

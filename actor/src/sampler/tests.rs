@@ -114,30 +114,12 @@ impl Recorder for ComputedTokens {
     }
 }
 
-/// Returns the prompt tokens computed during `work`. Decode computes all samples of a completion but
-/// the last one, and they are subtracted.
+/// Returns the prompt tokens computed during `work`. Decode computes all samples of a completion
+/// but the last one, and they are subtracted.
 fn prefilled_tokens(completions: usize, work: impl FnOnce()) -> usize {
     let computed = ComputedTokens::default();
     with_local_recorder(&computed, work);
     computed.0.load(Ordering::Relaxed) as usize - completions * (NEW_TOKENS - 1)
-}
-
-#[test]
-fn slots_fit_into_the_bytes_of_the_cache() {
-    let of = |kv_cache_bytes, slots| EngineSettings {
-        kv_cache_bytes,
-        slots,
-        ..EngineSettings::default()
-    };
-    let slots = |settings: &EngineSettings, free| {
-        affordable_slots(1 << 20, 1 << 10, cache_bytes(settings, free), settings)
-    };
-    // A slot takes 1 GiB. By default the CPU has 2 GiB, and a GPU a quarter of its free memory.
-    assert_eq!(slots(&of(0, 64), None), 2);
-    assert_eq!(slots(&of(0, 64), Some(80 << 30)), 20);
-    assert_eq!(slots(&of(0, 8), Some(80 << 30)), 8);
-    assert_eq!(slots(&of(5 << 30, 64), Some(80 << 30)), 5);
-    assert_eq!(slots(&of(1, 64), None), 1);
 }
 
 #[test]
@@ -198,10 +180,10 @@ fn new_weights_prefill_a_prompt_again() {
     assert_eq!(prefilled, 2 * PROMPT_TOKENS + MEMBERS - 2);
 }
 
-/// Checks what a GPU runs, in both dtypes: conversations that share prompts, are prefilled in chunks and
-/// get new weights between turns.
+/// Checks what a GPU runs, in both dtypes: conversations that share prompts, are prefilled in
+/// chunks and get new weights between turns.
 #[test]
-fn composed_engines_record_what_a_whole_forward_pass_computes() {
+fn engines_on_tensor_ops_record_what_a_whole_forward_pass_computes() {
     for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
         with_tensor_ops(|| {
             let settings = EngineSettings {
@@ -260,7 +242,7 @@ fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<
 
 /// The same random numbers choose the same tokens on each device.
 #[test]
-fn composed_engines_sample_what_the_kernels_do() {
+fn engines_on_tensor_ops_sample_what_the_kernels_do() {
     let complete = || {
         let mut sampler = sampler(MEMBERS, 64, true);
         let mut responses = sampler.request_group();

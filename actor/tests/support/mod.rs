@@ -43,7 +43,8 @@ pub(crate) fn engine_settings(slots: usize, pass_tokens: usize) -> EngineSetting
     }
 }
 
-/// Hands out `groups` groups of `group_size`; the second half needs policy version 1, which is published half-way.
+/// Hands out `groups` groups of `group_size`; the second half needs policy version 1, which is
+/// published half-way.
 #[derive(Clone)]
 pub(crate) struct FakeLearner(Arc<LearnerState>);
 

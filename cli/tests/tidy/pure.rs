@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 30] = [
+const PURE: [&str; 29] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -33,7 +33,6 @@ const PURE: [&str; 30] = [
     "policy/src/page_tables",
     "policy/src/random",
     "policy/src/sampling",
-    "policy/src/tools",
 ];
 
 /// What a pure file must not use.

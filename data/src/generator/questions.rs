@@ -14,7 +14,8 @@ use super::schema::GeneratedSchema;
 use super::store;
 use super::template::QueryTemplate;
 use crate::manifest::DatabaseRole;
-use crate::sql::{GoldDatabase, normalize};
+use crate::sql::GoldDatabase;
+use crate::sql_text::case_folded_form;
 use crate::{DataError, Question, hash};
 
 /// The share of each level in a database's queries, per mille.
@@ -159,7 +160,7 @@ impl QuestionGenerator<'_> {
     ) -> Option<Vec<Question>> {
         let CandidateQuery { template, binding } = candidate;
         let sql = render::sql(template, binding, self.schema);
-        let normal = normalize(&sql.text);
+        let normal = case_folded_form(&sql.text);
         if seen.contains(&normal) {
             return None;
         }

@@ -1,4 +1,5 @@
-//! Any action, as a trainer's parser may make it, and any token: refused or answered, never a panic or a free reward.
+//! Any action, as a trainer's parser may make it, and any token: refused or answered, never a panic
+//! or a free reward.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
-//! A connection to a database file that nothing can be written through.
+//! A connection to a database file through which nothing can be written.
 //!
-//! Invariant: read-only and immutable (no locks, no journal, nothing beside the file), the time constant, extensions and
-//! writable schemas off. Leaves out what a statement may read and spend.
+//! Invariant: the connection is read-only and immutable (no locks, no journal, no file beside the
+//! database), the time is constant, and extensions and writable schemas are off.
 
 use std::{ffi::c_int, path::Path, ptr::null_mut};
 
@@ -22,7 +22,8 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Turns off SQLite's cache of small allocations: what is left in it depends on earlier statements, so bills would too.
+/// Turns off SQLite's cache of small allocations. Its content depends on earlier statements, so
+/// memory charges would depend on them, too.
 pub(super) fn without_lookaside(connection: &Connection) -> rusqlite::Result<()> {
     // SAFETY: the handle is open; this option takes a pointer, which may be null, and two integers.
     let code = unsafe {
@@ -40,7 +41,7 @@ pub(super) fn without_lookaside(connection: &Connection) -> rusqlite::Result<()>
     }
 }
 
-/// Settings after SQLite's own advice for untrusted SQL (sqlite.org/security.html).
+/// Applies SQLite's advice for untrusted SQL (sqlite.org/security.html).
 fn harden(connection: &Connection) -> rusqlite::Result<()> {
     for (option, on) in [
         (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),

@@ -1,20 +1,17 @@
-//! The corpus of hostile statements, run in a sandbox.
+//! Runs the corpus of hostile statements in a sandbox.
 
 use std::{path::Path, thread};
 
 use data::DatabaseFile;
 use sha2::{Digest, Sha256};
 
-use super::query::{Failure, Patience, QueryRun, Sandbox};
-use crate::{
-    database::Database,
-    settings::{ResultLimits, SqlLimits},
-};
+use super::query::{Failure, QueryRun, Sandbox, WorkBudget};
+use crate::{database::Database, rows::ResultLimits, settings::SqlLimits};
 
 #[path = "../../tests/common/corpus.rs"]
 pub(super) mod file;
 
-/// Writes the tables that the corpus speaks of into `folder`.
+/// Writes the tables that the corpus uses into `folder`.
 pub(super) fn database(folder: &Path) -> Database {
     let tables = "
         CREATE TABLE makers (Id INTEGER PRIMARY KEY, Name TEXT NOT NULL, Country TEXT);
@@ -44,23 +41,23 @@ pub(super) fn open(path: &Path, sql: &str) -> Result<Database, String> {
         .map_err(|error| error.to_string())
 }
 
-/// What came of a statement: the class and the text, and what it cost.
+/// The result of a statement: class, text and cost.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct CorpusResult {
     pub(super) class: &'static str,
     pub(super) text: String,
     pub(super) work_units: u64,
     pub(super) peak_bytes: u64,
 }
 
-impl From<QueryRun> for Verdict {
+impl From<QueryRun> for CorpusResult {
     fn from(run: QueryRun) -> Self {
         let (class, text) = match run.rows {
             Ok(rows) => ("ok", rows.render(&ResultLimits::default())),
             Err(error) => {
                 let class = match error.failure {
                     Failure::Denied => "denied",
-                    Failure::CutShort => "cut_short",
+                    Failure::QuickBudgetSpent => "quick_budget_spent",
                     Failure::WorkUnits => "work_units",
                     Failure::Memory => "memory",
                     Failure::WallClock => "wall_clock",
@@ -78,9 +75,9 @@ impl From<QueryRun> for Verdict {
     }
 }
 
-/// Runs the corpus against `database` on one new connection, as often as `runs` says.
-fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<Verdict>> {
-    let sandbox = Sandbox::open(database, limits, Patience::Full).unwrap();
+/// Runs the corpus `runs` times on one new connection to `database`.
+fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<CorpusResult>> {
+    let sandbox = Sandbox::open(database, limits, WorkBudget::Full).unwrap();
     let once = |_| {
         let cases = file::cases().into_iter();
         cases.map(|case| sandbox.query(&case.sql).into()).collect()
@@ -88,7 +85,7 @@ fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<Verdict>
     (0..runs).map(once).collect()
 }
 
-/// The default limits, and time enough on the busiest machine.
+/// Returns the default limits with time enough on the busiest machine.
 pub(super) fn limits() -> SqlLimits {
     SqlLimits {
         wall_clock_seconds: 600.0,
@@ -114,24 +111,24 @@ fn each_statement_ends_as_it_should_everywhere_alike() {
     assert!(cases.len() >= 180, "{}", cases.len());
     let mut wrong = Vec::new();
     for (index, case) in cases.iter().enumerate() {
-        let verdict = &here[0][index];
+        let result = &here[0][index];
         let is_expected = match case.class {
-            "ok" => verdict.text.lines().next().map(str::trim_end) == Some(case.part.trim_end()),
-            _ => verdict.text.contains(case.part),
+            "ok" => result.text.lines().next().map(str::trim_end) == Some(case.part.trim_end()),
+            _ => result.text.contains(case.part),
         };
-        if verdict.class != case.class || !is_expected {
-            wrong.push(format!("{:.120}\n   {verdict:.200?}", case.sql));
+        if result.class != case.class || !is_expected {
+            wrong.push(format!("{:.120}\n   {result:.200?}", case.sql));
         }
         for other in [&here[1][index], &there[0][index]] {
-            if other != verdict {
+            if other != result {
                 wrong.push(format!(
-                    "{:.120}\n   {verdict:.200?}\n   {other:.200?}",
+                    "{:.120}\n   {result:.200?}\n   {other:.200?}",
                     case.sql
                 ));
             }
         }
-        if verdict.peak_bytes > limits.memory_bytes {
-            wrong.push(format!("{} bytes: {}", verdict.peak_bytes, case.sql));
+        if result.peak_bytes > limits.memory_bytes {
+            wrong.push(format!("{} bytes: {}", result.peak_bytes, case.sql));
         }
     }
     assert!(
@@ -151,11 +148,11 @@ fn each_statement_ends_as_it_should_everywhere_alike() {
 #[test]
 fn a_nul_does_not_end_a_statement() {
     let folder = tempfile::tempdir().unwrap();
-    let sandbox = Sandbox::open(&database(folder.path()), &limits(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database(folder.path()), &limits(), WorkBudget::Full).unwrap();
     for sql in ["SELECT 1\0", "SELECT 1\0; DROP TABLE Cars", "\0SELECT 1"] {
-        let verdict = Verdict::from(sandbox.query(sql));
-        assert_eq!(verdict.class, "denied", "{sql:?}");
-        assert!(verdict.text.contains("NUL"), "{}", verdict.text);
+        let result = CorpusResult::from(sandbox.query(sql));
+        assert_eq!(result.class, "denied", "{sql:?}");
+        assert!(result.text.contains("NUL"), "{}", result.text);
     }
 }
 
@@ -166,14 +163,14 @@ fn schema_tables_are_a_setting() {
         allow_schema_tables: true,
         ..limits()
     };
-    let sandbox = Sandbox::open(&database(folder.path()), &limits, Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database(folder.path()), &limits, WorkBudget::Full).unwrap();
     for sql in [
         "SELECT count(*) FROM sqlite_master WHERE type = 'table'",
         "SELECT count(name) - 1 FROM sqlite_schema",
     ] {
-        let verdict = Verdict::from(sandbox.query(sql));
+        let result = CorpusResult::from(sandbox.query(sql));
         assert_eq!(
-            (verdict.class, verdict.text.as_str()),
+            (result.class, result.text.as_str()),
             ("ok", "1. 3"),
             "{sql}"
         );
@@ -182,6 +179,6 @@ fn schema_tables_are_a_setting() {
         "SELECT 1 FROM sqlite_temp_schema",
         "SELECT * FROM pragma_database_list",
     ] {
-        assert_ne!(Verdict::from(sandbox.query(sql)).class, "ok", "{sql}");
+        assert_ne!(CorpusResult::from(sandbox.query(sql)).class, "ok", "{sql}");
     }
 }

@@ -1,46 +1,39 @@
-//! The functions whose work grows with their arguments, each charged to the meter.
+//! SQL functions whose work grows with their arguments, each charged to the meter.
 //!
-//! Invariant: they return what SQLite's own return, at a cost that the budget sees. Those of quadratic time and the most
-//! common are our own (`text.rs`, `pattern.rs`); the others, and odd arguments of the first, are handed to SQLite's own
-//! function on a connection beside the statement's. Overriding LIKE and GLOB takes SQLite's index search for them away:
-//! same rows, perhaps in another order where the statement names none.
+//! Invariant: they return what SQLite's own functions return, at a cost that the budget counts.
+//! Functions of quadratic time and the most common ones are reimplemented (`text.rs`,
+//! `pattern.rs`). The others, and unusual arguments of the first, go to SQLite's own function on a
+//! second connection. Overriding LIKE and GLOB disables SQLite's index search for them: the rows
+//! stay the same, perhaps in another order where the statement names none.
 
+mod builtin;
 #[cfg(test)]
 mod parity;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rusqlite::{
-    Connection, Error, ErrorCode, OpenFlags, Statement, ToSql,
-    ffi::{Error as Code, SQLITE_NOMEM, SQLITE_TOOBIG},
+    Connection, Error, ToSql,
+    ffi::{Error as Code, SQLITE_TOOBIG},
     functions::{Context, FunctionFlags},
     types::{ToSqlOutput, ValueRef},
 };
 
+use self::builtin::Builtin;
 use super::{
-    connection, limits,
-    memory::unbilled,
+    limits,
     meter::Meter,
-    pattern::{self, Dialect},
-    process,
+    pattern::{self, PatternSyntax},
     text::{self, Sides},
 };
 use crate::settings::SqlLimits;
 
-/// Bytes that a call costs whatever its arguments.
+/// Bytes charged for any call.
 const CALL_BYTES: u64 = 256;
-/// Calls of SQLite's own functions with at most so many arguments are kept compiled.
-const KEPT_ARGUMENTS: usize = 8;
-/// What compiling a call costs.
-const COMPILE_BYTES: u64 = 64 << 10;
-/// What one conversion of a format costs, beside its text.
-const CONVERSION_BYTES: u64 = 512;
-/// What one modifier of a time costs.
-const MODIFIER_BYTES: u64 = 4 << 10;
-/// A byte that one of our own loops looks at takes the time of some bytes that are copied.
-pub(super) const LOOK_BYTES: u64 = 8;
+/// Bytes charged for one byte that our own loops examine: that takes longer than copying it.
+pub(super) const EXAMINED_BYTES: u64 = 8;
 
-/// SQLite's functions that read or write whole texts, with the number of arguments; -1 for any.
+/// SQLite's functions of linear time, with their number of arguments; -1 for any.
 const LINEAR: &[(&str, i32)] = &[
     ("concat", -1),
     ("concat_ws", -1),
@@ -57,8 +50,8 @@ const LINEAR: &[(&str, i32)] = &[
     ("unixepoch", -1),
 ];
 
-/// A function of our own: its result, or `None` where SQLite's own is to be asked.
-type Native = fn(&Call<'_>) -> rusqlite::Result<Option<Output>>;
+/// A reimplemented function. It returns `None` where SQLite's own function must be called.
+type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[
     ("glob", 2, glob),
@@ -81,7 +74,7 @@ const NATIVE: &[(&str, i32, Native)] = &[
     ("upper", 1, |call| map(call, u8::to_ascii_uppercase)),
 ];
 
-/// Gives `connection` the metered functions.
+/// Installs the metered functions on `connection`.
 pub(super) fn install(
     connection: &Connection,
     meter: &Arc<Meter>,
@@ -117,7 +110,7 @@ pub(super) fn install(
 struct Call<'a> {
     context: &'a Context<'a>,
     meter: &'a Meter,
-    /// Longest text that may come out.
+    /// Longest text that may be returned.
     max_bytes: usize,
 }
 
@@ -126,7 +119,7 @@ impl Call<'_> {
         (0..self.context.len()).map(|index| self.context.get_raw(index))
     }
 
-    /// The argument, where it is text, or bytes that SQLite takes for a text.
+    /// Returns the argument if it is text, or a blob, which SQLite reads as text.
     fn text(&self, index: usize) -> Option<&[u8]> {
         match self.context.get_raw(index) {
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes),
@@ -134,7 +127,7 @@ impl Call<'_> {
         }
     }
 
-    /// The argument, where it is text that every function reads alike: UTF-8 without NUL.
+    /// Returns the argument if it is UTF-8 without NUL, which all functions read alike.
     fn plain_text(&self, index: usize) -> Option<&str> {
         match self.context.get_raw(index) {
             ValueRef::Text(text) if !text.contains(&0) => std::str::from_utf8(text).ok(),
@@ -149,7 +142,7 @@ impl Call<'_> {
 
 /// What a function returns. Text need not be UTF-8.
 #[derive(Clone, Debug, PartialEq)]
-enum Output {
+enum SqlOutput {
     Null,
     Integer(i64),
     Real(f64),
@@ -157,7 +150,7 @@ enum Output {
     Blob(Vec<u8>),
 }
 
-impl ToSql for Output {
+impl ToSql for SqlOutput {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,
@@ -169,7 +162,7 @@ impl ToSql for Output {
     }
 }
 
-impl From<ValueRef<'_>> for Output {
+impl From<ValueRef<'_>> for SqlOutput {
     fn from(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Null => Self::Null,
@@ -181,151 +174,31 @@ impl From<ValueRef<'_>> for Output {
     }
 }
 
-fn byte_count(value: ValueRef<'_>) -> u64 {
-    match value {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
-        _ => 8,
-    }
-}
-
-/// SQLite's own functions, on a connection without tables.
-struct Builtin(Mutex<Connection>);
-
-impl Builtin {
-    fn open(limits: &SqlLimits) -> rusqlite::Result<Self> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_in_memory_with_flags_and_vfs(flags, process::FILE_SYSTEM)?;
-        connection::without_lookaside(&connection)?;
-        limits::set(&connection, limits)?;
-        connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 32)?;
-        connection
-            .set_prepared_statement_cache_capacity(LINEAR.len() * KEPT_ARGUMENTS + NATIVE.len());
-        Ok(Self(Mutex::new(connection)))
-    }
-
-    /// Calls SQLite's function `name`. Times are UTC, so that the modifiers to and from local time are left out.
-    fn call(&self, name: &str, call: &Call<'_>) -> rusqlite::Result<Output> {
-        let arguments: Vec<ValueRef<'_>> = call
-            .arguments()
-            .enumerate()
-            .filter(|(index, value)| {
-                !first_modifier(name).is_some_and(|first| *index >= first && is_zone(*value))
-            })
-            .map(|(_, value)| value)
-            .collect();
-        call.spend(cost(name, &arguments))?;
-        let output = self.run(name, &arguments).map_err(without_text)?;
-        if let Output::Text(bytes) | Output::Blob(bytes) = &output {
-            call.spend(bytes.len() as u64)?;
-        }
-        Ok(output)
-    }
-
-    fn run(&self, name: &str, arguments: &[ValueRef<'_>]) -> rusqlite::Result<Output> {
-        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let marks = vec!["?"; arguments.len()].join(",");
-        let sql = format!("SELECT {name}({marks})");
-        if arguments.len() > KEPT_ARGUMENTS {
-            return first_value(&mut connection.prepare(&sql)?, arguments);
-        }
-        // Kept for later calls, also of other statements.
-        let mut statement = unbilled(|| connection.prepare_cached(&sql))?;
-        first_value(&mut statement, arguments)
-    }
-}
-
-fn first_value(
-    statement: &mut Statement<'_>,
-    arguments: &[ValueRef<'_>],
-) -> rusqlite::Result<Output> {
-    for (index, value) in arguments.iter().enumerate() {
-        statement.raw_bind_parameter(index + 1, ToSqlOutput::Borrowed(*value))?;
-    }
-    let mut rows = statement.raw_query();
-    let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
-    row.get_ref(0).map(Output::from)
-}
-
-/// Leaves a size or memory error as its code: with a text, SQLite would take it for an error of the function.
-fn without_text(error: Error) -> Error {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OutOfMemory) => Error::SqliteFailure(Code::new(SQLITE_NOMEM), None),
-        Some(ErrorCode::TooBig) => Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None),
-        _ => error,
-    }
-}
-
-/// Bytes that SQLite's own function `name` works on.
-fn cost(name: &str, arguments: &[ValueRef<'_>]) -> u64 {
-    let bytes = arguments.iter().copied().map(byte_count);
-    let is_linear = LINEAR.iter().any(|(linear, _)| *linear == name);
-    let work: u64 = if is_linear || arguments.len() == 1 || name.starts_with("substr") {
-        bytes.sum()
-    } else {
-        // Texts and numbers mixed: each byte may be compared with each.
-        bytes.fold(1, |work: u64, bytes| work.saturating_mul(bytes.max(1)))
-    };
-    let conversions = match (name, arguments.first()) {
-        (
-            "format" | "printf" | "strftime",
-            Some(ValueRef::Text(format) | ValueRef::Blob(format)),
-        ) => format.iter().filter(|byte| **byte == b'%').count() as u64,
-        _ => 0,
-    };
-    let modifiers =
-        first_modifier(name).map_or(0, |first| arguments.len().saturating_sub(first)) as u64;
-    let compiling = if arguments.len() > KEPT_ARGUMENTS {
-        COMPILE_BYTES
-    } else {
-        0
-    };
-    work.saturating_add(conversions * CONVERSION_BYTES + modifiers * MODIFIER_BYTES + compiling)
-}
-
-/// The place of the first modifier among the arguments of a function of time.
-fn first_modifier(function: &str) -> Option<usize> {
-    match function {
-        "date" | "datetime" | "julianday" | "time" | "unixepoch" => Some(1),
-        "strftime" => Some(2),
-        _ => None,
-    }
-}
-
-/// A modifier to or from local time, as SQLite reads it: whatever the type, up to the first NUL.
-fn is_zone(value: ValueRef<'_>) -> bool {
-    let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else {
-        return false;
-    };
-    let word = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    word.eq_ignore_ascii_case(b"localtime") || word.eq_ignore_ascii_case(b"utc")
-}
-
-fn instr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn instr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (haystack, needle, is_text) = match (call.context.get_raw(0), call.context.get_raw(1)) {
         (ValueRef::Text(haystack), ValueRef::Text(needle)) => (haystack, needle, true),
         (ValueRef::Blob(haystack), ValueRef::Blob(needle)) => (haystack, needle, false),
         _ => return Ok(None),
     };
-    call.spend((haystack.len() + needle.len()) as u64 * LOOK_BYTES)?;
-    Ok(Some(Output::Integer(text::instr(
+    call.spend((haystack.len() + needle.len()) as u64 * EXAMINED_BYTES)?;
+    Ok(Some(SqlOutput::Integer(text::instr(
         haystack, needle, is_text,
     ))))
 }
 
-fn replace(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn replace(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(text), Some(pattern), Some(replacement)) = (call.text(0), call.text(1), call.text(2))
     else {
         return Ok(None);
     };
-    call.spend((text.len() + pattern.len()) as u64 * LOOK_BYTES)?;
+    call.spend((text.len() + pattern.len()) as u64 * EXAMINED_BYTES)?;
     let replaced = text::replace(text, pattern, replacement, call.max_bytes)
         .ok_or_else(|| Error::SqliteFailure(Code::new(SQLITE_TOOBIG), None))?;
     call.spend(replaced.len() as u64)?;
-    Ok(Some(Output::Text(replaced)))
+    Ok(Some(SqlOutput::Text(replaced)))
 }
 
-fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
+fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
@@ -337,27 +210,27 @@ fn trim(call: &Call<'_>, sides: Sides) -> rusqlite::Result<Option<Output>> {
         },
     };
     let (trimmed, work) = text::trim(text, set, sides);
-    call.spend(work * LOOK_BYTES + trimmed.len() as u64)?;
-    Ok(Some(Output::Text(trimmed.to_vec())))
+    call.spend(work * EXAMINED_BYTES + trimmed.len() as u64)?;
+    Ok(Some(SqlOutput::Text(trimmed.to_vec())))
 }
 
-fn length(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn length(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
     call.spend(text.len() as u64)?;
-    Ok(Some(Output::Integer(text.chars().count() as i64)))
+    Ok(Some(SqlOutput::Integer(text.chars().count() as i64)))
 }
 
-fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<Output>> {
+fn map(call: &Call<'_>, byte: fn(&u8) -> u8) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.text(0) else {
         return Ok(None);
     };
     call.spend(2 * text.len() as u64)?;
-    Ok(Some(Output::Text(text.iter().map(byte).collect())))
+    Ok(Some(SqlOutput::Text(text.iter().map(byte).collect())))
 }
 
-fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn substr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let Some(text) = call.plain_text(0) else {
         return Ok(None);
     };
@@ -373,14 +246,14 @@ fn substr(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
     };
     call.spend(2 * text.len() as u64)?;
     let part = text::substr(text, start, length);
-    Ok(Some(Output::Text(part.as_bytes().to_vec())))
+    Ok(Some(SqlOutput::Text(part.as_bytes().to_vec())))
 }
 
-fn glob(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
-    compare(call, Dialect::Glob)
+fn glob(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
+    compare(call, PatternSyntax::Glob)
 }
 
-fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
+fn like(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     let escape = match call.context.len() {
         2 => None,
         _ => {
@@ -388,25 +261,25 @@ fn like(call: &Call<'_>) -> rusqlite::Result<Option<Output>> {
                 return Ok(None);
             };
             let escape = pattern::read(&mut text);
-            // SQLite's own says what is wrong with it.
+            // SQLite's own function reports what is wrong with the escape.
             if escape.is_none() || pattern::read(&mut text).is_some() {
                 return Ok(None);
             }
             escape
         }
     };
-    compare(call, Dialect::Like { escape })
+    compare(call, PatternSyntax::Like { escape })
 }
 
-fn compare(call: &Call<'_>, dialect: Dialect) -> rusqlite::Result<Option<Output>> {
+fn compare(call: &Call<'_>, syntax: PatternSyntax) -> rusqlite::Result<Option<SqlOutput>> {
     let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else {
         return Ok(None);
     };
     if pattern.len() > limits::PATTERN_BYTES as usize {
         return Ok(None);
     }
-    let affordable = call.meter.remaining_bytes() / LOOK_BYTES;
-    let (matched, comparisons) = pattern::matches(pattern, text, dialect, affordable);
-    call.spend(comparisons * LOOK_BYTES)?;
-    Ok(matched.map(|matched| Output::Integer(i64::from(matched))))
+    let affordable = call.meter.remaining_bytes() / EXAMINED_BYTES;
+    let (matched, comparisons) = pattern::matches(pattern, text, syntax, affordable);
+    call.spend(comparisons * EXAMINED_BYTES)?;
+    Ok(matched.map(|matched| SqlOutput::Integer(i64::from(matched))))
 }

@@ -1,49 +1,49 @@
-//! Database files made to harm: schemas that hide something, and broken files.
+//! Malicious database files: schemas that hide something, and corrupt files.
 
 use super::{
-    corpus::{Verdict, database, limits, open},
-    query::{Patience, Sandbox},
+    corpus::{CorpusResult, database, limits, open},
+    query::{Sandbox, WorkBudget},
 };
+
+/// Schemas that are refused, with a part of the reason.
+const REFUSED_SCHEMAS: &[(&str, &str)] = &[
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) AS c FROM n",
+        "units of work to count",
+    ),
+    (
+        "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
+        "bytes of memory",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT load_extension('x') AS a",
+        "unsafe use of load_extension",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT fts3_tokenizer('simple') AS a",
+        "unsafe use of fts3_tokenizer",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
+        "unsafe use of virtual table",
+    ),
+    (
+        "CREATE TABLE t (a); CREATE VIEW v AS SELECT * FROM nowhere",
+        "nowhere",
+    ),
+];
 
 /// Schemas that hide work, growth or functions behind honest names.
 #[test]
 fn malicious_schemas_are_refused_or_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    for (index, (sql, part)) in [
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) AS c FROM n",
-            "units of work to count",
-        ),
-        (
-            "CREATE TABLE t (a, b AS (printf('%500000000d', a))); INSERT INTO t(a) VALUES (1)",
-            "bytes of memory",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT load_extension('x') AS a",
-            "unsafe use of load_extension",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT fts3_tokenizer('simple') AS a",
-            "unsafe use of fts3_tokenizer",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
-            "unsafe use of virtual table",
-        ),
-        (
-            "CREATE TABLE t (a); CREATE VIEW v AS SELECT * FROM nowhere",
-            "nowhere",
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (index, (sql, part)) in REFUSED_SCHEMAS.iter().enumerate() {
         let error = open(&path(&format!("{index}.sqlite")), sql).unwrap_err();
         assert!(error.contains(part), "{sql}: {error}");
     }
 
-    // What an honest column may do is open to all; the rest stays closed also behind a view.
+    // Functions that honest columns need are allowed. All others stay denied, also behind a view.
     let tables = "
         CREATE TABLE t (a, b AS (upper(a)), c DEFAULT CURRENT_TIMESTAMP);
         INSERT INTO t(a) VALUES ('x');
@@ -55,7 +55,7 @@ fn malicious_schemas_are_refused_or_bounded() {
         INSERT INTO words VALUES ('x');
     ";
     let database = open(&path("mixed.sqlite"), tables).unwrap();
-    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
     for (sql, class) in [
         ("SELECT b FROM t", "ok"),
         ("INSERT INTO t(a) VALUES ('y')", "denied"),
@@ -67,12 +67,13 @@ fn malicious_schemas_are_refused_or_bounded() {
         ("SELECT words FROM words WHERE words MATCH 'x'", "error"),
         ("SELECT block FROM words_data", "ok"),
     ] {
-        let verdict = Verdict::from(sandbox.query(sql));
-        assert_eq!(verdict.class, class, "{sql}: {verdict:?}");
+        let result = CorpusResult::from(sandbox.query(sql));
+        assert_eq!(result.class, class, "{sql}: {result:?}");
     }
 }
 
-/// Flipped bits, missing ends, wrong heads: refused at the start or an error later, never a crash or a write.
+/// Flipped bits, missing ends and wrong headers are refused at the start or answered with errors,
+/// without a crash or a write.
 #[test]
 fn corrupt_files_are_refused_or_answered_with_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,23 +87,23 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
             return;
         };
         opened += 1;
-        let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+        let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
         for sql in [
             "SELECT * FROM Cars ORDER BY Year",
             "SELECT count(*), max(Name) FROM makers",
             "SELECT * FROM fast JOIN makers",
         ] {
-            let verdict = Verdict::from(sandbox.query(sql));
+            let result = CorpusResult::from(sandbox.query(sql));
             assert!(
-                ["ok", "error", "memory"].contains(&verdict.class),
-                "{verdict:?}"
+                ["ok", "error", "memory"].contains(&result.class),
+                "{result:?}"
             );
         }
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     };
     for seed in 0..300_usize {
         let mut bytes = sound.clone();
-        // Spread over the file, most in the pages' heads.
+        // Spread over the file, mostly in page headers.
         let at = (seed * 7_919 + seed / 3 * 4_096) % bytes.len();
         bytes[at] ^= 1 << (seed % 8);
         bytes[seed % 100] ^= u8::from(seed % 5 == 0) << (seed % 7);
@@ -137,7 +138,7 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
     );
 }
 
-/// Wide tables and long rows are odd, not hostile: they open, and each row can be read.
+/// Wide tables and long rows are unusual but not hostile: they open, and each row can be read.
 #[test]
 fn wide_and_long_rows_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +150,7 @@ fn wide_and_long_rows_are_read() {
     );
     let database = open(&folder.path().join("odd.sqlite"), &tables).unwrap();
     assert!((90_000..91_000).contains(&database.longest_row_bytes));
-    let sandbox = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
     for (sql, text) in [
         ("SELECT c1499 FROM wide", "1. NULL"),
         ("SELECT length(a) FROM long", "1. 70000\n2. 90000"),
@@ -158,6 +159,6 @@ fn wide_and_long_rows_are_read() {
             "SQL error: string or blob too big",
         ),
     ] {
-        assert_eq!(Verdict::from(sandbox.query(sql)).text, text, "{sql}");
+        assert_eq!(CorpusResult::from(sandbox.query(sql)).text, text, "{sql}");
     }
 }

@@ -1,22 +1,22 @@
-//! Reading a database's schema before anyone may query it.
+//! Reads a database's schema before it can be queried.
 //!
-//! Invariant: ends on every file. A schema may hold views and generated columns that never would, so the reading has a
-//! budget too, which grows with the file, and the memory of a statement. Leaves out what is read.
+//! Invariant: the reading ends on every file. A schema may hold views and generated columns whose
+//! reading never ends, so it has the memory of a statement and a budget that grows with the file.
 
 use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::{connection, memory::Bill, meter::Meter};
+use super::{connection, memory::StatementMemory, meter::Meter};
 use crate::settings::SqlLimits;
 
-/// Work units for each byte of a file: more than reading all its rows takes.
+/// Work units for each byte of a file, more than reading all its rows takes.
 const UNITS_PER_BYTE: u64 = 16;
 
 /// Runs `read` on a connection to the file at `path`, which has `file_bytes`.
 ///
 /// # Errors
-/// Why it failed, in words.
+/// The reading failed; the text says why and what to do.
 pub(crate) fn inspect<T>(
     path: &Path,
     file_bytes: u64,
@@ -28,9 +28,9 @@ pub(crate) fn inspect<T>(
         .saturating_add(limits.work_units);
     let mut connection = connection::open(path).map_err(|error| unreadable(&error))?;
     let meter = Meter::install(&mut connection, work_units).map_err(|error| unreadable(&error))?;
-    let _bill = Bill::open(limits.memory_bytes);
+    let _memory = StatementMemory::start(limits.memory_bytes);
     read(&connection).map_err(|error| match error.sqlite_error_code() {
-        _ if meter.is_spent() => format!(
+        _ if meter.is_budget_spent() => format!(
             "has a table or view that takes more than {work_units} units of work to count; take it out"
         ),
         Some(ErrorCode::OutOfMemory) => format!(

@@ -1,6 +1,7 @@
 //! SQLite's own limits on sizes.
 //!
-//! Invariant: a statement over one of them fails while it is compiled, or when the value is made, everywhere alike.
+//! Invariant: a statement over one of them fails while it is compiled, or when the value is made,
+//! at the same place on every machine.
 
 use rusqlite::{Connection, limits::Limit};
 
@@ -9,7 +10,8 @@ use crate::settings::SqlLimits;
 /// Bytes of a LIKE or GLOB pattern.
 pub(super) const PATTERN_BYTES: i32 = 64;
 
-/// Sets the limits. No bound variables, no attached databases, no threads; the rest is more than honest SQL needs.
+/// Sets the limits: no bound variables, no attached databases, no threads. The other limits are
+/// above what honest SQL needs.
 pub(super) fn set(connection: &Connection, limits: &SqlLimits) -> rusqlite::Result<()> {
     let bytes = |limit: u32| i32::try_from(limit).unwrap_or(i32::MAX);
     for (limit, value) in [

@@ -1,8 +1,9 @@
-//! What a statement spends: work units, and time.
+//! What a statement spends: work units and time.
 //!
-//! A work unit is one step of SQLite's virtual machine, or 64 bytes that a function reads, writes or compares. Invariant:
-//! units depend on the statement and the database alone, so the budget ends a statement at the same place everywhere;
-//! the clock is the backstop behind them.
+//! A work unit is one step of SQLite's virtual machine, or 64 bytes that a function reads, writes
+//! or compares.
+//! Invariant: units depend on the statement and the database alone, so the budget ends a statement
+//! at the same place on every machine. The clock is the backstop behind them.
 
 use std::{
     sync::{
@@ -14,27 +15,28 @@ use std::{
 
 use rusqlite::{Connection, Error};
 
-/// Virtual machine steps between two looks at the budget.
+/// Virtual machine steps between two checks of the budget.
 const STEPS_PER_CHECK: u32 = 100;
 /// Bytes that cost as much as one virtual machine step.
 const BYTES_PER_UNIT: u64 = 64;
-/// Bytes between two looks at the clock: one step may call many functions.
-const BYTES_PER_LOOK: u64 = 1 << 16;
+/// Bytes between two checks of the clock, since one step may call many functions.
+const BYTES_PER_CLOCK_CHECK: u64 = 1 << 16;
 
-/// Counts for one connection and the callbacks inside it, all on one thread at a time.
+/// Counters of one connection and the callbacks inside it, all on one thread at a time.
 pub(super) struct Meter {
-    /// In bytes: a step counts as [`BYTES_PER_UNIT`].
+    /// In bytes; a step counts as [`BYTES_PER_UNIT`].
     spent: AtomicU64,
-    /// What was spent at the last look at the clock.
-    seen: AtomicU64,
+    /// What was spent at the last check of the clock.
+    spent_at_clock_check: AtomicU64,
     budget: u64,
-    is_late: AtomicBool,
+    is_past_deadline: AtomicBool,
     deadline_micros: AtomicU64,
     epoch: Instant,
 }
 
 impl Meter {
-    /// A meter that stops statements on `connection` after `work_units` or, once started, at their deadline.
+    /// A meter that stops statements on `connection` after `work_units` or, once started, at their
+    /// deadline.
     pub(super) fn install(
         connection: &mut Connection,
         work_units: u64,
@@ -52,94 +54,98 @@ impl Meter {
     pub(super) fn new(work_units: u64) -> Self {
         Self {
             spent: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
+            spent_at_clock_check: AtomicU64::new(0),
             budget: work_units.saturating_mul(BYTES_PER_UNIT),
-            is_late: AtomicBool::new(false),
+            is_past_deadline: AtomicBool::new(false),
             deadline_micros: AtomicU64::new(u64::MAX),
             epoch: Instant::now(),
         }
     }
 
-    /// Begins a statement: nothing spent, the deadline `allowed` from now.
+    /// Starts a statement with nothing spent and its deadline `allowed` from now.
     pub(super) fn start(&self, allowed: Duration) {
         self.restart();
-        self.is_late.store(false, Relaxed);
+        self.is_past_deadline.store(false, Relaxed);
         let deadline = self.epoch.elapsed() + allowed;
         self.deadline_micros
             .store(deadline.as_micros() as u64, Relaxed);
     }
 
-    /// Counts from here.
+    /// Counts from zero again.
     pub(super) fn restart(&self) {
         self.spent.store(0, Relaxed);
-        self.seen.store(0, Relaxed);
+        self.spent_at_clock_check.store(0, Relaxed);
     }
 
-    /// Spends work of `bytes`.
+    /// Spends `bytes`.
     ///
     /// # Errors
-    /// The budget does not have them, or the time is up; the function that asked ends the statement.
+    /// The budget is spent or the deadline has passed. The function that called ends the statement.
     pub(super) fn spend_bytes(&self, bytes: u64) -> rusqlite::Result<()> {
-        // One thread at a time: a load and a store are as good as an exchange, and cheaper.
+        // Only one thread at a time writes, so a load and a store suffice and are cheaper than an
+        // exchange.
         let spent = self.spent.load(Relaxed).saturating_add(bytes);
         self.spent.store(spent, Relaxed);
-        self.go_on()?;
-        if spent - self.seen.load(Relaxed) >= BYTES_PER_LOOK {
-            self.seen.store(spent, Relaxed);
-            return self.look_at_clock();
+        self.check()?;
+        if spent - self.spent_at_clock_check.load(Relaxed) >= BYTES_PER_CLOCK_CHECK {
+            self.spent_at_clock_check.store(spent, Relaxed);
+            return self.check_clock();
         }
         Ok(())
     }
 
-    /// # Errors
-    /// The time is up.
-    pub(super) fn look_at_clock(&self) -> rusqlite::Result<()> {
-        if self.epoch.elapsed().as_micros() as u64 > self.deadline_micros.load(Relaxed) {
-            self.is_late.store(true, Relaxed);
-        }
-        self.go_on()
-    }
-
-    /// Whether the statement may go on. Asked where it cannot be ended on the spot.
+    /// Checks the clock, then the budget.
     ///
     /// # Errors
-    /// It may not.
-    pub(super) fn go_on(&self) -> rusqlite::Result<()> {
-        if self.is_spent() || self.is_late() {
+    /// The budget is spent or the deadline has passed.
+    pub(super) fn check_clock(&self) -> rusqlite::Result<()> {
+        if self.epoch.elapsed().as_micros() as u64 > self.deadline_micros.load(Relaxed) {
+            self.is_past_deadline.store(true, Relaxed);
+        }
+        self.check()
+    }
+
+    /// Checks the budget, and what the last check of the clock found.
+    ///
+    /// # Errors
+    /// The budget is spent or the deadline has passed.
+    pub(super) fn check(&self) -> rusqlite::Result<()> {
+        if self.is_budget_spent() || self.is_past_deadline() {
             return Err(Error::UserFunctionError("the statement is ended".into()));
         }
         Ok(())
     }
 
-    /// Bytes that can still be spent.
+    /// Returns the bytes that are left.
     pub(super) fn remaining_bytes(&self) -> u64 {
         self.budget.saturating_sub(self.spent.load(Relaxed))
     }
 
-    /// Called every [`STEPS_PER_CHECK`] virtual machine steps.
+    /// Charges [`STEPS_PER_CHECK`] steps. SQLite calls it that often.
     fn must_stop(&self) -> bool {
         let bytes = u64::from(STEPS_PER_CHECK) * BYTES_PER_UNIT;
-        self.spend_bytes(bytes).is_err() || self.look_at_clock().is_err()
+        self.spend_bytes(bytes).is_err() || self.check_clock().is_err()
     }
 
-    /// Adds the steps since the last look of a statement that ran `steps` of them.
-    pub(super) fn settle(&self, steps: u64) {
+    /// Charges the steps of a finished statement since the last call of the progress handler. It
+    /// ran `steps` in all.
+    pub(super) fn add_unreported_steps(&self, steps: u64) {
         let rest = steps % u64::from(STEPS_PER_CHECK) * BYTES_PER_UNIT;
         self.spent.fetch_add(rest, Relaxed);
     }
 
-    /// Units spent; of a statement that failed, to the last look.
+    /// Returns the units spent; for a failed statement, up to the last check.
     pub(super) fn work_units(&self) -> u64 {
         self.spent.load(Relaxed) / BYTES_PER_UNIT
     }
 
-    /// Whether the budget ended the statement.
-    pub(super) fn is_spent(&self) -> bool {
+    /// Returns whether the budget is spent.
+    pub(super) fn is_budget_spent(&self) -> bool {
         self.spent.load(Relaxed) > self.budget
     }
 
-    /// Whether the clock ended it.
-    pub(super) fn is_late(&self) -> bool {
-        self.is_late.load(Relaxed)
+    /// Returns whether the deadline has passed, by the last check.
+    pub(super) fn is_past_deadline(&self) -> bool {
+        self.is_past_deadline.load(Relaxed)
     }
 }

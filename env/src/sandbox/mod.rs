@@ -1,12 +1,13 @@
-//! A connection on which hostile SQL may run.
+//! Runs hostile SQL on read-only databases.
 //!
-//! Layers: a file that cannot be written (`connection.rs`); an authorizer that allows SELECT, the schema's own tables and
-//! listed functions; limits on sizes; a budget of work units (`meter.rs`, `functions.rs`); a cap on memory (`memory.rs`);
-//! a constant clock (`process.rs`); a wall clock behind them all.
-//! Invariant: same database, statement and limits give the same rows or the same error, the wall clock apart: whoever
-//! gets [`Failure::WallClock`] treats it as a fault of the machine, not as a result (see `node.rs`). What work units do
-//! not see, arithmetic on texts of thousands of digits above all, ends there. In a quick run the clock only decides who
-//! gives the result.
+//! The layers: a file that cannot be written (`connection.rs`); an authorizer that allows SELECT,
+//! the schema's own tables and listed functions; SQLite's limits on sizes (`limits.rs`); a budget
+//! of work units (`meter.rs`, `functions.rs`, `collations.rs`); a cap on memory (`memory.rs`); a
+//! constant clock (`process.rs`); and a wall clock behind them all.
+//! Invariant: the same database, statement and limits give the same rows or the same error, except
+//! for [`Failure::WallClock`]. Callers treat that one as a fault of the machine and not as a result
+//! (see `environment.rs`). Work that units do not count, above all arithmetic on texts of thousands
+//! of digits, ends there. In a quick run the clock only decides which run gives the result.
 
 mod authorizer;
 mod collations;
@@ -27,9 +28,9 @@ mod text;
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
-mod figures;
-#[cfg(test)]
 mod hostile_files;
+#[cfg(test)]
+mod statement_costs;
 
-pub(crate) use query::{Failure, Patience, QueryError, QueryRun, Sandbox};
+pub(crate) use query::{Failure, QueryError, QueryRun, Sandbox, WorkBudget};
 pub(crate) use self_test::self_test;

@@ -1,8 +1,9 @@
-//! SQLite's page cache, with the pages of files left out of a statement's bill.
+//! SQLite's page cache, without charging a statement for the pages of files.
 //!
-//! Invariant: a statement pays for the pages of its own temporary tables and never for a file's: those stay for later
-//! statements, so that billing them would make a statement's fate depend on what ran before it. The cache size bounds
-//! them. Leaves out caching itself: SQLite's own implementation does that.
+//! Invariant: a statement pays for the pages of its own temporary tables and never for those of a
+//! file. A file's pages stay for later statements, so charging them would make a statement's result
+//! depend on what ran before it. The cache size bounds them. SQLite's own implementation does the
+//! caching.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -12,7 +13,7 @@ use std::{
 
 use rusqlite::ffi::{sqlite3_pcache, sqlite3_pcache_methods2, sqlite3_pcache_page};
 
-use super::memory::unbilled;
+use super::memory::uncharged;
 
 /// SQLite's own methods.
 struct Original(sqlite3_pcache_methods2);
@@ -30,7 +31,7 @@ struct Cache {
     of_file: bool,
 }
 
-/// The methods to give SQLite in place of `original`.
+/// Returns the methods to configure SQLite with in place of `original`.
 pub(super) fn wrap(original: sqlite3_pcache_methods2) -> sqlite3_pcache_methods2 {
     ORIGINAL.get_or_init(|| Original(original));
     sqlite3_pcache_methods2 {
@@ -60,7 +61,7 @@ macro_rules! original {
     }};
 }
 
-/// The cache behind SQLite's handle.
+/// Returns the cache behind SQLite's handle.
 ///
 /// # Safety
 /// `handle` was returned by [`create`] and not yet destroyed.
@@ -81,7 +82,7 @@ unsafe extern "C" fn create(page: c_int, extra: c_int, purgeable: c_int) -> *mut
     // SQLite calls a cache purgeable where a page can be read again, from its file.
     let of_file = purgeable != 0;
     let make = || original!(xCreate(page, extra, purgeable));
-    let inner = if of_file { unbilled(make) } else { make() };
+    let inner = if of_file { uncharged(make) } else { make() };
     if inner.is_null() {
         return null_mut();
     }
@@ -109,7 +110,7 @@ unsafe extern "C" fn fetch(
     let cache = unsafe { cache(handle) };
     let fetch = || original!(xFetch(cache.inner, key, create));
     if cache.of_file {
-        unbilled(fetch)
+        uncharged(fetch)
     } else {
         fetch()
     }

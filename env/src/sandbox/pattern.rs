@@ -1,12 +1,12 @@
 //! LIKE and GLOB, with the work they take.
 //!
-//! Invariant: the verdict is that of SQLite's own functions, broken UTF-8 and all; tests compare the two. A wildcard for
-//! many characters is tried from left to right and never taken back once a later one is reached, so the work is at most
-//! text times pattern. Pure: no SQLite here.
+//! Invariant: the result is that of SQLite's own functions, also for broken UTF-8; tests compare
+//! the two. A wildcard for many characters is tried from left to right and is final once a later
+//! one is reached, so the work is at most text times pattern. Pure: there is no SQLite here.
 
-/// How patterns are written.
+/// The syntax of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum PatternSyntax {
     /// `%` and `_`; ASCII letters match in any case; with an escape character or none.
     Like {
         /// The character after which a wildcard stands for itself.
@@ -17,8 +17,8 @@ pub(super) enum Dialect {
 }
 
 /// One part of a pattern.
-enum Part {
-    /// Any characters, also none.
+enum PatternPart {
+    /// Any number of any characters.
     Many,
     /// Any one character.
     One,
@@ -29,30 +29,30 @@ enum Part {
         ranges: Vec<(u32, u32)>,
         inverted: bool,
     },
-    /// Nothing: the pattern is broken here.
+    /// No character: the pattern is broken here.
     Never,
 }
 
-/// Whether `text` matches `pattern`, and the comparisons made; `None` once they are more than `max_comparisons`. Both end at
-/// their first NUL.
+/// Returns whether `text` matches `pattern`, and the comparisons made. The result is `None` once
+/// they exceed `max_comparisons`. Text and pattern end at their first NUL.
 pub(super) fn matches(
     pattern: &[u8],
     text: &[u8],
-    dialect: Dialect,
+    syntax: PatternSyntax,
     max_comparisons: u64,
 ) -> (Option<bool>, u64) {
-    let parts = parse(pattern, dialect);
-    let is_like = matches!(dialect, Dialect::Like { .. });
+    let parts = parse(pattern, syntax);
+    let is_like = matches!(syntax, PatternSyntax::Like { .. });
     let mut comparisons = parts.len() as u64;
     let (mut rest, mut next) = (text, 0);
-    // Where to go on when a part does not match: after the last `Many`, one character further.
+    // Where to continue when a part does not match: after the last `Many`, one character further.
     let mut retry: Option<(&[u8], usize)> = None;
     loop {
         comparisons += 1;
         if comparisons > max_comparisons {
             return (None, comparisons);
         }
-        if matches!(parts.get(next), Some(Part::Many)) {
+        if matches!(parts.get(next), Some(PatternPart::Many)) {
             next += 1;
             if next == parts.len() {
                 return (Some(true), comparisons);
@@ -61,7 +61,7 @@ pub(super) fn matches(
             continue;
         }
         let character = read(&mut rest);
-        if let Some(Part::Set { ranges, .. }) = parts.get(next) {
+        if let Some(PatternPart::Set { ranges, .. }) = parts.get(next) {
             comparisons += ranges.len() as u64;
         }
         match (parts.get(next), character) {
@@ -70,7 +70,7 @@ pub(super) fn matches(
                 next += 1;
                 continue;
             }
-            // What comes later cannot match either: the text is used up.
+            // No later position can match either, since the text is used up.
             (Some(_), None) => return (Some(false), comparisons),
             (None | Some(_), Some(_)) => {}
         }
@@ -82,21 +82,23 @@ pub(super) fn matches(
     }
 }
 
-fn fits(part: &Part, character: u32, any_case: bool) -> bool {
+fn fits(part: &PatternPart, character: u32, any_case: bool) -> bool {
     match part {
-        Part::One => true,
-        Part::Character(own) => *own == character || any_case && lower(*own) == lower(character),
-        Part::Set { ranges, inverted } => {
+        PatternPart::One => true,
+        PatternPart::Character(own) => {
+            *own == character || any_case && lower(*own) == lower(character)
+        }
+        PatternPart::Set { ranges, inverted } => {
             let within = ranges
                 .iter()
                 .any(|(low, high)| (low..=high).contains(&&character));
             within != *inverted
         }
-        Part::Many | Part::Never => false,
+        PatternPart::Many | PatternPart::Never => false,
     }
 }
 
-/// The lower case of an ASCII letter.
+/// Returns an ASCII letter in lower case, any other character as it is.
 fn lower(character: u32) -> u32 {
     match u8::try_from(character) {
         Ok(byte) => u32::from(byte.to_ascii_lowercase()),
@@ -104,28 +106,31 @@ fn lower(character: u32) -> u32 {
     }
 }
 
-fn parse(pattern: &[u8], dialect: Dialect) -> Vec<Part> {
-    let (many, one, escape) = match dialect {
-        Dialect::Like { escape } => ('%', '_', escape),
-        Dialect::Glob => ('*', '?', None),
+fn parse(pattern: &[u8], syntax: PatternSyntax) -> Vec<PatternPart> {
+    let (many, one, escape) = match syntax {
+        PatternSyntax::Like { escape } => ('%', '_', escape),
+        PatternSyntax::Glob => ('*', '?', None),
     };
     let mut rest = pattern;
     let mut parts = Vec::new();
     while let Some(character) = read(&mut rest) {
         parts.push(match character {
-            // Also where the escape character is a wildcard.
-            _ if Some(character) == escape => read(&mut rest).map_or(Part::Never, Part::Character),
-            _ if character == u32::from(many) => Part::Many,
-            _ if character == u32::from(one) => Part::One,
-            _ if dialect == Dialect::Glob && character == u32::from('[') => set(&mut rest),
-            _ => Part::Character(character),
+            // This comes first, since the escape character may be a wildcard.
+            _ if Some(character) == escape => {
+                read(&mut rest).map_or(PatternPart::Never, PatternPart::Character)
+            }
+            _ if character == u32::from(many) => PatternPart::Many,
+            _ if character == u32::from(one) => PatternPart::One,
+            _ if syntax == PatternSyntax::Glob && character == u32::from('[') => set(&mut rest),
+            _ => PatternPart::Character(character),
         });
     }
     parts
 }
 
-/// Reads a set after its `[`. A `]` first and a `-` first or last stand for themselves.
-fn set(rest: &mut &[u8]) -> Part {
+/// Parses a set after its `[`. A `]` at the start, and a `-` at the start or end, stand for
+/// themselves.
+fn set(rest: &mut &[u8]) -> PatternPart {
     let mut ranges = Vec::new();
     let mut next = read(rest);
     let inverted = next == Some(u32::from('^'));
@@ -139,10 +144,10 @@ fn set(rest: &mut &[u8]) -> Part {
     let mut prior = None;
     loop {
         let Some(character) = next else {
-            return Part::Never;
+            return PatternPart::Never;
         };
         if character == u32::from(']') {
-            return Part::Set { ranges, inverted };
+            return PatternPart::Set { ranges, inverted };
         }
         let ends_range = !matches!(rest.first(), None | Some(b']' | 0));
         match prior {
@@ -159,8 +164,8 @@ fn set(rest: &mut &[u8]) -> Part {
     }
 }
 
-/// Takes one character off the front, as SQLite reads broken UTF-8: a lead byte with whatever continues it, else one byte.
-/// `None` at the end or a NUL.
+/// Removes one character from the front, as SQLite reads broken UTF-8: a lead byte with all its
+/// continuation bytes, else one byte. Returns `None` at the end or a NUL.
 pub(super) fn read(rest: &mut &[u8]) -> Option<u32> {
     let (first, mut tail) = rest.split_first().filter(|(first, _)| **first != 0)?;
     let mut character = u32::from(*first);

@@ -1,8 +1,9 @@
-//! Whether SQLite plans joins within bounds.
+//! Checks that SQLite's query planner is bounded.
 //!
-//! No budget sees how long SQLite plans a statement, so the build bounds it (`LIBSQLITE3_FLAGS` in `.cargo/config.toml`).
-//! SQLite does not tell how it was built in this, but its progress handler is called while it plans: some 30 times for
-//! this join where planning is bounded, some 400 times where it is not.
+//! No budget counts how long SQLite plans a statement, so the build bounds it (`LIBSQLITE3_FLAGS`
+//! in `.cargo/config.toml`). SQLite does not report that option. But it calls the progress handler
+//! while it plans: about 30 times for the join below where planning is bounded, about 400 times
+//! where it is not.
 
 use std::sync::{
     Arc,
@@ -14,7 +15,8 @@ use rusqlite::Connection;
 const TABLES: usize = 30;
 const MOST_CALLS: u32 = 100;
 
-/// Plans a join of many tables, each of which can be found by two columns in any order.
+/// Returns whether planning is bounded. It plans a join of many tables, each of which can be
+/// searched by two columns in any order.
 pub(super) fn is_bounded() -> rusqlite::Result<bool> {
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch("CREATE TABLE t (a, b, PRIMARY KEY (a, b))")?;

@@ -1,8 +1,10 @@
-//! What the sandbox changes for the whole process: SQLite's allocator, its page cache, and one more file system.
+//! What the sandbox changes for the whole process: SQLite's allocator, its page cache, and one more
+//! file system.
 //!
-//! Invariant: SQLite takes an allocator only before its first use, by whatever crate. So it is set before `main` where
-//! the platform has a way to say so, elsewhere when the first node opens; too late is an error, never a weaker sandbox.
-//! Connections without a bill or that file system notice nothing.
+//! Invariant: SQLite accepts an allocator only before its first use, by any crate. So it is set
+//! before `main` where the platform allows that, elsewhere when the first environment opens. Too
+//! late is an error, never a weaker sandbox. Connections that are not charged and do not use that
+//! file system are not affected.
 
 use std::{
     ffi::{CStr, c_int},
@@ -15,7 +17,7 @@ use rusqlite::ffi;
 
 use super::{memory, page_cache};
 
-/// File system that reads files as SQLite's own does and tells a constant time.
+/// File system that reads files as SQLite's own does and reports a constant time.
 pub(super) const FILE_SYSTEM: &CStr = c"sqlenv";
 
 /// 2024-01-01 00:00:00 UTC, as a Julian day in milliseconds.
@@ -37,7 +39,7 @@ static BEFORE_MAIN: extern "C" fn() = {
     before_main
 };
 
-/// Makes the process ready for sandboxes, once.
+/// Prepares the process for sandboxes, once.
 ///
 /// # Errors
 /// SQLite's code: `SQLITE_MISUSE` where it was in use before it could be given an allocator.
@@ -49,7 +51,7 @@ pub(super) fn prepare() -> rusqlite::Result<()> {
     if code == ffi::SQLITE_OK {
         return Ok(());
     }
-    let remedy = "SQLite was in use before the sandbox could set its allocator; open a node before anything else of the process opens a database";
+    let remedy = "SQLite was in use before the sandbox could set its allocator; open an environment before anything else in the process opens a database";
     Err(rusqlite::Error::SqliteFailure(
         ffi::Error::new(code),
         Some(remedy.to_owned()),
@@ -57,8 +59,8 @@ pub(super) fn prepare() -> rusqlite::Result<()> {
 }
 
 fn set_allocator() -> c_int {
-    // SAFETY: `sqlite3_config` copies what it is given, takes these types after these options, and refuses by itself once
-    // SQLite is in use. It is called once, before this crate uses SQLite.
+    // SAFETY: `sqlite3_config` copies what it is given, takes these types after these options, and
+    // refuses by itself once SQLite is in use. It is called once, before this crate uses SQLite.
     unsafe {
         let mut cache = MaybeUninit::<ffi::sqlite3_pcache_methods2>::zeroed();
         let code = ffi::sqlite3_config(ffi::SQLITE_CONFIG_GETPCACHE2, cache.as_mut_ptr());
@@ -79,7 +81,8 @@ fn set_allocator() -> c_int {
 }
 
 fn register_clock() -> c_int {
-    // SAFETY: the default file system lives for ever and is only read; the copy is leaked, so it does too.
+    // SAFETY: the default file system lives for ever and is only read; the copy is leaked, so it
+    // does too.
     unsafe {
         let code = ffi::sqlite3_initialize();
         let own = ffi::sqlite3_vfs_find(std::ptr::null());

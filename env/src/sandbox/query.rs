@@ -2,46 +2,51 @@
 
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
+use data::sql_text::first_keyword;
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
 
-use super::{authorizer, collations, connection, functions, limits, memory::Bill, meter::Meter};
+use super::{
+    authorizer, collations, connection, functions, limits, memory::StatementMemory, meter::Meter,
+};
 use crate::{
-    database::Database, row_reader::read_rows, rows::Rows, settings::SqlLimits,
-    sql_text::first_keyword, truncate::truncated,
+    database::Database, row_reader::read_rows, rows::ResultRows, settings::SqlLimits,
+    truncate::truncated,
 };
 
-/// Work units of a quick run: about a millisecond, and more than almost all honest queries need.
+/// Work units of a quick run: they take about a millisecond, and almost all honest queries need
+/// fewer.
 const QUICK_WORK_UNITS: u64 = 50_000;
 
-/// Seconds of a quick run, for work that units do not see.
+/// Seconds of a quick run, a bound for work that units do not count.
 const QUICK_SECONDS: f64 = 0.02;
-/// The share of its memory that a statement may take to be compiled: one in so many. Some of what SQLite makes then stays
-/// with the schema, so that the first statement to need it pays; running starts with nothing on the bill.
+/// A statement may use one part in so many of its memory while it is compiled. Some of what SQLite
+/// allocates then stays with the schema, so that only the first statement pays for it. Therefore
+/// running starts with a new account.
 const COMPILING_SHARE: u64 = 16;
 
-/// How much of its budget a statement gets.
+/// How much of the budget a statement gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Enough for most; a statement that needs more is cut short.
+pub(crate) enum WorkBudget {
+    /// Enough for most statements. One that needs more runs again with the full budget.
     Quick,
-    /// All of it.
+    /// The whole budget.
     Full,
 }
 
 /// Why a query failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Not a SELECT, or it touches what it may not.
+    /// It is no SELECT, or it touches what it may not.
     Denied,
-    /// It needs more than a quick run has; no result, only a reason to run it with full patience.
-    CutShort,
+    /// It needs more than the quick budget. This is no result but a reason to run it again.
+    QuickBudgetSpent,
     /// The budget of work units is spent.
     WorkUnits,
-    /// It holds more memory than it may.
+    /// It needs more memory than it may hold.
     Memory,
     /// The wall clock ran out.
     WallClock,
-    /// SQLite's own error: syntax, names, sizes.
+    /// SQLite reports an error: syntax, names, sizes.
     Sqlite,
 }
 
@@ -52,70 +57,71 @@ pub(crate) struct QueryError {
     pub(crate) message: String,
 }
 
-/// What a query returned and what it cost.
+/// The result of a query and its cost.
 #[derive(Debug)]
 pub(crate) struct QueryRun {
-    pub(crate) rows: Result<Rows, QueryError>,
+    pub(crate) rows: Result<ResultRows, QueryError>,
     pub(crate) work_units: u64,
     pub(crate) peak_bytes: u64,
 }
 
-/// A hardened connection. One query at a time.
+/// A hardened connection, for one query at a time.
 pub(crate) struct Sandbox {
     pub(super) connection: Connection,
     meter: Arc<Meter>,
     pub(super) limits: SqlLimits,
-    /// Less than `limits.work_units` where runs are quick.
-    budget: u64,
+    /// At most `limits.work_units`; fewer in a quick run.
+    work_units: u64,
     is_quick: bool,
-    cut_short: Cell<bool>,
+    quick_budget_spent: Cell<bool>,
 }
 
 impl Sandbox {
     pub(crate) fn open(
         database: &Database,
         limits: &SqlLimits,
-        patience: Patience,
+        budget: WorkBudget,
     ) -> rusqlite::Result<Self> {
-        let is_quick = patience == Patience::Quick && QUICK_WORK_UNITS < limits.work_units;
-        let budget = if is_quick {
+        let is_quick = budget == WorkBudget::Quick && QUICK_WORK_UNITS < limits.work_units;
+        let work_units = if is_quick {
             QUICK_WORK_UNITS
         } else {
             limits.work_units
         };
         let limits = SqlLimits {
-            // Each row of the database can be read, however long.
+            // However long a row of the database is, it can be read.
             value_bytes: limits.value_bytes.max(database.longest_row_bytes),
             ..limits.clone()
         };
         let mut connection = connection::open(&database.file.path)?;
         limits::set(&connection, &limits)?;
-        // Loads the schema now: the first query must not pay steps that later ones do not.
+        // Loads the schema now. Otherwise the first query would pay for steps that later ones do
+        // not need.
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         authorizer::install(
             &mut connection,
             &database.schema,
             limits.allow_schema_tables,
         )?;
-        let meter = Meter::install(&mut connection, budget)?;
+        let meter = Meter::install(&mut connection, work_units)?;
         functions::install(&connection, &meter, &limits)?;
         collations::install(&connection, &meter)?;
         Ok(Self {
             connection,
             meter,
             limits,
-            budget,
+            work_units,
             is_quick,
-            cut_short: Cell::new(false),
+            quick_budget_spent: Cell::new(false),
         })
     }
 
-    /// Whether a query was cut short since the last time this was asked.
-    pub(crate) fn take_cut_short(&self) -> bool {
-        self.cut_short.take()
+    /// Returns whether a query has spent the quick budget since the last call.
+    pub(crate) fn take_quick_budget_spent(&self) -> bool {
+        self.quick_budget_spent.take()
     }
 
-    /// Seconds that a query may take by the clock.
+    /// Returns the seconds that a query may take.
     pub(crate) fn wall_clock_seconds(&self) -> f64 {
         self.limits.wall_clock_seconds
     }
@@ -129,38 +135,38 @@ impl Sandbox {
             seconds
         };
         self.meter.start(Duration::from_secs_f64(seconds));
-        let bill = Bill::open(self.limits.memory_bytes / COMPILING_SHARE);
-        let rows = self.run(sql, &bill).map_err(|error| self.explain(error));
+        let memory = StatementMemory::start(self.limits.memory_bytes / COMPILING_SHARE);
+        let rows = self.run(sql, &memory).map_err(|error| self.explain(error));
         QueryRun {
             rows,
             work_units: self.meter.work_units(),
-            peak_bytes: bill.peak_bytes(),
+            peak_bytes: memory.peak_bytes(),
         }
     }
 
-    fn run(&self, sql: &str, bill: &Bill) -> Result<Rows, Refusal> {
-        // SQLite would stop reading there.
+    fn run(&self, sql: &str, memory: &StatementMemory) -> Result<ResultRows, StatementError> {
+        // SQLite would stop reading there, and the rest would escape the checks.
         if sql.contains('\0') {
-            return Err(Refusal::Nul);
+            return Err(StatementError::Nul);
         }
         let keyword = first_keyword(sql);
         if !["SELECT", "WITH"].contains(&keyword.as_str()) {
-            return Err(Refusal::NotSelect(keyword));
+            return Err(StatementError::NotSelect(keyword));
         }
         let mut statement = self
             .connection
             .prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_NO_VTAB)?;
         if !statement.readonly() || statement.column_count() == 0 || statement.is_explain() != 0 {
-            return Err(Refusal::NotSelect(keyword));
+            return Err(StatementError::NotSelect(keyword));
         }
-        // Compiling also calls the progress handler, now and then; only running counts.
-        self.meter.look_at_clock()?;
+        // Compiling calls the progress handler too, irregularly, so only running counts.
+        self.meter.check_clock()?;
         self.meter.restart();
         let memory_bytes = self.limits.memory_bytes;
-        bill.renew(memory_bytes - memory_bytes / COMPILING_SHARE);
+        memory.restart(memory_bytes - memory_bytes / COMPILING_SHARE);
         let rows = read_rows(&mut statement, self.limits.rows, |bytes| {
             self.meter.spend_bytes(bytes)?;
-            if bill.add(bytes) {
+            if memory.charge(bytes) {
                 return Ok(());
             }
             Err(SqliteError::SqliteFailure(
@@ -168,23 +174,24 @@ impl Sandbox {
                 None,
             ))
         })?;
-        self.meter.go_on()?;
+        self.meter.check()?;
         let steps = statement.get_status(StatementStatus::VmStep);
-        self.meter.settle(u64::from(steps.unsigned_abs()));
+        self.meter
+            .add_unreported_steps(u64::from(steps.unsigned_abs()));
         Ok(rows)
     }
 
-    fn explain(&self, refusal: Refusal) -> QueryError {
-        let (failure, message) = match refusal {
-            Refusal::NotSelect(keyword) => (Failure::Denied, not_select(&keyword)),
-            Refusal::Nul => {
+    fn explain(&self, error: StatementError) -> QueryError {
+        let (failure, message) = match error {
+            StatementError::NotSelect(keyword) => (Failure::Denied, not_select(&keyword)),
+            StatementError::Nul => {
                 let message = "the statement holds a NUL character; leave it out";
                 (Failure::Denied, message.to_owned())
             }
-            Refusal::Sqlite(SqliteError::MultipleStatement) => {
+            StatementError::Sqlite(SqliteError::MultipleStatement) => {
                 (Failure::Denied, "only one statement is allowed".to_owned())
             }
-            Refusal::Sqlite(error) => self.explain_sqlite(&error),
+            StatementError::Sqlite(error) => self.explain_sqlite(&error),
         };
         QueryError {
             failure,
@@ -199,18 +206,21 @@ impl Sandbox {
             other => other.to_string(),
         };
         let limits = &self.limits;
-        if self.is_quick && self.meter.go_on().is_err() {
-            self.cut_short.set(true);
-            return (Failure::CutShort, "query cut short".to_owned());
+        if self.is_quick && self.meter.check().is_err() {
+            self.quick_budget_spent.set(true);
+            return (
+                Failure::QuickBudgetSpent,
+                "query needs more than the quick budget".to_owned(),
+            );
         }
-        if self.meter.is_spent() {
+        if self.meter.is_budget_spent() {
             let message = format!(
                 "query stopped after {} units of work; make it simpler",
-                self.budget
+                self.work_units
             );
             return (Failure::WorkUnits, message);
         }
-        if self.meter.is_late() {
+        if self.meter.is_past_deadline() {
             let message = format!(
                 "query stopped after {} s; make it simpler",
                 limits.wall_clock_seconds
@@ -238,7 +248,7 @@ impl Sandbox {
     }
 }
 
-impl fmt::Display for Patience {
+impl fmt::Display for WorkBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Quick => "quick",
@@ -247,13 +257,13 @@ impl fmt::Display for Patience {
     }
 }
 
-enum Refusal {
+enum StatementError {
     NotSelect(String),
     Nul,
     Sqlite(SqliteError),
 }
 
-impl From<SqliteError> for Refusal {
+impl From<SqliteError> for StatementError {
     fn from(error: SqliteError) -> Self {
         Self::Sqlite(error)
     }

@@ -1,15 +1,15 @@
-//! A few hostile statements that each node runs before it serves.
+//! A few hostile statements that each environment runs when it opens.
 //!
-//! Invariant: a node whose sandbox lets one of them pass does not open. They are one for each layer and take some
-//! milliseconds; the whole corpus is a test (`corpus.rs`).
+//! Invariant: an environment whose sandbox lets one of them pass does not open. There is at least
+//! one for each layer, and all take a few milliseconds. The whole corpus is a test (`corpus.rs`).
 
 use super::{
     planner,
-    query::{Failure, Patience, QueryRun, Sandbox},
+    query::{Failure, QueryRun, Sandbox, WorkBudget},
 };
 use crate::{database::Database, error::EnvError, settings::SqlLimits};
 
-/// Enough to see the budget and the cap hold, whatever the settings are.
+// Small limits show quickly that the budget and the cap hold, whatever the settings are.
 const WORK_UNITS: u64 = 200_000;
 const MEMORY_BYTES: u64 = 4 << 20;
 const VALUE_BYTES: u32 = 16 << 10;
@@ -57,7 +57,7 @@ const STATEMENTS: &[(&str, Failure)] = &[
 /// Runs the statements against `database`.
 ///
 /// # Errors
-/// Which statement was not stopped by its layer.
+/// The statement that its layer did not stop.
 pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), EnvError> {
     let cannot_open = |error: rusqlite::Error| EnvError::Database {
         name: database.file.name.clone(),
@@ -65,7 +65,7 @@ pub(crate) fn self_test(database: &Database, limits: &SqlLimits) -> Result<(), E
         reason: format!("cannot be opened: {error}"),
     };
     let sandbox =
-        Sandbox::open(database, &test_limits(limits), Patience::Full).map_err(cannot_open)?;
+        Sandbox::open(database, &test_limits(limits), WorkBudget::Full).map_err(cannot_open)?;
     if !planner::is_bounded().map_err(cannot_open)? {
         let statement = "a join that takes seconds to plan";
         return Err(EnvError::SelfTest { statement });
@@ -86,7 +86,7 @@ fn test_limits(limits: &SqlLimits) -> SqlLimits {
     }
 }
 
-/// The first statement that is not stopped by its layer.
+/// Returns the first statement that its layer does not stop.
 fn unstopped(allow_schema_tables: bool, query: impl Fn(&str) -> QueryRun) -> Option<&'static str> {
     let may_pass = |sql: &str| allow_schema_tables && sql.contains("sqlite_schema");
     let (statement, _) = STATEMENTS
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
     use crate::sandbox::corpus::database;
 
-    /// The statement that passes once `weaken` has done its work.
+    /// Returns the statement that passes after `weaken`.
     fn passes(database: &Database, weaken: fn(&mut Sandbox)) -> &'static str {
         let limits = test_limits(&SqlLimits::default());
-        let mut sandbox = Sandbox::open(database, &limits, Patience::Full).unwrap();
+        let mut sandbox = Sandbox::open(database, &limits, WorkBudget::Full).unwrap();
         weaken(&mut sandbox);
         unstopped(false, |sql| sandbox.query(sql)).unwrap_or_default()
     }

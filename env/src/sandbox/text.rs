@@ -1,8 +1,7 @@
-//! `instr`, `replace`, `trim` and `substr`, in linear time.
+//! `instr`, `replace`, `trim` and `substr` in linear time.
 //!
-//! Invariant: the result is that of SQLite's own function of that name, whose time is quadratic but for `substr`; tests
-//! compare the two.
-//! Pure: no SQLite here. `pattern.rs` has LIKE and GLOB.
+//! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's
+//! own take quadratic time, except for `substr`. Pure: there is no SQLite here.
 
 use std::collections::HashMap;
 
@@ -14,12 +13,14 @@ pub(super) enum Sides {
     Both,
 }
 
-/// Number of the first character of `haystack` at which `needle` begins, from 1; 0 for none. Blobs count bytes.
+/// Returns the position of the first `needle` in `haystack`, in characters from 1; 0 for none. In
+/// blobs it counts bytes.
 pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
     let starts = |byte: &u8| !is_text || !is_continuation(*byte);
     let found = match needle.first() {
         None => Some(0),
-        // No character begins so, but SQLite compares at the start of the haystack whatever is there.
+        // No character begins like this, but SQLite compares at the start of the haystack all the
+        // same.
         Some(first) if is_text && is_continuation(*first) => {
             haystack.starts_with(needle).then_some(0)
         }
@@ -31,14 +32,15 @@ pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
     })
 }
 
-/// `text` with each `pattern` replaced, leftmost first; `None` where that is more than `max_bytes`.
+/// Replaces each `pattern` in `text`, leftmost first. Returns `None` where the result has more than
+/// `max_bytes`.
 pub(super) fn replace(
     text: &[u8],
     pattern: &[u8],
     replacement: &[u8],
     max_bytes: usize,
 ) -> Option<Vec<u8>> {
-    // SQLite takes a pattern that begins with NUL for an empty one.
+    // SQLite treats a pattern that begins with NUL as empty.
     if pattern.first().is_none_or(|first| *first == 0) {
         return Some(text.to_vec());
     }
@@ -57,7 +59,7 @@ pub(super) fn replace(
     (replaced.len() <= max_bytes).then_some(replaced)
 }
 
-/// `text` without the characters of `set` at its ends, and the bytes that were looked at.
+/// Returns `text` without the characters of `set` at its ends, and the number of bytes examined.
 pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u64) {
     let set = CharacterSet::new(set);
     let mut rest = text;
@@ -76,11 +78,12 @@ pub(super) fn trim<'a>(text: &'a [u8], set: &[u8], sides: Sides) -> (&'a [u8], u
     (rest, work)
 }
 
-/// The `length` characters of `text` from number `start` on: from 1, or from the end where negative; those before `start`
-/// where `length` is negative.
+/// Returns the `length` characters of `text` from position `start` on. Positions count from 1, or
+/// from the end where `start` is negative. A negative `length` selects the characters before
+/// `start`.
 pub(super) fn substr(text: &str, start: i64, length: i64) -> &str {
     let from = match start {
-        // Number 0 is the place before the first character.
+        // Position 0 is the one before the first character.
         0.. => i128::from(start) - 1,
         _ => text.chars().count() as i128 + i128::from(start),
     };
@@ -99,7 +102,8 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// A needle prepared by Knuth, Morris and Pratt's method: no byte of the haystack is looked at twice.
+/// A needle prepared by the Knuth-Morris-Pratt algorithm, which examines no byte of the haystack
+/// twice.
 struct Needle<'a> {
     bytes: &'a [u8],
     /// For each prefix, the length of its longest border.
@@ -135,17 +139,17 @@ impl<'a> Needle<'a> {
     }
 }
 
-/// What it costs to note or look up a character of several bytes, in bytes looked at.
+/// Cost of storing or looking up a character of several bytes, in examined bytes.
 const LOOKUP_BYTES: u64 = 16;
 
-/// The characters to trim, found by their bytes. Where two match, the one that comes first in the set counts.
+/// The characters to trim, found by their bytes. Where two match, the first one of the set counts.
 struct CharacterSet<'a> {
-    /// Places of characters of one byte.
+    /// Places in the set of characters of one byte.
     single: [Option<usize>; 256],
-    /// Places of longer ones; a broken character may have any length.
+    /// Places of longer characters. A broken character may have any length.
     longer: HashMap<&'a [u8], usize>,
     lengths: Vec<usize>,
-    /// The bytes read to make it.
+    /// Bytes examined to build the set.
     work: u64,
 }
 
@@ -179,7 +183,8 @@ impl<'a> CharacterSet<'a> {
         made
     }
 
-    /// Length of the character that `piece` offers; adds the bytes looked at to `work`.
+    /// Returns the length of the character that `piece` offers, if it is in the set. Adds the bytes
+    /// examined to `work`.
     fn match_length<'b>(
         &self,
         piece: impl Fn(usize) -> Option<&'b [u8]>,

@@ -1,8 +1,9 @@
 //! The two ends of the stream that connects rank 0 with another rank.
 //!
-//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout for each message, because one
-//! silent rank holds up the run. The other rank waits as long as the connection lives, which HTTP/2 pings check: rank 0
-//! is silent while it waits for actors. Both ends belong to threads that may block.
+//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout for each
+//! message, because one silent rank holds up the run. The other rank waits as long as the
+//! connection lives, which HTTP/2 pings check: rank 0 is silent while it waits for actors. Both
+//! ends belong to threads that may block.
 
 use std::{pin::Pin, time::Duration};
 
@@ -190,7 +191,8 @@ impl RankConnection {
         sent.map_err(|problem| self.reported_fault(problem))
     }
 
-    /// Returns the reason that the rank sent before it closed the stream, if any, in place of `problem`.
+    /// Returns the reason that the rank sent before it closed the stream, if any, in place of
+    /// `problem`.
     fn reported_fault(&mut self, problem: String) -> LearnerError {
         while self.is_gone() {
             if let Err(fault) = self.receive() {

@@ -1,6 +1,8 @@
 //! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
 //!
-//! Invariant: a rank keeps nothing. One that loses the learner rejoins it, from the state that the learner has then, and gives up when the learner stays away. One that fails, at whatever point, reports the reason to the learner.
+//! Invariant: a rank keeps nothing. One that loses the learner rejoins it, from the state that the
+//! learner has then, and gives up when the learner stays away. One that fails, at whatever point,
+//! reports the reason to the learner.
 
 use std::{
     str::FromStr as _,
@@ -29,8 +31,8 @@ use super::{
     registry::VERSION,
 };
 use crate::{
+    clock::now,
     config::LearnerConfig,
-    driver::now,
     error::{LearnerError, Result},
     group::GroupRules,
     trainer::Trainer,
@@ -53,14 +55,15 @@ pub struct RankOptions {
 /// Takes part in the learner's run to its end.
 ///
 /// # Errors
-/// The learner refuses this rank, or stays away for as long as the rank's patience; the rank cannot compute its share.
+/// The learner refuses this rank, or stays away for as long as the rank's patience; the rank cannot
+/// compute its share.
 pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut last_contact = now();
     let mut last_warning = String::new();
     loop {
         let fault = match attempt(client.clone(), &options, &mut last_contact).await {
-            Err(fault @ (LearnerError::LeaderAway { .. } | LearnerError::NoPlace { .. })) => fault,
+            Err(fault @ (LearnerError::LeaderAway { .. } | LearnerError::RunFull { .. })) => fault,
             ended => return ended,
         };
         if now() - last_contact >= options.patience {
@@ -75,7 +78,8 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     }
 }
 
-/// Takes part as long as the learner can be reached, and sets `last_contact` to the time when it was lost.
+/// Takes part as long as the learner can be reached, and sets `last_contact` to the time when it
+/// was lost.
 async fn attempt(
     mut client: RanksClient,
     options: &RankOptions,
@@ -101,7 +105,8 @@ async fn attempt(
     ended.unwrap_or(Err(LearnerError::Thread("rank")))
 }
 
-/// Turns a refusal into an error: final for a rank that does not fit the run, temporary where the learner is away or the run has all its ranks.
+/// Turns a refusal into an error: final for a rank that does not fit the run, temporary where the
+/// learner is away or the run has all its ranks.
 fn refused(status: &Status) -> LearnerError {
     let reason = status.message();
     match status.code() {
@@ -109,7 +114,7 @@ fn refused(status: &Status) -> LearnerError {
             let problem = format!("refuses this rank: {reason}");
             LearnerError::Leader { problem }
         }
-        Code::ResourceExhausted => LearnerError::NoPlace {
+        Code::ResourceExhausted => LearnerError::RunFull {
             problem: reason.to_owned(),
         },
         _ => LearnerError::LeaderAway {

@@ -1,6 +1,12 @@
-//! The ranks of a run: processes that hold the same weights and share the work of each learner step.
+//! The ranks of a run: processes that hold the same weights and share the work of each learner
+//! step.
 //!
-//! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its update from the same bits; a digest of the weights, on joining and after each step, proves it. What a rank computes is a function of the step's groups and its number. A rank that fails, is silent or goes away ends rank 0 with an error that names it, before the step's version is published; only one that is lost within NCCL is not named. A learner without other ranks copies nothing and waits for nobody.
+//! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its
+//! update from the same bits; a digest of the weights, on joining and after each step, proves it.
+//! What a rank computes is a function of the step's groups and its number. A rank that fails, is
+//! silent or goes away ends rank 0 with an error that names it, before the step's version is
+//! published; only one that is lost within NCCL is not named. A learner without other ranks copies
+//! nothing and waits for nobody.
 
 mod connection;
 mod join;
@@ -26,14 +32,13 @@ use proto::{
 use tokio::runtime::Handle;
 
 pub use join::{RankOptions, join};
-pub(crate) use registry::RankRegistry;
+pub(crate) use registry::{RankRegistry, model_files};
 pub use settings::{RankSettings, ReduceBy};
 pub use statistics::MicroBatchStatistics;
 
 use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
-    driver::model_files,
     error::{LearnerError, Result},
     group::{Group, GroupRules},
     network::Network,
@@ -46,8 +51,8 @@ use nccl::Nccl;
 const BASE: &str = "base";
 const STATE: &str = "state";
 
-/// Sums gradients by NCCL in a world of this process alone, with the id sent through bytes as to another rank. It shows on
-/// one GPU that NCCL loads, connects and computes.
+/// Sums gradients by NCCL in a world of this process alone, with the id sent through bytes as to
+/// another rank. It shows on one GPU that NCCL loads, connects and computes.
 ///
 /// # Errors
 /// The program is built without NCCL, its library is missing, the device is the CPU, or NCCL fails.
@@ -84,7 +89,8 @@ enum RankRole {
 }
 
 impl Ranks {
-    /// Connects `count` ranks in this process, rank 0 first, each for a thread of its own. Must be called inside a runtime.
+    /// Connects `count` ranks in this process, rank 0 first, each for a thread of its own. Must be
+    /// called inside a runtime.
     #[must_use]
     pub fn in_process(count: usize, timeout: Duration) -> Vec<Self> {
         let (members, leaders): (Vec<_>, Vec<_>) = (1..count)
@@ -122,8 +128,9 @@ impl Ranks {
         }
     }
 
-    /// Makes this process rank 0 of `others`, which are numbered in the order in which they joined. Sends them settings,
-    /// model and the state of `network` after step `step`, from which all train.
+    /// Makes this process rank 0 of `others`, which are numbered in the order in which they joined.
+    /// Sends them settings, model and the state of `network` after step `step`, from which all
+    /// train.
     pub(crate) fn lead(
         mut others: Vec<RankConnection>,
         config: &LearnerConfig,
@@ -163,7 +170,8 @@ impl Ranks {
         };
         let open = |id| Nccl::open(&id, network.device(), 0, count, config.ranks.timeout());
         let mut ranks = Self { role, nccl: None };
-        // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait for it.
+        // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait
+        // for it.
         ranks.agree(network, step)?;
         ranks.nccl = id.map(open).transpose()?;
         Ok(ranks)
@@ -188,7 +196,8 @@ impl Ranks {
         Ok(())
     }
 
-    /// Receives another rank's next step: its groups and the policy version; none when the run is over.
+    /// Receives another rank's next step: its groups and the policy version; none when the run is
+    /// over.
     pub(crate) fn next_step(&mut self, rules: &GroupRules) -> Result<Option<(StepGroups, u64)>> {
         let RankRole::Member { leader, .. } = &mut self.role else {
             return Ok(None);
@@ -214,14 +223,15 @@ impl Ranks {
         Ok(Some((groups, step.policy_version)))
     }
 
-    /// Returns the micro-batches that this rank computes, ascending. Ranks get about as many tokens each.
+    /// Returns the micro-batches that this rank computes, ascending. Ranks get about as many tokens
+    /// each.
     pub(crate) fn share(&self, micro_batches: &[MicroBatch]) -> Vec<usize> {
         let tokens = micro_batches.iter().map(|micro| micro.packed.tokens.len());
         crate::batch::shares(&tokens.collect::<Vec<_>>(), self.count()).swap_remove(self.rank())
     }
 
-    /// Returns the sum of all ranks' gradients and, on rank 0, the statistics of all micro-batches in order. A rank
-    /// without micro-batches has no gradients; `parameters` says which there are.
+    /// Returns the sum of all ranks' gradients and, on rank 0, the statistics of all micro-batches
+    /// in order. A rank without micro-batches has no gradients; `parameters` says which there are.
     pub(crate) fn reduce(
         &mut self,
         parameters: &BTreeMap<String, Parameter>,

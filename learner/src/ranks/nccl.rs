@@ -1,6 +1,10 @@
 //! Sums gradients over ranks by NCCL, from GPU to GPU.
 //!
-//! Invariant: all ranks call the same collectives in the same order, on the stream that computes the gradients. NCCL adds in an order of its own, which is the same at each run on the same machines. A rank that waits for another that died within a collective gives up after the timeout, with an error that cannot name it; the process must then end, since the GPU still waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own.
+//! Invariant: all ranks call the same collectives in the same order, on the stream that computes
+//! the gradients. NCCL adds in an order of its own, which is the same at each run on the same
+//! machines. A rank that waits for another that died within a collective gives up after the
+//! timeout, with an error that cannot name it; the process must then end, since the GPU still
+//! waits. Connecting (`ncclCommInitRank`) has no deadline but NCCL's own.
 
 use std::{collections::BTreeMap, ffi::c_char, thread::sleep, time::Duration};
 
@@ -13,7 +17,7 @@ use candle_core::{
 };
 
 use crate::{
-    driver::now,
+    clock::now,
     error::{LearnerError, Result},
     optimizer::{Gradients, Parameter},
 };
@@ -52,9 +56,8 @@ impl Id {
 }
 
 impl Nccl {
-    pub(super) const IS_BUILT_IN: bool = true;
-
-    /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for as long as NCCL waits.
+    /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for
+    /// as long as NCCL waits.
     pub(super) fn open(
         id: &Id,
         device: &Device,

@@ -1,6 +1,8 @@
 //! Sums gradients over ranks on rank 0, over the streams that connect it with the others.
 //!
-//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the same bits. A rank sends first and then receives, rank 0 receives first and then sends, so that the two never wait for each other.
+//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the
+//! same bits. A rank sends first and then receives, rank 0 receives first and then sends, so that
+//! the two never wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +12,8 @@ use crate::{
     optimizer::{Gradients, Parameter},
 };
 
-/// Adds the gradients of the other ranks that have some (`has_gradients`) to rank 0's `own`, in the order of ranks, and
-/// sends the sum to all of them.
+/// Adds the gradients of the other ranks that have some (`has_gradients`) to rank 0's `own`, in the
+/// order of ranks, and sends the sum to all of them.
 pub(super) fn sum(
     parameters: &BTreeMap<String, Parameter>,
     mut own: Gradients,

@@ -1,6 +1,8 @@
 //! The registry of ranks that wait for the run to begin, and the service that admits them.
 //!
-//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this program's version. One that goes away while it waits makes room for another. A rank that joins a finished run is told so.
+//! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this
+//! program's version. One that goes away while it waits makes room for another. A rank that joins a
+//! finished run is told so.
 
 use std::{
     pin::Pin,
@@ -8,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use policy::Model;
 use proto::v1::{
-    Finished, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
+    Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
@@ -29,6 +32,15 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How often the learner checks whether a waiting rank has gone away.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns the files of a model as messages.
+pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
+    let file = |(name, content): &(String, Vec<u8>)| ModelFile {
+        name: name.clone(),
+        content: content.clone(),
+    };
+    model.files.iter().map(file).collect()
+}
 
 /// The ranks that have joined, until the run begins.
 pub(crate) struct RankRegistry {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::nccl::Nccl;
 use crate::{
     bounds::at_least_one,
     error::{LearnerError, Result},
@@ -14,9 +13,11 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
-    /// Ranks, the learner included. The number changes the last bits of a gradient, since it changes the micro-batches and the order in which they are summed.
+    /// Ranks, the learner included. The number changes the last bits of a gradient, since it
+    /// changes the micro-batches and the order in which they are summed.
     pub count: usize,
-    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an error.
+    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an
+    /// error.
     pub timeout_seconds: u32,
     /// How gradients are summed. NCCL chooses the order of sums itself.
     pub reduce: ReduceBy,
@@ -67,10 +68,10 @@ impl RankSettings {
     pub(crate) fn validate(&self) -> Result<()> {
         at_least_one("ranks.count", self.count as u64)?;
         at_least_one("ranks.timeout_seconds", self.timeout_seconds.into())?;
-        match self.reduce == ReduceBy::Nccl && !Nccl::IS_BUILT_IN {
+        match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, which this program is built without; build it by `make cuda`, or give grpc",
+                "is nccl, which this program is built without; build it by `make cuda`, or use grpc",
             )),
             false => Ok(()),
         }

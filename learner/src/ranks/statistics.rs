@@ -2,8 +2,8 @@
 
 use crate::loss::{LossStats, SamplingStats};
 
-/// The sums of one micro-batch that a step's metrics are made of. Rank 0 merges them in the order of the micro-batches,
-/// so that the metrics do not depend on which rank computed which.
+/// The sums of one micro-batch that a step's metrics are made of. Rank 0 merges them in the order
+/// of the micro-batches, so that the metrics do not depend on which rank computed which.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MicroBatchStatistics {
     /// The micro-batch's number in the step.

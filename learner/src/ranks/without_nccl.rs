@@ -1,4 +1,4 @@
-//! In the place of NCCL where the program is built without it: settings that ask for it are refused before.
+//! Stands in for NCCL where the program is built without it; settings that ask for NCCL are refused.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,10 +9,10 @@ use crate::{
     optimizer::{Gradients, Parameter},
 };
 
-/// There is none.
+/// Cannot exist without NCCL.
 pub(super) enum Nccl {}
 
-/// There is none.
+/// Cannot exist without NCCL.
 pub(super) enum Id {}
 
 impl Id {
@@ -30,8 +30,6 @@ impl Id {
 }
 
 impl Nccl {
-    pub(super) const IS_BUILT_IN: bool = false;
-
     pub(super) fn open(
         id: &Id,
         _device: &Device,
@@ -54,6 +52,7 @@ impl Nccl {
 fn absent() -> LearnerError {
     LearnerError::setting(
         "ranks.reduce",
-        "is nccl, which this rank's program is built without; build it by `make cuda`, or give the learner grpc",
+        "is nccl, which this rank's program is built without; build it by `make cuda`, or set grpc \
+         in the learner",
     )
 }

@@ -1,4 +1,4 @@
-//! A small model and a made-up actor that the tests share.
+//! A small model and a simulated actor that the tests share.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -88,7 +88,8 @@ pub(crate) fn turns(mask: &[u8], turn: &Turn) -> Vec<Turn> {
     turns
 }
 
-/// A group as a function of its question, its index and the version that sampled it; about one in four has zero variance.
+/// A group as a function of its question, its index and the version that sampled it; about one in
+/// four has zero variance.
 pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
     let bytes = claim.question_id.bytes();
     let rollout = bytes.fold(claim.group_index, |state, byte| {
@@ -142,7 +143,7 @@ pub(crate) async fn actor(learner: Learner, name: String) {
     act(learner, name, group).await;
 }
 
-/// An actor that plays with `play`.
+/// Claims, and submits the groups that `play` makes.
 pub(crate) async fn act(
     learner: Learner,
     name: String,
@@ -179,7 +180,8 @@ pub(crate) async fn act(
     }
 }
 
-/// Trains with `actors` actors, stopping after step `stop_after`; returns the events and the last snapshot's bytes.
+/// Trains with `actors` actors, stopping after step `stop_after`; returns the events and the last
+/// snapshot's bytes.
 pub(crate) async fn train(
     learner: &Learner,
     actors: usize,
@@ -208,7 +210,7 @@ pub(crate) async fn train(
     let events = watcher.await.unwrap();
     for task in tasks {
         task.abort();
-        // Until it is gone it holds the run open; it may have panicked on the way.
+        // It holds the run open until it has ended; it may have panicked.
         let _ = task.await;
     }
     (events, learner.snapshot().body().to_vec())

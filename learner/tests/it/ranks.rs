@@ -1,4 +1,5 @@
-//! Several ranks: equal to each other bit for bit, equal to one rank within rounding, and loud when one is missing.
+//! Several ranks: equal to each other bit for bit, equal to one rank within rounding; a missing one
+//! is an error.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +23,8 @@ use crate::common::{actor, group, open, small_config, small_model};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Clips, has a KL term and makes two updates a step, of which the second depends on the first one's scores.
+/// Clips, has a KL term and makes two updates a step, of which the second depends on the first
+/// one's scores.
 fn config() -> LearnerConfig {
     let mut config = LearnerConfig {
         num_iterations: 2,
@@ -45,7 +47,7 @@ fn doubles(model: &Model) -> Model {
     }
 }
 
-/// A step of groups; those of one group make fewer micro-batches than there are ranks.
+/// The groups of a step. Step 1 has one group, which makes fewer micro-batches than there are ranks.
 fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGroups {
     let rules = GroupRules::new(config, vocabulary);
     let count = if step == 1 { 1 } else { 5 };
@@ -69,7 +71,7 @@ fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGrou
     }
 }
 
-/// Weights and metrics of each rank after some steps.
+/// Trains some steps and returns weights and metrics of each rank.
 async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
     let model = doubles(&small_model(1));
     let config = config();
@@ -126,7 +128,7 @@ async fn ranks_are_equal_and_equal_to_one_within_rounding() {
             assert!(found.keys().eq(expected.keys()));
             for (name, expected) in expected {
                 let found = found[name];
-                // Before the first update nothing differs.
+                // Before the first update no rank has summed anything.
                 let bound = match step == 0 && name.starts_with("sampling/") {
                     true => 0.0,
                     false => 1e-9 * expected.abs().max(1.0),
@@ -140,7 +142,7 @@ async fn ranks_are_equal_and_equal_to_one_within_rounding() {
     }
 }
 
-/// The steps of two ranks of which the second holds the weights of `seed`, or is not there.
+/// Makes a step with two ranks, of which the second holds the weights of `seed` or is missing.
 async fn first_step(second: Option<u64>) -> LearnerError {
     let config = config();
     let mut ranks = Ranks::in_process(2, TIMEOUT);
@@ -233,7 +235,7 @@ async fn ranks_join_a_new_run_and_a_resumed_one() {
     assert_eq!(learner.snapshot().policy_version, 2);
     assert!(train(&learner, 3).await.unwrap() == expected);
     drop(learner);
-    // A finished run waits for no rank, and those that come end well.
+    // A finished run does not wait for ranks, and a rank that joins it ends without an error.
     let learner = open(with_ranks(3, 60), folder.path(), true).unwrap();
     assert!(train(&learner, 2).await.unwrap() == expected);
     drop(learner);

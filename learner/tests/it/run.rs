@@ -1,4 +1,5 @@
-//! Whole runs over the in-process transport: same bits whatever the actors, threads and interruptions.
+//! Whole runs over the in-process transport: the same bits with any actors, threads and
+//! interruptions.
 
 use std::{fs, path::Path};
 
@@ -92,18 +93,18 @@ async fn a_crashed_run_replays_its_journal_without_actors() {
     assert_eq!(learner.snapshot().policy_version, 1);
     let (replayed, weights) = train(&learner, 0, None).await;
     assert!(weights == expected);
-    let figures = |events: &[TrainEvent]| -> Vec<(u64, f64, f64)> {
-        let figures = events.iter().filter_map(|event| match event {
+    let metrics = |events: &[TrainEvent]| -> Vec<(u64, f64, f64)> {
+        let rows = events.iter().filter_map(|event| match event {
             TrainEvent::Step { step, metrics } => {
                 Some((*step, metrics["loss"], metrics["num_tokens"]))
             }
             _ => None,
         });
-        figures.filter(|(step, ..)| *step > 1).collect()
+        rows.filter(|(step, ..)| *step > 1).collect()
     };
     assert_eq!(
-        figures(&replayed),
-        figures(&events),
+        metrics(&replayed),
+        metrics(&events),
         "loss and token counts go on as before"
     );
 }
@@ -162,7 +163,8 @@ async fn what_a_run_falls_back_behind_does_not_push_out_its_new_checkpoints() {
     );
 }
 
-/// A crash between the two renames of a checkpoint that is written anew, then a run that has nothing left to do.
+/// A crash between the two renames of a checkpoint that is written again, then a run that has no
+/// steps left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_put_aside_still_counts_and_none_is_written_without_a_step() {
     let folder = tempfile::tempdir().unwrap();
@@ -264,7 +266,7 @@ async fn steps_report_trl_names() {
         "staleness/max",
         "groups/kept",
         "groups/left_out",
-        "groups/zero_spread",
+        "groups/zero_variance",
         "time/train",
     ] {
         assert!(
@@ -274,7 +276,7 @@ async fn steps_report_trl_names() {
         );
     }
     assert_eq!(metrics["groups/kept"], 3.0);
-    assert_eq!(metrics["groups/left_out"], metrics["groups/zero_spread"]);
+    assert_eq!(metrics["groups/left_out"], metrics["groups/zero_variance"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,8 +332,8 @@ fn a_run_folder_is_not_reused_by_accident() {
     );
 }
 
-/// A learner dies without a checkpoint since the base; the next one takes up its journal, while actors still hold groups
-/// and weights of the versions that were.
+/// A learner dies with the base checkpoint only; the next one reads its journal, while actors still
+/// hold groups and weights of the lost versions.
 #[tokio::test(flavor = "multi_thread")]
 async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     let expected = whole_run(small_config(), 1).await;
@@ -343,7 +345,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     let Some(TrainEvent::Finished { step, .. }) = events.last() else {
         panic!("no end: {events:?}")
     };
-    // What a stop leaves and a crash does not.
+    // A stop writes a checkpoint, a crash does not.
     fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{step}"))).unwrap();
     fs::write(folder.path().join("checkpoints/LATEST"), "step_0").unwrap();
     drop(dead);
@@ -390,7 +392,7 @@ async fn a_step_without_a_scored_episode_stops_the_run_and_is_played_again() {
         .unwrap_err()
         .to_string();
     actor.abort();
-    // Until it is gone it holds the run open.
+    // It holds the run open until it has ended.
     let _ = actor.await;
     assert!(
         fault.starts_with("step 1: none of its ") && fault.contains("Env.Step failed: away"),

@@ -28,7 +28,7 @@ fn lease(claim: Claim) -> Lease {
     }
 }
 
-/// What every run must come to: computed from the contents alone.
+/// The batches that every run must have, computed from the groups' contents alone.
 fn expected_batches(
     settings: &SchedulerSettings,
     kept: impl Fn(u64, u64) -> bool,
@@ -49,7 +49,7 @@ fn expected_batches(
         .collect()
 }
 
-/// Content of a group as the rollout would make it: a function of index and version.
+/// Whether a group is kept, as its rollout would decide: a function of index and version.
 fn content(seed: u64, share: u64, index: u64, version: u64) -> bool {
     let mixed = (seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version << 40)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -62,8 +62,9 @@ struct Work {
     version: u64,
 }
 
-/// Plays a run under an arbitrary schedule, then fairly to its end; returns the batches and how often each group was handed out.
-fn play(
+/// Simulates a run under an arbitrary schedule, then fairly to its end. Returns the batches and how
+/// often each group was handed out.
+fn simulate(
     settings: SchedulerSettings,
     seed: u64,
     share: u64,
@@ -141,10 +142,10 @@ proptest! {
         let settings = settings(4, groups, groups + extra, 0);
         let kept = |index, version| content(seed, share, index, version);
         let expected = expected_batches(&settings, kept);
-        let (batches, handed) = play(settings, seed, share, actors, &choices);
+        let (batches, handed) = simulate(settings, seed, share, actors, &choices);
         prop_assert_eq!(&batches, &expected);
         // No group beyond those the batches looked at was handed out.
-        let quiet = play(settings, seed, share, 1, &[]).1;
+        let quiet = simulate(settings, seed, share, 1, &[]).1;
         prop_assert_eq!(handed.keys().collect::<Vec<_>>(), quiet.keys().collect::<Vec<_>>());
     }
 

@@ -1,4 +1,4 @@
-//! The service over TCP: the contract's answers to good and bad calls.
+//! The `Learner` service over TCP: responses to valid and invalid calls.
 
 use std::time::Duration;
 
@@ -218,7 +218,7 @@ async fn snapshots_stream_in_whole_and_newest_only() {
     let mut late = server.client.weights(request).await.unwrap().into_inner();
     let first = late.message().await.unwrap().unwrap().part;
     assert!(matches!(first, Some(Part::Header(header)) if header.policy_version == 4));
-    // One with nothing to wait for is told so, even in the middle of a group.
+    // The older stream ends with it, too, and so does an actor in the middle of a group.
     let mut last = None;
     while let Some(message) = stream.message().await.unwrap() {
         last = message.part;
@@ -257,7 +257,8 @@ async fn a_claim_waits_for_work() {
     assert_eq!(claimed(woken.outcome.unwrap()).group_index, 3);
 }
 
-/// The server ends as soon as its connections have what they need: no fixed pause, and no claim that holds it up.
+/// The server ends as soon as its connections have what they need: no fixed pause, and no claim
+/// that holds it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
     let mut server = Server::start().await;

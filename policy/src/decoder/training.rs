@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, btree_map};
 use candle_core::{DType, Tensor};
 
 use super::layer::Activations;
-use super::{Decoder, EMBEDDING, HEAD, PackedRows};
+use super::{Decoder, EMBEDDING, HEAD};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, LogprobGradients, TokenLogprobs};
+use crate::packed_rows::PackedRows;
 
 /// Whether a layer's activations are kept for its backward pass or recomputed there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::at_least_f32;
 use super::attention::{causal_mask, row_offsets};
 use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
-use crate::PackedRow;
+use crate::packed_rows::PackedRow;
 
 /// Queries of a block. A row with fewer is padded.
 const QUERY_BLOCK: usize = 16;

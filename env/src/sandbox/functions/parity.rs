@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rusqlite::limits::Limit;
 
 use super::*;
+use crate::sandbox::process;
 
 /// A connection with SQLite's functions, and one with ours.
 fn pair() -> (Connection, Connection) {
@@ -26,7 +27,7 @@ fn pair() -> (Connection, Connection) {
     (open(), ours)
 }
 
-fn call(connection: &Connection, sql: &str, values: &[Output]) -> Result<Output, String> {
+fn call(connection: &Connection, sql: &str, values: &[SqlOutput]) -> Result<SqlOutput, String> {
     let run = || {
         let mut statement = connection.prepare_cached(sql)?;
         for (index, value) in values.iter().enumerate() {
@@ -34,12 +35,12 @@ fn call(connection: &Connection, sql: &str, values: &[Output]) -> Result<Output,
         }
         let mut rows = statement.raw_query();
         let row = rows.next()?.ok_or(Error::QueryReturnedNoRows)?;
-        row.get_ref(0).map(Output::from)
+        row.get_ref(0).map(SqlOutput::from)
     };
     run().map_err(|error: Error| error.to_string())
 }
 
-fn value() -> impl Strategy<Value = Output> {
+fn value() -> impl Strategy<Value = SqlOutput> {
     let text = prop_oneof![
         "[ab%_]{0,12}",
         "[aAbBéÉß€%_*?]{0,8}",
@@ -60,13 +61,13 @@ fn value() -> impl Strategy<Value = Output> {
         proptest::collection::vec(byte, 0..8)
     };
     prop_oneof![
-        1 => Just(Output::Null),
-        1 => (-20_i64..20).prop_map(Output::Integer),
-        1 => any::<i64>().prop_map(Output::Integer),
-        1 => prop_oneof![Just(0.5), Just(-1.0), Just(1e300), Just(11.1)].prop_map(Output::Real),
-        12 => text.prop_map(|text| Output::Text(text.into_bytes())),
-        2 => bytes().prop_map(Output::Text),
-        2 => bytes().prop_map(Output::Blob),
+        1 => Just(SqlOutput::Null),
+        1 => (-20_i64..20).prop_map(SqlOutput::Integer),
+        1 => any::<i64>().prop_map(SqlOutput::Integer),
+        1 => prop_oneof![Just(0.5), Just(-1.0), Just(1e300), Just(11.1)].prop_map(SqlOutput::Real),
+        12 => text.prop_map(|text| SqlOutput::Text(text.into_bytes())),
+        2 => bytes().prop_map(SqlOutput::Text),
+        2 => bytes().prop_map(SqlOutput::Blob),
     ]
 }
 
@@ -74,7 +75,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![4 => -9_i64..9, 1 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)]
 }
 
-fn same(sql: &str, values: &[Output]) -> Result<(), TestCaseError> {
+fn same(sql: &str, values: &[SqlOutput]) -> Result<(), TestCaseError> {
     thread_local! {
         static PAIR: (Connection, Connection) = pair();
     }
@@ -111,7 +112,7 @@ proptest! {
 
     #[test]
     fn any_part_is_theirs(text in "[aé€😀]{0,6}", start in number(), length in number()) {
-        let values = [Output::Text(text.into_bytes()), Output::Integer(start), Output::Integer(length)];
+        let values = [SqlOutput::Text(text.into_bytes()), SqlOutput::Integer(start), SqlOutput::Integer(length)];
         same("SELECT substr(?1, ?2, ?3)", &values)?;
         same("SELECT substring(?1, ?2)", &values[..2])?;
     }
@@ -121,7 +122,7 @@ proptest! {
         pattern in "[ab%_\\\\é]{0,9}", glob in "[-ab*?\\[\\]^]{0,12}", text in "[-abABéÉ%_\\\\\\]]{0,12}"
     ) {
         let [pattern, glob, text] =
-            [pattern, glob, text].map(|text| Output::Text(text.into_bytes()));
+            [pattern, glob, text].map(|text| SqlOutput::Text(text.into_bytes()));
         let values = [pattern, text, glob];
         for escape in ["\\", "%", "_", "a"] {
             same(&format!("SELECT ?2 LIKE ?1 ESCAPE '{escape}'"), &values[..2])?;
@@ -133,7 +134,7 @@ proptest! {
 #[test]
 fn long_texts_are_theirs() {
     let (theirs, ours) = pair();
-    let text = |text: &str, times: usize| Output::Text(text.repeat(times).into_bytes());
+    let text = |text: &str, times: usize| SqlOutput::Text(text.repeat(times).into_bytes());
     for (sql, values) in [
         (
             "SELECT instr(?1, ?2)",

@@ -1,4 +1,5 @@
-//! What the sandbox costs, printed: the slowest hostile statements, and the overhead on honest ones.
+//! Prints the costs of the sandbox: the slowest hostile statements, and the overhead on honest
+//! ones.
 
 use std::{path::Path, time::Instant};
 
@@ -6,17 +7,13 @@ use data::Dataset;
 
 use super::{
     connection,
-    corpus::{Verdict, database, file, limits},
-    query::{Patience, Sandbox},
+    corpus::{CorpusResult, database, file, limits},
+    query::{Sandbox, WorkBudget},
     self_test::self_test,
 };
-use crate::{
-    database::Database,
-    row_reader::read_rows,
-    settings::{ResultLimits, SqlLimits},
-};
+use crate::{database::Database, row_reader::read_rows, rows::ResultLimits, settings::SqlLimits};
 
-/// Work that units do not see: it ends at the wall clock.
+/// Statements whose work units do not count; they end at the wall clock.
 const UNSEEN: &[&str] = &[
     "{n 9999999} SELECT sum((t || i) + 0) FROM n, (SELECT replace(printf('%15000s', ''), ' ', '1') AS t)",
     "{n 9999999} SELECT sum(t || i) FROM n, (SELECT replace(printf('%15000s', ''), ' ', '1') AS t)",
@@ -25,40 +22,40 @@ const UNSEEN: &[&str] = &[
 #[test]
 #[ignore = "takes a minute: prints the slowest statements under the default limits"]
 #[expect(clippy::disallowed_methods, reason = "prints how long statements take")]
-fn figures_under_the_default_limits() {
+fn slowest_statements_under_the_default_limits() {
     let folder = tempfile::tempdir().unwrap();
     let database = database(folder.path());
     let worked = cpu_milliseconds();
     self_test(&database, &SqlLimits::default()).unwrap();
     eprintln!("self-test: {} ms", cpu_milliseconds() - worked);
-    let in_full = Sandbox::open(&database, &limits(), Patience::Full).unwrap();
-    let by_clock = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let in_full = Sandbox::open(&database, &limits(), WorkBudget::Full).unwrap();
+    let by_clock = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
     let seen = file::cases().into_iter().map(|case| (&in_full, case.sql));
     let unseen = UNSEEN.iter().map(|sql| (&by_clock, file::expanded(sql)));
-    let mut figures: Vec<_> = seen
+    let mut costs: Vec<_> = seen
         .chain(unseen)
         .map(|(sandbox, sql)| {
             let (began, worked) = (Instant::now(), cpu_milliseconds());
-            let verdict = Verdict::from(sandbox.query(&sql));
+            let result = CorpusResult::from(sandbox.query(&sql));
             let worked = cpu_milliseconds() - worked;
-            (worked, began.elapsed().as_millis(), verdict, sql)
+            (worked, began.elapsed().as_millis(), result, sql)
         })
         .collect();
-    figures.sort_by_key(|(worked, ..)| std::cmp::Reverse(*worked));
-    let most = figures.iter().map(|figure| figure.2.peak_bytes).max();
+    costs.sort_by_key(|(worked, ..)| std::cmp::Reverse(*worked));
+    let most = costs.iter().map(|cost| cost.2.peak_bytes).max();
     eprintln!(
         "{} statements, at most {most:?} bytes; the slowest:",
-        figures.len()
+        costs.len()
     );
-    for (worked, took, verdict, sql) in figures.iter().take(25) {
-        let Verdict {
+    for (worked, took, result, sql) in costs.iter().take(25) {
+        let CorpusResult {
             class, work_units, ..
-        } = verdict;
+        } = result;
         eprintln!("{worked} ms of {took} ms, {class}, {work_units} units: {sql:.250}");
     }
 }
 
-/// Time this thread has run, by Linux; other work on the machine does not count.
+/// Returns the CPU time of this thread, by Linux. Other work on the machine does not count.
 fn cpu_milliseconds() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text
@@ -68,7 +65,7 @@ fn cpu_milliseconds() -> u64 {
     nanoseconds.unwrap_or_default() / 1_000_000
 }
 
-/// Prints what the sandbox costs Spider's gold SQL.
+/// Prints the cost of the sandbox for Spider's gold SQL.
 #[test]
 #[ignore = "measures: run it alone, with ../shared/data/spider in place"]
 fn overhead_on_spiders_gold() {
@@ -76,7 +73,7 @@ fn overhead_on_spiders_gold() {
     compare(&Dataset::open(&folder, Some(&["all".to_owned()])).unwrap());
 }
 
-/// Prints what the sandbox costs the gold SQL of our own data.
+/// Prints the cost of the sandbox for the gold SQL of our own data.
 #[test]
 #[ignore = "measures: run it alone"]
 fn overhead_on_our_gold() {
@@ -94,7 +91,7 @@ fn compare(dataset: &Dataset) {
     for (name, file) in &dataset.databases {
         let database =
             Database::open(file, &ResultLimits::default(), &SqlLimits::default()).unwrap();
-        let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+        let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
         let bare = connection::open(&file.path).unwrap();
         let in_bare = |sql: &str| {
             let mut statement = bare.prepare(sql).unwrap();
@@ -136,13 +133,13 @@ fn compare(dataset: &Dataset) {
     eprintln!("at most {most_units} units and {most_bytes} bytes");
 }
 
-/// Prints what one call of a metered function takes, next to SQLite's own.
+/// Prints the time of one call of each metered function, next to SQLite's own.
 #[test]
 #[ignore = "measures: run it alone"]
 fn cost_of_a_call() {
     let folder = tempfile::tempdir().unwrap();
     let database = database(folder.path());
-    let sandbox = Sandbox::open(&database, &SqlLimits::default(), Patience::Full).unwrap();
+    let sandbox = Sandbox::open(&database, &SqlLimits::default(), WorkBudget::Full).unwrap();
     let bare = connection::open(&database.file.path).unwrap();
     for call in [
         "length(a || i)",

@@ -1,7 +1,7 @@
 //! The steps whose query hit the wall clock.
 //!
-//! Invariant: bounded, the oldest are forgotten first; a step that is forgotten counts as new, which costs one more retry.
-//! Leaves out what is answered: that is `node.rs`.
+//! Invariant: the number of steps is bounded and the oldest are dropped first. A dropped step
+//! counts as new, which costs one more retry. `environment.rs` decides what is answered.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Steps remembered. A retry comes within seconds; that many hits between are a broken machine.
+/// Steps that are kept. A retry comes within seconds; a machine with more hits in between is
+/// broken.
 const CAPACITY: usize = 1_024;
 
 /// Names a step: the token before it and its SQL.
@@ -19,7 +20,7 @@ pub(crate) struct StepId([u8; 32]);
 
 impl StepId {
     pub(crate) fn new(token: &[u8], sql: &str) -> Self {
-        // A token's length is part of what is hashed: no other pair gives the same bytes.
+        // The length of the token is hashed too, so no other pair gives the same bytes.
         let hasher = Sha256::new()
             .chain_update(token.len().to_le_bytes())
             .chain_update(token)
@@ -28,13 +29,13 @@ impl StepId {
     }
 }
 
-/// A bounded memory of steps.
+/// A bounded set of steps.
 #[derive(Debug, Default)]
-pub(crate) struct Setbacks(Mutex<VecDeque<StepId>>);
+pub(crate) struct WallClockHits(Mutex<VecDeque<StepId>>);
 
-impl Setbacks {
-    /// Remembers `step`; whether it was not there before.
-    pub(crate) fn is_first(&self, step: StepId) -> bool {
+impl WallClockHits {
+    /// Adds `step`. Returns whether it was not in the set.
+    pub(crate) fn insert(&self, step: StepId) -> bool {
         let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if steps.contains(&step) {
             return false;
@@ -52,14 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_first_once_and_the_oldest_is_forgotten() {
-        let setbacks = Setbacks::default();
+    fn a_step_is_new_once_and_the_oldest_is_dropped() {
+        let hits = WallClockHits::default();
         let step = |number: usize| StepId::new(b"token", &number.to_string());
-        assert!(setbacks.is_first(step(0)) && !setbacks.is_first(step(0)));
-        assert!(setbacks.is_first(StepId::new(b"other", "0")));
+        assert!(hits.insert(step(0)) && !hits.insert(step(0)));
+        assert!(hits.insert(StepId::new(b"other", "0")));
         assert!(StepId::new(b"ab", "c") != StepId::new(b"a", "bc"));
-        assert!((1..CAPACITY).all(|number| setbacks.is_first(step(number))));
-        assert!(setbacks.is_first(step(0)), "forgotten");
-        assert!(!setbacks.is_first(step(CAPACITY - 1)));
+        assert!((1..CAPACITY).all(|number| hits.insert(step(number))));
+        assert!(hits.insert(step(0)), "dropped");
+        assert!(!hits.insert(step(CAPACITY - 1)));
     }
 }

@@ -1,0 +1,178 @@
+//! SQL as text: tokens, normal forms and the first keyword.
+//!
+//! Invariant: pure and total, and the tokens of a text concatenate to the text. There is no grammar
+//! here: SQLite decides whether a statement is valid, and its authorizer what the statement may do.
+
+/// One token of SQL text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SqlToken<'a> {
+    /// A run of white space, or a comment.
+    Gap(&'a str),
+    /// A quoted string or name, quotes included. The end may be missing.
+    Quoted(&'a str),
+    /// A run of letters, digits and underscores: a keyword, a name or a number.
+    Word(&'a str),
+    /// An operator or any other character.
+    Symbol(&'a str),
+}
+
+impl<'a> SqlToken<'a> {
+    /// Returns the text of the token.
+    pub fn text(self) -> &'a str {
+        match self {
+            Self::Gap(text) | Self::Quoted(text) | Self::Word(text) | Self::Symbol(text) => text,
+        }
+    }
+}
+
+/// Splits SQL into tokens.
+pub fn sql_tokens(sql: &str) -> impl Iterator<Item = SqlToken<'_>> {
+    let mut rest = sql;
+    std::iter::from_fn(move || {
+        let (token, tail) = first_token(rest)?;
+        rest = tail;
+        Some(token)
+    })
+}
+
+fn first_token<'a>(text: &'a str) -> Option<(SqlToken<'a>, &'a str)> {
+    let first = text.chars().next()?;
+    let run = |belongs: fn(char) -> bool| text.find(|c| !belongs(c)).unwrap_or(text.len());
+    let (length, token): (usize, fn(&'a str) -> SqlToken<'a>) = match first {
+        _ if text.starts_with("--") => (text.find('\n').unwrap_or(text.len()), SqlToken::Gap),
+        _ if text.starts_with("/*") => {
+            let end = text[2..].find("*/");
+            (end.map_or(text.len(), |end| end + 4), SqlToken::Gap)
+        }
+        '\'' | '"' | '`' => (quoted_bytes(text, first), SqlToken::Quoted),
+        '[' => (quoted_bytes(text, ']'), SqlToken::Quoted),
+        _ if first.is_whitespace() => (run(char::is_whitespace), SqlToken::Gap),
+        _ if is_word(first) => (run(is_word), SqlToken::Word),
+        '<' | '>' | '!' if text[1..].starts_with(['=', '>']) => (2, SqlToken::Symbol),
+        _ => (first.len_utf8(), SqlToken::Symbol),
+    };
+    let (text, tail) = text.split_at(length);
+    Some((token(text), tail))
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
+}
+
+/// Returns the length of quoted text that begins `text` and ends with the next `close`. A doubled quote
+/// reads as two quoted texts, which concatenate to the same.
+fn quoted_bytes(text: &str, close: char) -> usize {
+    text[1..].find(close).map_or(text.len(), |end| end + 2)
+}
+
+/// Returns the statement without comments and trailing semicolons, each gap folded to one blank.
+/// Statements of equal normal form mean the same.
+pub fn normal_form(sql: &str) -> String {
+    normalized(sql, |normal, text| normal.push_str(text))
+}
+
+/// Returns the normal form with words in lower case. Statements of equal form mean the same, since SQL
+/// folds the case of keywords and unquoted names.
+pub fn case_folded_form(sql: &str) -> String {
+    normalized(sql, |normal, text| {
+        normal.extend(text.chars().flat_map(char::to_lowercase));
+    })
+}
+
+fn normalized(sql: &str, push: impl Fn(&mut String, &str)) -> String {
+    let mut normal = String::with_capacity(sql.len());
+    let mut gap = false;
+    for token in sql_tokens(sql) {
+        if matches!(token, SqlToken::Gap(_)) {
+            gap = true;
+            continue;
+        }
+        if std::mem::take(&mut gap) && !normal.is_empty() {
+            normal.push(' ');
+        }
+        match token {
+            SqlToken::Quoted(text) => normal.push_str(text),
+            token => push(&mut normal, token.text()),
+        }
+    }
+    let kept = normal.trim_end_matches([';', ' ']).len();
+    normal.truncate(kept);
+    normal
+}
+
+/// Returns the first word in upper case; empty where the statement does not begin with one.
+pub fn first_keyword(sql: &str) -> String {
+    let mut tokens = sql_tokens(sql).skip_while(|token| matches!(token, SqlToken::Gap(_)));
+    match tokens.next() {
+        Some(SqlToken::Word(word)) => word.to_uppercase(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_forms() {
+        for (sql, normal) in [
+            ("SELECT 1", "SELECT 1"),
+            ("  SELECT\n\t1 ; ; ", "SELECT 1"),
+            ("SELECT/* a */1 -- b", "SELECT 1"),
+            ("-- only\nSELECT 1", "SELECT 1"),
+            ("SELECT '--  x'", "SELECT '--  x'"),
+            ("SELECT 'it''s  ;'", "SELECT 'it''s  ;'"),
+            (
+                "SELECT \"a  b\", `c  d`, [e  f]",
+                "SELECT \"a  b\", `c  d`, [e  f]",
+            ),
+            ("SELECT 'open  end", "SELECT 'open  end"),
+            ("select 1", "select 1"),
+            ("/* open", ""),
+            ("", ""),
+        ] {
+            assert_eq!(normal_form(sql), normal, "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_case_folded_form_keeps_literals() {
+        for (sql, normal) in [
+            ("SELECT  Name\nFROM T ;", "select name from t"),
+            (
+                "select name from t where c = 'A  B'",
+                "select name from t where c = 'A  B'",
+            ),
+            ("SELECT \"Name\" FROM t", "select \"Name\" from t"),
+            ("SELECT 'it''s' FROM T", "select 'it''s' from t"),
+        ] {
+            assert_eq!(case_folded_form(sql), normal);
+            assert_eq!(case_folded_form(normal), normal, "it is idempotent");
+        }
+    }
+
+    #[test]
+    fn first_keywords() {
+        for (sql, keyword) in [
+            ("select 1", "SELECT"),
+            ("/**/ -- x\n With a", "WITH"),
+            ("(SELECT 1)", ""),
+            ("'SELECT'", ""),
+            ("", ""),
+            ("DROP_TABLE x", "DROP_TABLE"),
+        ] {
+            assert_eq!(first_keyword(sql), keyword, "{sql}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn total_and_idempotent(sql in "[ -~\\né'\"]{0,40}") {
+            let normal = normal_form(&sql);
+            proptest::prop_assert_eq!(normal_form(&normal), normal);
+            first_keyword(&sql);
+            let text: String = sql_tokens(&sql).map(SqlToken::text).collect();
+            proptest::prop_assert_eq!(text, sql);
+        }
+    }
+}
