@@ -330,7 +330,7 @@ fn hostile_transcript(policy: PolicyName, huge: &str) -> Transcript {
             correct: true,
             reward: f64::NEG_INFINITY,
             failure: String::new(),
-            steps: vec![step.clone(); 3],
+            steps: vec![step; 3],
         },
     }
 }
