@@ -4,6 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -15,7 +16,7 @@ const REQUEST_FRAMING_BYTES: usize = 1 << 10;
 const MAX_SECONDS: f64 = 86_400.0;
 
 /// Settings of the server. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// TLS. Absent: plain text, for a trusted network or behind a proxy.
@@ -63,7 +64,7 @@ pub struct ServerConfig {
 }
 
 /// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// The server's certificate, with its chain.
