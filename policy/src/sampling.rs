@@ -130,9 +130,6 @@ pub fn sample(
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
 /// leave it. Where the CPU's f32 kernels do not apply, [`ops::draw_rows`] samples; it documents how
 /// far it may differ.
-///
-/// # Errors
-/// Only those of the tensor library.
 pub fn sample_rows(
     logits: &Tensor,
     vocabulary_size: usize,
