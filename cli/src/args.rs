@@ -154,7 +154,6 @@ pub struct SftArgs {
 
 impl TrainArgs {
     /// Returns the arguments of `sqlenv` without a command.
-    #[must_use]
     pub fn newcomer() -> Self {
         Self {
             runs_dir: PathBuf::from("runs"),

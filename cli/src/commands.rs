@@ -31,7 +31,6 @@ pub enum CommandOutcome {
 
 impl CommandOutcome {
     /// Returns the exit code of the process.
-    #[must_use]
     pub fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::SUCCESS,
@@ -43,9 +42,6 @@ impl CommandOutcome {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// Fails if the command fails.
 pub fn run(args: Args) -> Result<CommandOutcome> {
     let progress = Progress::stderr();
     init_logging(&args.log, &progress)?;
