@@ -1,12 +1,13 @@
 //! Settings of an actor: how much it does at once and how long it retries. What to sample is set by
 //! the learner.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{error::ActorError, retry::Retry};
 
 /// Settings of one actor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActorConfig {
     /// Groups whose episodes run at the same time.
@@ -54,7 +55,7 @@ impl ActorConfig {
 }
 
 /// Settings of the sampling engine. None of them changes what is sampled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
     /// Conversations in the KV cache, which is also the largest number of rows in a batch.

@@ -5,6 +5,7 @@
 
 use std::{future::Future, time::Duration};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Response, Status};
 
@@ -14,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a caller keeps trying.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Seconds that one attempt may take.

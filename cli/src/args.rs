@@ -1,6 +1,7 @@
 //! The command line: what a person may type, and nothing of what it means.
 //!
-//! Settings live in [`crate::config`]; a flag here is either a path, an address or a short name for a setting.
+//! Settings live in [`crate::config`]; a flag here is either a path, an address or a short name for
+//! a setting.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ pub use crate::bench_command::{BenchCommand, GpuCheckCommand};
 #[derive(Debug, Parser)]
 #[command(name = "sqlenv", version, propagate_version = true)]
 pub struct Args {
-    /// What to do; without a command: train.
+    /// The command; default: train.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// What to log to stderr, in tracing's filter syntax, for example `info` or `actor=debug`.
@@ -23,9 +24,10 @@ pub struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Prepare data, warm-start a policy, train it with GRPO, evaluate and write the report: all in this process.
+    /// Prepare data, warm-start a policy, train it with GRPO, evaluate it and write the report, all
+    /// in this process.
     Train(TrainArgs),
-    /// Only the supervised warm start: writes a model folder.
+    /// Run only the supervised warm start and write a model folder.
     Sft(SftArgs),
     /// Evaluate a policy on questions.
     Eval(EvalArgs),
@@ -33,9 +35,10 @@ pub enum Command {
     Play(PlayArgs),
     /// Write a run's report again.
     Report(ReportArgs),
-    /// Write a run's trajectories as JSON lines: messages and tools as OpenAI spells them, tokens, masks, log-probabilities.
+    /// Write a run's trajectories as JSON lines: messages and tools in OpenAI's format, tokens,
+    /// masks and log-probabilities.
     Trajectories(TrajectoriesArgs),
-    /// Turn a GGUF file (llama, qwen2, qwen3) into a Hugging Face model folder for --model.
+    /// Convert a GGUF file (llama, qwen2, qwen3) into a Hugging Face model folder for --model.
     ImportGguf(ImportGgufArgs),
     /// Build, check or describe data.
     #[command(subcommand)]
@@ -48,54 +51,59 @@ pub enum Command {
     Learner(LearnerArgs),
     /// Share the work of a learner whose run has several ranks.
     Rank(RankArgs),
-    /// Measure how fast the parts are.
+    /// Measure the speed of the environment, the sampler and the learner.
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and gpu-check.md.
+    /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and
+    /// gpu-check.md.
     GpuCheck(GpuCheckCommand),
-    /// Say what this machine offers and what this binary can use.
+    /// Describe all settings as Markdown: name, type, default and meaning.
+    Settings,
+    /// Report what this machine offers and what this binary can use.
     Doctor(DoctorArgs),
 }
 
-/// Where settings come from: a preset, then the file, then `--set`, then the named flags.
+/// The layers of settings: a preset, the file, `--set`, then the named flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Parser)]
 pub struct ConfigArgs {
-    /// The settings to start from; without it `tiny`, or `model` where --model is given.
+    /// Settings to start from; default: `tiny`, or `model` if --model is given.
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
-    /// A TOML file of settings; what it leaves out comes from the preset.
+    /// TOML file of settings; the preset gives those that it leaves out.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// One setting, for example `learner.optimizer.learning_rate=3e-5`; may be repeated.
+    /// One setting, for example `learner.optimizer.learning_rate=3e-5`; can be repeated. `sqlenv
+    /// settings` lists all.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Seed of every random number in the run.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Questions and databases: an own build, Spider's layout or SQLEnv's. Without it the project's own data is built.
+    /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; default: the
+    /// project's own data, which is built if it is missing.
     #[arg(long, value_name = "DIR", env = "SQLENV_DATA")]
     pub data: Option<PathBuf>,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub databases: Option<Vec<String>>,
-    /// A Hugging Face model folder. Without it the small embedded policy starts from random weights.
+    /// Hugging Face model folder; default: the small embedded policy with random weights.
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
 }
 
-/// What a client shows to the env-node at --env, and whom it trusts there.
+/// Credentials of a client for the env-node at --env.
 #[derive(Clone, Debug, Default, Parser)]
 pub struct EnvCredentials {
-    /// The file with the bearer token that the env-node asks for.
+    /// File with the bearer token that the env-node requires.
     #[arg(long, value_name = "FILE")]
     pub env_token_file: Option<PathBuf>,
-    /// Authorities (PEM) that vouch for an https env-node, in place of the system's.
+    /// Certificate authorities (PEM) to trust for an https env-node, instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub env_ca_file: Option<PathBuf>,
-    /// This client's certificate (PEM), where the env-node asks for one.
+    /// This client's certificate (PEM), if the env-node requires one.
     #[arg(long, value_name = "FILE", requires = "env_key_file")]
     pub env_certificate_file: Option<PathBuf>,
-    /// The certificate's private key (PEM).
+    /// Private key (PEM) of the certificate.
     #[arg(long, value_name = "FILE", requires = "env_certificate_file")]
     pub env_key_file: Option<PathBuf>,
 }
@@ -107,7 +115,8 @@ pub enum Preset {
     Tiny,
     /// A pretrained model from a folder.
     Model,
-    /// Every stage, each as short as can be: shows that the installation works, not that the policy learns.
+    /// Every stage with the least work: shows that the installation works, not that the policy
+    /// learns.
     Smoke,
 }
 
@@ -120,13 +129,14 @@ pub struct TrainArgs {
     /// Folder that holds the runs.
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub runs_dir: PathBuf,
-    /// Name of the run's folder; without it the next free number.
+    /// Name of the run's folder; default: the next free number.
     #[arg(long)]
     pub name: Option<String>,
-    /// Go on with the run of this name (or the newest) where it stopped, with its own settings.
+    /// Resume the run of this name, or the newest one, with its own settings.
     #[arg(long)]
     pub resume: bool,
-    /// Only show the resolved settings.
+    /// Print the resolved settings with their meaning, check that their paths exist, and train
+    /// nothing.
     #[arg(long, conflicts_with = "resume")]
     pub dry_run: bool,
 }
@@ -137,13 +147,13 @@ pub struct SftArgs {
     /// Settings.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The model folder to write.
+    /// Model folder to write.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 }
 
 impl TrainArgs {
-    /// What `sqlenv` without a word means.
+    /// Returns the arguments of `sqlenv` without a command.
     #[must_use]
     pub fn newcomer() -> Self {
         Self {
@@ -153,12 +163,12 @@ impl TrainArgs {
     }
 }
 
-/// Which policy plays.
+/// The policy to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PolicyChoice {
-    /// Legal actions at random.
+    /// Random legal actions.
     Random,
-    /// Knows the gold SQL: the upper bound.
+    /// The oracle, which knows the gold SQL: the upper bound.
     Oracle,
     /// The model of --model.
     #[default]
@@ -171,25 +181,25 @@ pub struct EvalArgs {
     /// Settings; --model names the policy's folder.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Who plays.
+    /// Policy to evaluate.
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyChoice,
-    /// The split to play.
+    /// Split to evaluate on.
     #[arg(long, default_value = "eval")]
     pub split: String,
-    /// At most this many questions: always the same ones, chosen by their ids.
+    /// Largest number of questions; their ids decide, so they are always the same.
     #[arg(long, value_name = "N")]
     pub questions: Option<usize>,
-    /// Sample at this temperature; 0 is greedy.
+    /// Sampling temperature; 0: greedy.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f32,
-    /// Solved examples in front of each question: 0, 1 or 3.
+    /// Solved examples before each question: 0, 1 or 3.
     #[arg(long, default_value_t = 0)]
     pub shots: u32,
-    /// Play on this env-node (http://HOST:PORT), or several with commas between, instead of one in this process.
+    /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub env: Option<String>,
-    /// Secrets for --env.
+    /// Credentials for --env.
     #[command(flatten)]
     pub env_credentials: EnvCredentials,
     /// Write the evaluation as JSON to this file.
@@ -206,16 +216,16 @@ pub struct PlayArgs {
     /// Settings.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The question to play; without it one drawn by --seed.
+    /// Question to play; default: one drawn by --seed.
     #[arg(long, value_name = "ID")]
     pub question: Option<String>,
-    /// The split to draw from.
+    /// Split to draw from.
     #[arg(long, default_value = "train")]
     pub split: String,
-    /// Play on this env-node (http://HOST:PORT) instead of one in this process.
+    /// Env-node (http://HOST:PORT); default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
     pub env: Option<String>,
-    /// Secrets for --env.
+    /// Credentials for --env.
     #[command(flatten)]
     pub env_credentials: EnvCredentials,
 }
@@ -232,7 +242,7 @@ pub struct ReportArgs {
 pub struct TrajectoriesArgs {
     /// The run's folder.
     pub run_dir: PathBuf,
-    /// The file to write; without it stdout.
+    /// File to write; default: stdout.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -240,16 +250,16 @@ pub struct TrajectoriesArgs {
 /// Arguments of `sqlenv import-gguf`.
 #[derive(Clone, Debug, Parser)]
 pub struct ImportGgufArgs {
-    /// The GGUF file; quantised weights become f32.
+    /// GGUF file; quantized weights become f32.
     pub file: PathBuf,
-    /// The model folder to write.
+    /// Model folder to write.
     pub out: PathBuf,
 }
 
 /// Arguments of `sqlenv doctor`.
 #[derive(Clone, Debug, Default, Parser)]
 pub struct DoctorArgs {
-    /// Write the findings as JSON to this file, too.
+    /// Also write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -266,7 +276,7 @@ pub enum DataCommand {
         #[arg(long, default_value_t = data::DEFAULT_SEED)]
         seed: u64,
     },
-    /// Verify hashes, rerun every gold query, check that the splits are apart.
+    /// Verify hashes, rerun every gold query, and check that the splits are disjoint.
     Check {
         /// The data's folder.
         #[arg(default_value = crate::config::OWN_DATA_DIR)]
@@ -295,17 +305,17 @@ pub enum DataCommand {
 /// Arguments of `sqlenv env-node`.
 #[derive(Clone, Debug, Parser)]
 pub struct EnvNodeArgs {
-    /// Settings; only `data` and `env` count.
+    /// Settings; only the sections `data`, `env` and `env_node` are read.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Address to serve on; without it HOST and PORT of the environment, or 127.0.0.1:8000.
+    /// Address to serve on; default: the environment variables HOST and PORT, or 127.0.0.1:8000.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
     pub listen: Option<std::net::SocketAddr>,
-    /// Which of OpenEnv's routes there are: simulation (all) or production (tools and sockets); in place of
-    /// `env_node.openenv.mode`, whose default OPENENV_MODE of the environment is.
+    /// OpenEnv routes to serve: simulation (all) or production (tools and sockets). Overrides
+    /// `env_node.openenv.mode` and the environment variable OPENENV_MODE.
     #[arg(long, value_name = "MODE")]
     pub mode: Option<env_node::Mode>,
-    /// Address of /metrics, /livez and /readyz; without it none is served.
+    /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,
 }
@@ -313,22 +323,23 @@ pub struct EnvNodeArgs {
 /// Arguments of `sqlenv actor`.
 #[derive(Clone, Debug, Parser)]
 pub struct ActorArgs {
-    /// Settings; only `actor` counts, the rest comes from the learner.
+    /// Settings; only `device`, `dtype` and the section `actor` are read. The learner sends the
+    /// others.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The env-node (http://HOST:PORT), or several with commas between.
+    /// Env-node (http://HOST:PORT), or several separated by commas.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
     pub env: String,
-    /// Secrets for --env.
+    /// Credentials for --env.
     #[command(flatten)]
     pub env_credentials: EnvCredentials,
-    /// The learner (http://HOST:PORT).
+    /// Learner (http://HOST:PORT).
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub learner: String,
-    /// A name that is unique among the run's actors; without it host and process number.
+    /// Name that is unique among the run's actors; default: host and process id.
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,
-    /// Address of /metrics, /livez and /readyz; without it none is served.
+    /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,
 }
@@ -342,16 +353,16 @@ pub struct LearnerArgs {
     /// Address to serve on.
     #[arg(long, default_value = "127.0.0.1:8001", env = "SQLENV_LISTEN")]
     pub listen: std::net::SocketAddr,
-    /// The env-node (http://HOST:PORT) whose questions are trained on.
+    /// Env-node (http://HOST:PORT) whose questions are trained on.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
     pub env: String,
-    /// Secrets for --env.
+    /// Credentials for --env.
     #[command(flatten)]
     pub env_credentials: EnvCredentials,
-    /// The run's folder; one that exists is resumed.
+    /// Run folder; an existing run is resumed.
     #[arg(long, value_name = "DIR")]
     pub run_dir: PathBuf,
-    /// Address of /metrics, /livez and /readyz; without it none is served.
+    /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,
 }
@@ -359,16 +370,16 @@ pub struct LearnerArgs {
 /// Arguments of `sqlenv rank`.
 #[derive(Clone, Debug, Parser)]
 pub struct RankArgs {
-    /// Settings; only `threads` and `device` count, the rest comes from the learner.
+    /// Settings; only `threads` and `device` are read. The learner sends the others.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The learner (http://HOST:PORT), which is rank 0.
+    /// Learner (http://HOST:PORT), which is rank 0.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub leader: String,
-    /// How long to look for a learner that is away.
+    /// Seconds to wait for a learner that does not answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub patience_seconds: u32,
-    /// Address of /metrics, /livez and /readyz; without it none is served.
+    /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<std::net::SocketAddr>,
 }

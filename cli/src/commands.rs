@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, data_command, doctor, eval_command, import_gguf, play_command,
+    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command,
     progress::Progress,
     roles,
     shutdown::{self, Interrupted},
@@ -90,6 +90,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<CommandOutcom
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(command) => bench_command::bench(&command, progress).await?,
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
+        Command::Settings => stdout::print(config::reference::markdown())?,
         Command::Doctor(args) => doctor::doctor(&args)?,
     }
     Ok(CommandOutcome::Done)

@@ -1,13 +1,15 @@
 //! Settings: each crate's own structs, composed into one type per role, read from one TOML file.
 //!
-//! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named flags. Nothing else in
-//! the program reads files, flags or the environment for settings. A role reads and validates its own sections only;
-//! sections of other roles may be in the file. A run's folder holds the resolved settings.
+//! Order of precedence, lowest first: the defaults in code, a preset, the file, `--set`, the named
+//! flags. Nothing else in the program reads files, flags or the environment for settings. A role
+//! reads and validates its own sections only; sections of other roles may be in the file. A run's
+//! folder holds the resolved settings.
 //!
-//! Seed, threads, device and dtype belong to a process, so they stand at the top of the file and the crates take them as
-//! arguments.
+//! Seed, threads, device and dtype belong to a process, so they stand at the top of the file and
+//! the crates take them as arguments.
 
 mod layers;
+pub mod reference;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use env::RewardProfile;
 use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use toml::Table;
 
@@ -27,7 +30,7 @@ use crate::{
 pub const OWN_DATA_DIR: &str = "data/build";
 
 /// Settings of a whole run: what `sqlenv train` and the commands around it read.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
     /// Seed of every random number in the run.
@@ -36,7 +39,8 @@ pub struct RunConfig {
     pub threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: DeviceChoice,
-    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. Trained weights have master copies in f32.
+    /// Dtype of the forward pass: `auto`, `f32` or `bf16`. Trained weights have master copies in
+    /// f32.
     pub dtype: DTypeChoice,
     /// Questions and databases.
     pub data: DataConfig,
@@ -57,7 +61,7 @@ pub struct RunConfig {
 }
 
 /// Settings of `sqlenv env-node`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EnvNodeRole {
     /// Questions and databases.
@@ -69,7 +73,7 @@ pub struct EnvNodeRole {
 }
 
 /// Settings of `sqlenv actor`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ActorRole {
     /// See [`RunConfig::device`].
@@ -81,7 +85,7 @@ pub struct ActorRole {
 }
 
 /// Settings of `sqlenv learner`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LearnerRole {
     /// See [`RunConfig::seed`].
@@ -96,13 +100,15 @@ pub struct LearnerRole {
     pub model: ModelConfig,
     /// GRPO.
     pub learner: LearnerConfig,
-    /// Sections of other roles, as they are given. The run's folder keeps them for the commands that evaluate the run.
+    /// Sections of other roles, as they are given. The run's folder keeps them for the commands
+    /// that evaluate the run.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub others: Table,
 }
 
 /// Settings of `sqlenv rank`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RankRole {
     /// See [`RunConfig::threads`].
@@ -143,18 +149,18 @@ fn checked<T: RoleSettings>(table: Table) -> Result<T> {
 }
 
 /// Questions and databases.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; absent: the project's own data, built on
-    /// demand.
+    /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; absent: the
+    /// project's own data, built on demand.
     pub dir: Option<PathBuf>,
     /// Databases to use, by name, or `all`; absent: the layout's default.
     pub databases: Option<Vec<String>>,
 }
 
 /// The policy to start from.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
     /// Hugging Face model folder; absent: the embedded policy with random weights.
@@ -162,7 +168,7 @@ pub struct ModelConfig {
 }
 
 /// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WarmStartConfig {
     /// Whether there is a warm start. Without one GRPO starts from the base model.
@@ -171,7 +177,8 @@ pub struct WarmStartConfig {
     pub demonstrations: usize,
     /// First stage: demonstrations of the oracle.
     pub oracle: learner::sft::SftConfig,
-    /// Second stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens switches it off.
+    /// Second stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
+    /// switches it off.
     pub demonstrators: learner::sft::SftConfig,
     /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
     pub hasty_share: f64,
@@ -179,8 +186,9 @@ pub struct WarmStartConfig {
     pub wrong_query_share: f64,
     /// Share of the careful episodes that make an SQL error and recover from it.
     pub recovery_share: f64,
-    /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens as both stages. The
-    /// report shows it, so that GRPO's gain is not confused with that of more imitation.
+    /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens
+    /// as both stages. The report shows it, so that GRPO's gain is not confused with that of more
+    /// imitation.
     pub compare_oracle_only: bool,
 }
 
@@ -200,17 +208,19 @@ impl Default for WarmStartConfig {
 }
 
 /// Evaluations of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Questions of the split `eval` in the comparison table. Their ids decide, so they are the same in every run.
+    /// Questions of the split `eval` in the comparison table. Their ids decide, so they are the
+    /// same in every run.
     pub questions: usize,
     /// Questions of each part of the split `eval-unseen` in the comparison table.
     pub unseen_questions: usize,
-    /// Questions of the learning curve: questions of `eval` that are not in the table, the same in every run.
+    /// Questions of the learning curve: questions of `eval` that are not in the table, the same in
+    /// every run.
     pub curve_questions: usize,
-    /// Learner steps between two points of the learning curve; 0: no points. Checkpoints are evaluated, so this is a
-    /// multiple of `learner.checkpoint.every_steps`.
+    /// Learner steps between two points of the learning curve; 0: no points. Checkpoints are
+    /// evaluated, so this is a multiple of `learner.checkpoint.every_steps`.
     pub every_steps: u64,
     /// Episodes that run at once.
     pub concurrency: usize,
@@ -333,6 +343,22 @@ impl RunConfig {
     /// A number is larger than TOML can hold.
     pub fn to_toml(&self) -> Result<String> {
         to_toml(self)
+    }
+
+    /// Writes the settings as TOML, each with its meaning above it.
+    ///
+    /// # Errors
+    /// A number is larger than TOML can hold.
+    pub fn commented_toml(&self) -> Result<String> {
+        Ok(reference::commented(&layers::to_table(self)?))
+    }
+
+    /// Checks that the folders and files of the settings exist.
+    ///
+    /// # Errors
+    /// Names the setting and the path that is missing.
+    pub fn check_paths(&self) -> Result<()> {
+        layers::check_paths(&layers::to_table(self)?, "")
     }
 
     /// Returns the settings of the `tiny` preset.

@@ -1,20 +1,21 @@
-//! OpenEnv's environment variables, as defaults of the env-node role.
+//! The environment variables of OpenEnv, as defaults of the env-node role.
 //!
-//! Invariant: empty is absent; they go before a settings file, and `--set`, a flag or `SQLENV_LISTEN` goes before them.
+//! Invariant: an empty variable counts as absent. A variable overrides the settings file; `--set`,
+//! a flag or `SQLENV_LISTEN` overrides the variable.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, Result, anyhow};
 use env_node::Mode;
 
-/// Where the role serves unless it is told otherwise.
+/// Address of the role if nothing else is given.
 const LISTEN: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 8_000);
 
-/// Variables by name.
+/// A source of environment variables.
 pub(crate) struct Variables<F>(F);
 
 impl Variables<fn(&str) -> Option<String>> {
-    /// Those of this process.
+    /// Returns the variables of this process.
     #[expect(
         clippy::disallowed_methods,
         reason = "OpenEnv's programs are set by the environment alone"
@@ -25,7 +26,7 @@ impl Variables<fn(&str) -> Option<String>> {
 }
 
 impl<F: Fn(&str) -> Option<String>> Variables<F> {
-    /// The settings that they stand for, as `--set` spells them.
+    /// Returns the settings that the variables stand for, in the form of `--set`.
     pub(crate) fn settings(&self) -> Result<Vec<String>> {
         let mut settings = Vec::new();
         if let Some(sessions) = self.get("MAX_CONCURRENT_ENVS") {
@@ -49,7 +50,7 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         Ok(settings)
     }
 
-    /// The address of `HOST` and `PORT`.
+    /// Returns the address that `HOST` and `PORT` give.
     pub(crate) fn listen(&self) -> Result<SocketAddr> {
         let host = match self.get("HOST") {
             None => LISTEN.0,

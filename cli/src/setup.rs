@@ -1,4 +1,4 @@
-//! What every command starts from: the questions, an environment that serves them, and the policy.
+//! What commands open first: the questions, an environment that serves them, and the policy.
 
 use std::{path::Path, sync::Arc};
 
@@ -24,9 +24,10 @@ pub struct Setup {
     pub dataset: Arc<Dataset>,
     /// The environment that serves them.
     pub node: EnvNode,
-    /// How each question is solved: what scripted policies know.
+    /// The solution of each question, which scripted policies know.
     pub solutions: Arc<Solutions>,
-    /// An env-node elsewhere that serves the same questions; it is played on instead.
+    /// A client of an env-node in another process that serves the same questions. It replaces
+    /// `node` if present.
     pub remote: Option<EnvClient>,
 }
 
@@ -50,10 +51,10 @@ impl Setup {
         })
     }
 
-    /// Plays on the env-node at `address` instead of the one in this process.
+    /// Uses the env-node at `address` instead of the environment in this process.
     ///
     /// # Errors
-    /// `address` is no address, a file of `credentials` is no use, or no env-node answers there.
+    /// `address` or a file of `credentials` cannot be used, or no env-node answers there.
     pub async fn play_on(&mut self, address: &str, credentials: &EnvCredentials) -> Result<()> {
         let mut client = dial_env(address, credentials)?;
         let request = ListQuestionsRequest {
@@ -63,10 +64,10 @@ impl Setup {
         client.list_questions(request).await.map_err(|status| {
             let remedy = match status.code() {
                 Code::Unauthenticated => "give its token by --env-token-file FILE",
-                _ => "start one with `sqlenv env-node`, or leave out --env to play in this process",
+                _ => "start one with `sqlenv env-node`, or leave out --env to use one in this process",
             };
             anyhow!(
-                "--env {address}: no env-node lets us play ({}); {remedy}",
+                "--env {address}: no env-node serves this client ({}); {remedy}",
                 status.message()
             )
         })?;
@@ -74,7 +75,7 @@ impl Setup {
         Ok(())
     }
 
-    /// A client of the environment.
+    /// Returns a client of the environment.
     #[must_use]
     pub fn env(&self) -> EnvClient {
         match &self.remote {
@@ -84,10 +85,10 @@ impl Setup {
     }
 }
 
-/// A client of the env-node, or the list of them, at --env; nothing is dialled before the first call.
+/// Returns a client of the env-node, or the list of them, at --env. It connects at the first call.
 ///
 /// # Errors
-/// `address` is no address, or a file of `credentials` is no use.
+/// `address` or a file of `credentials` cannot be used.
 pub fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
     let certificate = credentials.env_certificate_file.clone();
     let credentials = Credentials {
@@ -99,7 +100,7 @@ pub fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient
     Ok(EnvClient::new(transport))
 }
 
-/// Opens the questions; builds the project's own where no folder is named.
+/// Opens the questions, or builds the project's own if no folder is given.
 ///
 /// # Errors
 /// See [`Dataset::open`] and [`data::build_if_needed`].
@@ -119,7 +120,7 @@ pub fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset>
     Ok(dataset)
 }
 
-/// A build of another seed was asked for by name; it is not replaced in passing.
+/// Refuses to replace a build of another seed: somebody built it with `sqlenv data build --seed`.
 fn keep_other_seed() -> Result<()> {
     if let Ok(manifest) = data::Manifest::read(Path::new(OWN_DATA_DIR)) {
         ensure!(
@@ -131,7 +132,7 @@ fn keep_other_seed() -> Result<()> {
     Ok(())
 }
 
-/// Builds the project's own data, unless an equal build is there.
+/// Builds the project's own data, unless an equal build exists.
 ///
 /// # Errors
 /// See [`data::build_if_needed`].
@@ -148,10 +149,11 @@ pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-/// The policy to start from: a Hugging Face folder, or the embedded one with random weights.
+/// Returns the policy to start from: that of a Hugging Face folder, or the embedded one with random
+/// weights.
 ///
 /// # Errors
-/// The folder is no model folder.
+/// The folder is not a model folder.
 pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
     let model = match &config.dir {
         Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
@@ -160,7 +162,7 @@ pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
     Ok(model)
 }
 
-/// Questions that cannot be asked are said, never dropped in silence.
+/// Reports questions that cannot be used, so that none is dropped silently.
 fn report_left_out(dataset: &Dataset, progress: &Progress) {
     let Some(first) = dataset.left_out.first() else {
         return;

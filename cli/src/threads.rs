@@ -1,12 +1,14 @@
-//! The threads of a process: the one place that says who computes on how many.
+//! The threads of a process: how many compute, and for whom.
 //!
-//! Parallelism is over episodes and micro-batches, and no result depends on it. A local run has `threads` actors, each
-//! with its engine's thread, and a trainer with as many workers over micro-batches; both default to one a core. They do
-//! not add up at staleness 0: the learner waits for its groups, then the actors for its weights. At a higher staleness,
-//! and beside the evaluation of a checkpoint, more of them are runnable than there are cores; none spins or holds a lock
-//! that another needs, so the system divides the cores among them. A process of `sqlenv actor` has one engine, and so has
-//! a run on a GPU. SQL has a pool with a lane of one thread a core for short statements, and as many that mostly sleep
-//! for long ones (`env.sql_threads`); tokio's workers pass messages only.
+//! Parallelism is over episodes and micro-batches, and no result depends on it. A local run has
+//! `threads` actors, each with a thread for its engine, and a trainer with as many workers over
+//! micro-batches; the default is one per core. At staleness 0 engines and workers do not run at the
+//! same time: the learner waits for its groups, then the actors wait for its weights. At a higher
+//! staleness, and during the evaluation of a checkpoint, more threads are runnable than there are
+//! cores. None of them spins or holds a lock that another needs, so the operating system shares the
+//! cores out. A process of `sqlenv actor` has one engine, and so has a run on a GPU. SQL has a pool
+//! of its own (`env.sql_threads`): one thread per core for short statements, and as many for long
+//! ones, which mostly wait. Tokio's workers only pass messages.
 
 use std::thread;
 
@@ -14,7 +16,7 @@ use anyhow::Result;
 
 use crate::config::RunConfig;
 
-/// `count`, or one a core where it is 0.
+/// Returns `count`, or the number of cores if it is 0.
 pub(crate) fn or_cores(count: usize) -> usize {
     match count {
         0 => thread::available_parallelism().map_or(1, usize::from),
@@ -22,7 +24,8 @@ pub(crate) fn or_cores(count: usize) -> usize {
     }
 }
 
-/// Engines of a local run: one a thread, or one where a device other than the CPU computes, which is busy with one already.
+/// Returns the number of engines of a local run: one per thread on the CPU, one on another device,
+/// which a single engine keeps busy.
 pub(crate) fn engines(config: &RunConfig) -> Result<usize> {
     let device = config.device.open()?;
     Ok(if device.is_cpu() {
@@ -32,8 +35,8 @@ pub(crate) fn engines(config: &RunConfig) -> Result<usize> {
     })
 }
 
-/// candle gives large elementwise ops to one global pool of spinning threads, which would make engines and trainer wait for
-/// each other. To be called first in `main`.
+/// Keeps candle from its global thread pool. The pool's threads spin, and large elementwise
+/// operations would make engines and trainer wait for each other. Must be called first in `main`.
 #[expect(
     clippy::disallowed_methods,
     reason = "candle reads this setting from the environment alone"

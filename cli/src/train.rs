@@ -35,7 +35,9 @@ pub async fn train(
     shutdown: CancellationToken,
 ) -> Result<CommandOutcome> {
     if args.dry_run {
-        stdout::print(RunConfig::resolve(&args.config)?.to_toml()?)?;
+        let config = RunConfig::resolve(&args.config)?;
+        stdout::print(config.commented_toml()?)?;
+        config.check_paths()?;
         return Ok(CommandOutcome::Done);
     }
     // The folder is created last: a run that cannot start must not leave a folder, because

@@ -1,7 +1,8 @@
-//! The program with CUDA on a machine without: it builds, says what it misses, refuses to check a GPU, and trains on the CPU.
+//! Tests the program with CUDA on a machine without CUDA: it builds, reports what is missing,
+//! refuses to check a GPU, and trains on the CPU.
 //!
-//! Opt-in by `SQLENV_TEST_CUDA_BUILD=1`, since it compiles everything once more and fetches 105 MB (PyPI). Needs what
-//! `make cuda` needs.
+//! Enabled by `SQLENV_TEST_CUDA_BUILD=1`, because it compiles everything again and downloads 105 MB
+//! (PyPI). It needs what `make cuda` needs.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
@@ -16,7 +17,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// What the program answers; no library of CUDA is found.
+/// Runs the program without any library of CUDA.
 fn answer(args: &[&str]) -> Output {
     let mut command = Command::new(root().join("target/cuda/sqlenv"));
     command
@@ -29,12 +30,12 @@ fn answer(args: &[&str]) -> Output {
 #[test]
 fn the_program_with_cuda_works_without() {
     if env::var_os("SQLENV_TEST_CUDA_BUILD").is_none() {
-        // Past the test harness, which keeps what a passing test prints.
+        // Written to stderr directly, because the harness hides what a passing test prints.
         let line = "SKIPPED: the program with CUDA was not built; SQLENV_TEST_CUDA_BUILD=1 builds and runs it\n";
         let _ = stderr().write_all(line.as_bytes());
         return;
     }
-    // make's own checks: no library of CUDA is needed to start, and the program is not too large.
+    // make checks that the program starts without a library of CUDA and is not too large.
     let status = Command::new("make")
         .arg("cuda")
         .current_dir(root())

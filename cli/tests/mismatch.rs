@@ -1,5 +1,6 @@
-//! No mismatch between sampling and training: the log-probability that an engine records is the one that the learner computes
-//! for the same token, bit for bit, whatever ran beside it, however its context was fed, and when new weights came.
+//! Tests that sampling and training have no mismatch: the log-probability that an engine records is
+//! the one that the learner computes for the same token, bit for bit. Other rows of the batch, the
+//! prefill of the context and new weights do not change it.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
@@ -20,10 +21,10 @@ const GROUPS: u64 = 12;
 const MEMBERS: u32 = 8;
 const TURNS: u32 = 3;
 const CONTEXT_TOKENS: usize = 640;
-/// Token budgets of the learner's micro-batches: one conversation in each, a few, and all in few.
+/// Token budgets of the micro-batches: for one conversation, for a few, and for most of them.
 const BUDGETS: [usize; 3] = [640, 2_048, 16_384];
 
-/// How one engine runs.
+/// The settings of one engine.
 struct Setting {
     slots: usize,
     pass_tokens: usize,
@@ -100,8 +101,8 @@ fn text(length: usize, label: &str) -> Vec<u32> {
     (0..length).map(token).collect()
 }
 
-/// Plays a member of a group; its prompt is its group's. The member that is told to gives the engine new weights between its
-/// turns, while the others are in the midst of theirs.
+/// Plays a member of a group; its prompt is its group's. The member that is told to gives the
+/// engine new weights between its turns, while the others are in the midst of theirs.
 async fn play(
     engine: &Engine,
     setting: &Setting,

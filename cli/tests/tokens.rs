@@ -1,4 +1,5 @@
-//! Tokens are the truth: what was sampled reaches the learner's gradient as it was sampled, never rendered or tokenised again.
+//! Tests that sampled tokens reach the gradient of the learner unchanged: nothing is rendered or
+//! tokenized again.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -22,7 +23,8 @@ const LIMITS: RolloutLimits = RolloutLimits {
     shots: 0,
 };
 
-/// A call as a model may well sample it: one token a character, where the tokenizer would have merged them.
+/// Encodes a call with one token per character, which a model can sample and the tokenizer would
+/// merge.
 fn unmerged(chat: &Chat, call: &ToolCall) -> Vec<u32> {
     let letters = call.to_text();
     let letters = letters
@@ -33,7 +35,8 @@ fn unmerged(chat: &Chat, call: &ToolCall) -> Vec<u32> {
     tokens
 }
 
-/// Plays one episode with tokens that re-tokenise differently; also returns all that was sampled.
+/// Runs one episode with tokens that the tokenizer would encode differently. Also returns the
+/// sampled tokens and their log-probabilities.
 fn play(model: &Model, decoder: &Decoder, member: u32) -> (Trajectory, Vec<u32>, Vec<f32>) {
     let chat = Arc::new(model.chat.clone());
     let place = Coordinates {
@@ -75,7 +78,7 @@ fn play(model: &Model, decoder: &Decoder, member: u32) -> (Trajectory, Vec<u32>,
     }
 }
 
-/// `tokens` with the log-probabilities that sampling them would have recorded.
+/// Returns `tokens` with the log-probabilities that sampling would have recorded.
 fn sampled(decoder: &Decoder, request: &CompletionRequest, tokens: Vec<u32>) -> Completion {
     let whole = [&request.context[..], &tokens].concat();
     let mut rows = PackedRows::default();
@@ -148,7 +151,8 @@ fn sampled_tokens_reach_the_gradient_as_they_were_sampled() {
         assert!(recorded.eq(wanted));
     }
 
-    // The learner's own scores equal the recorded ones only where it fed the very tokens in the very places.
+    // The log-probabilities of the learner equal the recorded ones only if it has the same tokens
+    // at the same positions.
     let groups = StepGroups {
         kept: vec![group],
         left_out: Vec::new(),

@@ -1,5 +1,6 @@
 //! Settings of what serves an environment.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
 };
 
 /// Settings of an env-node's server; every field has a default.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvNodeSettings {
     /// The server: who may connect and how long a connection lives.

@@ -29,6 +29,7 @@
 
 use std::{fmt, str::FromStr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::truncate::truncated;
@@ -57,6 +58,7 @@ const FULL_COST_BUDGET: u32 = 15;
     Ord,
     Serialize,
     Deserialize,
+    JsonSchema,
     prost::Enumeration,
 )]
 #[serde(rename_all = "kebab-case")]

@@ -10,6 +10,7 @@ use std::{
     thread,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -23,7 +24,7 @@ pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 const MIN_SIGNING_KEY_BYTES: usize = 32;
 
 /// Settings of the environment; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
     /// Actions per episode where the caller does not say; 1 to 1,000.
@@ -59,7 +60,7 @@ pub struct EnvSettings {
 }
 
 /// Limits of one query.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
     /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function
@@ -82,7 +83,8 @@ pub struct SqlLimits {
 }
 
 /// A secret. `Debug` does not show it.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, JsonSchema)]
+#[schemars(with = "String")]
 pub struct SigningKey(String);
 
 impl From<String> for SigningKey {

@@ -1,11 +1,13 @@
 //! Group-relative advantages (GRPO, arXiv:2402.03300), as TRL 1.16.0 computes them (golden cases in
 //! `tests/golden/grpo_cases.json`).
 //!
-//! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that is `None` or NaN is
-//! missing. A row without any reward is unscorable: mean and standard deviation leave it out, and its advantage is 0.
+//! Pure. Rows are trajectories in group order: rows `g * group_size ..` form group g. A reward that
+//! is `None` or NaN is missing. A row without any reward is unscorable: mean and standard deviation
+//! leave it out, and its advantage is 0.
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Added to a standard deviation before dividing by it.
@@ -14,7 +16,7 @@ const STD_EPSILON: f64 = 1e-4;
 const ZERO_STD: f64 = 1e-8;
 
 /// Divisor of centred rewards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRewards {
     /// The standard deviation of the group.
@@ -22,24 +24,25 @@ pub enum ScaleRewards {
     Group,
     /// The standard deviation of the whole batch.
     Batch,
-    /// Nothing: the deviation weights easy and hard questions more than others (Dr. GRPO, arXiv:2503.20783).
+    /// Nothing: the deviation weights easy and hard questions more than others (Dr. GRPO,
+    /// arXiv:2503.20783).
     None,
 }
 
 /// How several reward columns become one advantage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardAggregation {
     /// Weighted sum, then centred and scaled.
     #[default]
     SumThenNormalize,
-    /// Each column normalised in its group, weighted sum, normalised over the batch; ignores [`ScaleRewards`] (GDPO,
-    /// arXiv:2601.05242).
+    /// Each column normalised in its group, weighted sum, normalised over the batch; ignores
+    /// [`ScaleRewards`] (GDPO, arXiv:2601.05242).
     NormalizeThenSum,
 }
 
 /// Settings of the advantages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageSettings {
     /// Divisor of centred rewards.
@@ -62,7 +65,7 @@ pub struct Advantages {
     pub zero_std_share: f64,
 }
 
-/// Computes advantages from `rewards` [rows][columns] and `weights` [columns].
+/// Computes advantages from `rewards[rows][columns]` and `weights[columns]`.
 #[must_use]
 pub fn advantages(
     rewards: &[Vec<Option<f64>>],
@@ -113,8 +116,9 @@ pub fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
 
-/// Whether a group has a gradient: its total rewards differ or, where columns are normalised before they are summed, those
-/// of some column do. Dynamic sampling draws another group in place of one without (DAPO, arXiv:2503.14476).
+/// Whether a group has a gradient: its total rewards differ or, where columns are normalised before
+/// they are summed, those of some column do. Dynamic sampling draws another group in place of one
+/// without (DAPO, arXiv:2503.14476).
 #[must_use]
 pub fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],

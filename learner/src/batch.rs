@@ -1,9 +1,10 @@
 //! Packs samples into micro-batches under a token budget.
 //!
-//! Pure. The samples in their order, the budget and the number of ranks decide everything; the number of threads does not.
-//! A sample longer than the budget has a micro-batch to itself; GRPO's settings rule that out. Tokens after a sample's last
-//! scored one are left out, because nothing is predicted from them. Neighbours that begin with the same tokens, such as the
-//! members of a group, share one forward pass over them.
+//! Pure. The samples in their order, the budget and the number of ranks decide everything; the
+//! number of threads does not. A sample longer than the budget has a micro-batch to itself; GRPO's
+//! settings rule that out. Tokens after a sample's last scored one are left out, because nothing is
+//! predicted from them. Neighbours that begin with the same tokens, such as the members of a group,
+//! share one forward pass over them.
 
 mod pack;
 
@@ -16,7 +17,8 @@ use policy::{PackedRows, ScoredTokens};
 /// Shorter common prefixes are not worth a row of their own.
 const MIN_PREFIX_TOKENS: usize = 16;
 
-/// Micro-batches are cut for two workers even where one computes, so that the number of threads does not matter.
+/// Micro-batches are cut for two workers even where one computes, so that the number of threads
+/// does not matter.
 pub const LEAST_WORKERS: usize = 2;
 
 /// How often the common prefix of neighbouring samples is computed.
@@ -140,7 +142,8 @@ pub fn micro_batches(
     micro_batches_for(LEAST_WORKERS, samples, budget_tokens, prefixes)
 }
 
-/// Packs all samples that have scored tokens, evenly for `workers` if there are enough tokens for them.
+/// Packs all samples that have scored tokens, evenly for `workers` if there are enough tokens for
+/// them.
 #[must_use]
 pub fn micro_batches_for(
     workers: usize,
@@ -162,7 +165,8 @@ pub fn micro_batches_for(
         .collect()
 }
 
-/// Cuts the samples into runs with a shared prefix, each within the budget unless it is a single sample.
+/// Cuts the samples into runs with a shared prefix, each within the budget unless it is a single
+/// sample.
 ///
 /// A sample joins the run before it if the run then saves no fewer tokens than without it.
 fn shared_prefixes(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<SharedPrefix> {
@@ -287,7 +291,8 @@ mod tests {
         assert_eq!(micro.gather(&[vec![1, 2], vec![], vec![3]]), [1, 2, 3]);
     }
 
-    /// Samples that begin with the first `shared` of one fixed row of tokens, `own` more behind them, the last scored.
+    /// Samples that begin with the first `shared` of one fixed row of tokens, `own` more behind
+    /// them, the last scored.
     fn sample(shared: usize, own: usize, seed: u32) -> Sample {
         let beginning = (0..shared as u32).map(|token| 1_000 + token);
         let rest = (0..own as u32).map(|at| 1 + seed * 7 + at);
@@ -329,8 +334,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is shared: the budget holds, every scored token is there once, in order, and what precedes it in its
-        /// row (the other row's beginning included) is what precedes it in its sample.
+        /// Whatever is shared: the budget holds, every scored token is there once, in order, and
+        /// what precedes it in its row (the other row's beginning included) is what precedes it in
+        /// its sample.
         #[test]
         fn sharing_changes_no_sample(
             rows in proptest::collection::vec((0_usize..60, 0_usize..40), 1..30),

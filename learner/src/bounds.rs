@@ -1,7 +1,7 @@
 //! Range checks of single settings.
 //!
-//! Pure. Each check names the field, its value and the accepted values. Conditions on several fields are checked where the
-//! fields are defined.
+//! Pure. Each check names the field, its value and the accepted values. Conditions on several
+//! fields are checked where the fields are defined.
 
 use crate::error::{LearnerError, Result};
 
@@ -13,7 +13,8 @@ pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a number lies between `min` and `max`. A `max` of `f32::MAX` or more stands for any finite number.
+/// Checks that a number lies between `min` and `max`. A `max` of `f32::MAX` or more stands for any
+/// finite number.
 pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
     if !(min..=max).contains(&value) {
         let upper = if max >= f32::MAX.into() {
@@ -40,7 +41,8 @@ pub(crate) fn finite(field: &'static str, value: f64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a number is above 0 and finite, also after rounding to f32, the dtype of the optimizer.
+/// Checks that a number is above 0 and finite, also after rounding to f32, the dtype of the
+/// optimizer.
 pub(crate) fn positive(field: &'static str, value: f64) -> Result<()> {
     let rounded = value as f32;
     if !(rounded > 0.0 && rounded.is_finite()) {

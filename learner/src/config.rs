@@ -1,9 +1,11 @@
 //! The learner's settings, with TRL's defaults and, as aliases, TRL's names.
 //!
-//! Invariant: a configuration that passes [`LearnerConfig::validate`] cannot fail for its numbers later. In particular no
-//! sample is longer than a micro-batch. Actors get their [`RolloutConfig`] from here.
+//! Invariant: a configuration that passes [`LearnerConfig::validate`] cannot fail for its numbers
+//! later. In particular no sample is longer than a micro-batch. Actors get their [`RolloutConfig`]
+//! from here.
 
 use policy::SamplingSettings;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -27,7 +29,7 @@ pub struct RunArguments {
 }
 
 /// Settings of GRPO.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearnerConfig {
     /// Learner steps; step s makes policy version s. TRL: `max_steps`.
@@ -38,10 +40,11 @@ pub struct LearnerConfig {
     /// Trajectories per group. TRL: `num_generations`.
     #[serde(alias = "num_generations")]
     pub group_size: usize,
-    /// Largest number of groups rolled out for one step; the step then trains on those with reward variance. 0: 4 times
-    /// `groups_per_step`.
+    /// Largest number of groups rolled out for one step; the step then trains on those with reward
+    /// variance. 0: 4 times `groups_per_step`.
     pub max_groups_per_step: u64,
-    /// Whether further groups are drawn in place of groups without reward variance (DAPO); TRL does not.
+    /// Whether further groups are drawn in place of groups without reward variance (DAPO); TRL does
+    /// not.
     pub dynamic_sampling: bool,
     /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
@@ -51,13 +54,15 @@ pub struct LearnerConfig {
     pub num_iterations: u64,
     /// Policy in the denominator of the importance ratio.
     pub ratio_against: RatioAgainst,
-    /// Largest number of tokens in a forward pass, which bounds memory; at least `rollout.max_context_tokens`.
+    /// Largest number of tokens in a forward pass, which bounds memory; at least
+    /// `rollout.max_context_tokens`.
     pub micro_batch_tokens: usize,
-    /// Whether a layer keeps only its input and computes the rest again in the backward pass: less memory, more time, same
-    /// results. A GPU with too little memory for a micro-batch does so anyway.
+    /// Whether a layer keeps only its input and computes the rest again in the backward pass: less
+    /// memory, more time, same results. A GPU with too little memory for a micro-batch does so
+    /// anyway.
     pub gradient_checkpointing: bool,
-    /// Whether a common prefix of neighbouring trajectories, such as the prompt of a group, is computed once. Changes the
-    /// last bits of a gradient, by the order of its sums.
+    /// Whether a common prefix of neighbouring trajectories, such as the prompt of a group, is
+    /// computed once. Changes the last bits of a gradient, by the order of its sums.
     pub share_prefixes: bool,
     /// Weights of the rewards.
     pub rewards: RewardWeights,
@@ -106,18 +111,20 @@ impl Default for LearnerConfig {
 }
 
 /// The policy in the denominator of the importance ratio.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioAgainst {
-    /// The policy that sampled, by its recorded log-probabilities (TRL's asynchronous trainer): the ratio measures staleness.
+    /// The policy that sampled, by its recorded log-probabilities (TRL's asynchronous trainer): the
+    /// ratio measures staleness.
     #[default]
     Sampler,
-    /// The learner's policy before the step (TRL's synchronous trainer); the sampler correction covers staleness.
+    /// The learner's policy before the step (TRL's synchronous trainer); the sampler correction
+    /// covers staleness.
     Learner,
 }
 
 /// Weights of the reward columns `correct`, `shaping` and `return`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardWeights {
     /// Weight of the answer: 1 if it is correct, else 0.
@@ -162,12 +169,13 @@ impl RewardWeights {
 }
 
 /// Sampling by actors, which get this from `Join`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
     /// Temperature, which is above 0 here, and filters.
     pub sampling: SamplingSettings,
-    /// Largest number of tokens in a turn's completion. TRL's `max_completion_length` counts a whole episode instead.
+    /// Largest number of tokens in a turn's completion. TRL's `max_completion_length` counts a
+    /// whole episode instead.
     pub max_completion_tokens: u32,
     /// Largest number of tokens in a context.
     pub max_context_tokens: u32,
@@ -193,10 +201,11 @@ impl Default for RolloutConfig {
 }
 
 /// Checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
-    /// Steps between checkpoints; 0: only at the end of the run or when it is stopped. TRL: `save_steps`.
+    /// Steps between checkpoints; 0: only at the end of the run or when it is stopped. TRL:
+    /// `save_steps`.
     #[serde(alias = "save_steps")]
     pub every_steps: u64,
     /// Number of checkpoints that are kept, at least 1. TRL: `save_total_limit`.
@@ -269,10 +278,11 @@ impl LearnerConfig {
         self.rewards.validate()
     }
 
-    /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes only under the same.
+    /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes
+    /// only under the same.
     ///
-    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the number of steps where the
-    /// learning rate does not depend on it.
+    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the
+    /// number of steps where the learning rate does not depend on it.
     #[must_use]
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let json = serde_json::to_vec(&Fingerprinted::new(self, run_seed))
@@ -281,8 +291,9 @@ impl LearnerConfig {
     }
 }
 
-/// The settings behind a fingerprint, as the first version that wrote checkpoints serialised them. Names and order of the
-/// fields are part of the value, so a renamed setting keeps its old name here.
+/// The settings behind a fingerprint, as the first version that wrote checkpoints serialised them.
+/// Names and order of the fields are part of the value, so a renamed setting keeps its old name
+/// here.
 #[derive(Serialize)]
 struct Fingerprinted<'a> {
     run_seed: u64,

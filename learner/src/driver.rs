@@ -16,19 +16,20 @@ use std::{
 use policy::{Model, durable};
 use proto::{
     Snapshot,
-    v1::{JoinResponse, ModelFile, RolloutSettings, SamplingSettings},
+    v1::{JoinResponse, RolloutSettings, SamplingSettings},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     checkpoint::{self, CheckpointState},
+    clock::now,
     config::{LearnerConfig, RunArguments},
     error::{AtPath as _, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
-    ranks::RankRegistry,
+    ranks::{RankRegistry, model_files},
     run::Run,
     scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
     trainer::Trainer,
@@ -293,15 +294,6 @@ impl RunContext {
     }
 }
 
-/// The model's files as messages.
-pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
-    let file = |(name, content): &(String, Vec<u8>)| ModelFile {
-        name: name.clone(),
-        content: content.clone(),
-    };
-    model.files.iter().map(file).collect()
-}
-
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
 fn base_checkpoint(
     checkpoints: &Path,
@@ -373,12 +365,4 @@ fn fingerprint(
     }
     hash.update(model.weights.to_bytes()?);
     Ok(hex::encode(hash.finalize()))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the edge: leases and step times are measured here"
-)]
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }

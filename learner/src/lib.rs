@@ -8,6 +8,7 @@ pub mod advantage;
 pub mod batch;
 mod bounds;
 pub mod checkpoint;
+mod clock;
 pub mod config;
 mod driver;
 pub mod error;

@@ -1,9 +1,10 @@
 //! The GRPO family's loss and its exact derivative, in f64, without autograd.
 //!
-//! Pure. Input: log-probabilities of the loss tokens, packed row by row. Output: the loss, d loss / d log-probability and
-//! d loss / d entropy per token, and metrics, as TRL 1.16.0 on torch 2.15 computes them (golden cases in
-//! `tests/golden/grpo_cases.json`). A `clamp` has no gradient exactly at its bound, and a tie of `min` splits it. The caller
-//! leaves out tokens without loss: prompts, tool results, padding and truncated rows. A row may be empty and still counts.
+//! Pure. Input: log-probabilities of the loss tokens, packed row by row. Output: the loss, d loss /
+//! d log-probability and d loss / d entropy per token, and metrics, as TRL 1.16.0 on torch 2.15
+//! computes them (golden cases in `tests/golden/grpo_cases.json`). A `clamp` has no gradient
+//! exactly at its bound, and a tie of `min` splits it. The caller leaves out tokens without loss:
+//! prompts, tool results, padding and truncated rows. A row may be empty and still counts.
 
 mod correction;
 mod policy;
@@ -37,10 +38,12 @@ pub struct LossInput<'a> {
     pub advantages: &'a [f64],
 }
 
-/// Divisors of a micro-batch's sums, by which micro-batches of any shape add up to the loss of the batch.
+/// Divisors of a micro-batch's sums, by which micro-batches of any shape add up to the loss of the
+/// batch.
 ///
-/// This is exact for all terms without an entropy mask. With one (`top_entropy_quantile` < 1) the threshold and the mean of
-/// the masked tokens are the micro-batch's own, as in TRL, so the sum depends on how the batch is cut.
+/// This is exact for all terms without an entropy mask. With one (`top_entropy_quantile` < 1) the
+/// threshold and the mean of the masked tokens are the micro-batch's own, as in TRL, so the sum
+/// depends on how the batch is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossDivisors {
     /// [`LossSettings::divisor`] of the whole batch.
@@ -103,7 +106,8 @@ pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDiviso
     sum.output()
 }
 
-/// Compares the log-probabilities of learner and sampler (NaN where unknown), over `rows` as in [`LossInput`].
+/// Compares the log-probabilities of learner and sampler (NaN where unknown), over `rows` as in
+/// [`LossInput`].
 #[must_use]
 pub fn sampling_stats(
     learner: &[f64],
@@ -148,7 +152,8 @@ impl Ratios {
 struct LossSum {
     loss: f64,
     d_logprobs: Vec<f64>,
-    /// d loss / d ratio, one per token; [`Self::add_ratio_gradients`] carries them on to the log-probabilities.
+    /// d loss / d ratio, one per token; [`Self::add_ratio_gradients`] carries them on to the
+    /// log-probabilities.
     d_ratios: Vec<f64>,
     d_entropies: Option<Vec<f64>>,
     stats: LossStats,
@@ -202,9 +207,9 @@ impl LossSum {
         }
     }
 
-    /// Adds the KL divergence of token `t` to the reference, by Schulman's estimator k3: exp(gap) - gap - 1. It is unbiased
-    /// for tokens of the current policy; the ratio corrects it for tokens of an older one (DeepSeek-V3.2,
-    /// arXiv:2512.02556).
+    /// Adds the KL divergence of token `t` to the reference, by Schulman's estimator k3: exp(gap) -
+    /// gap - 1. It is unbiased for tokens of the current policy; the ratio corrects it for tokens
+    /// of an older one (DeepSeek-V3.2, arXiv:2512.02556).
     fn add_kl(&mut self, t: usize, gap: f64, weight: f64, ratio: f64, settings: &LossSettings) {
         let Some(sum) = &mut self.stats.kl else {
             return;
@@ -223,8 +228,8 @@ impl LossSum {
         }
     }
 
-    /// Applies the chain rule from ratios to log-probabilities. A token's ratio depends on its own log-probability, a row's
-    /// ratio on those of all its tokens.
+    /// Applies the chain rule from ratios to log-probabilities. A token's ratio depends on its own
+    /// log-probability, a row's ratio on those of all its tokens.
     fn add_ratio_gradients(&mut self, input: &LossInput<'_>, level: RatioLevel, ratios: &Ratios) {
         for row in input.row_ranges() {
             match level {

@@ -1,7 +1,8 @@
 //! A decoder in training: scores, gradients and updates, for supervised training and for GRPO.
 //!
-//! Invariant: gradients are summed in micro-batch order, so the bits of an update depend on the micro-batches alone, not on
-//! the number of threads. A parameter without a gradient is an error, never a silent zero.
+//! Invariant: gradients are summed in micro-batch order, so the bits of an update depend on the
+//! micro-batches alone, not on the number of threads. A parameter without a gradient is an error,
+//! never a silent zero.
 
 use std::{collections::BTreeMap, thread};
 
@@ -48,9 +49,11 @@ pub struct LossDerivatives {
 pub struct PassSettings {
     /// Divisor of the logits.
     pub temperature: f32,
-    /// Micro-batches that the CPU computes at once; another device computes one. Memory grows with it, results do not change.
+    /// Micro-batches that the CPU computes at once; another device computes one. Memory grows with
+    /// it, results do not change.
     pub threads: usize,
-    /// What of each layer is kept for the backward pass, if a device has memory for it; results do not change.
+    /// What of each layer is kept for the backward pass, if a device has memory for it; results do
+    /// not change.
     pub checkpointing: GradientCheckpointing,
 }
 
@@ -136,14 +139,15 @@ impl Network {
         hash.finalize()
     }
 
-    /// Returns the weights after the last update, in the model's dtype. Later updates do not change them.
+    /// Returns the weights after the last update, in the model's dtype. Later updates do not change
+    /// them.
     #[must_use]
     pub fn weights(&self) -> Weights {
         self.weights.clone()
     }
 
-    /// Returns master copies and moments under the names `weights.NAME`, `first.NAME` and `second.NAME`. With the number of
-    /// updates this is all that [`Self::restore`] needs.
+    /// Returns master copies and moments under the names `weights.NAME`, `first.NAME` and
+    /// `second.NAME`. With the number of updates this is all that [`Self::restore`] needs.
     #[must_use]
     pub fn state(&self) -> Weights {
         let mut tensors = BTreeMap::new();
@@ -192,8 +196,9 @@ impl Network {
         scores(&self.decoder, micro_batches, pass)
     }
 
-    /// Computes the gradient of a loss, summed over the micro-batches. `loss` gets the number of a micro-batch and its
-    /// scores; it returns the derivatives of its part of the loss, and any other value, which is returned in order.
+    /// Computes the gradient of a loss, summed over the micro-batches. `loss` gets the number of a
+    /// micro-batch and its scores; it returns the derivatives of its part of the loss, and any
+    /// other value, which is returned in order.
     ///
     /// # Errors
     /// A pass failed, or a parameter received no gradient.
@@ -230,7 +235,8 @@ impl Network {
         Ok((sum, values))
     }
 
-    /// Returns the checkpointing that was asked for, or more of it where the device has too little memory.
+    /// Returns the checkpointing that was asked for, or more of it where the device has too little
+    /// memory.
     fn affordable_checkpointing(
         &self,
         micro: &MicroBatch,
@@ -242,10 +248,12 @@ impl Network {
             .within(free_memory(device), config, self.dtype(), tokens)
     }
 
-    /// Clips the gradients, makes one update at `learning_rate` and returns the gradients' norm before clipping.
+    /// Clips the gradients, makes one update at `learning_rate` and returns the gradients' norm
+    /// before clipping.
     ///
     /// # Errors
-    /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite; [`Self::weights`] are then as before.
+    /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite;
+    /// [`Self::weights`] are then as before.
     pub fn update(&mut self, gradients: Gradients, learning_rate: f64) -> Result<f64> {
         let diverged = LearnerError::Diverged {
             update: self.optimizer.updates + 1,
@@ -321,7 +329,8 @@ impl Scores {
     }
 }
 
-/// Runs `work` on all micro-batches, `threads` at a time, and gives the results to `take` in micro-batch order.
+/// Runs `work` on all micro-batches, `threads` at a time, and gives the results to `take` in
+/// micro-batch order.
 fn in_waves<T: Send>(
     micro_batches: &[MicroBatch],
     threads: usize,
@@ -370,8 +379,8 @@ fn add(sum: &mut Gradients, gradients: policy::Gradients) -> Result<()> {
     Ok(())
 }
 
-/// Whether all values are finite. On the CPU in f32 the loop reads every value even after one that is not: without a branch
-/// it vectorises. Elsewhere the norm is finite only if all values are.
+/// Whether all values are finite. On the CPU in f32 the loop reads every value even after one that
+/// is not: without a branch it vectorises. Elsewhere the norm is finite only if all values are.
 fn all_finite(parameters: &BTreeMap<String, Parameter>) -> Result<bool> {
     let finite = |[values]: [&[f32]; 1]| {
         let finite = values.iter().map(|value| value.is_finite());

@@ -1,16 +1,18 @@
-//! AdamW with decoupled weight decay (arXiv:1711.05101) and clipping by the global norm, with torch's semantics (golden
-//! values in `tests/golden/adamw.json` and `tests/golden/clip.json`).
+//! AdamW with decoupled weight decay (arXiv:1711.05101) and clipping by the global norm, with
+//! torch's semantics (golden values in `tests/golden/adamw.json` and `tests/golden/clip.json`).
 //!
-//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for a model in f64): in bf16
-//! a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed in place, so weights that a snapshot holds do not
-//! change. On the CPU in f32 one fused loop updates a tensor; elsewhere tensor operations do. Sums run in the order of names,
-//! so the bits depend on nothing else.
+//! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for
+//! a model in f64): in bf16 a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed
+//! in place, so weights that a snapshot holds do not change. On the CPU in f32 one fused loop
+//! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, so the bits
+//! depend on nothing else.
 
 mod update;
 
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,8 +25,9 @@ pub(crate) use update::on_slices;
 /// Gradients by parameter name, each in its parameter's shape, dtype and device.
 pub type Gradients = BTreeMap<String, Tensor>;
 
-/// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in TRL's `GRPOConfig`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in
+/// TRL's `GRPOConfig`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
     /// Base learning rate; the schedule's factor multiplies it.
@@ -89,7 +92,8 @@ pub fn master_dtype(dtype: DType) -> DType {
 }
 
 impl Parameter {
-    /// Returns the master copy of a weight. Matrices decay; vectors, which are biases and norms, do not.
+    /// Returns the master copy of a weight. Matrices decay; vectors, which are biases and norms, do
+    /// not.
     ///
     /// # Errors
     /// The tensor library failed.
@@ -169,8 +173,8 @@ impl AdamW {
     }
 }
 
-/// Returns the norm of all tensors together. It is finite only if all values are. Another device than the CPU sends one
-/// scalar.
+/// Returns the norm of all tensors together. It is finite only if all values are. Another device
+/// than the CPU sends one scalar.
 ///
 /// # Errors
 /// The tensor library failed.
@@ -194,8 +198,9 @@ pub fn global_norm(tensors: &Gradients) -> Result<f64> {
     Ok(host.sqrt())
 }
 
-/// Returns the factor that brings gradients of norm `norm` to at most `max_norm`: as `torch.nn.utils.clip_grad_norm_` it is
-/// `max_norm / (norm + 1e-6)`, at most 1. A `max_norm` of 0 means no clipping.
+/// Returns the factor that brings gradients of norm `norm` to at most `max_norm`: as
+/// `torch.nn.utils.clip_grad_norm_` it is `max_norm / (norm + 1e-6)`, at most 1. A `max_norm` of 0
+/// means no clipping.
 #[must_use]
 pub fn clip_factor(norm: f64, max_norm: f64) -> f64 {
     match max_norm > 0.0 {

@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     checkpoint::{self, CheckpointState},
-    driver::{RunContext, RunEnd, TrainEvent, now},
+    clock::now,
+    driver::{RunContext, RunEnd, TrainEvent},
     error::{LearnerError, Result},
     metrics,
     ranks::Ranks,

@@ -1,16 +1,19 @@
-//! Learning-rate schedules, equal to those of transformers 5.23 (golden values in `tests/golden/schedules.json`).
+//! Learning-rate schedules, equal to those of transformers 5.23 (golden values in
+//! `tests/golden/schedules.json`).
 //!
-//! Pure. A schedule maps the number of optimizer updates already made to a factor of the base rate, so the first update of a
-//! warm-up has factor 0. Past their end `linear` stays at 0 and `cosine` rises again, as in transformers.
+//! Pure. A schedule maps the number of optimizer updates already made to a factor of the base rate,
+//! so the first update of a warm-up has factor 0. Past their end `linear` stays at 0 and `cosine`
+//! rises again, as in transformers.
 
 use std::f64::consts::PI;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{bounds::range, error::Result};
 
 /// The learning rate after the warm-up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
     /// Constant.
@@ -24,7 +27,7 @@ pub enum ScheduleKind {
 }
 
 /// A schedule without its length, which follows from the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleSettings {
     /// The learning rate after the warm-up. transformers: `lr_scheduler_type`.

@@ -1,15 +1,17 @@
 //! Supervised training on demonstrations: the warm start.
 //!
-//! Invariant: the order of the episodes, the micro-batches and so the weights are a function of episodes, settings and
-//! seed. Each epoch shuffles the episodes, sorts them by length inside blocks of batches, so that a batch holds similar
-//! lengths, and shuffles the batches of a block. Budgets are tokens, never seconds, and this file reads no clock: a caller
-//! that wants a rate divides [`SftProgress::tokens`] by its own time.
+//! Invariant: the order of the episodes, the micro-batches and so the weights are a function of
+//! episodes, settings and seed. Each epoch shuffles the episodes, sorts them by length inside
+//! blocks of batches, so that a batch holds similar lengths, and shuffles the batches of a block.
+//! Budgets are tokens, never seconds, and this file reads no clock: a caller that wants a rate
+//! divides [`SftProgress::tokens`] by its own time.
 
 use std::ops::ControlFlow;
 
 use policy::{Model, Weights};
 use proto::v1::Segment;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,14 +25,15 @@ use crate::{
 };
 
 /// Settings of a supervised training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
     /// Tokens after which training stops, at the end of a batch; 0: one epoch.
     pub budget_tokens: u64,
     /// Episodes per optimizer update.
     pub batch_episodes: usize,
-    /// Batches per block; episodes are sorted by length inside a block, so that a batch holds similar lengths.
+    /// Batches per block; episodes are sorted by length inside a block, so that a batch holds
+    /// similar lengths.
     pub block_batches: usize,
     /// Weight of the tokens that the assistant did not write; 0: only assistant tokens count.
     pub context_weight: f64,
@@ -121,8 +124,8 @@ pub struct SftOutcome {
     pub finished: bool,
 }
 
-/// Trains a copy of `model`'s weights on `episodes`; tokens of mask 1 are the assistant's. Calls `progress` after every
-/// update, which may end the training.
+/// Trains a copy of `model`'s weights on `episodes`; tokens of mask 1 are the assistant's. Calls
+/// `progress` after every update, which may end the training.
 ///
 /// # Errors
 /// No episode has a token to learn, a setting cannot be used, a pass failed or training diverged.
@@ -212,7 +215,8 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Makes one optimizer update; returns the mean loss of the assistant tokens and the gradient's norm.
+    /// Makes one optimizer update; returns the mean loss of the assistant tokens and the gradient's
+    /// norm.
     fn update(
         &self,
         network: &mut Network,
@@ -290,7 +294,8 @@ impl Training<'_> {
     }
 }
 
-/// Returns the derivatives of the weighted mean negative log-likelihood, and its sum and count over assistant tokens.
+/// Returns the derivatives of the weighted mean negative log-likelihood, and its sum and count over
+/// assistant tokens.
 fn weighted_likelihood(
     scores: &Scores,
     weights: &[f64],

@@ -1,8 +1,9 @@
 //! One GRPO step: groups in, new weights and metrics out.
 //!
-//! Invariant: the result is a function of the groups, in index order, the settings and the trainer's state. A row of the
-//! loss is a segment: a trajectory has several where older tool results were dropped from its context, each with the
-//! trajectory's advantage. With several ranks, each cuts the same micro-batches and computes its share of them.
+//! Invariant: the result is a function of the groups, in index order, the settings and the
+//! trainer's state. A row of the loss is a segment: a trajectory has several where older tool
+//! results were dropped from its context, each with the trajectory's advantage. With several ranks,
+//! each cuts the same micro-batches and computes its share of them.
 
 use std::sync::Arc;
 
@@ -60,12 +61,14 @@ struct RankShare {
     step_tokens: f64,
     /// Log-probabilities under the reference policy, by micro-batch; absent without a KL term.
     reference: Option<Vec<Vec<f64>>>,
-    /// Log-probabilities under the policy before the first update, by micro-batch; absent until that update.
+    /// Log-probabilities under the policy before the first update, by micro-batch; absent until
+    /// that update.
     old: Option<Vec<Vec<f64>>>,
 }
 
 impl Trainer {
-    /// Returns a trainer whose policy is `model`, and its reference policy too if the loss has a KL term.
+    /// Returns a trainer whose policy is `model`, and its reference policy too if the loss has a KL
+    /// term.
     ///
     /// # Errors
     /// The model's weights do not fit its configuration.
@@ -76,7 +79,8 @@ impl Trainer {
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
         let mut config = config.clone();
         if config.ratio_against == RatioAgainst::Sampler {
-            // The ratio contains the mismatch already; without a correction the metrics show it unbounded.
+            // The ratio contains the mismatch already; without a correction the metrics show it
+            // unbounded.
             config.loss.sampler_correction = SamplerCorrection::Off;
         }
         Ok(Self {
@@ -95,12 +99,13 @@ impl Trainer {
         self.network.weights()
     }
 
-    /// Trains on one batch with the policy of `version` and returns the step's metrics. Without kept groups the weights
-    /// do not change. Every rank calls it with the same groups; the metrics are those of rank 0.
+    /// Trains on one batch with the policy of `version` and returns the step's metrics. Without
+    /// kept groups the weights do not change. Every rank calls it with the same groups; the metrics
+    /// are those of rank 0.
     ///
     /// # Errors
-    /// A pass failed or training diverged, and the weights are those before the failing update. Or another rank is gone, or
-    /// holds other weights.
+    /// A pass failed or training diverged, and the weights are those before the failing update. Or
+    /// another rank is gone, or holds other weights.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         let rows = LossRows::new(&groups.kept, &self.config);
         let prefixes = match self.config.share_prefixes {
@@ -188,8 +193,8 @@ impl Trainer {
         let learning_rate = self.learning_rate();
         let norm = self.network.update(gradients, learning_rate)?;
         if share.old.is_none() {
-            // Later iterations hold their ratios against this policy, and only here does the gap to the sampler measure
-            // the mismatch of the two alone.
+            // Later iterations hold their ratios against this policy, and only here does the gap to
+            // the sampler measure the mismatch of the two alone.
             share.old = Some(logprobs);
             let sampling = statistics.iter().map(|statistics| &statistics.sampling);
             metrics.extend(merged(sampling, SamplingStats::merge).metrics());

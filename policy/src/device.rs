@@ -6,6 +6,7 @@
 use std::{fmt, str::FromStr};
 
 use candle_core::{DType, Device};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cuda")]
@@ -16,8 +17,9 @@ use crate::{
 };
 
 /// The device that computes: `auto`, `cpu`, `cuda` or `cuda:N`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub enum DeviceChoice {
     /// The first usable CUDA device, if the program has CUDA compiled in; otherwise the CPU.
     #[default]
@@ -173,7 +175,7 @@ impl From<DeviceChoice> for String {
 }
 
 /// The dtype of weights, activations and the KV cache. Sums run in f32, see [`crate::ops`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DTypeChoice {
     /// f32 on the CPU, bf16 elsewhere.

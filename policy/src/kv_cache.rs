@@ -7,9 +7,9 @@
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::decoder::PackedRow;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
+use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
 /// The KV cache of one decoder.
@@ -27,7 +27,7 @@ enum CacheLayers {
     /// For any device.
     Tensors {
         layers: Vec<TensorPages>,
-        /// Of the rows of the current pass.
+        /// The metadata of the rows of the current pass.
         metadata: Option<AttentionMetadata>,
     },
 }
@@ -35,17 +35,11 @@ enum CacheLayers {
 impl KvCache {
     /// Allocates a cache for an f32 decoder on the CPU: `slots` sequences of up to
     /// `capacity_tokens` tokens.
-    ///
-    /// # Errors
-    /// Only those of the tensor library.
     pub fn new(config: &DecoderConfig, slots: usize, capacity_tokens: usize) -> Result<Self> {
         Self::on(config, slots, capacity_tokens, &Device::Cpu, DType::F32)
     }
 
     /// Allocates a cache for a decoder on a device in a dtype.
-    ///
-    /// # Errors
-    /// Only those of the tensor library, such as a lack of memory.
     pub fn on(
         config: &DecoderConfig,
         slots: usize,
@@ -137,6 +131,7 @@ impl KvCache {
     /// # Errors
     /// [`PolicyError::Usage`] if a row does not fit its slot; nothing is changed then.
     pub(crate) fn allocate(&mut self, rows: &[PackedRow]) -> Result<()> {
+        // All rows are checked first, so that a refused batch leaves the cache as it was.
         let mut seen = vec![false; self.slots()];
         for row in rows {
             let Some(&held) = self.lengths.get(row.slot) else {
@@ -156,6 +151,7 @@ impl KvCache {
         }
         for row in rows {
             self.lengths[row.slot] = row.past + row.len;
+            // Copy on write: the row's last page may be shared with another slot.
             if let Some((from, to)) = self.tables.prepare(row.slot, row.past, row.len) {
                 self.layers.copy_page(from, to)?;
             }

@@ -17,6 +17,7 @@ pub mod gguf;
 mod kv_cache;
 mod model;
 pub mod ops;
+mod packed_rows;
 mod page_tables;
 mod python;
 pub mod random;
@@ -28,13 +29,13 @@ mod weights;
 pub use chat::{Chat, ChatRole, Message, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
 pub use decoder::{
-    Decoder, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows, ScoredTokens,
-    TrainingPass,
+    Decoder, DecoderMode, GradientCheckpointing, Gradients, ScoredTokens, TrainingPass,
 };
 pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};
 pub use kv_cache::KvCache;
 pub use model::Model;
+pub use packed_rows::{PackedRow, PackedRows};
 pub use random::Coordinates;
 pub use sampling::{Sampled, SamplingSettings};
 pub use weights::Weights;

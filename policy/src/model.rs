@@ -86,9 +86,6 @@ impl Model {
 
     /// Returns the model with its weights on a device and in a dtype. Weights that are there
     /// already are shared, not copied.
-    ///
-    /// # Errors
-    /// Only those of the tensor library, such as a lack of memory.
     pub fn to(&self, device: &Device, dtype: DType) -> Result<Self> {
         Ok(Self {
             weights: self.weights.to(device, dtype)?,

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
+use serde_json::Value as Json;
 
 /// The options of `json.dumps` that templates use.
 #[derive(Debug, Clone, Copy, Default)]
@@ -99,25 +100,16 @@ fn json_items(
 }
 
 fn json_string(out: &mut String, text: &str, ensure_ascii: bool) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' || (ensure_ascii && !('\u{20}'..='\u{7e}').contains(&c)) => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+    // Without `ensure_ascii`, serde_json escapes as Python does.
+    for c in Json::from(text).to_string().chars() {
+        if ensure_ascii && c > '~' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
-            c => out.push(c),
+        } else {
+            out.push(c);
         }
     }
-    out.push('"');
 }
 
 fn write_repr(out: &mut String, value: &Value) -> Result<(), Error> {
@@ -191,23 +183,17 @@ fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<S
     })
 }
 
-/// Formats like Python's `repr(float)`: the shortest digits that read back the same, in positional
-/// form for exponents -4 to 15.
+/// Formats like Python's `repr(float)`. Rust's `{:?}` has the same digits and switches to an
+/// exponent at the same sizes; only the exponent is written differently (1e-5 for 1e-05).
 fn float(number: f64) -> String {
-    let scientific = format!("{number:e}");
-    let (digits, exponent) = scientific
-        .split_once('e')
-        .expect("`{:e}` prints an exponent: this is a bug");
-    let exponent: i32 = exponent
-        .parse()
-        .expect("`{:e}` prints an integer exponent: this is a bug");
-    if (-4..16).contains(&exponent) {
-        let positional = format!("{number}");
-        let whole = !positional.contains('.');
-        return positional + if whole { ".0" } else { "" };
+    let text = format!("{number:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) => {
+            let exponent: i32 = exponent.parse().expect("an exponent: this is a bug");
+            format!("{digits}e{exponent:+03}")
+        }
+        None => text,
     }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! temperature, top-k, top-p, min-p, each applied to the output of the one before.
 
 use candle_core::Tensor;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, Result};
@@ -15,7 +16,7 @@ use crate::ops::{self, RowSampling, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are sampled. The default samples from the policy itself: temperature 1, no filter.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSettings {
     /// Divides the logits; 0 means greedy decoding.
@@ -129,9 +130,6 @@ pub fn sample(
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
 /// leave it. Where the CPU's f32 kernels do not apply, [`ops::draw_rows`] samples; it documents how
 /// far it may differ.
-///
-/// # Errors
-/// Only those of the tensor library.
 pub fn sample_rows(
     logits: &Tensor,
     vocabulary_size: usize,

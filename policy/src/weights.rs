@@ -118,9 +118,6 @@ impl Weights {
     /// standard deviation of 0.07, matrices with 1 / sqrt(fan-in). Matrices that write to the
     /// residual stream get half of that, divided by sqrt(layers). f32 on the CPU; the same bits on
     /// every machine.
-    ///
-    /// # Errors
-    /// Only those of the tensor library.
     pub fn random(config: &DecoderConfig, seed: u64) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         for (index, (name, shape)) in config.shapes().into_iter().enumerate() {

@@ -95,7 +95,7 @@ proptest! {
     /// Ragged batches of prefill chunks and decode steps through the paged cache equal the whole
     /// forward pass.
     #[test]
-    fn company_and_chunks_change_nothing(
+    fn batching_and_chunking_change_nothing(
         shape in 0..SHAPES.len(),
         lengths in prop::collection::vec(1_usize..70, 1..6),
         chunks in prop::collection::vec(prop_oneof![Just(1_usize), 1_usize..40], 1..8),

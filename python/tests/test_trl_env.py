@@ -126,9 +126,9 @@ def test_a_row_chooses_the_same_question_for_all_members(
         ({"question_text": "nowhere"}, "no question of split any has the text 'nowhere'"),
         (
             {"question_text": "How many rows?"},
-            "2 questions read .* cars_0001, cars_0002; give question_id",
+            "2 questions have the text .* cars_0001, cars_0002; give question_id",
         ),
-        ({"question_text": "Twin", "database_name": "cars"}, "2 questions read"),
+        ({"question_text": "Twin", "database_name": "cars"}, "2 questions have the text"),
     ],
 )
 def test_a_row_that_names_no_question_is_refused(

@@ -183,7 +183,7 @@ fn new_weights_prefill_a_prompt_again() {
 /// Checks what a GPU runs, in both dtypes: conversations that share prompts, are prefilled in
 /// chunks and get new weights between turns.
 #[test]
-fn composed_engines_record_what_a_whole_forward_pass_computes() {
+fn engines_on_tensor_ops_record_what_a_whole_forward_pass_computes() {
     for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
         with_tensor_ops(|| {
             let settings = EngineSettings {
@@ -242,7 +242,7 @@ fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<
 
 /// The same random numbers choose the same tokens on each device.
 #[test]
-fn composed_engines_sample_what_the_kernels_do() {
+fn engines_on_tensor_ops_sample_what_the_kernels_do() {
     let complete = || {
         let mut sampler = sampler(MEMBERS, 64, true);
         let mut responses = sampler.request_group();

@@ -1,7 +1,8 @@
-//! Layers of settings: a preset, a TOML file, `--set` and the named flags, laid over each other as tables.
+//! Layers of settings: a preset, a TOML file, `--set` and the named flags, laid over each other as
+//! tables.
 //!
-//! Invariant: every layer is brought to today's names before it is merged, so an old and a new spelling of one setting
-//! never meet in one table.
+//! Invariant: every layer is brought to today's names before it is merged, so an old and a new
+//! spelling of one setting never meet in one table.
 
 use std::{fs, path::Path};
 
@@ -12,7 +13,8 @@ use toml::{Table, Value};
 use super::RunConfig;
 use crate::args::{ConfigArgs, Preset};
 
-/// Settings that earlier versions spelled differently, and TRL's names for settings that presets set: old name, name.
+/// Settings that earlier versions spelled differently, and TRL's names for settings that presets
+/// set: old name, name.
 const RENAMED: [(&str, &str); 8] = [
     ("env.openenv", "env_node.openenv"),
     ("env.server", "env_node.server"),
@@ -27,8 +29,9 @@ const RENAMED: [(&str, &str); 8] = [
     ),
 ];
 
-/// Settings that no longer exist, and the remedy. They are dropped from a run folder, where they never had an effect.
-const REMOVED: [(&str, &str); 13] = [
+/// Settings that no longer exist, and the remedy. They are dropped from a run folder, where they
+/// never had an effect.
+const REMOVED: [(&str, &str); 11] = [
     ("actors", "use threads"),
     ("actor.engine.device", "use device"),
     ("actor.engine.dtype", "use dtype"),
@@ -38,8 +41,6 @@ const REMOVED: [(&str, &str); 13] = [
     ("learner.threads", "use threads"),
     ("warm_start.oracle.seed", "use seed"),
     ("warm_start.oracle.threads", "use threads"),
-    ("warm_start.habits.seed", "use seed"),
-    ("warm_start.habits.threads", "use threads"),
     ("warm_start.demonstrators.seed", "use seed"),
     ("warm_start.demonstrators.threads", "use threads"),
 ];
@@ -81,7 +82,8 @@ pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// Deserialises a role's settings. Sections of other roles are allowed; their contents are not looked at.
+/// Deserialises a role's settings. Sections of other roles are allowed; their contents are not
+/// looked at.
 pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
     let known = to_table(&RunConfig::default())?;
     if let Some(unknown) = table.keys().find(|name| !known.contains_key(name.as_str())) {
@@ -100,6 +102,23 @@ pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
 
 pub(super) fn to_table(settings: &impl Serialize) -> Result<Table> {
     Table::try_from(settings).context("the settings do not fit into TOML")
+}
+
+/// Checks that settings named `dir` or `..._file` name what exists. `section` is the table's name
+/// with a dot, or empty.
+pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {
+    for (key, value) in table {
+        let name = format!("{section}{key}");
+        match value {
+            Value::Table(table) => check_paths(table, &format!("{name}."))?,
+            Value::String(path) if key == "dir" || key.ends_with("_file") => ensure!(
+                Path::new(path).exists(),
+                "setting {name}: {path} does not exist; give an existing path, or leave it out"
+            ),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn preset_table(preset: Preset) -> Table {
@@ -192,7 +211,7 @@ pub(super) fn merge(lower: &mut Table, upper: Table) {
 }
 
 /// Takes the value at `a.b` out of the table.
-fn remove(table: &mut Table, name: &str) -> Option<Value> {
+pub(super) fn remove(table: &mut Table, name: &str) -> Option<Value> {
     match name.split_once('.') {
         Some((first, rest)) => remove(table.get_mut(first)?.as_table_mut()?, rest),
         None => table.remove(name),

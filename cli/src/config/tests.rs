@@ -126,3 +126,70 @@ fn errors_name_the_setting() {
         assert!(error.contains(part), "{set}: {error}");
     }
 }
+
+fn role<T: RoleSettings>(set: &[&str]) -> Result<T> {
+    super::resolve(&ConfigArgs {
+        set: set.iter().map(|&text| text.to_owned()).collect(),
+        ..ConfigArgs::default()
+    })
+}
+
+/// What only `train` cannot use does not concern a role, but a misspelt section or setting of its
+/// own does.
+#[test]
+fn a_role_reads_its_own_sections_only() {
+    let foreign = ["evaluation.every_steps=15", "warm_start.hasty_share=2"];
+    role::<EnvNodeRole>(&foreign).unwrap();
+    role::<ActorRole>(&foreign).unwrap();
+    role::<RankRole>(&foreign).unwrap();
+    let learner: LearnerRole = role(&[foreign[0], "env.step_budget=7"]).unwrap();
+    let written = to_toml(&learner).unwrap();
+    assert!(written.contains("step_budget = 7"), "{written}");
+    for (set, part) in [
+        ("enviroment.step_budget=3", "enviroment"),
+        ("env.step_bugdet=3", "step_bugdet"),
+        ("env_node.server.max_connection=3", "max_connection"),
+    ] {
+        let error = format!("{:#}", role::<EnvNodeRole>(&[set]).unwrap_err());
+        assert!(error.contains(part), "{set}: {error}");
+    }
+    assert!(role::<ActorRole>(&["actor.engine.slots=0"]).is_err());
+    assert!(role::<LearnerRole>(&["learner.rollout.reward_profile=nice"]).is_err());
+}
+
+#[test]
+fn old_names_are_todays_settings() {
+    let config = resolve(&[
+        "warm_start.habits.budget_tokens=9",
+        "learner.refill_zero_spread=false",
+        "learner.num_generations=4",
+        "env.openenv.max_sessions=3",
+    ])
+    .unwrap();
+    assert_eq!(config.warm_start.demonstrators.budget_tokens, 9);
+    assert!(!config.learner.dynamic_sampling);
+    assert_eq!(config.learner.group_size, 4);
+    assert_eq!(config.env_node.openenv.max_sessions, 3);
+}
+
+#[test]
+fn the_reference_is_current() {
+    let kept = include_str!("../../../docs/settings.md");
+    assert!(
+        kept == reference::markdown(),
+        "docs/settings.md is not current; run `sqlenv settings > docs/settings.md`"
+    );
+}
+
+#[test]
+fn commented_settings_are_the_settings() {
+    let config = resolve(&["learner.loss.clip_high=0.28", "data.dir=somewhere"]).unwrap();
+    let text = config.commented_toml().unwrap();
+    let mut table: Table = text.parse().unwrap();
+    assert_eq!(table, config.to_toml().unwrap().parse::<Table>().unwrap());
+    assert!(text.contains("# Seed of every random number"), "{text}");
+    layers::remove(&mut table, "data.dir");
+    layers::check_paths(&table, "").unwrap();
+    let error = config.check_paths().unwrap_err().to_string();
+    assert!(error.contains("data.dir: somewhere"), "{error}");
+}

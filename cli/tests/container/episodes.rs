@@ -1,4 +1,4 @@
-//! Episodes that play alike wherever they are served.
+//! Episodes whose observations are the same on every node.
 
 use futures::{StreamExt as _, stream};
 use proto::{
@@ -7,15 +7,15 @@ use proto::{
 };
 
 pub(crate) const EPISODES: usize = 200;
-/// Steps of an episode.
+/// The number of steps of an episode.
 pub(crate) const STEPS: usize = 4;
-/// Episodes under way at once.
+/// The number of concurrent episodes.
 const AT_ONCE: usize = 32;
 
-/// What an episode's player saw.
+/// The observations of an episode.
 pub(crate) type Transcript = Vec<Observation>;
 
-/// Plays one episode. No retries here: the transport has to bridge what happens to nodes.
+/// Runs one episode without retries: the transport must handle the loss of nodes.
 async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Transcript {
     let reset = ResetRequest {
         seed: number as u64,
@@ -55,7 +55,7 @@ async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Tr
     seen
 }
 
-/// Plays all episodes, some at once.
+/// Runs all episodes, several at a time.
 pub(crate) async fn play_all(client: EnvClient, after_step: impl Fn()) -> Vec<Transcript> {
     let episodes = (0..EPISODES).map(|number| play(client.clone(), number, &after_step));
     stream::iter(episodes).buffered(AT_ONCE).collect().await

@@ -1,6 +1,8 @@
-//! The container of env-node under podman: what it may do, and the death of one of two in the middle of 200 episodes.
+//! Tests the container of env-node under podman: its privileges, and the loss of one of two
+//! containers during 200 episodes.
 //!
-//! Opt-in by `SQLENV_TEST_CONTAINERS=1`, since it builds the static binary: needs what `make image` needs.
+//! Enabled by `SQLENV_TEST_CONTAINERS=1`, because it builds the static binary. It needs what
+//! `make image` needs.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
@@ -25,7 +27,7 @@ use crate::{
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// The node that the test plays on undisturbed: in this process, with the image's data.
+/// Returns the reference node: it runs in this process, with the data of the image.
 fn node_in_process() -> EnvClient {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/image/data");
     let config = EnvSettings {
@@ -38,7 +40,7 @@ fn node_in_process() -> EnvClient {
     EnvClient::new(Transport::in_process(node.service()))
 }
 
-/// A user of its own, no capability, no way to more, and a root that nobody can write.
+/// The container has its own user, no capabilities, no new privileges, and a read-only root.
 fn is_confined(container: &Container) {
     assert_eq!(container.inspect("{{.Config.User}}"), "65532:65532");
     let process = format!("/proc/{}", container.inspect("{{.State.Pid}}"));
@@ -64,7 +66,7 @@ fn is_confined(container: &Container) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_containers_serve_and_one_may_die() {
     if env::var_os("SQLENV_TEST_CONTAINERS").is_none() {
-        // Past the test harness, which keeps what a passing test prints.
+        // Written to stderr directly, because the harness hides what a passing test prints.
         let line =
             "SKIPPED: the container was not built; SQLENV_TEST_CONTAINERS=1 builds and runs it\n";
         let _ = stderr().write_all(line.as_bytes());

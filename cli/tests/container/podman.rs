@@ -1,4 +1,4 @@
-//! podman, and containers that end with the test.
+//! Runs podman and containers that end with the test.
 
 use std::{
     fs,
@@ -12,16 +12,16 @@ use proto::{EnvClient, Transport, v1::InfoRequest};
 use tempfile::TempDir;
 
 const IMAGE: &str = "sqlenv-env-node";
-/// How long a container may take until it serves.
+/// The time limit until a container serves.
 const START: Duration = Duration::from_secs(60);
-/// runc and small limits also work where podman itself runs without privileges over them.
+/// runc and small limits also work if podman itself runs in an unprivileged container.
 const SETTINGS: &str = "[containers]\n\
     default_ulimits = [\"nofile=20000:20000\", \"nproc=32768:32768\"]\n\
     [engine]\n\
     runtime = \"runc\"\n";
 
 pub(crate) struct Podman {
-    /// Settings and secrets.
+    /// The folder of settings and secrets.
     folder: TempDir,
 }
 
@@ -41,13 +41,13 @@ impl Podman {
         command
     }
 
-    /// What `podman` says; it must succeed.
+    /// Runs `podman`, which must succeed, and returns its output.
     fn ask(&self, arguments: &[&str]) -> String {
         let output = self.command("podman", arguments).output().unwrap();
         told(&output)
     }
 
-    /// `make image`.
+    /// Runs `make image`.
     pub(crate) fn make_image(&self) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut make = self.command("make", &["image"]);
@@ -59,7 +59,7 @@ impl Podman {
         assert!(status.success(), "make image: {status}");
     }
 
-    /// A container of the image with the least that it needs, and a key to sign with.
+    /// Starts a container of the image with minimal privileges and a signing key.
     pub(crate) fn run(self: &Arc<Self>, key: &str) -> Container {
         let key_file = self.folder.path().join("key");
         fs::write(&key_file, key).unwrap();
@@ -84,7 +84,7 @@ impl Podman {
     }
 }
 
-/// The container's user is another one.
+/// Makes a file readable for the user of the container.
 fn world_readable(folder: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -96,25 +96,25 @@ fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A running container; removed when dropped.
+/// A running container. Dropping it removes the container.
 pub(crate) struct Container {
     podman: Arc<Podman>,
     id: String,
 }
 
 impl Container {
-    /// Where it is reached from here.
+    /// The address of the container on this machine.
     pub(crate) fn address(&self) -> String {
         format!("http://{}", self.podman.ask(&["port", &self.id, "8000"]))
     }
 
-    /// What podman knows of it, by a template.
+    /// Inspects the container with a template of podman.
     pub(crate) fn inspect(&self, template: &str) -> String {
         let format = format!("--format={template}");
         self.podman.ask(&["inspect", &format, &self.id])
     }
 
-    /// Waits until it answers.
+    /// Waits until the container responds.
     #[expect(
         clippy::disallowed_methods,
         reason = "a container that never serves fails the test"
@@ -128,12 +128,12 @@ impl Container {
         }
     }
 
-    /// SIGKILL.
+    /// Kills the container with SIGKILL.
     pub(crate) fn kill(&self) {
         self.podman.ask(&["kill", "--signal=KILL", &self.id]);
     }
 
-    /// Stops it as Kubernetes does; whether it ended by itself, and well.
+    /// Stops the container like Kubernetes. Returns whether it ended by itself with success.
     pub(crate) fn stops(&self) -> bool {
         self.podman.ask(&["stop", "--time=30", &self.id]);
         self.inspect("{{.State.ExitCode}}") == "0"
@@ -142,7 +142,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // Also where the test has failed already.
+        // This also runs if the test has failed.
         let remove = ["rm", "--force", &self.id];
         let _ = self.podman.command("podman", &remove).output();
     }

@@ -1,8 +1,8 @@
-//! The benchmarks run and print their tables. No test checks a speed.
+//! Tests that the benchmarks run and print their tables. No test checks a speed.
 
 use crate::program::sqlenv;
 
-/// The rows of the table that the program prints, as cells.
+/// Runs a benchmark and returns the cells of its table.
 fn table(args: &[&str]) -> Vec<Vec<String>> {
     let output = sqlenv(args).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

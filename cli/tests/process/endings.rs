@@ -1,4 +1,4 @@
-//! How commands end that nobody waits for any more.
+//! Tests how commands end on a signal and on a closed pipe.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::program::{Running, sqlenv};
 
-/// One Ctrl-C ends a command that leaves nothing to resume.
+/// One SIGINT ends a command that cannot be resumed.
 #[test]
 fn an_evaluation_ends_at_the_first_signal() {
     let mut command = sqlenv(&["eval", "--policy", "random", "--split", "train"]);
@@ -36,7 +36,7 @@ fn an_evaluation_ends_at_the_first_signal() {
     assert_eq!(last, "interrupted");
 }
 
-/// As in `sqlenv data stats | true`.
+/// This is the case of `sqlenv data stats | true`.
 #[test]
 fn a_reader_may_leave() {
     let mut child = sqlenv(&["data", "stats"])

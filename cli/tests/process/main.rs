@@ -1,4 +1,4 @@
-//! The program as people run it: real processes, real ports, real signals.
+//! Tests the program with real processes, ports and signals.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 

@@ -1,4 +1,4 @@
-//! The binary under test as processes.
+//! Starts the binary under test.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -7,41 +7,41 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// The workspace's root, where the project's own data is built.
+/// Returns the root of the workspace, which contains the built data.
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The program with these arguments, run from the workspace's root.
+/// Returns a command that runs the program in the root of the workspace.
 pub(crate) fn sqlenv(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sqlenv"));
     command.args(args).current_dir(root());
     command
 }
 
-/// A process that is killed when the test ends.
+/// A process that is killed when it is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a role on a free port and waits until it says where it serves.
+/// Starts a role on a free port, waits until it serves, and returns its address.
 pub(crate) fn serve(args: &[&str]) -> (Running, String) {
     serve_with(&mut sqlenv(args))
 }
 
-/// The same of a command.
+/// Does the same with a command.
 pub(crate) fn serve_with(command: &mut Command) -> (Running, String) {
     let (running, address, _) = serve_and_hear(command);
     (running, address)
 }
 
-/// The same, with what the role says from then on to its end.
+/// Does the same, and also returns what the role prints from then on.
 pub(crate) fn serve_and_hear(command: &mut Command) -> (Running, String, JoinHandle<String>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -54,7 +54,7 @@ pub(crate) fn serve_and_hear(command: &mut Command) -> (Running, String, JoinHan
             break format!("http://{}", address.trim());
         }
     };
-    // The pipe must not fill up.
+    // A full pipe would block the role.
     let said = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
     (Running(child), address, said)
 }

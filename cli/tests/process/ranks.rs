@@ -1,4 +1,4 @@
-//! A run of two ranks as processes, one of them killed in the middle.
+//! Tests a run of two ranks as processes, one of which is killed.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::program::{Running, serve, serve_and_hear, sqlenv};
 
-/// A random policy's groups have no spread: what it learns from is its entropy.
+/// Groups of a random policy have no reward variance, so the loss needs an entropy term.
 const SETTINGS: [&str; 12] = [
     "--preset",
     "smoke",
@@ -27,10 +27,10 @@ const SETTINGS: [&str; 12] = [
     "learner.ranks.timeout_seconds=20",
 ];
 
-/// That of the settings.
+/// The timeout of the settings.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A learner, its rank and its actor.
+/// A learner with its rank and its actor.
 struct Run {
     learner: Running,
     rank: Running,
@@ -58,7 +58,7 @@ fn start(env: &str, run_dir: &Path) -> Run {
     }
 }
 
-/// The exit code of a process that ends in time.
+/// Waits for a process and returns its exit code.
 fn ended_within(limit: Duration, process: &mut Running) -> Option<i32> {
     let pause = Duration::from_millis(10);
     for _ in 0..limit.as_millis() / pause.as_millis() {
@@ -74,7 +74,7 @@ fn steps(run_dir: &Path) -> usize {
     fs::read_to_string(run_dir.join("metrics.jsonl")).map_or(0, |text| text.lines().count())
 }
 
-/// Every step has something to sum over ranks.
+/// Asserts that every step has gradients to sum over ranks.
 fn assert_gradients(run_dir: &Path) {
     let text = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     for line in text.lines() {
@@ -87,8 +87,9 @@ fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("checkpoints/step_6/trainer.safetensors")).unwrap()
 }
 
-/// Rank 1 is killed (SIGKILL): the learner ends with an error, and the whole, started again, ends as if nothing had been. A
-/// rank that loses its learner looks for it and gives up.
+/// Rank 1 is killed (SIGKILL). The learner fails with an error, and the restarted run has the same
+/// result as an uninterrupted one. A rank that loses its learner reconnects for a while and then
+/// fails.
 #[test]
 fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
     let dir = tempfile::tempdir().unwrap();

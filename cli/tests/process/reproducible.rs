@@ -1,4 +1,5 @@
-//! A run is a function of its seed: the same weights with one or two threads, and after an interruption.
+//! Tests that a run is a function of its seed: the weights are the same with one or two threads,
+//! and after an interruption.
 
 use std::{fs, path::Path, process::Stdio, thread::sleep, time::Duration};
 
@@ -20,7 +21,7 @@ fn weights(runs_dir: &Path, name: &str) -> Vec<u8> {
     fs::read(runs_dir.join(name).join("model/model.safetensors")).unwrap()
 }
 
-/// The metrics of a synchronous run show that the learner's policy is the sampler's, bit for bit.
+/// Asserts that learner and sampler of a synchronous run have the same policy, bit for bit.
 fn assert_no_mismatch(runs_dir: &Path, name: &str) {
     let text = fs::read_to_string(runs_dir.join(name).join("metrics.jsonl")).unwrap();
     let records = text.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -78,7 +79,7 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     );
 }
 
-/// Starts a run and presses Ctrl-C once it has made a GRPO step.
+/// Starts a run and sends SIGINT after its first GRPO step.
 fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     let dir = runs_dir.to_str().unwrap();
     let mut args = vec!["train", "--runs-dir", dir, "--name", name];

@@ -1,10 +1,11 @@
-//! The three roles as processes over TCP, with an actor killed in the middle.
+//! Tests the three roles as processes over TCP, with the loss of an actor.
 
 use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
 
 use crate::program::{Running, serve, serve_with, sqlenv};
 
-/// A run of 6 small steps that two actors serve; one is killed (SIGKILL) after the first step, and a third takes its place.
+/// A run of 6 small steps with two actors. One is killed (SIGKILL) after the first step, and a
+/// third actor replaces it.
 #[test]
 fn a_run_over_tcp_survives_a_killed_actor() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +61,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     );
 }
 
-/// Another run's settings are refused, and those of the run stay.
+/// A learner refuses other settings than those of the run, which stay unchanged.
 fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     let config = || std::fs::read_to_string(run_dir.join("config.toml")).unwrap();
     let before = config();
@@ -71,7 +72,7 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     assert_eq!(config(), before);
 }
 
-/// A port that is taken is an error that names it and the flag.
+/// The error for an occupied port names the address and the flag.
 #[test]
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -87,7 +88,7 @@ fn a_port_in_use_is_named() {
     );
 }
 
-/// What its settings name is opened before an env-node says that it serves.
+/// An env-node opens the files of its settings before it says that it serves.
 #[test]
 fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
     let setting = "env_node.server.bearer_token_file=/absent/token";
@@ -102,7 +103,8 @@ fn a_token_file_that_is_absent_is_named_before_the_node_serves() {
     );
 }
 
-/// OpenEnv's variables are defaults: an explicit setting goes before them, an empty one is none.
+/// OpenEnv's variables are defaults: explicit settings have priority, and empty variables are
+/// ignored.
 #[test]
 fn openenvs_variables_set_an_env_node() {
     let output = sqlenv(&["env-node", "--set", "env_node.openenv.max_sessions=0"])
@@ -126,7 +128,8 @@ fn openenvs_variables_set_an_env_node() {
     assert!(!address.ends_with(":8000"), "{address}");
 }
 
-/// An env-node that asks for a token is played on by who shows it; who does not is told what to give.
+/// An env-node with a bearer token accepts clients that send it. Other clients learn which flag
+/// they need.
 #[test]
 fn a_token_file_opens_an_env_node() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,10 +151,10 @@ fn a_token_file_opens_an_env_node() {
     let text = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text.contains("--env-token-file"), "{text}");
-    let let_in = sqlenv(&eval)
+    let accepted = sqlenv(&eval)
         .args(["--env-token-file", file])
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&let_in.stderr);
-    assert!(let_in.status.success(), "{text}");
+    let text = String::from_utf8_lossy(&accepted.stderr);
+    assert!(accepted.status.success(), "{text}");
 }

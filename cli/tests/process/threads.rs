@@ -1,4 +1,5 @@
-//! A run computes on as many threads as its setting says: no library brings a pool of its own.
+//! Tests that a run computes on as many threads as its setting says, and that no library adds a
+//! pool.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +9,8 @@ use std::{
 
 use crate::program::{Running, sqlenv};
 
-/// Names of a process's threads by number, as the system lists them. A thread without a name has that of the thread that
-/// started it, and so has a young one.
+/// Returns the names of the threads of a process, by number. A thread without a name, or one that
+/// has just started, has the name of the thread that started it.
 fn threads(process: u32) -> BTreeMap<u32, String> {
     let mut names = BTreeMap::new();
     let path = format!("/proc/{process}/comm");
@@ -29,7 +30,7 @@ fn threads(process: u32) -> BTreeMap<u32, String> {
     names
 }
 
-/// The most threads of a name at once, each by the last name that it had.
+/// Returns the largest number of concurrent threads by name. A thread counts by its last name.
 fn most_at_once(
     looks: &BTreeSet<Vec<u32>>,
     names: &BTreeMap<u32, String>,
@@ -83,8 +84,8 @@ fn a_run_computes_on_no_more_threads_than_set() {
     let count = |name: &str| most.get(name).copied().unwrap_or_default();
     // One that samples the episodes; at a checkpoint another that plays the evaluation's.
     assert!((1..=2).contains(&count("engine")), "{most:?}");
-    // Who drives, one worker over micro-batches, and the one before it that is about to be gone: of the trainer, and of the
-    // warm start in the main thread.
+    // Who drives, one worker over micro-batches, and the one before it that is about to be gone: of
+    // the trainer, and of the warm start in the main thread.
     assert!((1..=3).contains(&count("trainer")), "{most:?}");
     assert!((1..=3).contains(&count("sqlenv")), "{most:?}");
     // What is left passes messages, or is SQLite's bounded pool.

@@ -1,14 +1,15 @@
 //! A small parser of paths in Rust code: `a::b::{c, d::e as f}`.
 
-/// Returns all paths in `code` that begin with one of `roots`, with braces expanded. A path ends before
-/// `*`, `self` and generic arguments.
+/// Returns all paths in `code` that begin with one of `roots`, with braces expanded. A path ends
+/// before `*`, `self` and generic arguments.
 pub(crate) fn paths(code: &str, roots: &[&str]) -> Vec<Vec<String>> {
     let tokens = tokens(code);
     let mut paths = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
         let continues = index > 0 && matches!(tokens[index - 1], "::" | ".");
+        let is_visibility = index > 2 && tokens[index - 3..index] == ["pub", "(", "in"];
         let is_path = tokens.get(index + 1) == Some(&"::");
-        if roots.contains(token) && is_path && !continues {
+        if roots.contains(token) && is_path && !continues && !is_visibility {
             expand(&tokens, index, &mut Vec::new(), &mut paths);
         }
     }
@@ -77,7 +78,7 @@ fn expand(
 
 #[test]
 fn paths_are_expanded() {
-    let code = "use crate::{a::{B, c::D as E}, f::*, self}; fn g() { crate::h::i::<u8>(super::J) }";
+    let code = "use crate::{a::{B, c::D as E}, f::*, self}; fn g() { crate::h::i::<u8>(super::J) } pub(in crate::k) struct L;";
     let found = paths(code, &["crate", "super"]);
     let found: Vec<String> = found.iter().map(|path| path.join("::")).collect();
     assert_eq!(

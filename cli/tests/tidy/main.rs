@@ -1,5 +1,5 @@
-//! Holds the code against the rules of ARCHITECTURE.md: dependencies, pure files, import circles, names
-//! and line widths.
+//! Holds the code against the rules of ARCHITECTURE.md: dependencies, pure files, import circles,
+//! names and line widths.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,9 +7,12 @@
 )]
 
 mod circles;
+mod documents;
 mod imports;
+mod names;
 mod picture;
 mod pure;
+mod width;
 
 use std::{
     fs,

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
@@ -10,7 +11,7 @@ use crate::error::SettingError;
 const MIN_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Settings of OpenEnv's protocols. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenEnvConfig {
     /// Which routes are served.
@@ -29,7 +30,7 @@ pub struct OpenEnvConfig {
 }
 
 /// Which routes a server serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// All routes.

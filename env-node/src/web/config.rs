@@ -1,12 +1,13 @@
 //! Settings of the page.
 
 use axum::http::HeaderValue;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
 
 /// Settings of the page. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebConfig {
     /// Whether `/web` and OpenEnv's web routes are served.

@@ -5,11 +5,12 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Fewer tokens do not keep a worker busy.
 pub(super) const LEAST_TOKENS: usize = 512;
 
-/// Spreads items evenly over few bins. Items of length 0 are left out; one longer than the budget has a bin to itself.
+/// Spreads items evenly over few bins. Items of length 0 are left out; one longer than the budget
+/// has a bin to itself.
 ///
-/// The longest item comes first, each goes to the emptiest bin, ties to the lower index. Bins and their items are returned
-/// in index order. The number of bins is a multiple of `workers`, so that these finish together, as far as the bins then
-/// hold [`LEAST_TOKENS`] each.
+/// The longest item comes first, each goes to the emptiest bin, ties to the lower index. Bins and
+/// their items are returned in index order. The number of bins is a multiple of `workers`, so that
+/// these finish together, as far as the bins then hold [`LEAST_TOKENS`] each.
 pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
@@ -33,8 +34,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     bins
 }
 
-/// Spreads the items over exactly `count` bins of about the same length. Bins may be empty, but not the first one if there
-/// are items of some length.
+/// Spreads the items over exactly `count` bins of about the same length. Bins may be empty, but not
+/// the first one if there are items of some length.
 pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&item| Reverse(lengths[item]));

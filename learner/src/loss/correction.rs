@@ -1,11 +1,13 @@
-//! Factors of the policy term without gradient: sampler correction, off-policy mask and entropy mask.
+//! Factors of the policy term without gradient: sampler correction, off-policy mask and entropy
+//! mask.
 //!
 //! Pure. None of them applies to the KL term.
 
 use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
 
-/// Returns the ratios of the sampler correction, one per token, and their statistics. A ratio of a row stands at each of
-/// its tokens. Without a correction the ratios are those of the tokens, unbounded.
+/// Returns the ratios of the sampler correction, one per token, and their statistics. A ratio of a
+/// row stands at each of its tokens. Without a correction the ratios are those of the tokens,
+/// unbounded.
 pub(super) fn sampler_ratios(
     learner: &[f64],
     sampler: &[f64],
@@ -69,9 +71,9 @@ fn row_ratios(
     }
 }
 
-/// Returns 1 for tokens that the off-policy mask keeps, else 0. It drops tokens of negative advantage in rows whose
-/// log-probability fell too far: they push a policy further away that has left them already (DeepSeek-V3.2,
-/// arXiv:2512.02556).
+/// Returns 1 for tokens that the off-policy mask keeps, else 0. It drops tokens of negative
+/// advantage in rows whose log-probability fell too far: they push a policy further away that has
+/// left them already (DeepSeek-V3.2, arXiv:2512.02556).
 pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) -> Vec<f64> {
     let Some(threshold) = settings.off_policy_mask_threshold else {
         return vec![1.0; input.logprobs.len()];
@@ -88,7 +90,8 @@ pub(super) fn off_policy_mask(input: &LossInput<'_>, settings: &LossSettings) ->
 
 /// Returns 1 for the tokens in the top `top_quantile` by entropy, else 0.
 ///
-/// The threshold is the linearly interpolated quantile in f32 over these tokens, those of one micro-batch, as in TRL.
+/// The threshold is the linearly interpolated quantile in f32 over these tokens, those of one
+/// micro-batch, as in TRL.
 pub(super) fn entropy_mask(entropies: &[f64], top_quantile: f64) -> Vec<f64> {
     if top_quantile >= 1.0 || entropies.is_empty() {
         return vec![1.0; entropies.len()];

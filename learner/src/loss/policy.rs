@@ -12,7 +12,8 @@ use super::{
 /// ln 1e-8 and 20: the bounds of VESPO's log weight.
 const VESPO_LOG_BOUNDS: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 
-/// One token's policy term: its value and its derivatives by the ratio and by the log-probability itself.
+/// One token's policy term: its value and its derivatives by the ratio and by the log-probability
+/// itself.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PolicyTerm {
     pub(super) value: f64,
@@ -109,7 +110,8 @@ fn weighted_term(weight: f64, logprob: f64) -> PolicyTerm {
     }
 }
 
-/// Returns VESPO's weight `exp(lambda + k * ln w - lambda * w)`, w the row's bounded importance weight.
+/// Returns VESPO's weight `exp(lambda + k * ln w - lambda * w)`, w the row's bounded importance
+/// weight.
 fn vespo_phi(
     input: &LossInput<'_>,
     shape: VespoWeights,

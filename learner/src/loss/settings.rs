@@ -1,9 +1,11 @@
-//! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names, with TRL's names as
-//! aliases.
+//! Settings of the policy loss: the options and defaults of TRL 1.16.0 under this project's names,
+//! with TRL's names as aliases.
 //!
-//! Invariant: a number that the chosen loss does not use has its default. The code of the loss sees a [`PolicyLoss`], which
-//! holds the numbers of one loss only. Names and order of the fields are part of a run's fingerprint.
+//! Invariant: a number that the chosen loss does not use has its default. The code of the loss sees
+//! a [`PolicyLoss`], which holds the numbers of one loss only. Names and order of the fields are
+//! part of a run's fingerprint.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -11,8 +13,9 @@ use crate::{
     error::{LearnerError, Result},
 };
 
-/// The losses of TRL's `loss_type`; they differ in the policy term, the aggregation over tokens, or both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The losses of TRL's `loss_type`; they differ in the policy term, the aggregation over tokens, or
+/// both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
     /// Clipped ratio, mean over the tokens of a row, mean over rows (arXiv:2402.03300).
@@ -21,7 +24,8 @@ pub enum LossType {
     Bnpo,
     /// Clipped ratio, sum over tokens divided by rows and a constant length (arXiv:2503.20783).
     DrGrpo,
-    /// Clipped ratio, sum over tokens divided by the loss tokens of the whole step (arXiv:2503.14476).
+    /// Clipped ratio, sum over tokens divided by the loss tokens of the whole step
+    /// (arXiv:2503.14476).
     #[default]
     Dapo,
     /// Capped importance weight times log-probability, aggregated as `dapo` (arXiv:2506.13585).
@@ -70,7 +74,8 @@ pub struct ClipRange {
     pub low: f64,
     /// Largest ratio that is not clipped.
     pub high: f64,
-    /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291); infinite where there is none.
+    /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
+    /// infinite where there is none.
     pub delta: f64,
 }
 
@@ -97,7 +102,7 @@ pub struct VespoWeights {
 }
 
 /// Whether a ratio belongs to a token or to its whole row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioLevel {
     /// One ratio per token.
@@ -108,7 +113,7 @@ pub enum RatioLevel {
 }
 
 /// What the ratio between learner and sampler does to the loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplerCorrection {
     /// Nothing.
@@ -125,7 +130,7 @@ pub enum SamplerCorrection {
 }
 
 /// Everything the loss depends on besides its inputs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
     /// The loss.
@@ -134,8 +139,8 @@ pub struct LossSettings {
     /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
     #[serde(alias = "epsilon")]
     pub clip_low: f64,
-    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For `cispo` the largest
-    /// importance weight, which must be given. TRL: `epsilon_high`.
+    /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For
+    /// `cispo` the largest importance weight, which must be given. TRL: `epsilon_high`.
     #[serde(alias = "epsilon_high")]
     pub clip_high: Option<f64>,
     /// Divisor of a row's sum, in tokens; absent: `rollout.max_context_tokens`. For `dr_grpo`. TRL:
@@ -146,19 +151,23 @@ pub struct LossSettings {
         skip_serializing_if = "Option::is_none"
     )]
     pub dr_grpo_length: Option<u32>,
-    /// Cap of the ratio where the clip does not apply (two-sided clipping); absent: none. For losses that clip.
+    /// Cap of the ratio where the clip does not apply (two-sided clipping); absent: none. For
+    /// losses that clip.
     pub delta: Option<f64>,
     /// Whether a ratio belongs to a token or to its whole row. TRL: `importance_sampling_level`.
     #[serde(alias = "importance_sampling_level")]
     pub ratio_level: RatioLevel,
-    /// Weight of the KL divergence to the reference policy (estimator k3); 0 loads no reference. TRL: `beta`.
+    /// Weight of the KL divergence to the reference policy (estimator k3); 0 loads no reference.
+    /// TRL: `beta`.
     #[serde(alias = "beta")]
     pub kl_coef: f64,
-    /// Whether the KL divergence is multiplied by the differentiable ratio. TRL: `use_bias_correction_kl`.
+    /// Whether the KL divergence is multiplied by the differentiable ratio. TRL:
+    /// `use_bias_correction_kl`.
     #[serde(alias = "use_bias_correction_kl")]
     pub kl_bias_correction: bool,
-    /// Correction of the mismatch between learner and sampler. It has no effect where `ratio_against` is `sampler`, since
-    /// the ratio then contains the mismatch and the clip bounds it. TRL: `vllm_importance_sampling_mode`.
+    /// Correction of the mismatch between learner and sampler. It has no effect where
+    /// `ratio_against` is `sampler`, since the ratio then contains the mismatch and the clip bounds
+    /// it. TRL: `vllm_importance_sampling_mode`.
     #[serde(alias = "vllm_importance_sampling_mode")]
     pub sampler_correction: SamplerCorrection,
     /// Lower bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_min`.
@@ -167,12 +176,15 @@ pub struct LossSettings {
     /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
     #[serde(alias = "vllm_importance_sampling_clip_max")]
     pub sampler_clip_max: Option<f64>,
-    /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss; absent: none.
+    /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss;
+    /// absent: none.
     pub off_policy_mask_threshold: Option<f64>,
-    /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all (arXiv:2506.01939). The threshold is
-    /// the micro-batch's own, as in TRL, so below 1 the result depends on `micro_batch_tokens`.
+    /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all
+    /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
+    /// depends on `micro_batch_tokens`.
     pub top_entropy_quantile: f64,
-    /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by their number.
+    /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by
+    /// their number.
     pub entropy_coef: f64,
     /// Steepness of the gate where the advantage is positive. For `sapo`.
     pub sapo_temperature_pos: f64,
@@ -258,6 +270,11 @@ impl LossSettings {
     /// [`LearnerError::Setting`] names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
         self.check_ownership()?;
+        if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
+            let problem =
+                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
+            return Err(LearnerError::setting("loss.clip_high", problem));
+        }
         let most = f64::MAX;
         range("loss.clip_low", self.clip_low, 0.0, 1.0)?;
         let high = self.clip_high.unwrap_or(self.clip_low);
@@ -288,14 +305,9 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use, and a loss whose number is missing.
+    /// Refuses numbers that the loss does not use.
     fn check_ownership(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
-        if self.loss_type == Cispo && self.clip_high.is_none() {
-            let problem =
-                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
-            return Err(LearnerError::setting("loss.clip_high", problem));
-        }
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
         let (is_sapo, is_vespo) = (loss == Sapo, loss == Vespo);
@@ -353,8 +365,9 @@ impl LossSettings {
         Ok(())
     }
 
-    /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before accumulation factors.
-    /// `context_tokens` is the length of `dr_grpo` where the settings have none.
+    /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before
+    /// accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings have
+    /// none.
     #[must_use]
     pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
         match self.policy() {

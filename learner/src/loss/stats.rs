@@ -1,5 +1,5 @@
-//! Sums behind the loss metrics. They are merged over micro-batches in order, so that the metrics cover the whole batch.
-//! Ranks send them as protobuf messages.
+//! Sums behind the loss metrics. They are merged over micro-batches in order, so that the metrics
+//! cover the whole batch. Ranks send them as protobuf messages.
 
 use std::collections::BTreeMap;
 
@@ -126,7 +126,8 @@ impl LossStats {
 }
 
 impl ClipStats {
-    /// Adds a row of `units` of which `low` and `high` are clipped; `has_tokens` is false for an empty row.
+    /// Adds a row of `units` of which `low` and `high` are clipped; `has_tokens` is false for an
+    /// empty row.
     pub(super) fn add_row(&mut self, units: f64, low: f64, high: f64, has_tokens: bool) {
         let share = |part: f64| has_tokens.then_some(part / units);
         let row = Self {
@@ -148,7 +149,8 @@ impl ClipStats {
     }
 }
 
-/// The gap between the log-probabilities of learner and sampler, and the ratios after the correction.
+/// The gap between the log-probabilities of learner and sampler, and the ratios after the
+/// correction.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SamplingStats {
     #[prost(double, tag = "1")]
@@ -170,7 +172,8 @@ pub struct SamplingStats {
 }
 
 impl SamplingStats {
-    /// Adds a token whose log-probability under the learner is greater than the sampler's by `value`.
+    /// Adds a token whose log-probability under the learner is greater than the sampler's by
+    /// `value`.
     pub(super) fn add_difference(&mut self, value: f64) {
         self.tokens += 1.0;
         self.difference_sum += value.abs();
@@ -197,8 +200,9 @@ impl SamplingStats {
         self.ratio_max = fold(self.ratio_max, other.ratio_max, f64::max);
     }
 
-    /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by the estimator k3
-    /// (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was counted.
+    /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by
+    /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was
+    /// counted.
     #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let names = [

@@ -1,6 +1,7 @@
 //! One AdamW update of one tensor.
 //!
-//! Pure. On the CPU in f32 a fused loop, elsewhere tensor operations; both compute the same formula.
+//! Pure. On the CPU in f32 a fused loop, elsewhere tensor operations; both compute the same
+//! formula.
 
 use candle_core::{DType, Storage, Tensor};
 
@@ -118,8 +119,8 @@ impl AdamWUpdate {
     }
 }
 
-/// Calls `work` with the tensors' values in row-major order, if all are contiguous f32 tensors on the CPU; else returns
-/// none.
+/// Calls `work` with the tensors' values in row-major order, if all are contiguous f32 tensors on
+/// the CPU; else returns none.
 pub(crate) fn on_slices<const N: usize, T>(
     tensors: [&Tensor; N],
     work: impl FnOnce([&[f32]; N]) -> T,

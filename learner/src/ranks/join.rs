@@ -31,8 +31,8 @@ use super::{
     registry::VERSION,
 };
 use crate::{
+    clock::now,
     config::LearnerConfig,
-    driver::now,
     error::{LearnerError, Result},
     group::GroupRules,
     trainer::Trainer,

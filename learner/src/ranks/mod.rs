@@ -32,14 +32,13 @@ use proto::{
 use tokio::runtime::Handle;
 
 pub use join::{RankOptions, join};
-pub(crate) use registry::RankRegistry;
+pub(crate) use registry::{RankRegistry, model_files};
 pub use settings::{RankSettings, ReduceBy};
 pub use statistics::MicroBatchStatistics;
 
 use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
-    driver::model_files,
     error::{LearnerError, Result},
     group::{Group, GroupRules},
     network::Network,

@@ -17,7 +17,7 @@ use candle_core::{
 };
 
 use crate::{
-    driver::now,
+    clock::now,
     error::{LearnerError, Result},
     optimizer::{Gradients, Parameter},
 };
@@ -56,8 +56,6 @@ impl Id {
 }
 
 impl Nccl {
-    pub(super) const IS_BUILT_IN: bool = true;
-
     /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for
     /// as long as NCCL waits.
     pub(super) fn open(

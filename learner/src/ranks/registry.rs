@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use policy::Model;
 use proto::v1::{
-    Finished, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
+    Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
@@ -31,6 +32,15 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How often the learner checks whether a waiting rank has gone away.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns the files of a model as messages.
+pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
+    let file = |(name, content): &(String, Vec<u8>)| ModelFile {
+        name: name.clone(),
+        content: content.clone(),
+    };
+    model.files.iter().map(file).collect()
+}
 
 /// The ranks that have joined, until the run begins.
 pub(crate) struct RankRegistry {

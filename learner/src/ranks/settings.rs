@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::nccl::Nccl;
 use crate::{
     bounds::at_least_one,
     error::{LearnerError, Result},
 };
 
 /// Settings of a run's ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
     /// Ranks, the learner included. The number changes the last bits of a gradient, since it
@@ -35,7 +35,7 @@ impl Default for RankSettings {
 }
 
 /// How gradients are summed over ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceBy {
     /// Over gRPC on rank 0, through host memory; works everywhere.
@@ -69,7 +69,7 @@ impl RankSettings {
     pub(crate) fn validate(&self) -> Result<()> {
         at_least_one("ranks.count", self.count as u64)?;
         at_least_one("ranks.timeout_seconds", self.timeout_seconds.into())?;
-        match self.reduce == ReduceBy::Nccl && !Nccl::IS_BUILT_IN {
+        match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
                 "is nccl, which this program is built without; build it by `make cuda`, or use grpc",

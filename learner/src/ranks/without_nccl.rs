@@ -30,8 +30,6 @@ impl Id {
 }
 
 impl Nccl {
-    pub(super) const IS_BUILT_IN: bool = false;
-
     pub(super) fn open(
         id: &Id,
         _device: &Device,

@@ -106,31 +106,18 @@ fn cubins() -> [(&'static str, &'static [u8]); 11] {
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
 
-    macro_rules! cubin {
-        ($name:literal) => {{
-            static CUBIN: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
-                env!("SQLENV_CUBINS"),
-                "/",
-                $name,
-                ".cubin"
-            )));
-            let key = include_str!(concat!(env!("SQLENV_CUBINS"), "/", $name, ".key"));
-            (key, &CUBIN.0)
-        }};
+    macro_rules! cubins {
+        ($($name:literal)*) => {
+            [$({
+                static CUBIN: &Aligned<[u8]> =
+                    &Aligned(*include_bytes!(concat!(env!("SQLENV_CUBINS"), "/", $name, ".cubin")));
+                let key = include_str!(concat!(env!("SQLENV_CUBINS"), "/", $name, ".key"));
+                (key, &CUBIN.0)
+            }),*]
+        };
     }
-    [
-        cubin!("affine"),
-        cubin!("binary"),
-        cubin!("cast"),
-        cubin!("conv"),
-        cubin!("fill"),
-        cubin!("indexing"),
-        cubin!("quantized"),
-        cubin!("reduce"),
-        cubin!("sort"),
-        cubin!("ternary"),
-        cubin!("unary"),
-    ]
+    cubins!("affine" "binary" "cast" "conv" "fill" "indexing" "quantized" "reduce" "sort" "ternary"
+            "unary")
 }
 
 #[cfg(test)]

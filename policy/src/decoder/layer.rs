@@ -9,11 +9,12 @@
 
 use candle_core::{DType, Tensor};
 
-use super::{Gradients, PackedRow, WeightLoader};
+use super::{Gradients, WeightLoader};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::kv_cache::LayerCache;
 use crate::ops::{self, LinearWeight};
+use crate::packed_rows::PackedRow;
 
 /// The inputs that all layers of one pass share.
 pub(super) struct PassInputs<'a> {

@@ -12,101 +12,13 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::error::{PolicyError, Result};
+use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
+use crate::packed_rows::PackedRows;
 use crate::weights::Weights;
 use layer::{Layer, Norm, PassInputs};
 pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass};
-
-/// The tokens of several rows, laid end to end (packed, or "varlen", rows).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PackedRows {
-    /// The tokens of all rows, [T].
-    pub tokens: Vec<u32>,
-    /// The rows, in order.
-    pub rows: Vec<PackedRow>,
-}
-
-/// One row of a packed batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackedRow {
-    /// Tokens of this row in the batch; at least 1. A decode step has 1, prefill more.
-    pub len: usize,
-    /// Tokens before them, which are in the KV cache or, without one, are the first tokens of
-    /// another row of the batch.
-    pub past: usize,
-    /// The slot of the KV cache or, without one, the index of that other row, which is not read if
-    /// `past` is 0.
-    pub slot: usize,
-}
-
-impl PackedRows {
-    /// Appends a whole sequence, as in training.
-    pub fn push(&mut self, tokens: &[u32]) {
-        self.push_cached(tokens, 0, 0);
-    }
-
-    /// Appends the rest of a sequence whose first `past` tokens are those of row `prefix`.
-    pub fn push_after(&mut self, tokens: &[u32], past: usize, prefix: usize) {
-        self.push_cached(tokens, past, prefix);
-    }
-
-    /// Appends the next tokens of the sequence in a slot that holds `past` tokens.
-    pub fn push_cached(&mut self, tokens: &[u32], past: usize, slot: usize) {
-        self.tokens.extend_from_slice(tokens);
-        self.rows.push(PackedRow {
-            len: tokens.len(),
-            past,
-            slot,
-        });
-    }
-
-    fn validate(&self, config: &DecoderConfig) -> Result<()> {
-        let total: usize = self.rows.iter().map(|row| row.len).sum();
-        if total != self.tokens.len() || self.rows.iter().any(|row| row.len == 0) {
-            let (rows, tokens) = (self.rows.len(), self.tokens.len());
-            return Err(PolicyError::Usage(format!(
-                "{rows} packed rows of {total} tokens in all do not fit {tokens} tokens, or one is \
-                 empty"
-            )));
-        }
-        match self
-            .tokens
-            .iter()
-            .find(|&&token| token as usize >= config.vocab_size)
-        {
-            Some(token) => Err(PolicyError::Usage(format!(
-                "token {token} is outside of the vocabulary of {}",
-                config.vocab_size
-            ))),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks rows without a cache, whose past must be a prefix of an earlier row.
-    fn validate_prefixes(&self) -> Result<()> {
-        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.past > 0) {
-            let held = match self.rows[..index].get(row.slot) {
-                Some(prefix) if prefix.past == 0 => prefix.len,
-                _ => 0,
-            };
-            if row.past > held {
-                let (past, slot) = (row.past, row.slot);
-                return Err(PolicyError::Usage(format!(
-                    "row {index} has a past of {past} tokens; without a KV cache they must be a \
-                     prefix of an earlier row without a past, and row {slot} has {held}"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn positions(&self) -> Vec<u32> {
-        let positions = |row: &PackedRow| (row.past as u32)..(row.past + row.len) as u32;
-        self.rows.iter().flat_map(positions).collect()
-    }
-}
 
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +48,7 @@ impl Decoder {
     /// Builds the decoder on the weights' device and in their dtype.
     ///
     /// # Errors
-    /// [`PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
+    /// [`crate::PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
     pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
         Self::build(config, weights, mode, rope)
@@ -202,8 +114,8 @@ impl Decoder {
     /// row is a whole sequence or continues another.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is changed
-    /// then.
+    /// [`crate::PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is
+    /// changed then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
         batch.validate(&self.config)?;
         match &mut cache {
@@ -228,9 +140,6 @@ impl Decoder {
     }
 
     /// Returns the logits [N, V] of hidden states [N, W], at least in f32.
-    ///
-    /// # Errors
-    /// Only those of the tensor library.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
     }

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, btree_map};
 use candle_core::{DType, Tensor};
 
 use super::layer::Activations;
-use super::{Decoder, EMBEDDING, HEAD, PackedRows};
+use super::{Decoder, EMBEDDING, HEAD};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 use crate::ops::{self, LogprobGradients, TokenLogprobs};
+use crate::packed_rows::PackedRows;
 
 /// Whether a layer's activations are kept for its backward pass or recomputed there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +50,9 @@ impl GradientCheckpointing {
 /// The tokens that a training pass scores, N of them.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoredTokens<'a> {
-    /// For each, the packed position whose hidden state predicts it, [N].
+    /// For each, the packed position whose hidden state predicts it, `[N]`.
     pub predictors: &'a [u32],
-    /// The token ids, [N].
+    /// The token ids, `[N]`.
     pub targets: &'a [u32],
     /// Divides the logits.
     pub temperature: f32,

@@ -17,7 +17,7 @@ use super::{
     at_least_f32, autograd_backward, check_same_shape, compute_dtype, read, tensor, uses_kernels,
     widens_for_kernels,
 };
-use crate::PackedRow;
+use crate::packed_rows::PackedRow;
 
 /// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
 /// continues another row of the batch ([`PackedRow::slot`]).

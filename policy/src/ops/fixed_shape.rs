@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rows_bits_do_not_depend_on_its_company() {
+    fn a_rows_bits_do_not_depend_on_the_batch() {
         for dtype in [DType::F64, DType::F32, DType::BF16] {
             let (x, w) = (values(&[45, 3072], dtype), values(&[3072, 33], dtype));
             let all = product_of_rows(&x, &w).unwrap();

@@ -217,14 +217,8 @@ impl Kernel for Multiply<'_, '_> {
         let (k, n) = self.b.shape();
         let strided = self.a.col_stride != 1;
         let most_rows = if strided { ROWS } else { self.a.rows };
-        let mut left = vec![
-            0.0;
-            if strided {
-                DEPTH.min(k) * ROWS.min(self.a.rows)
-            } else {
-                0
-            }
-        ];
+        let packed_rows = if strided { ROWS.min(self.a.rows) } else { 0 };
+        let mut left = vec![0.0; DEPTH.min(k) * packed_rows];
         let mut strip = match self.b {
             Right::Plain(_) => vec![0.0; DEPTH.min(k) * PANEL],
             Right::Packed(_) => Vec::new(),

@@ -19,7 +19,7 @@ use super::at_least_f32;
 use super::attention::{causal_mask, row_offsets};
 use super::fixed_shape::product_of_matrices;
 use super::kv_pages::PAGE;
-use crate::PackedRow;
+use crate::packed_rows::PackedRow;
 
 /// Queries of a block. A row with fewer is padded.
 const QUERY_BLOCK: usize = 16;
@@ -51,7 +51,7 @@ struct QueryBlocks {
     count: usize,
     /// The packed tokens of the blocks, [N * QUERY_BLOCK]. A row's first token is the padding.
     tokens: Tensor,
-    /// For each packed token, its index in `tokens`, [T].
+    /// For each packed token, its index in `tokens`, `[T]`.
     token_order: Tensor,
     /// The blocks of keys, in order of position.
     blocks: Vec<KeyBlock>,
@@ -156,7 +156,7 @@ impl TensorPages {
         let (kv_heads, _, head_dim) = self.keys.dims3()?;
         let group = q.dim(1)? / kv_heads;
         let queries = query_blocks.queries(q, kv_heads)?;
-        let mut seen: Option<OnlineSoftmax> = None;
+        let mut softmax: Option<OnlineSoftmax> = None;
         for block in &query_blocks.blocks {
             let keys = block.gather(&self.keys)?.transpose(1, 2)?.contiguous()?;
             let scores = product_of_matrices(&queries, &keys)?;
@@ -164,13 +164,13 @@ impl TensorPages {
             let scores = scores.broadcast_add(&block.causal_mask)?;
             let scores =
                 scores.reshape((kv_heads * query_blocks.count, group * QUERY_BLOCK, ()))?;
-            seen = Some(OnlineSoftmax::update(
-                seen,
+            softmax = Some(OnlineSoftmax::update(
+                softmax,
                 &scores,
                 &block.gather(&self.values)?,
             )?);
         }
-        let out = seen.expect("a block of keys: this is a bug").finish()?;
+        let out = softmax.expect("a block of keys: this is a bug").finish()?;
         let out = out.reshape((kv_heads, query_blocks.count, group, QUERY_BLOCK, head_dim))?;
         out.permute((1, 3, 0, 2, 4))?
             .reshape((

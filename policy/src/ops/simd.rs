@@ -161,63 +161,37 @@ impl Portable {
     }
 }
 
+/// Methods that are inlined into their caller, so that they are compiled with its instruction set.
+macro_rules! inlined {
+    ($(fn $name:ident($($argument:tt)*) $(-> $result:ty)? $body:block)*) => {
+        $(#[inline(always)]
+        fn $name($($argument)*) $(-> $result)? $body)*
+    };
+}
+
 impl Simd for Portable {
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
 
-    #[inline(always)]
-    fn splat(x: f32) -> Self {
-        Self([x; LANES])
-    }
-    #[inline(always)]
-    fn load(x: &[f32; LANES]) -> Self {
-        Self(*x)
-    }
-    #[inline(always)]
-    fn store(self, out: &mut [f32; LANES]) {
-        *out = self.0;
-    }
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
-    }
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
-    }
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        self.zip(other, |a, b| a * b)
-    }
-    #[inline(always)]
-    fn div(self, other: Self) -> Self {
-        self.zip(other, |a, b| a / b)
-    }
-    #[inline(always)]
-    fn fma(self, factor: Self, term: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            self.0[i].mul_add(factor.0[i], term.0[i])
-        }))
-    }
-    #[inline(always)]
-    fn max(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a > b { a } else { b })
-    }
-    #[inline(always)]
-    fn min(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a < b { a } else { b })
-    }
-    #[inline(always)]
-    fn zero_where_below(self, x: Self, limit: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            if x.0[i] < limit.0[i] { 0.0 } else { self.0[i] }
-        }))
-    }
-    #[inline(always)]
-    fn add_exponent(self, n: Self) -> Self {
-        self.zip(n, |a, b| {
-            f32::from_bits(a.to_bits().wrapping_add(b.to_bits() << 23))
-        })
+    inlined! {
+        fn splat(x: f32) -> Self { Self([x; LANES]) }
+        fn load(x: &[f32; LANES]) -> Self { Self(*x) }
+        fn store(self, out: &mut [f32; LANES]) { *out = self.0; }
+        fn add(self, other: Self) -> Self { self.zip(other, |a, b| a + b) }
+        fn sub(self, other: Self) -> Self { self.zip(other, |a, b| a - b) }
+        fn mul(self, other: Self) -> Self { self.zip(other, |a, b| a * b) }
+        fn div(self, other: Self) -> Self { self.zip(other, |a, b| a / b) }
+        fn fma(self, factor: Self, term: Self) -> Self {
+            Self(std::array::from_fn(|i| self.0[i].mul_add(factor.0[i], term.0[i])))
+        }
+        fn max(self, other: Self) -> Self { self.zip(other, |a, b| if a > b { a } else { b }) }
+        fn min(self, other: Self) -> Self { self.zip(other, |a, b| if a < b { a } else { b }) }
+        fn zero_where_below(self, x: Self, limit: Self) -> Self {
+            Self(std::array::from_fn(|i| if x.0[i] < limit.0[i] { 0.0 } else { self.0[i] }))
+        }
+        fn add_exponent(self, n: Self) -> Self {
+            self.zip(n, |a, b| f32::from_bits(a.to_bits().wrapping_add(b.to_bits() << 23)))
+        }
     }
 }
 

@@ -196,7 +196,7 @@ fn what_is_wrong_is_named() {
         (
             |f| f.set("llama.block_count", Value::U32(u32::MAX)),
             "llama.block_count",
-            "no model has",
+            "more than any model has",
         ),
         (
             |f| f.set("llama.block_count", Value::U32(5_000)),
