@@ -8,7 +8,7 @@
 
 mod builtin;
 #[cfg(test)]
-mod parity;
+mod tests;
 
 use std::sync::Arc;
 
