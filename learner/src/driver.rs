@@ -121,12 +121,7 @@ impl Learner {
         resume: bool,
     ) -> Result<Self> {
         config.validate()?;
-        if question_ids.is_empty() {
-            return Err(LearnerError::setting(
-                "questions",
-                "none are given; choose a split that has some",
-            ));
-        }
+        check_has_questions(&question_ids)?;
         let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
         if !resume && (journal.exists() || checkpoints.exists()) {
             let reason = "holds a run already; resume it or choose another run folder";
@@ -292,6 +287,16 @@ impl RunContext {
             shots: rollout.shots,
         }
     }
+}
+
+fn check_has_questions(question_ids: &[String]) -> Result<()> {
+    if question_ids.is_empty() {
+        return Err(LearnerError::setting(
+            "questions",
+            "none are given; choose a split that has some",
+        ));
+    }
+    Ok(())
 }
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
