@@ -1,8 +1,10 @@
-//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and what people type.
+//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
+//! what people type.
 
 pub mod admin;
 pub mod args;
 pub mod bench_command;
+pub mod command_outcome;
 pub mod commands;
 pub mod config;
 pub mod data_command;
