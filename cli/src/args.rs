@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub use crate::bench_command::{BenchCommand, GpuCheckCommand};
 
 /// Where the project's own data is built when no `--data` is given.
-pub const OWN_DATA_DIR: &str = "data/build";
+pub(crate) const OWN_DATA_DIR: &str = "data/build";
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
@@ -157,7 +157,6 @@ pub struct SftArgs {
 
 impl TrainArgs {
     /// Returns the arguments of `sqlenv` without a command.
-    #[must_use]
     pub fn newcomer() -> Self {
         Self {
             runs_dir: PathBuf::from("runs"),

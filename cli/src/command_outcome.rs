@@ -19,7 +19,6 @@ pub enum CommandOutcome {
 
 impl CommandOutcome {
     /// Returns the exit code of the process.
-    #[must_use]
     pub fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::SUCCESS,

@@ -17,9 +17,6 @@ use crate::{
 };
 
 /// Runs the command.
-///
-/// # Errors
-/// Fails if the command fails.
 pub fn run(args: Args) -> Result<CommandOutcome> {
     let progress = Progress::stderr();
     init_logging(&args.log, &progress)?;

@@ -23,11 +23,7 @@ use crate::{
 };
 
 /// Evaluates and prints the result.
-///
-/// # Errors
-/// Fails if the data, the model or a file cannot be used, if the split has no questions, or if
-/// every episode failed.
-pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
+pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
         args.policy != PolicyChoice::Model || config.model.dir.is_some(),

@@ -19,10 +19,7 @@ use serde_json::{Value, json};
 use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
 
 /// Writes all trajectories.
-///
-/// # Errors
-/// The folder is not that of a run, or the file cannot be written.
-pub fn write(args: &TrajectoriesArgs) -> Result<()> {
+pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
     let chat = newest_model(&args.run_dir)?
         .with_context(|| {
             format!(

@@ -46,8 +46,7 @@ struct Entry {
 }
 
 /// Returns the text of `docs/settings.md`.
-#[must_use]
-pub fn markdown() -> String {
+pub(crate) fn markdown() -> String {
     let defaults = layers::to_table(&RunConfig::default()).unwrap_or_default();
     let mut text = INTRODUCTION.to_owned();
     let heading = |text: &mut String, name: &str, meaning: &str, section: &str| {
