@@ -18,10 +18,7 @@ use crate::{
 };
 
 /// Runs a data command.
-///
-/// # Errors
-/// Fails if the data is missing or broken, or cannot be written.
-pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
+pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
     match command {
         DataCommand::Build { out, seed } => {
             setup::build_own(&out, seed, progress)?;

@@ -26,7 +26,7 @@ const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
 
 /// The display of stages. Clones are cheap and share it.
 #[derive(Clone)]
-pub struct Progress(Display);
+pub(crate) struct Progress(Display);
 
 #[derive(Clone)]
 enum Display {
@@ -36,8 +36,7 @@ enum Display {
 
 impl Progress {
     /// Shows bars on stderr if it is a terminal, else lines.
-    #[must_use]
-    pub fn stderr() -> Self {
+    pub(crate) fn stderr() -> Self {
         if io::stderr().is_terminal() {
             Self(Display::Bars(MultiProgress::new()))
         } else {
@@ -46,12 +45,17 @@ impl Progress {
     }
 
     /// Shows lines on `out`.
-    pub fn lines(out: impl Write + Send + 'static) -> Self {
+    pub(crate) fn lines(out: impl Write + Send + 'static) -> Self {
         Self(Display::Lines(Arc::new(Mutex::new(out))))
     }
 
     /// Starts a stage of `total` units, or of an unknown number.
-    pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> ProgressStage {
+    pub(crate) fn stage(
+        &self,
+        name: &str,
+        total: impl Into<Option<u64>>,
+        unit: &str,
+    ) -> ProgressStage {
         let total = total.into();
         match &self.0 {
             Display::Bars(bars) => {
@@ -77,7 +81,7 @@ impl Progress {
     }
 
     /// Prints a line above the bars.
-    pub fn say(&self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         match &self.0 {
             Display::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
             Display::Lines(out) => print(out, line),
@@ -85,15 +89,14 @@ impl Progress {
     }
 
     /// Returns a writer for `tracing_subscriber::fmt().with_writer(…)` that keeps the bars intact.
-    #[must_use]
-    pub fn log_writer(&self) -> LogWriter {
+    pub(crate) fn log_writer(&self) -> LogWriter {
         LogWriter(self.clone())
     }
 }
 
 /// One long stage. If it is dropped without [`ProgressStage::finish`], its last state stays
 /// visible.
-pub struct ProgressStage(StageDisplay);
+pub(crate) struct ProgressStage(StageDisplay);
 
 enum StageDisplay {
     Bar {
@@ -109,7 +112,7 @@ enum StageDisplay {
 
 impl ProgressStage {
     /// Sets the number of units that are done.
-    pub fn set(&self, units: u64) {
+    pub(crate) fn set(&self, units: u64) {
         match &self.0 {
             StageDisplay::Bar { bar, .. } => bar.set_position(units),
             StageDisplay::Lines { .. } => self.update(|stage| stage.position = units),
@@ -117,7 +120,7 @@ impl ProgressStage {
     }
 
     /// Shows a note beside the bar, such as the loss.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         match &self.0 {
             StageDisplay::Bar { bar, .. } => bar.set_message(text.to_owned()),
             StageDisplay::Lines { .. } => self.update(|stage| text.clone_into(&mut stage.note)),
@@ -125,7 +128,7 @@ impl ProgressStage {
     }
 
     /// Ends the stage with a result.
-    pub fn finish(self, result: &str) {
+    pub(crate) fn finish(self, result: &str) {
         match &self.0 {
             StageDisplay::Bar { bar, unit } => {
                 bar.set_style(style(DONE, unit));
@@ -205,7 +208,7 @@ fn now() -> Instant {
 
 /// Writes log lines above the bars, see [`Progress::log_writer`].
 #[derive(Clone)]
-pub struct LogWriter(Progress);
+pub(crate) struct LogWriter(Progress);
 
 impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = Self;

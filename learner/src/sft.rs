@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     batch::{Prefixes, Sample, micro_batches},
+    bounds::{at_least_one, range},
     config::RunArguments,
     error::{LearnerError, Result},
     network::{LossDerivatives, Network, PassSettings, Scores},
@@ -75,18 +76,10 @@ impl SftConfig {
     /// # Errors
     /// [`LearnerError::Setting`] names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        let counts = [
-            ("sft.batch_episodes", self.batch_episodes),
-            ("sft.block_batches", self.block_batches),
-            ("sft.micro_batch_tokens", self.micro_batch_tokens),
-        ];
-        if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(LearnerError::setting(field, "is 0; give at least 1"));
-        }
-        if !(0.0..=1.0).contains(&self.context_weight) {
-            let problem = format!("is {}; give a number from 0 to 1", self.context_weight);
-            return Err(LearnerError::setting("sft.context_weight", problem));
-        }
+        at_least_one("sft.batch_episodes", self.batch_episodes as u64)?;
+        at_least_one("sft.block_batches", self.block_batches as u64)?;
+        at_least_one("sft.micro_batch_tokens", self.micro_batch_tokens as u64)?;
+        range("sft.context_weight", self.context_weight, 0.0, 1.0)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }

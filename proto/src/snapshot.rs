@@ -107,7 +107,7 @@ impl SnapshotAssembler {
             return Err(damaged(version, "a chunk's CRC-32 is wrong"));
         }
         let pushed = assembly.push(chunk.offset, &chunk.data);
-        pushed.map_err(|error| damaged(version, &error.to_string()))?;
+        pushed.map_err(|error| damaged(version, &error))?;
         if !assembly.is_complete() {
             self.open = Some((header, assembly));
             return Ok(None);

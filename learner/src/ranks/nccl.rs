@@ -134,7 +134,5 @@ fn failed(error: &NcclError) -> LearnerError {
 }
 
 fn fault(problem: impl std::fmt::Display) -> LearnerError {
-    LearnerError::Nccl {
-        problem: problem.to_string(),
-    }
+    LearnerError::Nccl(problem.to_string())
 }
