@@ -4,7 +4,7 @@
 //! token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly
 //! the completions of the turns. Code behind it need not check again.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use proto::{
     EncodedGroup, MAX_GROUP_BYTES,
@@ -46,6 +46,15 @@ impl GroupRules {
             dynamic_sampling: config.dynamic_sampling,
         }
     }
+}
+
+/// The groups of a step.
+#[derive(Clone, Debug, Default)]
+pub struct StepGroups {
+    /// Groups to train on, in index order.
+    pub kept: Vec<Arc<Group>>,
+    /// Groups that were rolled out but are not trained on, for instance without reward variance.
+    pub left_out: Vec<Arc<Group>>,
 }
 
 /// A checked group.

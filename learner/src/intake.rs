@@ -17,10 +17,9 @@ use tokio::sync::watch;
 
 use crate::{
     error::{LearnerError, Result},
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     journal::Journal,
     scheduler::{Admission, Batch, Claim, Scheduler},
-    trainer::StepGroups,
 };
 
 /// Work going out, groups coming in.

@@ -13,8 +13,7 @@ use proto::v1::Trajectory;
 use crate::{
     advantage::{MeanStd, has_variance, weighted_sum},
     config::RewardWeights,
-    group::Group,
-    trainer::StepGroups,
+    group::{Group, StepGroups},
 };
 
 /// The metrics of one step by name.

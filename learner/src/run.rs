@@ -16,9 +16,10 @@ use crate::{
     clock::now,
     driver::{RunContext, RunEnd, TrainEvent},
     error::{LearnerError, Result},
+    group::StepGroups,
     metrics,
     ranks::Ranks,
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 
 /// The trainer's thread.

@@ -14,7 +14,7 @@ use crate::{
     batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
-    group::Group,
+    group::{Group, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
     },
@@ -34,15 +34,6 @@ pub struct Trainer {
     /// Tokens seen so far, prompts and tool results included.
     pub tokens_seen: u64,
     reference: Option<Decoder>,
-}
-
-/// The groups of a step.
-#[derive(Clone, Debug, Default)]
-pub struct StepGroups {
-    /// Groups to train on, in index order.
-    pub kept: Vec<Arc<Group>>,
-    /// Groups that were rolled out but are not trained on, for instance without reward variance.
-    pub left_out: Vec<Arc<Group>>,
 }
 
 /// The rows of the loss, with one value per scored token.

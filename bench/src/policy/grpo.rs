@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ::learner::{
     LearnerConfig,
-    group::{Group, GroupRules},
-    trainer::{StepGroups, Trainer},
+    group::{Group, GroupRules, StepGroups},
+    trainer::Trainer,
 };
 use actor::Completion;
 use anyhow::{Result, anyhow, ensure};

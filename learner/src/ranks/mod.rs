@@ -40,10 +40,9 @@ use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
     error::{LearnerError, Result},
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     network::Network,
     optimizer::{Gradients, Parameter},
-    trainer::StepGroups,
 };
 use connection::{LeaderConnection, Peer as _, RankConnection};
 use nccl::Nccl;

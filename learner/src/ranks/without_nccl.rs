@@ -1,4 +1,5 @@
-//! Stands in for NCCL where the program is built without it; settings that ask for NCCL are refused.
+//! Stands in for NCCL where the program is built without it; settings that ask for NCCL are
+//! refused.
 
 use std::{collections::BTreeMap, time::Duration};
 
