@@ -151,7 +151,6 @@ impl RewardWeights {
     pub const COLUMNS: [&str; 3] = ["correct", "shaping", "return"];
 
     /// Returns the weights in the order of the columns.
-    #[must_use]
     pub fn weights(&self) -> [f64; 3] {
         [self.correct, self.shaping, self.episode_return]
     }
@@ -224,7 +223,6 @@ impl Default for CheckpointConfig {
 
 impl LearnerConfig {
     /// Returns the largest number of groups rolled out for one step.
-    #[must_use]
     pub fn most_groups_per_step(&self) -> u64 {
         match self.max_groups_per_step {
             0 => 4 * self.groups_per_step,
@@ -280,7 +278,6 @@ impl LearnerConfig {
     ///
     /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the
     /// number of steps where the learning rate does not depend on it.
-    #[must_use]
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let shaping = Self {
             steps: match self.schedule.kind {

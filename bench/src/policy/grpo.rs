@@ -72,7 +72,7 @@ pub(super) async fn measure(
         let sampled = seconds();
         let metrics = trainer.step(&groups, number as u64)?;
         let trained = seconds();
-        let weights = trainer.weights();
+        let weights = trainer.network.weights();
         for engine in &engines.engines {
             engine
                 .update_weights(number as u64 + 1, weights.clone())

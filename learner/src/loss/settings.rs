@@ -228,7 +228,6 @@ impl Default for LossSettings {
 
 impl LossSettings {
     /// Returns the loss with the numbers that belong to it.
-    #[must_use]
     pub fn policy(&self) -> PolicyLoss {
         let clip = ClipRange {
             low: 1.0 - self.clip_low,
@@ -329,7 +328,6 @@ impl LossSettings {
     /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before
     /// accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings have
     /// none.
-    #[must_use]
     pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
         match self.policy() {
             PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => rows,
