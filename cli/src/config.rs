@@ -21,10 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use toml::Table;
 
-use crate::{
-    args::{ConfigArgs, Preset},
-    threads,
-};
+use crate::{args::ConfigArgs, threads};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
@@ -106,7 +103,9 @@ pub(crate) struct RankRole {
 /// Settings that one command reads.
 pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     /// Checks every number and name.
-    fn validate(&self) -> Result<()>;
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Resolves the settings of a role.
@@ -236,12 +235,8 @@ impl RoleSettings for RunConfig {
     }
 }
 
-impl RoleSettings for EnvNodeRole {
-    /// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the rest.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+/// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the settings.
+impl RoleSettings for EnvNodeRole {}
 
 impl RoleSettings for ActorRole {
     fn validate(&self) -> Result<()> {
@@ -255,11 +250,7 @@ impl RoleSettings for LearnerRole {
     }
 }
 
-impl RoleSettings for RankRole {
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+impl RoleSettings for RankRole {}
 
 fn validate_learner(learner: &LearnerConfig) -> Result<()> {
     let profile = &learner.rollout.reward_profile;
@@ -318,14 +309,6 @@ impl RunConfig {
     /// Checks that the folders and files of the settings exist.
     pub(crate) fn check_paths(&self) -> Result<()> {
         layers::check_paths(&layers::to_table(self)?, "")
-    }
-
-    /// Returns the settings of the `tiny` preset.
-    pub(crate) fn preset_tiny() -> Result<Self> {
-        resolve(&ConfigArgs {
-            preset: Some(Preset::Tiny),
-            ..ConfigArgs::default()
-        })
     }
 
     /// Returns the device and the dtype to compute in.
