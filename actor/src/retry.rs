@@ -3,7 +3,7 @@
 //! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are
 //! retried; any other status is final at once. The pauses double from 50 ms to 2 s.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,14 +40,11 @@ impl Retry {
     }
 
     /// Makes a call and repeats it while its status may pass.
-    pub(crate) async fn call<T, F>(
+    pub(crate) async fn call<T>(
         &self,
         name: &'static str,
-        mut attempt: impl FnMut() -> F,
-    ) -> Result<T, ActorError>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
+        attempt: impl AsyncFn() -> Result<Response<T>, Status>,
+    ) -> Result<T, ActorError> {
         let limit = Duration::from_secs(self.call_timeout_seconds.into());
         let mut pause = FIRST_PAUSE;
         let mut attempts_left = self.attempts;

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
     args::{ConfigArgs, Preset},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::RunConfig,
     progress::Progress,
     setup, stdout,

@@ -23,9 +23,6 @@ use toml::Table;
 
 use crate::{args::ConfigArgs, threads};
 
-/// Where the project's own data is built when no `--data` is given.
-pub(crate) const OWN_DATA_DIR: &str = "data/build";
-
 /// Settings of a whole run: what `sqlenv train` and the commands around it read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -154,7 +151,7 @@ pub(crate) struct WarmStartConfig {
     /// First stage: demonstrations of the oracle.
     pub(crate) oracle: learner::sft::SftConfig,
     /// Second stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
-    /// switches it off.
+    /// skips it.
     pub(crate) demonstrators: learner::sft::SftConfig,
     /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
     pub(crate) hasty_share: f64,

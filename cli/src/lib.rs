@@ -1,8 +1,10 @@
-//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and what people type.
+//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
+//! what people type.
 
 mod admin;
 pub mod args;
 mod bench_command;
+mod command_outcome;
 pub mod commands;
 mod config;
 mod data_command;

@@ -240,26 +240,9 @@ pub async fn play(
         episode_return: 0.0,
         finished: false,
     };
-    let mut line = String::new();
     while !outcome.finished {
-        write!(output, "\n> ")?;
-        output.flush()?;
-        line.clear();
-        if input.read_line(&mut line)? == 0 {
+        let Some(action) = read_action(&mut input, &mut output)? else {
             break;
-        }
-        let action = match parse(&line) {
-            PlayerInput::Act(action) => action,
-            PlayerInput::Quit => break,
-            PlayerInput::Empty => continue,
-            PlayerInput::Help => {
-                write!(output, "{}", help())?;
-                continue;
-            }
-            PlayerInput::Invalid(hint) => {
-                writeln!(output, "  {hint}")?;
-                continue;
-            }
         };
         let request = StepRequest {
             token: token.clone(),
@@ -283,6 +266,26 @@ pub async fn play(
     write!(output, "{}", closing(&outcome, gold.as_ref()))?;
     output.flush()?;
     Ok(outcome)
+}
+
+/// Reads lines until one is an action. Returns `None` if the player quits or the input ends.
+fn read_action(input: &mut impl BufRead, output: &mut impl Write) -> Result<Option<Action>> {
+    let mut line = String::new();
+    loop {
+        write!(output, "\n> ")?;
+        output.flush()?;
+        line.clear();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match parse(&line) {
+            PlayerInput::Act(action) => return Ok(Some(action)),
+            PlayerInput::Quit => return Ok(None),
+            PlayerInput::Empty => {}
+            PlayerInput::Help => write!(output, "{}", help())?,
+            PlayerInput::Invalid(hint) => writeln!(output, "  {hint}")?,
+        }
+    }
 }
 
 fn refusal(what: &str, status: &tonic::Status) -> anyhow::Error {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
 use learner::{Learner, RunArguments, TrainEvent, ranks::RankOptions};
-use policy::Placement;
+use policy::{Model, Placement};
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
 use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
@@ -184,24 +184,7 @@ pub(crate) async fn learner(
         &base,
         summarize(&args.env, &questions),
     );
-    let learner = Learner::open(
-        config.learner.clone(),
-        RunArguments {
-            seed: config.seed,
-            threads: threads::or_cores(config.threads),
-        },
-        Placement {
-            device: config.device,
-            dtype: config.dtype,
-        }
-        .place(&base)?,
-        questions
-            .into_iter()
-            .map(|question| question.question_id)
-            .collect(),
-        folder.path(),
-        true,
-    )?;
+    let learner = open_learner(&config, &base, questions, &folder)?;
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
@@ -233,6 +216,34 @@ pub(crate) async fn learner(
     } else {
         CommandOutcome::Interrupted
     })
+}
+
+/// Opens the run in the folder, or resumes it.
+fn open_learner(
+    config: &LearnerRole,
+    base: &Model,
+    questions: Vec<Question>,
+    folder: &RunFolder,
+) -> Result<Learner> {
+    let placement = Placement {
+        device: config.device,
+        dtype: config.dtype,
+    };
+    let learner = Learner::open(
+        config.learner.clone(),
+        RunArguments {
+            seed: config.seed,
+            threads: threads::or_cores(config.threads),
+        },
+        placement.place(base)?,
+        questions
+            .into_iter()
+            .map(|question| question.question_id)
+            .collect(),
+        folder.path(),
+        true,
+    )?;
+    Ok(learner)
 }
 
 /// Summarizes the questions of an env-node for the run folder.

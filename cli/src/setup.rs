@@ -13,8 +13,8 @@ use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
 use tonic::Code;
 
 use crate::{
-    args::EnvCredentials,
-    config::{DataConfig, ModelConfig, OWN_DATA_DIR, RunConfig},
+    args::{EnvCredentials, OWN_DATA_DIR},
+    config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
 };
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SftArgs, TrainArgs},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,

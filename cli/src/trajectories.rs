@@ -1,7 +1,8 @@
 //! `sqlenv trajectories`: writes the journal of a run as JSON lines, one trajectory per line.
 //!
-//! The tokens are copied as they were sampled. The messages beside them are a view for people and for
-//! trainers that read OpenAI's format. The journal is only read, so the run may continue meanwhile.
+//! The tokens are copied as they were sampled. The messages beside them are a view for people and
+//! for trainers that read OpenAI's format. The journal is only read, so the run may continue
+//! meanwhile.
 
 use std::{
     fs::File,

@@ -56,13 +56,6 @@ pub(crate) struct LoadedRecords {
     pub(crate) databases: BTreeMap<String, DatabaseFile>,
 }
 
-#[derive(Clone, Copy)]
-enum Layout {
-    Own,
-    Spider,
-    SqlEnv,
-}
-
 impl Dataset {
     /// Opens a folder: an own build (`manifest.json`), Spider (`tables.json`) or SQLEnv
     /// (`questions/questions_train.json`).
@@ -76,11 +69,6 @@ impl Dataset {
     /// index and field), if a database is missing, broken or different from the manifest, or if the
     /// selection names an unknown database.
     pub fn open(dir: &Path, databases: Option<&[String]>) -> Result<Self, DataError> {
-        let records = match layout(dir)? {
-            Layout::Own => own::open(dir, databases)?,
-            Layout::Spider => spider::open(dir, databases)?,
-            Layout::SqlEnv => sqlenv_json::open(dir, databases)?,
-        };
         let name = dir.file_name().map_or_else(
             || dir.display().to_string(),
             |name| name.to_string_lossy().into_owned(),
@@ -89,7 +77,7 @@ impl Dataset {
             questions,
             left_out,
             databases,
-        } = records;
+        } = read_records(dir, databases)?;
         let mut ids = BTreeSet::new();
         let mut in_order = questions.iter().map(|question| &question.question_id);
         if let Some(id) = in_order.find(|id| !ids.insert(*id)) {
@@ -127,7 +115,8 @@ impl Dataset {
     }
 }
 
-fn layout(dir: &Path) -> Result<Layout, DataError> {
+/// Reads the folder's records in the layout that its files show.
+fn read_records(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
     if !dir.is_dir() {
         return Err(DataError::format(
             dir,
@@ -135,13 +124,13 @@ fn layout(dir: &Path) -> Result<Layout, DataError> {
         ));
     }
     if dir.join("manifest.json").is_file() {
-        return Ok(Layout::Own);
+        return own::open(dir, databases);
     }
     if dir.join("tables.json").is_file() {
-        return Ok(Layout::Spider);
+        return spider::open(dir, databases);
     }
-    if sqlenv_json::root(dir).is_some() {
-        return Ok(Layout::SqlEnv);
+    if let Some(root) = sqlenv_json::root(dir) {
+        return sqlenv_json::open(&root, databases);
     }
     Err(DataError::format(
         dir,
@@ -183,7 +172,7 @@ pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, D
         let problem = format!("the database `{name}` is missing; fetch or build the data again");
         return Err(DataError::format(&path, problem));
     }
-    let (sha256, size_bytes) = hash::file_sha256(&path)?;
+    let (sha256, size_bytes) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
     Ok(DatabaseFile {
         name: name.to_owned(),
         path,

@@ -162,17 +162,14 @@ fn answer(
         gold_sql: record.query,
         gold_answer,
         answer_type,
-        difficulty: difficulty(gold.tables.len()).to_owned(),
+        // SQLEnv's rule: the number of tables.
+        difficulty: match gold.tables.len() {
+            0..=2 => "easy",
+            3 => "medium",
+            _ => "hard",
+        }
+        .to_owned(),
         tables_involved: gold.tables,
         split: split.to_owned(),
     })
-}
-
-/// Returns the difficulty by SQLEnv's rule: the number of tables.
-fn difficulty(tables: usize) -> &'static str {
-    match tables {
-        0..=2 => "easy",
-        3 => "medium",
-        _ => "hard",
-    }
 }

@@ -16,16 +16,15 @@ pub(crate) fn root(dir: &Path) -> Option<PathBuf> {
         .find(|root| root.join("questions").join(FILES[0]).is_file())
 }
 
-/// Reads both question files. Records whose gold answer is empty are left out.
-pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
-    let root = root(dir).unwrap_or_else(|| dir.to_owned());
+/// Reads both question files of the folder that [`root`] found. Records whose gold answer is empty are left out.
+pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
     let mut questions = Vec::new();
     for file in FILES {
         questions.extend(read(&root.join("questions").join(file))?);
     }
     let known = questions.iter().map(|it| it.database_name.clone());
     let known: BTreeSet<String> = known.collect();
-    let names = select(dir, &known, databases, || known.clone())?;
+    let names = select(root, &known, databases, || known.clone())?;
     questions.retain(|question| names.contains(&question.database_name));
     let (questions, left_out) = leave_out_degenerate(questions);
     let files = names

@@ -151,7 +151,6 @@ impl RewardWeights {
     pub const COLUMNS: [&str; 3] = ["correct", "shaping", "return"];
 
     /// Returns the weights in the order of the columns.
-    #[must_use]
     pub fn weights(&self) -> [f64; 3] {
         [self.correct, self.shaping, self.episode_return]
     }
@@ -224,7 +223,6 @@ impl Default for CheckpointConfig {
 
 impl LearnerConfig {
     /// Returns the largest number of groups rolled out for one step.
-    #[must_use]
     pub fn most_groups_per_step(&self) -> u64 {
         match self.max_groups_per_step {
             0 => 4 * self.groups_per_step,
@@ -260,13 +258,10 @@ impl LearnerConfig {
 
     fn validate_groups(&self) -> Result<()> {
         if self.group_size < 2 {
-            return Err(LearnerError::setting(
-                "group_size",
-                format!(
-                    "is {}; advantages compare the members of a group, give at least 2",
-                    self.group_size
-                ),
-            ));
+            let size = self.group_size;
+            let problem =
+                format!("is {size}; advantages compare the members of a group, give at least 2");
+            return Err(LearnerError::setting("group_size", problem));
         }
         if self.most_groups_per_step() < self.groups_per_step {
             let problem = format!(
@@ -283,89 +278,37 @@ impl LearnerConfig {
     ///
     /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the
     /// number of steps where the learning rate does not depend on it.
-    #[must_use]
     pub fn fingerprint(&self, run_seed: u64) -> String {
-        let json = serde_json::to_vec(&Fingerprinted::new(self, run_seed))
-            .expect("plain settings serialise: this is a bug");
-        hex::encode(Sha256::digest(json))
-    }
-}
-
-/// The settings behind a fingerprint, as the first version that wrote checkpoints serialised them.
-/// Names and order of the fields are part of the value, so a renamed setting keeps its old name
-/// here.
-#[derive(Serialize)]
-struct Fingerprinted<'a> {
-    run_seed: u64,
-    steps: u64,
-    groups_per_step: u64,
-    group_size: usize,
-    max_groups_per_step: u64,
-    refill_zero_spread: bool,
-    max_staleness: u64,
-    lease_seconds: u32,
-    num_iterations: u64,
-    ratio_against: RatioAgainst,
-    micro_batch_tokens: usize,
-    gradient_checkpointing: bool,
-    share_prefixes: bool,
-    threads: usize,
-    rewards: RewardWeights,
-    advantage: AdvantageSettings,
-    loss: &'a LossSettings,
-    optimizer: &'a OptimizerSettings,
-    schedule: ScheduleSettings,
-    rollout: &'a RolloutConfig,
-    checkpoint: CheckpointConfig,
-    #[serde(skip_serializing_if = "RankSettings::is_alone")]
-    ranks: RankSettings,
-}
-
-impl<'a> Fingerprinted<'a> {
-    fn new(config: &'a LearnerConfig, run_seed: u64) -> Self {
-        Self {
-            run_seed,
-            steps: match config.schedule.kind {
+        let shaping = Self {
+            steps: match self.schedule.kind {
                 ScheduleKind::Constant => 0,
-                ScheduleKind::Linear | ScheduleKind::Cosine => config.steps,
+                ScheduleKind::Linear | ScheduleKind::Cosine => self.steps,
             },
-            groups_per_step: config.groups_per_step,
-            group_size: config.group_size,
-            max_groups_per_step: config.max_groups_per_step,
-            refill_zero_spread: config.dynamic_sampling,
-            max_staleness: config.max_staleness,
             lease_seconds: 0,
-            num_iterations: config.num_iterations,
-            ratio_against: config.ratio_against,
-            micro_batch_tokens: config.micro_batch_tokens,
             gradient_checkpointing: false,
-            share_prefixes: config.share_prefixes,
-            threads: 0,
-            rewards: config.rewards,
-            advantage: config.advantage,
-            loss: &config.loss,
-            optimizer: &config.optimizer,
-            schedule: config.schedule,
-            rollout: &config.rollout,
             checkpoint: CheckpointConfig::default(),
-            ranks: config.ranks.shaping(),
-        }
+            ranks: self.ranks.shaping(),
+            ..self.clone()
+        };
+        let json =
+            serde_json::to_string(&shaping).expect("plain settings serialise: this is a bug");
+        // The value is that of the first version that wrote checkpoints: names and order of the
+        // fields are part of it, as are the seed and the number of threads that it had among them.
+        let json = json
+            .replacen('{', &format!("{{\"run_seed\":{run_seed},"), 1)
+            .replacen("\"dynamic_sampling\":", "\"refill_zero_spread\":", 1)
+            .replacen("\"rewards\":", "\"threads\":0,\"rewards\":", 1);
+        hex::encode(Sha256::digest(json))
     }
 }
 
 impl RolloutConfig {
     fn validate(&self) -> Result<()> {
         self.sampling.validate()?;
-        range(
-            "rollout.sampling.temperature",
-            self.sampling.temperature.into(),
-            1e-3,
-            1e3,
-        )?;
-        at_least_one(
-            "rollout.max_completion_tokens",
-            self.max_completion_tokens.into(),
-        )?;
+        let temperature = self.sampling.temperature.into();
+        range("rollout.sampling.temperature", temperature, 1e-3, 1e3)?;
+        let completion_tokens = self.max_completion_tokens.into();
+        at_least_one("rollout.max_completion_tokens", completion_tokens)?;
         at_least_one("rollout.step_budget", self.step_budget.into())?;
         if self.max_context_tokens <= self.max_completion_tokens {
             let problem = format!(
@@ -375,10 +318,8 @@ impl RolloutConfig {
             return Err(LearnerError::setting("rollout.max_context_tokens", problem));
         }
         if ![0, 1, 3].contains(&self.shots) {
-            return Err(LearnerError::setting(
-                "rollout.shots",
-                format!("is {}; give 0, 1 or 3", self.shots),
-            ));
+            let problem = format!("is {}; give 0, 1 or 3", self.shots);
+            return Err(LearnerError::setting("rollout.shots", problem));
         }
         Ok(())
     }

@@ -169,7 +169,7 @@ fn cases() -> Vec<Case> {
             "rope",
             &[&[TOKENS, 3, 24]],
             |x| ops::rope(&x[0], &cos_sin()),
-            |x| ops::rope_tensor_ops(&x[0], &cos_sin()),
+            |x| ops::rope_tensor_ops(&x[0], &cos_sin(), false),
             |_, dy| Ok(vec![ops::rope_backward(dy, &cos_sin())?]),
         ),
         attention_case(

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ::learner::{
     LearnerConfig,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
+    group::StepGroups,
     network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 use actor::{Completion, FinishReason};
 use anyhow::Result;

@@ -60,7 +60,12 @@ pub enum PolicyLoss {
         ratio_cap: f64,
     },
     /// See [`LossType::Sapo`].
-    Sapo(SapoGate),
+    Sapo {
+        /// Steepness of the gate where the advantage is positive.
+        temperature_pos: f64,
+        /// Steepness elsewhere.
+        temperature_neg: f64,
+    },
     /// See [`LossType::Luspo`].
     Luspo(ClipRange),
     /// See [`LossType::Vespo`].
@@ -77,15 +82,6 @@ pub struct ClipRange {
     /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
     /// infinite where there is none.
     pub delta: f64,
-}
-
-/// Steepness of SAPO's gate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SapoGate {
-    /// Where the advantage is positive.
-    pub temperature_pos: f64,
-    /// Elsewhere.
-    pub temperature_neg: f64,
 }
 
 /// Shape of VESPO's sequence weight.
@@ -232,7 +228,6 @@ impl Default for LossSettings {
 
 impl LossSettings {
     /// Returns the loss with the numbers that belong to it.
-    #[must_use]
     pub fn policy(&self) -> PolicyLoss {
         let clip = ClipRange {
             low: 1.0 - self.clip_low,
@@ -250,10 +245,10 @@ impl LossSettings {
             LossType::Cispo => PolicyLoss::Cispo {
                 ratio_cap: self.clip_high.unwrap_or(f64::INFINITY),
             },
-            LossType::Sapo => PolicyLoss::Sapo(SapoGate {
+            LossType::Sapo => PolicyLoss::Sapo {
                 temperature_pos: self.sapo_temperature_pos,
                 temperature_neg: self.sapo_temperature_neg,
-            }),
+            },
             LossType::Luspo => PolicyLoss::Luspo(clip),
             LossType::Vespo => PolicyLoss::Vespo(VespoWeights {
                 k_pos: self.vespo_k_pos,
@@ -310,57 +305,22 @@ impl LossSettings {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
-        let (is_sapo, is_vespo) = (loss == Sapo, loss == Vespo);
-        let numbers = [
-            ("loss.clip_low", clips, self.clip_low != default.clip_low),
-            ("loss.delta", clips, self.delta.is_some()),
-            (
-                "loss.clip_high",
-                clips || loss == Cispo,
-                self.clip_high.is_some(),
-            ),
-            (
-                "loss.dr_grpo_length",
-                loss == DrGrpo,
-                self.dr_grpo_length.is_some(),
-            ),
-            (
-                "loss.sapo_temperature_pos",
-                is_sapo,
-                self.sapo_temperature_pos != default.sapo_temperature_pos,
-            ),
-            (
-                "loss.sapo_temperature_neg",
-                is_sapo,
-                self.sapo_temperature_neg != default.sapo_temperature_neg,
-            ),
-            (
-                "loss.vespo_k_pos",
-                is_vespo,
-                self.vespo_k_pos != default.vespo_k_pos,
-            ),
-            (
-                "loss.vespo_lambda_pos",
-                is_vespo,
-                self.vespo_lambda_pos != default.vespo_lambda_pos,
-            ),
-            (
-                "loss.vespo_k_neg",
-                is_vespo,
-                self.vespo_k_neg != default.vespo_k_neg,
-            ),
-            (
-                "loss.vespo_lambda_neg",
-                is_vespo,
-                self.vespo_lambda_neg != default.vespo_lambda_neg,
-            ),
-        ];
-        for (name, is_used, is_set) in numbers {
-            if is_set && !is_used {
-                let problem =
-                    format!("is set, but the loss {loss:?} does not use it; leave it out");
-                return Err(LearnerError::setting(name, problem));
-            }
+        macro_rules! check {
+            ($($is_used:expr => $($field:ident)+;)+) => {$($(
+                if !$is_used && self.$field != default.$field {
+                    let problem =
+                        format!("is set, but the loss {loss:?} does not use it; leave it out");
+                    let field = concat!("loss.", stringify!($field));
+                    return Err(LearnerError::setting(field, problem));
+                }
+            )+)+};
+        }
+        check! {
+            clips => clip_low delta;
+            clips || loss == Cispo => clip_high;
+            loss == DrGrpo => dr_grpo_length;
+            loss == Sapo => sapo_temperature_pos sapo_temperature_neg;
+            loss == Vespo => vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg;
         }
         Ok(())
     }
@@ -368,10 +328,9 @@ impl LossSettings {
     /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before
     /// accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings have
     /// none.
-    #[must_use]
     pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
         match self.policy() {
-            PolicyLoss::Grpo(_) | PolicyLoss::Sapo(_) | PolicyLoss::Luspo(_) => rows,
+            PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => rows,
             PolicyLoss::DrGrpo { length, .. } => rows * f64::from(length.unwrap_or(context_tokens)),
             PolicyLoss::Bnpo(_)
             | PolicyLoss::Dapo(_)

@@ -47,13 +47,11 @@ pub enum ReduceBy {
 
 impl RankSettings {
     /// Returns whether there is one rank only, which has nothing to sum.
-    #[must_use]
     pub fn is_alone(&self) -> bool {
         self.count == 1 && self.reduce == ReduceBy::Grpc
     }
 
     /// Returns how long rank 0 waits.
-    #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds.into())
     }

@@ -180,7 +180,8 @@ fn nothing_to_learn_is_an_error() {
     }
 }
 
-/// The gradient of a weighted sum of log-probs and entropies against central differences along random directions.
+/// The gradient of a weighted sum of log-probs and entropies against central differences along
+/// random directions.
 #[test]
 fn gradients_equal_finite_differences() {
     let model = small_model(4);

@@ -164,6 +164,18 @@ pub fn token_logprobs_backward(
         let head = LmHead::new(hidden, head, targets, temperature)?;
         return head.backward(logprobs, gradients);
     }
+    backward_by_kernels(forward.saved, hidden, head, targets, temperature, gradients)
+}
+
+/// Computes [`token_logprobs_backward`] by kernels, in f32 and in the memory of the logits.
+fn backward_by_kernels(
+    saved: SavedForBackward,
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    temperature: f32,
+    gradients: LogprobGradients<'_>,
+) -> Result<(Tensor, Tensor)> {
     let (vocabulary, width) = head.dims2()?;
     let mut dhidden = vec![0.0; hidden.elem_count()];
     let mut dhead = vec![0.0; head.elem_count()];
@@ -196,7 +208,7 @@ pub fn token_logprobs_backward(
             WriteMode::Accumulate,
         );
     };
-    match forward.saved {
+    match saved {
         SavedForBackward::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
             let head = View::new(head, vocabulary, width, width);
             add(0, &mut logits, hidden, head);
