@@ -1,11 +1,11 @@
 //! Slots of the KV cache: which tokens each one holds, and which slot serves a context best.
 //!
 //! A slot keeps its tokens between turns, so the next turn of a conversation prefills only what is
-//! new. With prefix sharing, a conversation also copies a prefix that another slot holds, even while
-//! that slot is in use. The members of a group share their prompt, which is then prefilled once and
-//! not once per member. A new conversation overwrites the least recently used free slot. The
-//! conversation that the slot held is prefilled again later. The kernels give the same bits either
-//! way.
+//! new. With prefix sharing, a conversation also copies a prefix that another slot holds, even
+//! while that slot is in use. The members of a group share their prompt, which is then prefilled
+//! once and not once per member. A new conversation overwrites the least recently used free slot.
+//! The conversation that the slot held is prefilled again later. The kernels give the same bits
+//! either way.
 //!
 //! Invariant: keys and values of one weights version are never used under another one.
 

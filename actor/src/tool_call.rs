@@ -138,104 +138,106 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SELECT_1: (&str, &str) = ("QUERY", "SELECT 1");
+
     /// The completions are those of the table for TRL 1.16.0 `parse_response`. A comment says where
     /// this parser differs.
+    const CALLS: &[(&str, (&str, &str))] = &[
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "I will look.\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "hm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call><tool_call>{\"name\": \"answer\", \"arguments\": {}}</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\"}\n</tool_call>",
+            ("QUERY", ""),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": null}\n</tool_call>",
+            ("QUERY", ""),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": null, \"value\": null}}\n</tool_call>",
+            ("QUERY", ""),
+        ),
+        (
+            "<tool_call>{\"name\":\"query\",\"arguments\":{\"sql\":\"a\\nb \\\"q\\\" \\u00e9 é\"}}</tool_call>",
+            ("QUERY", "a\nb \"q\" é é"),
+        ),
+        // TRL passes string arguments on, and the call fails.
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": \"{\\\"sql\\\": \\\"SELECT 1\\\"}\"}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": \"SELECT 1\"}\n</tool_call>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": 1, \"x\": [1, 2.5, true, null]}}\n</tool_call>",
+            ("ANSWER", "1"),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [\"a\", 2]}}\n</tool_call>",
+            ("ANSWER", "a, 2"),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [[\"a\", 2], [\"b\", 3]]}}\n</tool_call>",
+            ("ANSWER", "a | 2\nb | 3"),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call> trailing text<|im_end|>",
+            SELECT_1,
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|><|im_end|>\n",
+            SELECT_1,
+        ),
+        // TRL ends the call at the first closing tag and finds none.
+        (
+            "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call>",
+            ("QUERY", "SELECT '</tool_call>'"),
+        ),
+        (
+            "<|im_start|>assistant\n<tool_call>\n{\"name\": \"Describe\", \"arguments\": {\"table_name\": \"singer\"}}\n</tool_call>",
+            ("DESCRIBE", "singer"),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"query\", \"name\": \"answer\", \"arguments\": {}}\n</tool_call>",
+            ("ANSWER", ""),
+        ),
+        (
+            "<tool_call>\n{\"name\": \"sample\", \"arguments\": {\"table_name\": \"t\"}, \"extra\": 1}\n</tool_call>",
+            ("SAMPLE", "t"),
+        ),
+    ];
+
     #[test]
     fn calls_are_parsed() {
-        let one = ("QUERY", "SELECT 1");
-        let table: &[(&str, (&str, &str))] = &[
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|>",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
-                one,
-            ),
-            (
-                "I will look.\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
-                one,
-            ),
-            (
-                "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
-                one,
-            ),
-            (
-                "hm\n</think>\n\n<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call>",
-                one,
-            ),
-            (
-                "<tool_call>{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}</tool_call><tool_call>{\"name\": \"answer\", \"arguments\": {}}</tool_call>",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\"}\n</tool_call>",
-                ("QUERY", ""),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": null}\n</tool_call>",
-                ("QUERY", ""),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": null, \"value\": null}}\n</tool_call>",
-                ("QUERY", ""),
-            ),
-            (
-                "<tool_call>{\"name\":\"query\",\"arguments\":{\"sql\":\"a\\nb \\\"q\\\" \\u00e9 é\"}}</tool_call>",
-                ("QUERY", "a\nb \"q\" é é"),
-            ),
-            // TRL passes string arguments on, and the call fails.
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": \"{\\\"sql\\\": \\\"SELECT 1\\\"}\"}\n</tool_call>",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": \"SELECT 1\"}\n</tool_call>",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": 1, \"x\": [1, 2.5, true, null]}}\n</tool_call>",
-                ("ANSWER", "1"),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [\"a\", 2]}}\n</tool_call>",
-                ("ANSWER", "a, 2"),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": [[\"a\", 2], [\"b\", 3]]}}\n</tool_call>",
-                ("ANSWER", "a | 2\nb | 3"),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call> trailing text<|im_end|>",
-                one,
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT 1\"}}\n</tool_call><|im_end|><|im_end|>\n",
-                one,
-            ),
-            // TRL ends the call at the first closing tag and finds none.
-            (
-                "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT '</tool_call>'\"}}\n</tool_call>",
-                ("QUERY", "SELECT '</tool_call>'"),
-            ),
-            (
-                "<|im_start|>assistant\n<tool_call>\n{\"name\": \"Describe\", \"arguments\": {\"table_name\": \"singer\"}}\n</tool_call>",
-                ("DESCRIBE", "singer"),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"query\", \"name\": \"answer\", \"arguments\": {}}\n</tool_call>",
-                ("ANSWER", ""),
-            ),
-            (
-                "<tool_call>\n{\"name\": \"sample\", \"arguments\": {\"table_name\": \"t\"}, \"extra\": 1}\n</tool_call>",
-                ("SAMPLE", "t"),
-            ),
-        ];
-        for (text, (kind, argument)) in table {
+        for (text, (kind, argument)) in CALLS {
             let call = parse(text);
             assert!(!call.malformed, "{text}");
             assert_eq!(call.action, action(kind, *argument), "{text}");

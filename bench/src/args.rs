@@ -16,7 +16,7 @@ pub enum EnvProtocol {
 
 impl fmt::Display for EnvProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(*self))
+        f.write_str(&name(self))
     }
 }
 
@@ -70,7 +70,7 @@ pub enum ModelShape {
 
 impl fmt::Display for ModelShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(*self))
+        f.write_str(&name(self))
     }
 }
 
@@ -142,7 +142,7 @@ pub struct BenchPolicyArgs {
 }
 
 /// Returns the name of a value on the command line.
-pub(crate) fn name(value: impl ValueEnum) -> String {
+pub(crate) fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

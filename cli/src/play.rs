@@ -45,7 +45,7 @@ pub struct PlayResult {
 
 /// The gold answer, which is shown after the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GoldAnswer {
+pub struct RevealedGold {
     /// The SQL that the question was made from.
     pub sql: String,
     /// The correct answer.
@@ -201,7 +201,7 @@ fn indent(text: &str) -> String {
 /// Renders the result of an episode: correct or not, the return, and the gold answer if it is
 /// given.
 #[must_use]
-pub fn closing(outcome: &PlayResult, gold: Option<&GoldAnswer>) -> String {
+pub fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
     let result = match (outcome.finished, outcome.correct) {
         (false, _) => "Left before the end.",
         (true, true) => "Right!",
@@ -229,7 +229,7 @@ pub fn closing(outcome: &PlayResult, gold: Option<&GoldAnswer>) -> String {
 pub async fn play(
     mut env: EnvClient,
     request: ResetRequest,
-    reveal: impl FnOnce(&str) -> Option<GoldAnswer>,
+    reveal: impl FnOnce(&str) -> Option<RevealedGold>,
     mut input: impl BufRead,
     mut output: impl Write,
 ) -> Result<PlayResult> {
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn the_gold_is_told_only_after_the_end() {
-        let gold = GoldAnswer {
+        let gold = RevealedGold {
             sql: "SELECT 1".to_owned(),
             answer: "1".to_owned(),
         };

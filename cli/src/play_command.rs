@@ -10,7 +10,7 @@ use crate::{
     args::PlayArgs,
     config::RunConfig,
     evaluation::shuffled,
-    play::{self, GoldAnswer},
+    play::{self, RevealedGold},
     progress::Progress,
     setup::Setup,
     stdout,
@@ -36,7 +36,7 @@ pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
             .questions
             .iter()
             .find(|question| question.question_id == id)?;
-        Some(GoldAnswer {
+        Some(RevealedGold {
             sql: question.gold_sql.clone(),
             answer: data::answer_text(question),
         })

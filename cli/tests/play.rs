@@ -1,6 +1,6 @@
 //! Plays whole episodes over the in-process transport, with typed input and captured output.
 
-use cli::play::{GoldAnswer, PlayResult, play};
+use cli::play::{PlayResult, RevealedGold, play};
 use proto::{
     EnvClient, Transport,
     v1::{
@@ -78,7 +78,7 @@ async fn play_episode(question_id: &str, typed: &str) -> (anyhow::Result<PlayRes
         ..ResetRequest::default()
     };
     let reveal = |id: &str| {
-        Some(GoldAnswer {
+        Some(RevealedGold {
             sql: format!("SELECT gold of {id}"),
             answer: "39".to_owned(),
         })

@@ -59,8 +59,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Returns the length of quoted text that begins `text` and ends with the next `close`. A doubled quote
-/// reads as two quoted texts, which concatenate to the same.
+/// Returns the length of quoted text that begins `text` and ends with the next `close`. A doubled
+/// quote reads as two quoted texts, which concatenate to the same.
 fn quoted_bytes(text: &str, close: char) -> usize {
     text[1..].find(close).map_or(text.len(), |end| end + 2)
 }
@@ -71,8 +71,8 @@ pub fn normal_form(sql: &str) -> String {
     normalized(sql, |normal, text| normal.push_str(text))
 }
 
-/// Returns the normal form with words in lower case. Statements of equal form mean the same, since SQL
-/// folds the case of keywords and unquoted names.
+/// Returns the normal form with words in lower case. Statements of equal form mean the same, since
+/// SQL folds the case of keywords and unquoted names.
 pub fn case_folded_form(sql: &str) -> String {
     normalized(sql, |normal, text| {
         normal.extend(text.chars().flat_map(char::to_lowercase));

@@ -1,7 +1,7 @@
 //! The rejection of an HTTP request, as `{"detail": …}`.
 //!
-//! Invariant: a text names what is wrong and the remedy, and it is short even if it repeats words of
-//! the request.
+//! Invariant: a text names what is wrong and the remedy, and it is short even if it repeats words
+//! of the request.
 
 use axum::{
     Json,
@@ -50,8 +50,8 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Gives each error the HTTP status that its gRPC status corresponds to. OpenEnv's routes have other
-/// statuses, in `openenv/http.rs`.
+/// Gives each error the HTTP status that its gRPC status corresponds to. OpenEnv's routes have
+/// other statuses, in `openenv/http.rs`.
 impl From<EnvError> for Rejection {
     fn from(error: EnvError) -> Self {
         let status = status::of(error);

@@ -65,7 +65,7 @@ pub struct Advantages {
     pub zero_std_share: f64,
 }
 
-/// Computes advantages from `rewards` [rows][columns] and `weights` [columns].
+/// Computes advantages from `rewards[rows][columns]` and `weights[columns]`.
 #[must_use]
 pub fn advantages(
     rewards: &[Vec<Option<f64>>],

@@ -79,9 +79,9 @@ pub enum LearnerError {
     /// Training diverged. Remedy: a lower learning rate, a longer warm-up or a lower
     /// `max_grad_norm` in a new run; this run would compute the same numbers again.
     #[error(
-        "the gradient or the weights of update {update} are not finite; lower the learning rate or \
-         lengthen its warm-up in a new run, which may start from the last checkpoint's hf folder by \
-         --model"
+        "update {update} is not finite in its gradient or its weights; lower the learning rate or \
+         lengthen its warm-up in a new run, which may start from the last checkpoint's hf folder \
+         by --model"
     )]
     Diverged {
         /// The update, counted from 1.

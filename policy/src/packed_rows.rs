@@ -6,7 +6,7 @@ use crate::error::{PolicyError, Result};
 /// The tokens of several rows, laid end to end (packed, or "varlen", rows).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedRows {
-    /// The tokens of all rows, [T].
+    /// The tokens of all rows, `[T]`.
     pub tokens: Vec<u32>,
     /// The rows, in order.
     pub rows: Vec<PackedRow>,

@@ -17,7 +17,8 @@ pub struct Tool {
     pub prompt: ToolTexts,
     /// What a call returns, for prompts.
     pub returns: &'static str,
-    /// Descriptions in OpenEnv's listings. They name no limits, since a node's settings change them.
+    /// Descriptions in OpenEnv's listings. They name no limits, since a node's settings change
+    /// them.
     pub listing: ToolTexts,
 }
 

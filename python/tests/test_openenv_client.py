@@ -82,7 +82,7 @@ def test_the_binary_speaks_it(real_node: Callable[[], RealNode]) -> None:
     try:
         urllib.request.urlopen(f"{node.address}/health", timeout=5).close()
     except (urllib.error.URLError, OSError) as error:
-        pytest.skip(f"this binary has no OpenEnv face: {error}")
+        pytest.skip(f"this binary does not serve OpenEnv: {error}")
     with SQLEnv(node.address).sync() as env:
         first = env.reset(seed=3, episode_id="mine")
         assert first.observation == env.reset(seed=3, episode_id="mine").observation

@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use policy::durable;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -180,12 +181,8 @@ impl RunFolder {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
-        // A write that fails, for example on a full disk, must not destroy the previous content.
         let path = self.path.join(name);
-        let partial = self.path.join(format!(".{name}.partial"));
-        fs::write(&partial, text)
-            .and_then(|()| fs::rename(&partial, &path))
-            .map_err(ReportError::io("write", &path))
+        durable::replace_file(&path, text.as_bytes()).map_err(ReportError::io("write", &path))
     }
 
     fn append(&self, name: &str, record: &impl Serialize) -> Result<()> {

@@ -285,47 +285,65 @@ fn the_headline_claims_only_what_the_intervals_allow() {
     }
 }
 
-#[test]
-fn hostile_content_stays_text() {
-    let hostile = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\" onload=\"x ' ]]> <!-- \u{0}\u{1b}\u{202e}";
-    let huge = format!("{hostile}{}", "<td>🦀\n".repeat(50_000));
-    let name = || hostile.to_owned();
-    let counts = BTreeMap::from([
-        (
-            name(),
-            CorrectCount {
-                questions: 3,
-                correct: 7,
-            },
-        ),
-        (String::new(), CorrectCount::default()),
-    ]);
+const HOSTILE: &str = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\" onload=\"x ' ]]> <!-- \u{0}\u{1b}\u{202e}";
+
+fn hostile_info() -> RunInfo {
+    let name = || HOSTILE.to_owned();
+    RunInfo {
+        name: name(),
+        status: RunStatus::Running,
+        model: name(),
+        parameters: u64::MAX,
+        dataset: name(),
+        databases: u64::MAX,
+        questions: BTreeMap::from([(name(), u64::MAX)]),
+        eval_queries_in_train: Some(0),
+        run_seed: u64::MAX,
+        version: name(),
+        machine: name(),
+        command: name(),
+    }
+}
+
+fn hostile_transcript(policy: PolicyName, huge: &str) -> Transcript {
+    let name = || HOSTILE.to_owned();
     let mut step = EnvStepRecord {
         completion: Some(name()),
         action_type: name(),
-        argument: huge.clone(),
+        argument: huge.to_owned(),
         malformed: true,
-        result: Some(huge.clone()),
+        result: Some(huge.to_owned()),
         error: Some(name()),
         reward: f64::NAN,
         components: Default::default(),
     };
     step.components.operational = f64::INFINITY;
-    let transcript = |policy| Transcript {
+    Transcript {
         policy,
-        gold_sql: huge.clone(),
+        gold_sql: huge.to_owned(),
         gold_answer: name(),
         episode: EpisodeRecord {
             question_id: name(),
-            question: huge.clone(),
+            question: huge.to_owned(),
             database: name(),
             difficulty: name(),
             correct: true,
             reward: f64::NEG_INFINITY,
             failure: String::new(),
-            steps: vec![step.clone(); 3],
+            steps: vec![step; 3],
         },
+    }
+}
+
+#[test]
+fn hostile_content_stays_text() {
+    let huge = format!("{HOSTILE}{}", "<td>🦀\n".repeat(50_000));
+    let name = || HOSTILE.to_owned();
+    let count = CorrectCount {
+        questions: 3,
+        correct: 7,
     };
+    let counts = BTreeMap::from([(name(), count), (String::new(), CorrectCount::default())]);
     let evaluation = |policy| {
         let mut evaluation = evaluation(policy, 3, f64::NAN, f64::INFINITY);
         evaluation.metrics.success.success_rate = f64::NAN;
@@ -334,20 +352,7 @@ fn hostile_content_stays_text() {
         evaluation
     };
     let records = RunRecords {
-        info: Some(RunInfo {
-            name: name(),
-            status: RunStatus::Running,
-            model: name(),
-            parameters: u64::MAX,
-            dataset: name(),
-            databases: u64::MAX,
-            questions: BTreeMap::from([(name(), u64::MAX)]),
-            eval_queries_in_train: Some(0),
-            run_seed: u64::MAX,
-            version: name(),
-            machine: name(),
-            command: name(),
-        }),
+        info: Some(hostile_info()),
         config: Some(huge.clone()),
         steps: vec![LearnerStepRecord {
             step: u64::MAX,
@@ -364,18 +369,14 @@ fn hostile_content_stays_text() {
             evaluation(PolicyName::Grpo),
         ],
         transcripts: [PolicyName::Random, PolicyName::WarmStart, PolicyName::Grpo]
-            .map(transcript)
+            .map(|policy| hostile_transcript(policy, &huge))
             .into(),
-        timing: vec![
-            StageTime {
+        timing: [1e300, f64::NAN]
+            .map(|seconds| StageTime {
                 stage: name(),
-                seconds: 1e300,
-            },
-            StageTime {
-                stage: name(),
-                seconds: f64::NAN,
-            },
-        ],
+                seconds,
+            })
+            .into(),
         unreadable: BTreeMap::new(),
     };
     let page = report::render(&records);

@@ -96,6 +96,6 @@ impl Check {
     /// Returns its name on the command line and in the report.
     #[must_use]
     pub fn name(self) -> String {
-        args::name(self)
+        args::name(&self)
     }
 }

@@ -56,9 +56,8 @@ pub async fn gpu_check(
     let device = match open(args.device, &diagnosis) {
         Ok(device) => device,
         Err(reason) => {
-            eprintln!(
-                "error: nothing was checked: {reason}; `--device cpu` runs the same checks on the CPU"
-            );
+            let remedy = "`--device cpu` runs the same checks on the CPU";
+            eprintln!("error: nothing was checked: {reason}; {remedy}");
             return Ok(GpuCheckOutcome::NoDevice);
         }
     };

@@ -133,7 +133,8 @@ impl GpuCheckReport {
     pub(super) fn page(&self) -> String {
         let is_skipped = |check: &&CheckResult| matches!(check.status, CheckStatus::Skipped(_));
         let mut page = format!(
-            "# gpu-check on {}\n\n{} of {} checks failed, {} were skipped. Speeds are in the shape {}.\n\n\
+            "# gpu-check on {}\n\n{} of {} checks failed, {} were skipped. \
+             Speeds are in the shape {}.\n\n\
              | check | status | seconds | reason |\n|---|---|---|---|\n",
             self.device,
             self.failures(),

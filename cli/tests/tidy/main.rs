@@ -9,8 +9,10 @@
 mod circles;
 mod documents;
 mod imports;
+mod names;
 mod picture;
 mod pure;
+mod width;
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! The documents that describe the server: metadata, schemas, OpenAPI and a page made from it.
 //!
-//! Invariant: the documents are made once, at start, and list what the server's mode serves. The page
-//! loads nothing else, so it works without a network.
+//! Invariant: the documents are made once, at start, and list what the server's mode serves. The
+//! page loads nothing else, so it works without a network.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! OpenEnv over plain HTTP: reset, step and state.
 //!
-//! Invariant: the server keeps nothing between requests. The reply to a reset carries the episode as
-//! a token under `metadata.episode_token`. A step that names it, `{"action": .., "episode_token": ..}`,
-//! continues that episode. A step without a token fails with 500, as OpenEnv's own server fails when
-//! its environment was never reset.
+//! Invariant: the server keeps nothing between requests. The reply to a reset carries the episode
+//! as a token under `metadata.episode_token`. A step that names it, `{"action": ..,
+//! "episode_token": ..}`, continues that episode. A step without a token fails with 500, as
+//! OpenEnv's own server fails when its environment was never reset.
 
 use std::sync::Arc;
 

@@ -23,8 +23,8 @@ pub(super) fn parse(text: &str) -> Result<Value, serde_json::Error> {
         .or_else(|error| serde_json::from_str(&to_json(text)).map_err(|_| error))
 }
 
-/// Replaces everything that Python reads beyond JSON. Leaves every other character as it is, so that
-/// a text that Python refuses stays a text that `serde_json` refuses.
+/// Replaces everything that Python reads beyond JSON. Leaves every other character as it is, so
+/// that a text that Python refuses stays a text that `serde_json` refuses.
 fn to_json(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,7 @@
 //! `/mcp`: the four tools over JSON-RPC 2.0, and sessions for clients that call over plain HTTP.
 //!
-//! Invariant: a response has a result or an error, never both. Over HTTP the status is always 200. A
-//! call is a step of the session's episode, which a reset on the session's socket starts. This is
+//! Invariant: a response has a result or an error, never both. Over HTTP the status is always 200.
+//! A call is a step of the session's episode, which a reset on the session's socket starts. This is
 //! OpenEnv's subset of MCP: no `initialize`, no event streams.
 
 use std::sync::Arc;
@@ -80,8 +80,8 @@ enum Version {
     Two,
 }
 
-/// Reads a string, an integer or `null`. A client matches responses to requests by the id, so it must
-/// come back as it was sent.
+/// Reads a string, an integer or `null`. A client matches responses to requests by the id, so it
+/// must come back as it was sent.
 fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     match Value::deserialize(deserializer)? {
         id @ (Value::Null | Value::String(_)) => Ok(id),

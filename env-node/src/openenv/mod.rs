@@ -1,7 +1,8 @@
-//! OpenEnv's protocols over the node: HTTP, WebSocket and MCP, as its unmodified clients expect them.
+//! OpenEnv's protocols over the node: HTTP, WebSocket and MCP, as its unmodified clients expect
+//! them.
 //!
-//! Invariant: an episode runs in [`EnvNode`], whatever the protocol; a session keeps a token at most.
-//! The wire follows openenv 0.10.0. Clients of openenv-core 0.2.3 read it too.
+//! Invariant: an episode runs in [`EnvNode`], whatever the protocol; a session keeps a token at
+//! most. The wire follows openenv 0.10.0. Clients of openenv-core 0.2.3 read it too.
 
 mod action;
 pub(crate) mod config;
@@ -130,8 +131,8 @@ async fn mcp_socket(State(service): State<Arc<OpenEnvService>>, upgrade: MaybeUp
     })
 }
 
-/// Accepts a socket. Its session is admitted once it is open: OpenEnv's clients read a refusal from a
-/// frame, not from an HTTP status.
+/// Accepts a socket. Its session is admitted once it is open: OpenEnv's clients read a refusal from
+/// a frame, not from an HTTP status.
 fn serve_socket(
     service: Arc<OpenEnvService>,
     upgrade: WebSocketUpgrade,

@@ -1,8 +1,9 @@
 //! OpenEnv's payload: an observation with its reward and whether the episode is over.
 //!
-//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward and
-//! `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's clients 0.2
-//! and 0.10 look in different places. Fields are named one by one, so that a gold answer cannot leak.
+//! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward
+//! and `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's
+//! clients 0.2 and 0.10 look in different places. Fields are named one by one, so that a gold
+//! answer cannot leak.
 
 use env::{Observation, ResetResult, RewardComponents, StepResult};
 use serde::{Serialize, Serializer};

@@ -1,7 +1,8 @@
 //! The arguments of a reset: which question, with which settings.
 //!
 //! Invariant: a question is named by its id or by its index in a split, or it is drawn by the seed.
-//! Without a seed each reset draws anew. Unknown arguments are ignored, as in OpenEnv's environments.
+//! Without a seed each reset draws anew. Unknown arguments are ignored, as in OpenEnv's
+//! environments.
 
 use env::{EnvError, EpisodeSpec};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! A session: the newest token of an episode, kept for a client that cannot keep it.
 //!
-//! Invariant: a failed call leaves the token as it was, so the client may repeat the call. Failures of
-//! the machine are retried here, with pauses. Only a failure that lasts reaches the client.
+//! Invariant: a failed call leaves the token as it was, so the client may repeat the call. Failures
+//! of the machine are retried here, with pauses. Only a failure that lasts reaches the client.
 
 use std::time::{Duration, Instant};
 

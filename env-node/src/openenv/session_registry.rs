@@ -1,8 +1,8 @@
 //! Admission: how many sessions are open, and who keeps each of them open.
 //!
 //! Invariant: there are never more sessions than the limit. A session that a socket opened lives as
-//! long as the socket, which frees it by dropping its [`SessionGuard`]. A session that was created over
-//! HTTP lives until it is closed. Sessions hold tokens, not episodes: an episode is a value.
+//! long as the socket, which frees it by dropping its [`SessionGuard`]. A session that was created
+//! over HTTP lives until it is closed. Sessions hold tokens, not episodes: an episode is a value.
 
 use std::{
     collections::HashMap,
@@ -34,10 +34,10 @@ struct OpenSession {
 /// Who keeps a session open.
 ///
 /// ```text
-/// socket opens      ─► Socket ── socket ends ──────────────────────────────► removed
-/// HTTP creates      ─► Registry ── closed, or idle and the registry is full ► removed
-/// socket attaches   ─► Attached ── socket ends ─► Registry
-/// closed meanwhile  ─► Attached { is_closing } ── socket ends ──────────────► removed
+/// a socket opens it        Socket    -- the socket ends --> removed
+/// HTTP creates it          Registry  -- closed, or idle while the registry is full --> removed
+/// a socket attaches        Attached  -- the socket ends --> Registry
+/// closed while attached    Attached (is_closing)  -- the socket ends --> removed
 /// ```
 #[derive(Debug, Clone, Copy)]
 enum SessionOwner {

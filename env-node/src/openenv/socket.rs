@@ -2,9 +2,9 @@
 //! closes when the server stops.
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, so a client that
-//! reconnects at once finds its place free. It is freed at once when the connection is lost, and at the
-//! latest one ping period after the peer was last heard. A quiet peer that answers pings stays. What
-//! frames say is left to `ws.rs` and `mcp.rs`.
+//! reconnects at once finds its place free. It is freed at once when the connection is lost, and at
+//! the latest one ping period after the peer was last heard. A quiet peer that answers pings stays.
+//! What frames say is left to `ws.rs` and `mcp.rs`.
 
 use std::{error::Error, time::Duration};
 
@@ -89,8 +89,8 @@ const GOING_AWAY: SocketEnd = SocketEnd::Close {
     reason: "the server stops",
 };
 
-/// Serves a socket until it ends. `admission` is its session, or the error text for a socket that gets
-/// none.
+/// Serves a socket until it ends. `admission` is its session, or the error text for a socket that
+/// gets none.
 pub(super) async fn serve(
     socket: WebSocket,
     service: &OpenEnvService,
@@ -151,8 +151,8 @@ async fn answer_frames(
         };
         tokio::pin!(answer);
         // Reading goes on while a frame is answered, so that a lost peer frees its session at once.
-        // Only one frame is read ahead: more would be a queue without a bound. The rest waits in the
-        // network, which holds the peer back.
+        // Only one frame is read ahead: more would be a queue without a bound. The rest waits in
+        // the network, which holds the peer back.
         let reply = loop {
             tokio::select! {
                 biased;
@@ -247,8 +247,9 @@ impl MonitoredSocket {
         }
     }
 
-    /// Sends a close frame, and reads until the peer closes too. If the server closed the connection
-    /// with unread bytes in it, TCP would reset it, and the peer could lose what was sent last.
+    /// Sends a close frame, and reads until the peer closes too. If the server closed the
+    /// connection with unread bytes in it, TCP would reset it, and the peer could lose what was
+    /// sent last.
     async fn close(&mut self, code: u16, reason: &'static str) {
         let frame = CloseFrame {
             code,

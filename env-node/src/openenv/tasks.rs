@@ -1,7 +1,8 @@
-//! The task API: the node's splits and questions, as tasks that a reset can name by split and index.
+//! The task API: the node's splits and questions, as tasks that a reset can name by split and
+//! index.
 //!
-//! Invariant: the task at an index is the question that `reset(split=.., index=..)` starts. Tasks do
-//! not hold answers.
+//! Invariant: the task at an index is the question that `reset(split=.., index=..)` starts. Tasks
+//! do not hold answers.
 
 use std::{ops::Range, sync::Arc};
 
@@ -139,8 +140,8 @@ async fn task_range(
     Ok(Json(json!({"tasks": tasks})))
 }
 
-/// Returns the place of a bound of a Python slice: a negative one counts from the end, and none lies
-/// outside of the list.
+/// Returns the place of a bound of a Python slice: a negative one counts from the end, and none
+/// lies outside of the list.
 fn slice_bound(bound: i64, length: usize) -> usize {
     match usize::try_from(bound) {
         Ok(bound) => bound.min(length),

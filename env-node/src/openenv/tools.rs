@@ -1,6 +1,7 @@
 //! The environment's actions as tools, for clients that call tools.
 //!
-//! Invariant: a call that names no tool, or whose argument does not fit, is not a step of the episode.
+//! Invariant: a call that names no tool, or whose argument does not fit, is not a step of the
+//! episode.
 
 use env::Action;
 use proto::TOOLS;

@@ -83,7 +83,8 @@ pub(super) fn excerpt(text: &str) -> std::borrow::Cow<'_, str> {
     truncated(text, EXCERPT_BYTES)
 }
 
-/// An integer as pydantic's lax mode reads it: also a whole float, a boolean, or digits in a string.
+/// An integer as pydantic's lax mode reads it: also a whole float, a boolean, or digits in a
+/// string.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Integer(pub(super) i64);

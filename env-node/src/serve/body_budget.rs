@@ -1,7 +1,8 @@
 //! The budget for the bytes of request bodies, over all protocols.
 //!
-//! Invariant: a byte counts when it arrives, not when it is announced, so a peer that announces much
-//! and sends nothing blocks nobody. The bytes of a request are returned when its response is ready.
+//! Invariant: a byte counts when it arrives, not when it is announced, so a peer that announces
+//! much and sends nothing blocks nobody. The bytes of a request are returned when its response is
+//! ready.
 
 use std::sync::{
     Arc,

@@ -1,8 +1,8 @@
 //! Limits on calls: how many run at once, and for how long.
 //!
-//! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the limit
-//! is refused before any of its body is read; one whose body exceeds the budget, as soon as it does. A
-//! socket counts until it is open. Health checks and reflection do not count.
+//! Invariant: a call past its deadline is dropped, and its queued SQL with it. A call beyond the
+//! limit is refused before any of its body is read; one whose body exceeds the budget, as soon as
+//! it does. A socket counts until it is open. Health checks and reflection do not count.
 
 use std::{sync::Arc, time::Duration};
 

@@ -22,13 +22,13 @@ pub struct ServerConfig {
     /// TLS. Absent: plain text, for a trusted network or behind a proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// File with a token that every caller must send, as `authorization: Bearer TOKEN` (browsers: as
-    /// the password of Basic authentication, with any name). Health checks need none. Absent: anyone
-    /// may call.
+    /// File with a token that every caller must send, as `authorization: Bearer TOKEN` (browsers:
+    /// as the password of Basic authentication, with any name). Health checks need none. Absent:
+    /// anyone may call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_token_file: Option<PathBuf>,
-    /// Origins, such as `https://trainer.example`, whose pages may call this node from a browser. `*`
-    /// means any. Pages of the node's own origin always may.
+    /// Origins, such as `https://trainer.example`, whose pages may call this node from a browser.
+    /// `*` means any. Pages of the node's own origin always may.
     pub allowed_origins: Vec<String>,
     /// Connections at once. Further ones are closed as they come.
     pub max_connections: usize,
@@ -37,17 +37,17 @@ pub struct ServerConfig {
     /// Calls at once over all connections, gRPC and HTTP. Further ones are refused with
     /// `RESOURCE_EXHAUSTED`, or 503. A socket counts until it is open.
     pub max_calls_in_flight: usize,
-    /// Bytes of all request bodies at once. A call whose body exceeds what is left is refused in the
-    /// same way. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets do not
-    /// count.
+    /// Bytes of all request bodies at once. A call whose body exceeds what is left is refused in
+    /// the same way. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets
+    /// do not count.
     pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default
     /// exceeds the longest of both together. A longer request is refused with `OUT_OF_RANGE`.
     pub max_request_bytes: usize,
     /// Seconds that a call may take, even if the caller sets a later deadline.
     pub max_call_seconds: f64,
-    /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of each
-    /// HTTP/1.1 request.
+    /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of
+    /// each HTTP/1.1 request.
     pub header_seconds: f64,
     /// Seconds between pings on an HTTP/2 connection.
     pub keepalive_interval_seconds: f64,
@@ -63,7 +63,8 @@ pub struct ServerConfig {
     pub drain_seconds: f64,
 }
 
-/// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in place.
+/// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in
+/// place.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
@@ -100,14 +101,41 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Checks ranges. The longest argument over gRPC and the longest message over HTTP must fit into
-    /// the limits on bytes.
+    /// Checks ranges. The longest argument over gRPC and the longest message over HTTP must fit
+    /// into the limits on bytes.
     pub(crate) fn validate(
         &self,
         argument_bytes: usize,
         message_bytes: usize,
     ) -> Result<(), SettingError> {
+        self.validate_ranges()?;
         let refuse = |field, remedy: String| Err(SettingError { field, remedy });
+        let least = argument_bytes.saturating_add(REQUEST_FRAMING_BYTES);
+        if self.max_request_bytes < least {
+            return refuse(
+                "server.max_request_bytes",
+                format!(
+                    "give at least {least}, so that argument_bytes fits, or lower argument_bytes"
+                ),
+            );
+        }
+        let least = self.max_request_bytes.max(message_bytes);
+        if !(least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight) {
+            return refuse(
+                "server.max_body_bytes_in_flight",
+                format!("give at least {least}, so that one request fits"),
+            );
+        }
+        Ok(())
+    }
+
+    fn validate_ranges(&self) -> Result<(), SettingError> {
+        let refuse = |field, remedy: &str| {
+            Err(SettingError {
+                field,
+                remedy: remedy.to_owned(),
+            })
+        };
         for (field, value) in [
             ("server.max_connections", self.max_connections),
             (
@@ -117,7 +145,7 @@ impl ServerConfig {
             ("server.max_calls_in_flight", self.max_calls_in_flight),
         ] {
             if !(1..=1 << 20).contains(&value) {
-                return refuse(field, "give 1 to 1048576".to_owned());
+                return refuse(field, "give 1 to 1048576");
             }
         }
         for (field, value) in [
@@ -137,7 +165,7 @@ impl ServerConfig {
             ),
         ] {
             if !(value > 0.0 && value <= MAX_SECONDS) {
-                return refuse(field, "give more than 0 and at most 86400".to_owned());
+                return refuse(field, "give more than 0 and at most 86400");
             }
         }
         for (field, value) in [
@@ -148,24 +176,8 @@ impl ServerConfig {
             ("server.drain_seconds", self.drain_seconds),
         ] {
             if !(0.0..=MAX_SECONDS).contains(&value) {
-                return refuse(field, "give 0 to 86400".to_owned());
+                return refuse(field, "give 0 to 86400");
             }
-        }
-        let least = argument_bytes.saturating_add(REQUEST_FRAMING_BYTES);
-        if self.max_request_bytes < least {
-            return refuse(
-                "server.max_request_bytes",
-                format!(
-                    "give at least {least}, so that argument_bytes fits, or lower argument_bytes"
-                ),
-            );
-        }
-        let least = self.max_request_bytes.max(message_bytes);
-        if !(least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight) {
-            return refuse(
-                "server.max_body_bytes_in_flight",
-                format!("give at least {least}, so that one request fits"),
-            );
         }
         Ok(())
     }

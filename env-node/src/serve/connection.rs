@@ -1,8 +1,9 @@
 //! One connection, from its handshake to its end.
 //!
-//! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each HTTP/2
-//! stream, the answer to a ping, the age of the connection, and the shutdown. A WebSocket leaves these
-//! limits when its request is upgraded, except for its permit. Its handler monitors it instead.
+//! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each
+//! HTTP/2 stream, the answer to a ping, the age of the connection, and the shutdown. A WebSocket
+//! leaves these limits when its request is upgraded, except for its permit. Its handler monitors it
+//! instead.
 
 use std::{
     future::{Future, pending},
@@ -129,8 +130,8 @@ where
         () = sleep(limits.max_age) => {}
         () = no_request(&has_request, limits.header_timeout) => {}
     }
-    // HTTP/2 sends GOAWAY, so that the client makes no further calls here. HTTP/1.1 closes after the
-    // request at hand.
+    // HTTP/2 sends GOAWAY, so that the client makes no further calls here. HTTP/1.1 closes after
+    // the request at hand.
     connection.as_mut().graceful_shutdown();
     match timeout(limits.grace, connection).await {
         Ok(ended) => log(ended),

@@ -3,8 +3,8 @@
 //!
 //! Invariant: a page can read a response of this node only if its origin is listed or is the node's
 //! own. Browsers enforce that with the headers sent here, but they send a page's POST and open its
-//! WebSocket first. Those are refused here, since they change something even if their page cannot read
-//! the response. Programs send no origin and are served.
+//! WebSocket first. Those are refused here, since they change something even if their page cannot
+//! read the response. Programs send no origin and are served.
 
 use std::sync::Arc;
 

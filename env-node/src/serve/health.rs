@@ -1,7 +1,8 @@
 //! gRPC's health service.
 //!
-//! Invariant: a watch ends with a status that tells its client to watch again. It ends when the server
-//! stops, since an open stream would delay the shutdown, and before the timeout of HTTP/2 streams.
+//! Invariant: a watch ends with a status that tells its client to watch again. It ends when the
+//! server stops, since an open stream would delay the shutdown, and before the timeout of HTTP/2
+//! streams.
 
 use std::{future::ready, time::Duration};
 

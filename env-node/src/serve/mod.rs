@@ -1,7 +1,7 @@
 //! The server: every protocol of a node on one port.
 //!
-//! Invariant: a connection that fails, stalls or floods affects only itself. Only `shutdown` ends the
-//! accept loop. What the protocols serve is left to `grpc.rs`, `openenv` and `web`.
+//! Invariant: a connection that fails, stalls or floods affects only itself. Only `shutdown` ends
+//! the accept loop. What the protocols serve is left to `grpc.rs`, `openenv` and `web`.
 
 mod auth;
 mod body_budget;
@@ -75,8 +75,8 @@ impl Server {
     ///
     /// Then the server drains in three steps. For `drain_seconds` health is NOT_SERVING while new
     /// calls are still taken, so that balancers notice before calls fail. Then it stops listening,
-    /// and each connection and socket is asked to end after what it is doing. Whatever has not ended
-    /// after `connection_grace_seconds` is cut.
+    /// and each connection and socket is asked to end after what it is doing. Whatever has not
+    /// ended after `connection_grace_seconds` is cut.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         health::report(&self.health, ServingStatus::Serving).await;
         let drained = async {
@@ -135,8 +135,8 @@ async fn accept_forever<F>(
     }
 }
 
-/// Accepts the next connection. An error of one peer is ignored. When the system lacks descriptors or
-/// memory, this waits until it has some.
+/// Accepts the next connection. An error of one peer is ignored. When the system lacks descriptors
+/// or memory, this waits until it has some.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

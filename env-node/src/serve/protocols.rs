@@ -1,7 +1,7 @@
 //! The protocols on the server's port, and the choice between them.
 //!
-//! Invariant: a request is gRPC if its content type says so, and HTTP otherwise. Each is refused in its
-//! own protocol.
+//! Invariant: a request is gRPC if its content type says so, and HTTP otherwise. Each is refused in
+//! its own protocol.
 
 use std::{convert::Infallible, future::Future};
 

@@ -1,7 +1,7 @@
 //! TLS: the server's certificate, and the certificate authorities of its clients.
 //!
-//! Invariant: files that cannot be used never replace ones that could, for instance while a renewal has
-//! written the certificate and not yet the key. Open connections keep their certificates.
+//! Invariant: files that cannot be used never replace ones that could, for instance while a renewal
+//! has written the certificate and not yet the key. Open connections keep their certificates.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The files of the page, compiled into the program.
 //!
-//! Invariant: a browser revalidates each file and loads only changed ones, since the entity tag is a
-//! digest of the bytes.
+//! Invariant: a browser revalidates each file and loads only changed ones, since the entity tag is
+//! a digest of the bytes.
 
 use axum::{
     Router,

@@ -1,8 +1,8 @@
 //! The page `/web`, on which a person plays and replays episodes.
 //!
-//! Invariant: the page is a client of `sqlenv.v1.Env` and holds the tokens of its episodes itself. The
-//! server keeps only the episode that OpenEnv's `/web/reset` and `/web/step` share between all visitors.
-//! Every response forbids the browser everything that the page does not need.
+//! Invariant: the page is a client of `sqlenv.v1.Env` and holds the tokens of its episodes itself.
+//! The server keeps only the episode that OpenEnv's `/web/reset` and `/web/step` share between all
+//! visitors. Every response forbids the browser everything that the page does not need.
 
 mod action_log;
 mod api;

@@ -1,7 +1,7 @@
 //! OpenEnv's web routes: one environment that all visitors share.
 //!
-//! Invariant: one step runs at a time, and the log is bounded. Bodies and log have the form of OpenEnv's
-//! web interface. A step before the first reset is a conflict (409).
+//! Invariant: one step runs at a time, and the log is bounded. Bodies and log have the form of
+//! OpenEnv's web interface. A step before the first reset is a conflict (409).
 
 use std::sync::Arc;
 
@@ -124,7 +124,8 @@ async fn state(
 }
 
 impl SharedEpisode {
-    /// Returns the message to watchers. The log is kept as JSON text, so it is not serialized again.
+    /// Returns the message to watchers. The log is kept as JSON text, so it is not serialized
+    /// again.
     fn update(&self) -> Utf8Bytes {
         let (id, step_count) = self.session.state();
         let (id, observation, log) = (json!(id), &self.observation, self.log.json());

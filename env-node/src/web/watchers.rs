@@ -1,8 +1,8 @@
 //! WebSockets that watch the shared episode: `/ws/ui`.
 //!
-//! Invariant: a watcher gets the newest state. A slow one skips states and delays nobody: the text of a
-//! state is made once, and each watcher takes the newest when it has sent the last. A watcher that is
-//! gone is dropped after two ping periods at the latest, or when it takes too long to read.
+//! Invariant: a watcher gets the newest state. A slow one skips states and delays nobody: the text
+//! of a state is made once, and each watcher takes the newest when it has sent the last. A watcher
+//! that is gone is dropped after two ping periods at the latest, or when it takes too long to read.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Requests that could cost far more than their size: replies to them and their sessions stay small.
+//! Requests that could cost far more than their size: replies to them and their sessions stay
+//! small.
 
 use env_node::OpenEnvConfig;
 use serde_json::{Value, json};

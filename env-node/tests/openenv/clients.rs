@@ -1,7 +1,7 @@
 //! OpenEnv's own clients and validators from PyPI against a server.
 //!
-//! Each version has a virtual environment under cargo's target folder, made once. Without Python or PyPI
-//! the tests print that they are skipped.
+//! Each version has a virtual environment under cargo's target folder, made once. Without Python or
+//! PyPI the tests print that they are skipped.
 
 use std::{
     fs,
@@ -22,8 +22,8 @@ const CLIENTS_0_10: &str = "openenv==0.10.0";
 /// Serializes installations: both versions would fetch the same wheels.
 static INSTALL: Mutex<()> = Mutex::new(());
 
-/// Returns the folder of the programs of a virtual environment with `package`, or `None` if it cannot be
-/// installed.
+/// Returns the folder of the programs of a virtual environment with `package`, or `None` if it
+/// cannot be installed.
 fn programs_of(package: &str) -> Option<PathBuf> {
     let _guard = INSTALL.lock().unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package.replace("==", "-"));

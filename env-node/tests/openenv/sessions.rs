@@ -1,4 +1,5 @@
-//! Sessions and their limit: who keeps a session open, and that it is freed when its client is gone.
+//! Sessions and their limit: who keeps a session open, and that it is freed when its client is
+//! gone.
 
 use std::time::Duration;
 
@@ -85,8 +86,8 @@ async fn one_too_many_is_told_and_closed() {
     admitted_soon(&server).await;
 }
 
-/// A client that closes and reconnects at once finds its session free: it is freed before the close is
-/// answered.
+/// A client that closes and reconnects at once finds its session free: it is freed before the close
+/// is answered.
 #[tokio::test]
 async fn a_closed_session_is_free_at_once() {
     let server = Server::start(with_sessions(1)).await;
@@ -218,8 +219,8 @@ async fn a_quiet_peer_that_answers_pings_stays() {
     assert_eq!(reply["data"]["reward"], 1.0);
 }
 
-/// OpenEnv's 0.10 client for tools creates a session over HTTP, attaches a socket to it, and calls over
-/// HTTP.
+/// OpenEnv's 0.10 client for tools creates a session over HTTP, attaches a socket to it, and calls
+/// over HTTP.
 #[tokio::test]
 async fn a_session_is_shared_by_http_and_an_attached_socket() {
     let server = Server::start(with_sessions(1)).await;
@@ -266,15 +267,28 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
         "Cannot close active WebSocket-managed session via MCP method"
     );
 
-    // The session outlives the socket and can be attached to again.
+    assert_session_outlives_its_socket(&server, socket, &path, &id, &call).await;
+}
+
+/// The session outlives the socket and can be attached to again, until it is closed.
+async fn assert_session_outlives_its_socket(
+    server: &Server,
+    mut socket: Socket,
+    path: &str,
+    id: &str,
+    call: &Value,
+) {
     socket.send(r#"{"type":"close"}"#).await;
     assert_eq!(socket.next().await, Received::Closed(1000));
-    let mut socket = server.socket(&path).await;
+    let mut socket = server.socket(path).await;
     let state = socket.ask(&json!({"type": "state"})).await;
     assert_eq!(state["data"]["step_count"], 1);
 
     let (_, reply) = server
-        .post("/mcp", &rpc("openenv/session/close", &about(json!({}))))
+        .post(
+            "/mcp",
+            &rpc("openenv/session/close", &json!({"session_id": id})),
+        )
         .await;
     assert_eq!(
         reply["result"],
@@ -282,12 +296,12 @@ async fn a_session_is_shared_by_http_and_an_attached_socket() {
     );
     socket.send(r#"{"type":"close"}"#).await;
     assert_eq!(socket.next().await, Received::Closed(1000));
-    let (_, reply) = server.post("/mcp", &rpc("tools/call", &call)).await;
+    let (_, reply) = server.post("/mcp", &rpc("tools/call", call)).await;
     assert_eq!(
         reply["error"]["message"],
         format!("Unknown session_id: {id}")
     );
-    admitted(&server).await.expect("the session is gone");
+    admitted(server).await.expect("the session is gone");
 }
 
 #[tokio::test]
@@ -316,8 +330,8 @@ async fn a_session_without_a_socket_ends_when_closed_or_idle() {
     assert_eq!(unknown, &json!(-32602));
 }
 
-/// One thread with a queue of one gets eight slow queries at once. Those that find the queue full are
-/// retried, and no client notices.
+/// One thread with a queue of one gets eight slow queries at once. Those that find the queue full
+/// are retried, and no client notices.
 #[tokio::test]
 async fn a_busy_machine_is_waited_for() {
     let env = EnvSettings {

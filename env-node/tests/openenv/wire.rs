@@ -1,9 +1,9 @@
 //! Every row of the tables over a real port. Statuses, codes and the form of replies are those of
 //! openenv 0.10.0's own server to the same bytes; the texts of errors are ours.
 //!
-//! In a reply `<uuid>` stands for any UUID, `<token>` for any base64 and `<any>` for anything. A number
-//! in place of a reply is the code with which the server closes. A body or frame that is a string is
-//! sent as it is.
+//! In a reply `<uuid>` stands for any UUID, `<token>` for any base64 and `<any>` for anything. A
+//! number in place of a reply is the code with which the server closes. A body or frame that is a
+//! string is sent as it is.
 
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ async fn a_server_pushes_nothing() {
     }
 }
 
-/// Sends frames that are nearly right and texts that are not JSON. Each gets one reply from the same
-/// session.
+/// Sends frames that are nearly right and texts that are not JSON. Each gets one reply from the
+/// same session.
 #[tokio::test]
 async fn any_text_gets_one_reply() {
     let server = Server::start(OpenEnvConfig::default()).await;
@@ -175,8 +175,8 @@ async fn frames_sent_ahead_are_answered_in_order() {
     }
 }
 
-/// The reply to a reset carries the episode. A step on it gives the next one, and the old one can be
-/// continued again.
+/// The reply to a reset carries the episode. A step on it gives the next one, and the old one can
+/// be continued again.
 #[tokio::test]
 async fn plain_http_carries_the_episode() {
     let server = Server::start(OpenEnvConfig::default()).await;
@@ -343,8 +343,8 @@ async fn messages_have_a_limit() {
     assert_eq!(status, 413);
 }
 
-/// Frames without readable text end the socket: a binary frame with OpenEnv's error code, the others
-/// with WebSocket's close codes.
+/// Frames without readable text end the socket: a binary frame with OpenEnv's error code, the
+/// others with WebSocket's close codes.
 #[tokio::test]
 async fn frames_that_cannot_be_read_end_the_socket() {
     let server = Server::start(OpenEnvConfig::default()).await;
@@ -361,8 +361,8 @@ async fn frames_that_cannot_be_read_end_the_socket() {
         )
     );
     assert_eq!(socket.next().await, Received::Closed(1000));
-    // Masked with zeros: a text of one byte that is not UTF-8, a frame of a reserved opcode, a frame
-    // without a mask.
+    // Masked with zeros: a text of one byte that is not UTF-8, a frame of a reserved opcode, a
+    // frame without a mask.
     for (frame, code) in [
         (&[0x81, 0x81, 0, 0, 0, 0, 0xff][..], 1007),
         (&[0x83, 0x80, 0, 0, 0, 0][..], 1002),

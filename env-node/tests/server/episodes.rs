@@ -1,4 +1,4 @@
-//! Episodes, health and reflection over a port; many episodes at once.
+//! Episodes, health and reflection over a port, and many episodes at once.
 
 use env::{EnvSettings, SqlLimits};
 use proto::v1::ResetRequest;
@@ -30,7 +30,7 @@ async fn serves_and_stops() {
 }
 
 #[tokio::test]
-async fn a_stranger_learns_the_services_by_reflection() {
+async fn reflection_lists_the_services() {
     let served = Served::start(EnvSettings::default()).await;
     let is_served = |listed: &str| {
         let expected = ["grpc.health.v1.Health", "sqlenv.v1.Env"];
@@ -75,7 +75,8 @@ async fn a_stranger_learns_the_services_by_reflection() {
     assert!(is_served(&listed), "{listed}");
 }
 
-/// One thread, one place in the queue, and queries that run until their budget ends: most of many are refused, at once.
+/// One thread with a queue of one gets queries that run until their budget ends. Most of many are
+/// refused at once.
 #[tokio::test]
 async fn overload_is_refused_and_the_refused_step_can_be_retried() {
     let fixture = Fixture::new(EnvSettings {

@@ -1,4 +1,5 @@
-//! Two nodes, real processes that share a key, behind a client's list; one is killed in the middle of 200 episodes.
+//! A client has a list of two nodes, real processes that share a key. One is killed in the middle
+//! of 200 episodes.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,15 +16,16 @@ use crate::{
 };
 
 const EPISODES: usize = 200;
-/// Steps played in all episodes when the node is killed: about half.
+/// Steps over all episodes after which the node is killed: about half.
 const STEPS_BEFORE_THE_KILL: usize = 600;
-/// Episodes under way at once.
+/// Episodes at once.
 const AT_ONCE: usize = 32;
 
-/// What an episode's player saw.
+/// The observations of an episode.
 type Transcript = Vec<Observation>;
 
-/// Plays an episode of six steps. No retries here: the transport has to bridge what happens to nodes.
+/// Runs an episode of six steps. There are no retries here: the transport must handle the loss of a
+/// node.
 async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Transcript {
     let reset = ResetRequest {
         seed: number as u64,
@@ -53,14 +55,14 @@ async fn play(mut client: EnvClient, number: usize, after_step: impl Fn()) -> Tr
     seen
 }
 
-/// Plays all episodes, some at once.
+/// Runs all episodes, `AT_ONCE` of them at once.
 async fn play_all(client: EnvClient, after_step: impl Fn()) -> Vec<Transcript> {
     let episodes = (0..EPISODES).map(|number| play(client.clone(), number, &after_step));
     stream::iter(episodes).buffered(AT_ONCE).collect().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_death_of_a_node_changes_no_transcript_and_loses_no_episode() {
+async fn the_loss_of_a_node_changes_no_transcript_and_loses_no_episode() {
     let undisturbed = play_all(Fixture::new(EnvSettings::default()).client, || {}).await;
 
     let (doomed, other) = (Process::start(), Process::start());

@@ -23,7 +23,7 @@ async fn reset(served: &Served, question_id: &str, headers: &[&str]) -> Answer {
 }
 
 #[tokio::test]
-async fn a_browser_plays_over_http_1() {
+async fn a_browser_calls_over_http_1() {
     let served = Served::start(EnvSettings::default()).await;
     let answer = reset(&served, "cars-1", &[]).await;
     assert_eq!(answer.status, 200);
@@ -48,7 +48,7 @@ async fn a_browser_plays_over_http_1() {
 }
 
 #[tokio::test]
-async fn only_pages_of_listed_origins_may_read_answers() {
+async fn only_pages_of_listed_origins_may_read_responses() {
     const ALLOWED: &str = "access-control-allow-origin";
     let preflight = [
         "OPTIONS /sqlenv.v1.Env/Reset HTTP/1.1",
@@ -82,9 +82,9 @@ async fn only_pages_of_listed_origins_may_read_answers() {
     assert_eq!(answer.header(ALLOWED), None);
 }
 
-/// Browsers let any page open a socket anywhere, and post plain text; the node does not.
+/// Browsers let any page open a WebSocket to any site, and post plain text. The node refuses both.
 #[tokio::test]
-async fn what_a_foreign_page_may_not_do_is_refused() {
+async fn a_foreign_page_cannot_open_sockets_or_post() {
     let served = Served::with(ServerConfig {
         allowed_origins: vec!["https://trainer.example".to_owned()],
         ..ServerConfig::default()
@@ -95,7 +95,7 @@ async fn what_a_foreign_page_may_not_do_is_refused() {
         ("origin: https://other.example", true),
         ("origin: null", true),
         ("origin: http://node", false),
-        // A proxy put its own name for the host.
+        // A proxy replaced the host.
         (
             "origin: https://public.example\r\nsec-fetch-site: same-origin",
             false,

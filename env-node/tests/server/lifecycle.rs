@@ -1,4 +1,4 @@
-//! How connections and nodes end: asked, with time to finish what is under way.
+//! Graceful shutdown of connections and nodes.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_draining_node_says_so_and_still_serves() {
     assert_eq!(health(&served).await.unwrap(), ServingStatus::Serving);
     served.tell_to_stop();
     while health(&served).await.unwrap() != ServingStatus::NotServing {}
-    // Old connections and new ones.
+    // Open connections and new ones.
     served.assert_well().await;
     let ended = timeout(PATIENCE, &mut served.server).await;
     ended.unwrap().unwrap();
@@ -78,7 +78,7 @@ async fn a_call_in_flight_ends_before_the_node_does() {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_end_is_cut_after_the_grace() {
+async fn a_call_that_does_not_end_is_cut_after_the_grace_period() {
     let mut served = Served::with(ServerConfig {
         connection_grace_seconds: 0.2,
         ..ServerConfig::default()
@@ -93,7 +93,7 @@ async fn a_call_that_does_not_end_is_cut_after_the_grace() {
     raw::read_to_end(&mut holder).await;
 }
 
-/// Balancers watch health all day long; that must not hold the server up.
+/// Balancers watch health without end. That must not delay the shutdown.
 #[tokio::test]
 async fn a_watch_of_health_ends_with_the_server() {
     let mut served = Served::with(ServerConfig {
@@ -122,7 +122,7 @@ async fn a_watch_of_health_ends_with_the_server() {
 }
 
 #[tokio::test]
-async fn an_old_connection_makes_way_and_no_call_is_lost() {
+async fn an_old_connection_is_replaced_and_no_call_is_lost() {
     let served = Served::with(ServerConfig {
         max_connection_age_seconds: 0.2,
         ..ServerConfig::default()
@@ -130,10 +130,10 @@ async fn an_old_connection_makes_way_and_no_call_is_lost() {
     .await;
     let mut stream = raw::connect(served.address).await;
     stream.write_all(HTTP2_HELLO).await.unwrap();
-    let (_, farewell) = raw::frame_of(&mut stream, GO_AWAY).await;
-    assert_eq!(farewell[4..8], [0, 0, 0, 0], "no error");
+    let (_, go_away) = raw::frame_of(&mut stream, GO_AWAY).await;
+    assert_eq!(go_away[4..8], [0, 0, 0, 0], "no error");
 
-    // A second of calls over connections that each live for a fifth of it.
+    // Calls for a second over connections that each live for a fifth of it.
     let list = format!("{0},{0}", served.url());
     let client = EnvClient::new(Transport::dial(&list).unwrap());
     let calls = (0..8).map(|_| {
@@ -150,9 +150,10 @@ async fn an_old_connection_makes_way_and_no_call_is_lost() {
     }
 }
 
-/// A step under way is answered; then the socket hears that the server goes away, and the server ends at once.
+/// A step in flight is answered. Then the socket closes with "going away", and the server ends at
+/// once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_is_told_that_the_server_stops() {
+async fn a_socket_is_closed_when_the_server_stops() {
     let mut served = Served::with(ServerConfig {
         // Time for the step to arrive.
         drain_seconds: 0.3,

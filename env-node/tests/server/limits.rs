@@ -1,4 +1,4 @@
-//! Deadlines, calls and connections beyond the limits.
+//! Deadlines, and calls, bodies and connections beyond the limits.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tonic_types::StatusExt;
 
 use crate::{ENDLESS, Served, common::step_request, process::Process, raw};
 
-/// Queries may run for long.
+/// Returns settings under which queries may run for long.
 fn patient() -> EnvSettings {
     EnvSettings {
         sql: SqlLimits {
@@ -34,13 +34,13 @@ async fn a_passed_deadline_is_deadline_exceeded_on_both_sides() {
     let token = served.fixture.reset("cars-1", "").await.token;
     let step = step_request(&token, "QUERY", ENDLESS);
 
-    // The client's own clock.
+    // The client's clock.
     let mut request = Request::new(step.clone());
     request.set_timeout(Duration::from_millis(100));
     let status = served.client().step(request).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
 
-    // The server's, for a client that has none.
+    // The server's clock, for a client that enforces no deadline.
     let head = [
         "POST /sqlenv.v1.Env/Step HTTP/1.1",
         "content-type: application/grpc-web",
@@ -49,14 +49,14 @@ async fn a_passed_deadline_is_deadline_exceeded_on_both_sides() {
     let answer = raw::request(served.address, &head, &raw::grpc_frame(&step)).await;
     assert_eq!(answer.header("grpc-status"), Some("4"), "{}", answer.head);
 
-    // The same step from the same token, for a caller who has time.
+    // The same token still works.
     let easy = step_request(&token, "QUERY", "SELECT count(*) FROM Cars");
     let reply = served.client().step(easy).await.unwrap().into_inner();
     assert_eq!(reply.observation.unwrap().result, "1. 40");
 }
 
 #[tokio::test]
-async fn no_call_outlasts_the_nodes_own_limit() {
+async fn no_call_exceeds_the_limit_of_the_node() {
     let env_node = EnvNodeSettings {
         server: ServerConfig {
             max_call_seconds: 0.2,
@@ -75,7 +75,7 @@ async fn no_call_outlasts_the_nodes_own_limit() {
         "DEADLINE_EXCEEDED"
     );
 
-    // A body that never comes is bounded alike, on either face.
+    // A body that never arrives has the same limit, over gRPC and HTTP.
     for (path, kind, status) in [
         (
             "/sqlenv.v1.Env/Step",
@@ -102,10 +102,10 @@ async fn calls_beyond_the_limit_are_refused_and_health_still_answers() {
         ..ServerConfig::default()
     })
     .await;
-    // An open socket holds no place.
+    // An open socket holds no permit.
     let url = format!("ws://{}/ws", served.address);
     let (_socket, _) = connect_async(&url).await.unwrap();
-    // Holds the one place: a call whose body does not come.
+    // A call whose body does not arrive holds the one permit.
     let mut holder = raw::connect(served.address).await;
     let head = "POST /sqlenv.v1.Env/Info HTTP/1.1\r\nhost: node\r\ncontent-type: application/grpc-web\r\ncontent-length: 5\r\n\r\n";
     holder.write_all(head.as_bytes()).await.unwrap();
@@ -149,7 +149,7 @@ async fn calls_beyond_the_limit_are_refused_and_health_still_answers() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_closed_and_a_place_is_given_back() {
+async fn connections_beyond_the_limit_are_closed_and_a_permit_is_returned() {
     let served = Served::with(ServerConfig {
         max_connections: 2,
         ..ServerConfig::default()
@@ -166,22 +166,23 @@ async fn connections_beyond_the_limit_are_closed_and_a_place_is_given_back() {
     while client.info(InfoRequest {}).await.is_err() {}
 }
 
-/// One request holds most of the room; what does not fit beside it is refused on either face, and what does is served.
+/// One request holds most of the budget. A body beyond the rest is refused over gRPC and HTTP, and
+/// one within the rest is served.
 #[tokio::test]
-async fn bodies_beyond_the_room_are_refused() {
-    const ROOM: usize = 1 << 20;
+async fn bodies_beyond_the_budget_are_refused() {
+    const BUDGET: usize = 1 << 20;
     let env = EnvSettings {
-        argument_bytes: ROOM / 2,
+        argument_bytes: BUDGET / 2,
         ..EnvSettings::default()
     };
     let env_node = EnvNodeSettings {
         server: ServerConfig {
-            max_request_bytes: ROOM,
-            max_body_bytes_in_flight: ROOM,
+            max_request_bytes: BUDGET,
+            max_body_bytes_in_flight: BUDGET,
             ..ServerConfig::default()
         },
         openenv: OpenEnvConfig {
-            message_bytes: ROOM,
+            message_bytes: BUDGET,
             ..OpenEnvConfig::default()
         },
         ..EnvNodeSettings::default()
@@ -193,11 +194,11 @@ async fn bodies_beyond_the_room_are_refused() {
             "POST /mcp HTTP/1.1\r\nhost: node\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // The server may refuse before all is sent.
+        // The server may refuse before everything is sent.
         let _ = stream.write_all(&vec![b' '; sent]).await;
         stream
     };
-    let holder = begin(ROOM, ROOM - 100_000).await;
+    let holder = begin(BUDGET, BUDGET - 100_000).await;
     let refused = async || {
         let mut stream = begin(120_000, 120_000).await;
         let answer = raw::read_to_end(&mut stream).await;
@@ -218,7 +219,7 @@ async fn bodies_beyond_the_room_are_refused() {
 }
 
 #[tokio::test]
-async fn a_watch_of_health_is_bounded_and_says_so() {
+async fn a_watch_of_health_ends_with_a_status() {
     let served = Served::with(ServerConfig {
         max_call_seconds: 0.2,
         ..ServerConfig::default()
@@ -232,9 +233,10 @@ async fn a_watch_of_health_is_bounded_and_says_so() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
-/// Connections take all the files that the process may open: its databases are not broken for that.
+/// Connections take all the files that the process may open. Its databases can be opened again
+/// afterwards.
 #[tokio::test]
-async fn a_want_of_files_passes() {
+async fn running_out_of_files_is_transient() {
     const FILES: u32 = 64;
     let node = Process::with_files(FILES);
     let mut client = EnvClient::new(Transport::dial(&node.url()).unwrap());
@@ -244,7 +246,7 @@ async fn a_want_of_files_passes() {
     for _ in 0..FILES {
         connections.push(raw::connect(node.address.parse().unwrap()).await);
     }
-    // A database that is open stays open: each query may meet a thread that has none yet.
+    // Each query may run on a thread that has not opened the database yet.
     let mut step = async || {
         let step = step_request(&token, "QUERY", "SELECT count(*) FROM Cars");
         client.step(step).await

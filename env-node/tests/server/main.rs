@@ -1,4 +1,5 @@
-//! The server over real ports: strangers, slow and hostile peers, secrets, limits, and the ways a node goes.
+//! The server over real ports: clients of each protocol, slow and hostile peers, authentication,
+//! limits, shutdown.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -77,12 +78,12 @@ impl Served {
         EnvClient::new(self.transport())
     }
 
-    /// Tells the server to stop; it may take its time.
+    /// Starts the shutdown of the server.
     fn tell_to_stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Plays an episode over the port: the server is well.
+    /// Asserts that the server works, by an episode over its port.
     async fn assert_well(&self) {
         let over_tcp = Fixture {
             client: self.client(),

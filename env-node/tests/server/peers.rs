@@ -1,4 +1,4 @@
-//! Peers that are slow, silent, half gone or hostile harm nobody but themselves.
+//! Peers that are slow, silent, lost or hostile affect only their own connections.
 
 use env::EnvSettings;
 use env_node::ServerConfig;
@@ -56,7 +56,7 @@ async fn garbage_ends_its_own_connection() {
     }
 }
 
-/// A flood of streams that are opened and reset at once makes the server end the connection.
+/// The server ends a connection on which many streams are opened and reset at once.
 #[tokio::test]
 async fn rapid_resets_end_the_connection() {
     let served = Served::start(EnvSettings::default()).await;
@@ -73,7 +73,7 @@ async fn rapid_resets_end_the_connection() {
     });
     let flood: Vec<u8> = flood.collect();
     let (mut reader, mut writer) = stream.into_split();
-    // The server closes while this is sent, and that is the point.
+    // The server closes the connection while this is sent.
     let sending = tokio::spawn(async move {
         let _ = writer.write_all(&flood).await;
         writer
@@ -85,7 +85,8 @@ async fn rapid_resets_end_the_connection() {
     served.assert_well().await;
 }
 
-/// Slow and silent openers are cut off, whatever they speak; a quick caller is served all the while.
+/// Peers that send their first request slowly or not at all are cut off, in every protocol. Others
+/// are served meanwhile.
 #[tokio::test]
 async fn slow_openers_are_cut_off() {
     let served = Served::with(ServerConfig {
@@ -115,7 +116,7 @@ async fn slow_openers_are_cut_off() {
     served.assert_well().await;
 }
 
-/// A peer that opens no window for its reply loses the stream, and pays for it alone.
+/// A peer that opens no flow-control window for its response loses the stream.
 #[tokio::test]
 async fn a_peer_that_does_not_read_loses_its_stream() {
     let served = Served::with(ServerConfig {
@@ -144,7 +145,7 @@ async fn a_peer_that_does_not_read_loses_its_stream() {
     served.assert_well().await;
 }
 
-/// A peer that answers no ping is gone, however quiet the network is about it.
+/// A peer that answers no ping is dropped, even if the network reports no error.
 #[tokio::test]
 async fn a_half_open_connection_is_found() {
     let served = Served::with(ServerConfig {
@@ -158,7 +159,7 @@ async fn a_half_open_connection_is_found() {
     raw::read_to_end(&mut stream).await;
 }
 
-/// Headers beyond the limit are refused before a call begins.
+/// Headers beyond the limit are refused before the call runs.
 #[tokio::test]
 async fn too_many_headers_are_refused() {
     let served = Served::start(EnvSettings::default()).await;

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 
 use crate::common::Fixture;
 
-/// Set for a process that is a node; its value is of no account.
+/// Set in a process that is a node, to any value.
 const NODE: &str = "SQLENV_TEST_NODE";
 const LISTENS: &str = "listens on ";
 
-/// Not a test: this program, started again as a node.
+/// Not a test: the entry point of this program when it is started as a node.
 #[tokio::test]
 async fn node() {
     if env::var_os(NODE).is_none() {
@@ -32,10 +32,10 @@ async fn node() {
     server.serve(listener, std::future::pending()).await;
 }
 
-/// A node that shares its key with the others; killed when dropped.
+/// A node that shares its key with the others. Killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) address: String,
 }
 
@@ -44,7 +44,7 @@ impl Process {
         Self::of(Command::new(env::current_exe().unwrap()))
     }
 
-    /// A node that may open so many files.
+    /// Starts a node that may open at most this many files.
     pub(crate) fn with_files(limit: u32) -> Self {
         let mut shell = Command::new("sh");
         shell

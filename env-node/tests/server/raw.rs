@@ -1,4 +1,4 @@
-//! Sockets spoken to by hand.
+//! HTTP/1.1 and HTTP/2 by hand over TCP.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,12 +8,12 @@ use tokio::{
     time::timeout,
 };
 
-/// What opens an HTTP/2 connection: the preface and empty settings.
+/// The start of an HTTP/2 connection: the preface and empty settings.
 pub(crate) const HTTP2_HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than any limit that these tests set.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An answer by HTTP/1.1.
+/// An HTTP/1.1 response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -38,7 +38,8 @@ pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
     TcpStream::connect(address).await.unwrap()
 }
 
-/// One request on a connection of its own. `head` is the request line and the headers but length and end.
+/// Sends one request on a connection of its own. `head` is the request line and the headers,
+/// without the length.
 pub(crate) async fn request(address: SocketAddr, head: &[&str], body: &[u8]) -> Answer {
     let mut stream = connect(address).await;
     let head = head.join("\r\n");
@@ -67,17 +68,17 @@ pub(crate) async fn request(address: SocketAddr, head: &[&str], body: &[u8]) -> 
     }
 }
 
-/// All that comes until the peer closes or resets the connection, which it must do in time.
+/// Reads until the peer closes or resets the connection, which it must do in time.
 pub(crate) async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A reset is an end, too.
+    // A reset ends the connection too.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
         .await
         .expect("the peer did not close the connection");
     bytes
 }
 
-/// Reads HTTP/2 frames until one of `kind` comes; its flags and payload.
+/// Reads HTTP/2 frames until one of `kind` comes. Returns its flags and payload.
 pub(crate) async fn frame_of(stream: &mut TcpStream, kind: u8) -> (u8, Vec<u8>) {
     let search = async {
         loop {
@@ -94,14 +95,14 @@ pub(crate) async fn frame_of(stream: &mut TcpStream, kind: u8) -> (u8, Vec<u8>) 
     timeout(PATIENCE, search).await.expect("no such frame came")
 }
 
-/// An HTTP/2 frame.
+/// Encodes an HTTP/2 frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     let head = [length[1], length[2], length[3], kind, flags];
     [&head[..], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Headers of a gRPC call, each a literal that is not indexed.
+/// Encodes the headers of a gRPC call, each as a literal that is not indexed.
 pub(crate) fn grpc_headers(path: &str) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in [
@@ -121,7 +122,7 @@ pub(crate) fn grpc_headers(path: &str) -> Vec<u8> {
     block
 }
 
-/// A message as gRPC and gRPC-Web frame it.
+/// Encodes a message in the framing of gRPC and gRPC-Web.
 pub(crate) fn grpc_frame(message: &impl prost::Message) -> Vec<u8> {
     let body = message.encode_to_vec();
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();

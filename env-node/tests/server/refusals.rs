@@ -1,4 +1,4 @@
-//! What a refused caller is told: code, reason, details.
+//! Refusals over gRPC: code, reason, details.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn with_key(key: &str) -> EnvSettings {
     }
 }
 
-/// The status's reason, which must be one of the contract's.
+/// Returns the reason of a status, which must be one of the contract's.
 fn reason(status: &Status) -> ErrorReason {
     let info = status.get_details_error_info().unwrap();
     assert_eq!(info.domain, "sqlenv");
@@ -39,7 +39,7 @@ async fn refused_step(client: &EnvClient, token: &[u8]) -> Status {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_this_nodes_is_refused_with_the_reason() {
+async fn a_token_of_another_node_is_refused_with_the_reason() {
     let served = Served::start(with_key(KEY)).await;
     let client = served.client();
     let token = served.fixture.reset("cars-1", "").await.token;
@@ -58,65 +58,46 @@ async fn a_token_that_is_not_this_nodes_is_refused_with_the_reason() {
         ..with_key(KEY)
     })
     .await;
-    for (what, token, code, expected) in [
+    let unauthenticated = Code::Unauthenticated;
+    for (token, code, expected) in [
+        (vec![], unauthenticated, ErrorReason::TokenMalformed),
         (
-            "none",
-            vec![],
-            Code::Unauthenticated,
-            ErrorReason::TokenMalformed,
-        ),
-        (
-            "cut short",
             token[..20].to_vec(),
-            Code::Unauthenticated,
+            unauthenticated,
             ErrorReason::TokenMalformed,
         ),
         (
-            "cut",
             token[..token.len() - 1].to_vec(),
-            Code::Unauthenticated,
+            unauthenticated,
             ErrorReason::TokenForged,
         ),
+        (altered(10), unauthenticated, ErrorReason::TokenForged),
         (
-            "forged",
-            altered(10),
-            Code::Unauthenticated,
-            ErrorReason::TokenForged,
-        ),
-        (
-            "altered",
             altered(token.len() - 1),
-            Code::Unauthenticated,
+            unauthenticated,
             ErrorReason::TokenForged,
         ),
+        (vec![7; 200], unauthenticated, ErrorReason::TokenForeignKey),
+        (other_key, unauthenticated, ErrorReason::TokenForeignKey),
         (
-            "random",
-            vec![7; 200],
-            Code::Unauthenticated,
-            ErrorReason::TokenForeignKey,
-        ),
-        (
-            "other key",
-            other_key,
-            Code::Unauthenticated,
-            ErrorReason::TokenForeignKey,
-        ),
-        (
-            "other rules",
             other_rules,
             Code::FailedPrecondition,
             ErrorReason::TokenForeignVersion,
         ),
     ] {
         let status = refused_step(&client, &token).await;
-        assert_eq!((status.code(), reason(&status)), (code, expected), "{what}");
+        assert_eq!(
+            (status.code(), reason(&status)),
+            (code, expected),
+            "{token:?}"
+        );
         let precondition = status.get_details_precondition_failure();
         assert_eq!(
             precondition.is_some(),
             code == Code::FailedPrecondition,
-            "{what}"
+            "{token:?}"
         );
-        assert!(status.get_details_retry_info().is_none(), "{what}");
+        assert!(status.get_details_retry_info().is_none(), "{token:?}");
     }
     served.assert_well().await;
 }
@@ -129,7 +110,7 @@ async fn an_expired_token_is_refused() {
     })
     .await;
     let token = served.fixture.reset("cars-1", "").await.token;
-    // Good to the end of the second in which it was made.
+    // A token is valid to the end of the second in which it expires.
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     let status = refused_step(&served.client(), &token).await;
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -139,7 +120,7 @@ async fn an_expired_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_met_names_what_is_wrong() {
+async fn a_request_for_something_unknown_is_refused_with_its_name() {
     let served = Served::start(EnvSettings::default()).await;
     let mut client = served.client();
     for (request, kind) in [
@@ -215,7 +196,7 @@ async fn a_request_that_cannot_be_met_names_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_request_too_long_or_no_request_at_all_is_refused() {
+async fn a_request_that_is_too_long_or_malformed_is_refused() {
     let env = EnvSettings {
         argument_bytes: 1_000,
         ..EnvSettings::default()
@@ -236,7 +217,8 @@ async fn a_request_too_long_or_no_request_at_all_is_refused() {
     let status = client.step(long(4_000)).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
 
-    // Over gRPC-Web, which needs no HTTP/2 frames: a message that does not parse, a method and a service that are not there.
+    // Over gRPC-Web, which needs no HTTP/2 frames: a message that cannot be decoded, an unknown
+    // method and an unknown service.
     let call = |path: &'static str, body: &'static [u8]| async move {
         let head = [
             &format!("POST {path} HTTP/1.1"),
@@ -262,7 +244,7 @@ async fn a_request_too_long_or_no_request_at_all_is_refused() {
 }
 
 #[tokio::test]
-async fn a_path_of_grpc_in_another_content_type_is_415() {
+async fn a_grpc_path_with_another_content_type_is_415() {
     let served = Served::start(EnvSettings::default()).await;
     let head = [
         "POST /sqlenv.v1.Env/Step HTTP/1.1",

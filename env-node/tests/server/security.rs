@@ -1,4 +1,4 @@
-//! Bearer tokens, TLS and certificates of clients.
+//! Bearer tokens, TLS and client certificates.
 
 use std::{
     fs,
@@ -77,7 +77,7 @@ async fn without_the_token_only_health_answers() {
         .await
         .unwrap();
 
-    // The other languages on the port: what is not there is 404 to those who may know.
+    // HTTP on the same port: an unknown path is 404 for authenticated callers only.
     let get = |header: &'static str| {
         let address = served.address;
         async move { raw::request(address, &["GET /nothing HTTP/1.1", header], b"").await }
@@ -115,7 +115,7 @@ async fn without_the_token_only_health_answers() {
 }
 
 #[test]
-fn a_token_file_of_no_use_is_named() {
+fn an_unusable_token_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (path, part) in [
         (folder.path().join("absent"), "cannot be read"),
@@ -144,7 +144,7 @@ fn refused_start(server: ServerConfig) -> String {
     opened.unwrap_err().to_string()
 }
 
-/// An authority, and files that it signed.
+/// A certificate authority, and files that it signed.
 struct Authority {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -165,7 +165,7 @@ impl Authority {
         write(self.folder.path(), "ca.pem", &self.issuer.pem())
     }
 
-    /// A certificate and its key.
+    /// Signs a certificate. Returns its file and that of its key.
     fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -198,7 +198,7 @@ async fn with_tls(tls: TlsConfig) -> (Served, String) {
 }
 
 #[tokio::test]
-async fn tls_serves_who_trusts_its_authority() {
+async fn tls_serves_clients_that_trust_its_authority() {
     let authority = Authority::new();
     let (served, address) = with_tls(authority.tls(None)).await;
     let trusting = |authority: &Authority| Credentials {
@@ -209,7 +209,7 @@ async fn tls_serves_who_trusts_its_authority() {
     info(&address, &trusting(&Authority::new()))
         .await
         .unwrap_err();
-    // In plain text, and by a name that is not in the certificate.
+    // In plain text, and by an address that is not in the certificate.
     info(&served.url(), &Credentials::default())
         .await
         .unwrap_err();
@@ -218,7 +218,7 @@ async fn tls_serves_who_trusts_its_authority() {
     info(&address, &trusting(&authority)).await.unwrap();
 }
 
-/// A TLS connection to the server, as a browser makes it.
+/// Opens a TLS connection to the server.
 async fn secured(served: &Served, authority: &Authority) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
     let trusted = CertificateDer::from_pem_file(authority.file()).unwrap();
@@ -235,7 +235,7 @@ async fn secured(served: &Served, authority: &Authority) -> TlsStream<TcpStream>
 }
 
 #[tokio::test]
-async fn every_face_is_secured_alike() {
+async fn tls_secures_every_protocol() {
     let authority = Authority::new();
     let (served, _) = with_tls(authority.tls(None)).await;
     let mut https = secured(&served, &authority).await;
@@ -279,7 +279,7 @@ async fn mutual_tls_serves_clients_of_its_authority() {
 }
 
 #[test]
-fn tls_files_of_no_use_are_named() {
+fn unusable_tls_files_are_named() {
     let authority = Authority::new();
     let good = || authority.tls(None);
     let nothing = write(authority.folder.path(), "empty.pem", "");
@@ -331,7 +331,7 @@ fn tls_files_of_no_use_are_named() {
 }
 
 #[tokio::test]
-async fn a_clients_files_of_no_use_are_named() {
+async fn unusable_files_of_a_client_are_named() {
     for (credentials, setting) in [
         (
             Credentials {

@@ -261,6 +261,11 @@ async fn bad_requests_are_named() {
             reply.body
         );
     }
+}
+
+#[tokio::test]
+async fn bad_queries_methods_and_content_types_are_named() {
+    let site = site().await;
     for (query, part) in [
         ("limit=x", "invalid digit"),
         ("offset=-1", "invalid digit"),

@@ -1,7 +1,7 @@
 //! A headless Chromium, controlled over its DevTools socket.
 //!
-//! It leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary. `SQLENV_WEB_SHOTS`
-//! names a folder for screenshots; without it none are taken.
+//! It leaves no process and no profile behind. `SQLENV_CHROMIUM` names another binary.
+//! `SQLENV_WEB_SHOTS` names a folder for screenshots; without it none are taken.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _, stderr},
@@ -48,38 +48,7 @@ impl Browser {
             let _ = stderr().write_all(line.as_bytes());
             return None;
         };
-        let profile = tempfile::tempdir().unwrap();
-        let mut process = Command::new(binary)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--hide-scrollbars",
-                "--remote-debugging-port=0",
-            ])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg("about:blank")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let address = lines
-            .find_map(|line| {
-                Some(
-                    line.ok()?
-                        .strip_prefix("DevTools listening on ")?
-                        .to_owned(),
-                )
-            })
-            .unwrap();
-        // The browser would block if nobody read its further output.
-        std::thread::spawn(move || lines.for_each(drop));
+        let (process, profile, address) = launch(&binary);
         let (socket, _) = connect_async(address).await.unwrap();
         let mut browser = Self {
             process,
@@ -151,7 +120,8 @@ impl Browser {
         text.as_str().unwrap().to_owned()
     }
 
-    /// Presses a key: a character, or `Enter`, `ArrowDown`, …. A prefix `Ctrl+` holds the control key.
+    /// Presses a key: a character, or `Enter`, `ArrowDown`, …. A prefix `Ctrl+` holds the control
+    /// key.
     pub(crate) async fn press(&mut self, chord: &str) {
         let (key, modifiers) = chord
             .strip_prefix("Ctrl+")
@@ -246,7 +216,8 @@ impl Browser {
         std::fs::write(Path::new(&folder).join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// Returns what the browser reported: exceptions, dialogs, warnings, errors, violations of the policy.
+    /// Returns what the browser reported: exceptions, dialogs, warnings, errors, violations of the
+    /// policy.
     pub(crate) fn problems(&self) -> Vec<&Value> {
         let is_problem = |event: &&Value| {
             let level = |path: &str| {
@@ -304,6 +275,43 @@ impl Drop for Browser {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Launches a browser with a new profile. Returns the address of its DevTools.
+fn launch(binary: &Path) -> (Child, TempDir, String) {
+    let profile = tempfile::tempdir().unwrap();
+    let mut process = Command::new(binary)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+        ])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg("about:blank")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let address = lines
+        .find_map(|line| {
+            Some(
+                line.ok()?
+                    .strip_prefix("DevTools listening on ")?
+                    .to_owned(),
+            )
+        })
+        .unwrap();
+    // The browser would block if nobody read its further output.
+    std::thread::spawn(move || lines.for_each(drop));
+    (process, profile, address)
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests look for a browser")]

@@ -5,7 +5,8 @@ use serde_json::json;
 
 use crate::{browser::Browser, common, garage, http::Site, page::assert_quiet};
 
-/// Returns a file with two transcripts as a run writes them, two lines that are none, and a trajectory.
+/// Returns a file with two transcripts as a run writes them, two lines that are none, and a
+/// trajectory.
 fn recordings() -> String {
     let components = |progress: f64| json!({"operational": 0.01, "progress": progress, "terminal": 0.0, "clip": 0.0});
     let step = |action_type: &str, argument: &str, result: &str, reward: f64| json!({"action_type": action_type, "argument": argument, "malformed": false, "result": result, "reward": reward, "components": components(reward)});
@@ -83,6 +84,39 @@ async fn a_recording_is_replayed_and_continued() {
     );
     assert_eq!(browser.text(".count").await, "0 / 4");
 
+    step_through(&mut browser).await;
+
+    browser.press("j").await;
+    assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
+    browser.press("j").await;
+    browser
+        .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
+        .await;
+    browser.click(".check input").await;
+    browser
+        .wait("document.querySelectorAll('.recordings button').length === 2")
+        .await;
+
+    browser.press("End").await;
+    browser.press("p").await;
+    browser
+        .wait(
+            "document.querySelector('.composer') && document.querySelectorAll('.step').length === 1",
+        )
+        .await;
+    // A cell holds ` | `, so the row can be read in two ways and is shown as text.
+    assert!(
+        browser
+            .text(".now pre.result")
+            .await
+            .contains("O'Hara | Sons")
+    );
+    assert!(browser.text(".left-over").await.contains("14 of 15"));
+    assert_quiet(&browser, &site);
+}
+
+/// Replays the first recording step by step, then by itself.
+async fn step_through(browser: &mut Browser) {
     browser.press("ArrowRight").await;
     assert!(browser.text(".schema").await.contains("Year"));
     browser.press("ArrowRight").await;
@@ -121,34 +155,6 @@ async fn a_recording_is_replayed_and_continued() {
     assert_eq!(browser.text(".count").await, "0 / 4");
     browser.click(".controls [aria-label=Play]").await;
     browser.wait("document.querySelector('.count').innerText === '4 / 4' && document.querySelector('[aria-label=Play]')").await;
-
-    browser.press("j").await;
-    assert_eq!(browser.text(".episode h1").await, garage::QUESTION);
-    browser.press("j").await;
-    browser
-        .wait("document.querySelector('h1').innerText === 'Which countries have makers?'")
-        .await;
-    browser.click(".check input").await;
-    browser
-        .wait("document.querySelectorAll('.recordings button').length === 2")
-        .await;
-
-    browser.press("End").await;
-    browser.press("p").await;
-    browser
-        .wait(
-            "document.querySelector('.composer') && document.querySelectorAll('.step').length === 1",
-        )
-        .await;
-    // A cell holds ` | `, so the row can be read in two ways and is shown as text.
-    assert!(
-        browser
-            .text(".now pre.result")
-            .await
-            .contains("O'Hara | Sons")
-    );
-    assert!(browser.text(".left-over").await.contains("14 of 15"));
-    assert_quiet(&browser, &site);
 }
 
 #[tokio::test]

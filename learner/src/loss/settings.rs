@@ -270,6 +270,11 @@ impl LossSettings {
     /// [`LearnerError::Setting`] names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
         self.check_ownership()?;
+        if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
+            let problem =
+                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
+            return Err(LearnerError::setting("loss.clip_high", problem));
+        }
         let most = f64::MAX;
         range("loss.clip_low", self.clip_low, 0.0, 1.0)?;
         let high = self.clip_high.unwrap_or(self.clip_low);
@@ -300,14 +305,9 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use, and a loss whose number is missing.
+    /// Refuses numbers that the loss does not use.
     fn check_ownership(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
-        if self.loss_type == Cispo && self.clip_high.is_none() {
-            let problem =
-                "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
-            return Err(LearnerError::setting("loss.clip_high", problem));
-        }
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
         let (is_sapo, is_vespo) = (loss == Sapo, loss == Vespo);

@@ -335,17 +335,18 @@ mod tests {
                 rank.send_file(name, &sent).unwrap();
             }
         });
-        tokio::task::spawn_blocking(move || {
+        let receiving = tokio::task::spawn_blocking(move || {
             assert_eq!(leader.receive_bytes("a").unwrap(), bytes);
             assert_eq!(leader.receive_bytes("b").unwrap(), bytes);
             let fault = leader.receive_bytes("b").unwrap_err().to_string();
             assert!(fault.contains("sent a in place of b"), "{fault}");
             let fault = leader.receive_bytes("a").unwrap_err().to_string();
             assert!(fault.contains("byte 1048576 in place of byte 0"), "{fault}");
-        })
-        .await
-        .unwrap();
+            // Kept until all is sent.
+            leader
+        });
         sending.await.unwrap();
+        receiving.await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

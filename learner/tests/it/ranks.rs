@@ -210,6 +210,8 @@ async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     let trained = learner.train(sender, std::future::pending()).await;
     actor.abort();
+    // It holds the run open until it has ended.
+    let _ = actor.await;
     for member in members {
         if trained.is_ok() {
             member.await.unwrap()?;

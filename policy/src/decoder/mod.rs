@@ -12,7 +12,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
-use crate::error::{PolicyError, Result};
+use crate::error::Result;
 use crate::kv_cache::KvCache;
 use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
 use crate::packed_rows::PackedRows;
@@ -48,7 +48,7 @@ impl Decoder {
     /// Builds the decoder on the weights' device and in their dtype.
     ///
     /// # Errors
-    /// [`PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
+    /// [`crate::PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
     pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
         let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
         Self::build(config, weights, mode, rope)
@@ -114,8 +114,8 @@ impl Decoder {
     /// row is a whole sequence or continues another.
     ///
     /// # Errors
-    /// [`PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is changed
-    /// then.
+    /// [`crate::PolicyError::Usage`] if rows, tokens and cache do not fit each other; nothing is
+    /// changed then.
     pub fn forward(&self, batch: &PackedRows, mut cache: Option<&mut KvCache>) -> Result<Tensor> {
         batch.validate(&self.config)?;
         match &mut cache {

@@ -50,9 +50,9 @@ impl GradientCheckpointing {
 /// The tokens that a training pass scores, N of them.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoredTokens<'a> {
-    /// For each, the packed position whose hidden state predicts it, [N].
+    /// For each, the packed position whose hidden state predicts it, `[N]`.
     pub predictors: &'a [u32],
-    /// The token ids, [N].
+    /// The token ids, `[N]`.
     pub targets: &'a [u32],
     /// Divides the logits.
     pub temperature: f32,

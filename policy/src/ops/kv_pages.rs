@@ -42,7 +42,7 @@ impl KvPages {
         }
     }
 
-    /// Writes the key and the value [D] of one token.
+    /// Writes the key and the value `[D]` of one token.
     pub(crate) fn write(
         &mut self,
         sequence: PagedSequence<'_>,

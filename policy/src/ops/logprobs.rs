@@ -49,9 +49,9 @@ enum SavedForBackward {
 /// The derivatives of the loss by the scores of each token.
 #[derive(Clone, Copy, Debug)]
 pub struct LogprobGradients<'a> {
-    /// By the log-probabilities, [N].
+    /// By the log-probabilities, `[N]`.
     pub logprobs: &'a [f64],
-    /// By the entropies, [N], if they enter the loss.
+    /// By the entropies, `[N]`, if they enter the loss.
     pub entropies: Option<&'a [f64]>,
 }
 
@@ -332,7 +332,7 @@ struct LogitGradient<'a> {
 impl Kernel for LogitGradient<'_> {
     type Output = ();
 
-    /// d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature.
+    /// `d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature`.
     #[inline(always)]
     fn run<S: Simd>(self) {
         let row = self.row;

@@ -16,8 +16,8 @@ use super::logprobs::LogprobGradients;
 /// five such tensors.
 const MAX_CHUNK_VALUES: usize = 1 << 26;
 
-/// Log-probabilities and entropies of the chosen tokens, both [N], and the log-probabilities of all
-/// tokens [N, V] if one chunk holds them.
+/// Log-probabilities and entropies of the chosen tokens, both `[N]`, and the log-probabilities of
+/// all tokens [N, V] if one chunk holds them.
 pub(super) struct ChunkedLogprobs {
     pub(super) logprobs: Tensor,
     pub(super) entropies: Tensor,
@@ -95,8 +95,8 @@ impl<'a> LmHead<'a> {
         ))
     }
 
-    /// Returns the gradient of the logits: d logit = (dlogprob (1[target] - p) - dentropy p (log p
-    /// + entropy)) / temperature.
+    /// Returns the gradient of the logits:
+    /// `d logit = (dlogprob (1[target] - p) - dentropy p (log p + entropy)) / temperature`.
     fn dlogits(
         &self,
         rows: &Range<usize>,

@@ -63,13 +63,13 @@ pub(crate) fn sums<S: Simd>(x: &[f32], y: &[f32], f: impl Fn(S, S) -> [S; 2]) ->
     [sums[0].sum_lanes(), sums[1].sum_lanes()]
 }
 
-/// Sets out[i] = f(x[i], y[i]).
+/// Sets `out[i] = f(x[i], y[i])`.
 #[inline(always)]
 pub(crate) fn combine<S: Simd>(x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S, S) -> S) {
     combine3::<S>(x, y, out, |x, y, _| f(x, y));
 }
 
-/// Sets out[i] = f(x[i], y[i], out[i]).
+/// Sets `out[i] = f(x[i], y[i], out[i])`.
 #[inline(always)]
 pub(crate) fn combine3<S: Simd>(x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S, S, S) -> S) {
     debug_assert!(x.len() == out.len() && y.len() == out.len());

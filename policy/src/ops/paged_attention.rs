@@ -51,7 +51,7 @@ struct QueryBlocks {
     count: usize,
     /// The packed tokens of the blocks, [N * QUERY_BLOCK]. A row's first token is the padding.
     tokens: Tensor,
-    /// For each packed token, its index in `tokens`, [T].
+    /// For each packed token, its index in `tokens`, `[T]`.
     token_order: Tensor,
     /// The blocks of keys, in order of position.
     blocks: Vec<KeyBlock>,

@@ -337,7 +337,8 @@ mod tests {
         fn any_data_draws_finite_numbers(
             values in prop::collection::vec((any::<f64>(), any::<f64>(), any::<f64>()), 0..50)
         ) {
-            let points = values.iter().map(|(x, y, b)| Point { x: *x, y: *y, band: Some((*b, *y)) }).collect();
+            let point = |(x, y, b): &(f64, f64, f64)| Point { x: *x, y: *y, band: Some((*b, *y)) };
+            let points = values.iter().map(point).collect();
             let printed = chart(points).draw(300.0, 200.0).into_string();
             // Labels are text; coordinates are attributes.
             prop_assert!(!printed.contains("NaN") && !printed.contains("\"inf"), "{printed}");

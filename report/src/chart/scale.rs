@@ -114,8 +114,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_data_drawing_stays_inside(low in any::<f64>(), high in any::<f64>(), v in any::<f64>()) {
-            for scale in [Scale::new((low, high), (10.0, 90.0)), Scale::nice((low, high), (90.0, 10.0), 5)] {
+        fn whatever_the_data_drawing_stays_inside(
+            low in any::<f64>(), high in any::<f64>(), v in any::<f64>()
+        ) {
+            let data = (low, high);
+            for scale in [Scale::new(data, (10.0, 90.0)), Scale::nice(data, (90.0, 10.0), 5)] {
                 let at = scale.at(v);
                 prop_assert!((10.0 - 1e-6..=90.0 + 1e-6).contains(&at), "{at}");
                 prop_assert!(scale.ticks(5).len() <= 12);

@@ -19,9 +19,8 @@ pub(super) fn path(class: &str, d: impl AsRef<str>) -> Markup {
 /// Returns a line of text that starts, ends or has its middle at `x`.
 pub(super) fn label(class: &str, (x, y): (f64, f64), anchor: &str, text: &str) -> Markup {
     html! {
-        text class=[(!class.is_empty()).then_some(class)] x=(unit(x)) y=(unit(y)) text-anchor=(anchor) {
-            (text)
-        }
+        text class=[(!class.is_empty()).then_some(class)] x=(unit(x)) y=(unit(y))
+            text-anchor=(anchor) { (text) }
     }
 }
 

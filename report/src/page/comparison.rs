@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{
-    elements::{policy_class, success_in_words},
+    elements::{policy_class, rate_in_words},
     evaluations::{EVAL, Evaluations},
 };
 use crate::{
@@ -82,12 +82,12 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
                 }
             }
             p.caption {
-                "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% interval. "
-                "New queries: questions that are not in the training data, on databases that are (split "
-                "eval). New databases and new domains: not in the training data at all (splits "
-                "eval-unseen). Decoding is greedy unless the heading says sampled. Random and oracle are "
-                "scripted policies; base answers a quarter of the questions. Reward, steps and malformed "
-                "calls are those of the first column."
+                "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% "
+                "interval. New queries: questions that are not in the training data, on databases "
+                "that are (split eval). New databases and new domains: not in the training data at "
+                "all (splits eval-unseen). Decoding is greedy unless the heading says sampled. "
+                "Random and oracle are scripted policies; base answers a quarter of the questions. "
+                "Reward, steps and malformed calls are those of the first column."
             }
             @if let Some(note) = failures(&table) { p.note { (note) } }
         }
@@ -190,7 +190,7 @@ fn cell(class: &str, evaluation: Option<&Evaluation>) -> Markup {
     let success = &evaluation.metrics.success;
     let interval = (success.wilson_low, success.wilson_high);
     html! {
-        td.rate title=(success_in_words(evaluation)) {
+        td.rate title=(rate_in_words(success)) {
             b { (number::percent(success.success_rate)) }
             small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
             (interval_strip(class, success.success_rate, interval))

@@ -191,9 +191,9 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
         series,
         references: references.collect(),
     };
-    let caption = "Share of right answers; bands: Wilson's 95\u{a0}% interval. Dashed: policies that \
-        GRPO does not change, on new queries. If the run has questions for the curve alone, they are \
-        not those of the table.";
+    let caption = "Share of right answers; bands: Wilson's 95\u{a0}% interval. Dashed: policies \
+        that GRPO does not change, on new queries. If the run has questions for the curve alone, \
+        they are not those of the table.";
     let drawing = html! {
         div data-width="wide" { (chart.draw(960.0, 340.0)) }
         div data-width="narrow" { (chart.draw(400.0, 320.0)) }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::{
     number,
-    records::{Evaluation, PolicyName, SuccessRate},
+    records::{PolicyName, SuccessRate},
 };
 
 /// Returns the style class that gives a policy its colour.
@@ -30,12 +30,7 @@ pub(super) fn figure(title: &str, caption: &str, drawing: &Markup) -> Markup {
     }
 }
 
-/// Describes the success rate of an evaluation: `81.3 % (76.5 to 85.3), 244 of 300`.
-pub(super) fn success_in_words(evaluation: &Evaluation) -> String {
-    rate_in_words(&evaluation.metrics.success)
-}
-
-/// Describes a success rate in the same way.
+/// Describes a success rate: `81.3 % (76.5 to 85.3), 244 of 300`.
 pub(super) fn rate_in_words(success: &SuccessRate) -> String {
     format!(
         "{} % ({} to {}), {} of {}",

@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::{elements::success_in_words, evaluations::Evaluations};
+use super::{elements::rate_in_words, evaluations::Evaluations};
 use crate::{
     folder::RunRecords,
     number,
@@ -60,15 +60,18 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
 
 fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
     if warm.is_none() && grpo.is_none() {
-        return "This page grows with the run: each step adds metrics, each evaluation adds accuracy."
+        return "This page grows with the run: steps add metrics, evaluations add accuracy."
             .to_owned();
     }
     let mut text = String::new();
     if let Some(warm) = warm {
-        text += &format!("Warm start: {} right. ", success_in_words(warm));
+        text += &format!(
+            "Warm start: {} right. ",
+            rate_in_words(&warm.metrics.success)
+        );
     }
     if let Some(grpo) = grpo {
-        let (step, success) = (grpo.step, success_in_words(grpo));
+        let (step, success) = (grpo.step, rate_in_words(&grpo.metrics.success));
         text += &format!("After {step} steps of GRPO: {success} right. ");
     }
     if let (Some(warm), Some(grpo)) = (warm, grpo) {
@@ -85,8 +88,8 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
         Some(shared) => {
             return text
                 + &format!(
-                    "Greedy decoding on the eval split, {} of whose questions share their SQL with a \
-                     training question.",
+                    "Greedy decoding on the eval split, {} of whose questions share their SQL with \
+                     a training question.",
                     number::count(shared)
                 );
         }

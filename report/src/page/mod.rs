@@ -136,8 +136,8 @@ fn footer(records: &RunRecords) -> Markup {
                 }
             }
             p {
-                "The numbers come from metrics.jsonl, evaluations.jsonl and transcripts.jsonl in the "
-                "folder of this page."
+                "The numbers come from metrics.jsonl, evaluations.jsonl and transcripts.jsonl in "
+                "the folder of this page."
             }
         }
     }

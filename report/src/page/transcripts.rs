@@ -106,9 +106,9 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
                 (count(ResultChange::StillRight)) " stayed right."
             }
             p.caption {
-                "Up to four questions gained, four lost, two still wrong and two still right: the first of "
-                "each kind in the order of the SHA-256 of their ids, so that nobody selects them. Greedy "
-                "decoding on new queries."
+                "Up to four questions gained, four lost, two still wrong and two still right: the "
+                "first of each kind in the order of the SHA-256 of their ids, so that nobody "
+                "selects them. Greedy decoding on new queries."
             }
             @for (i, (name, comparison)) in shown.enumerate() {
                 (card(comparison, name, i < OPEN_QUESTIONS))
