@@ -226,12 +226,8 @@ pub async fn list_questions(env: &EnvClient, split: &str) -> Result<Vec<Question
             page_token,
             ..ListQuestionsRequest::default()
         };
-        let page = retry
-            .call("Env.ListQuestions", || {
-                let (mut env, request) = (env.clone(), request.clone());
-                async move { env.list_questions(request).await }
-            })
-            .await?;
+        let list = async || env.clone().list_questions(request.clone()).await;
+        let page = retry.call("Env.ListQuestions", list).await?;
         questions.extend(page.questions);
         if page.next_page_token.is_empty() {
             return Ok(questions);

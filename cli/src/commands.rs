@@ -85,7 +85,10 @@ fn init_logging(filter: &str, progress: &Progress) -> Result<()> {
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(progress.log_writer())
+        .with_writer({
+            let progress = progress.clone();
+            move || progress.clone()
+        })
         .with_target(true)
         .init();
     Ok(())

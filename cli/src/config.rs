@@ -21,10 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use toml::Table;
 
-use crate::{
-    args::{ConfigArgs, Preset},
-    threads,
-};
+use crate::{args::ConfigArgs, threads};
 
 /// Settings of a whole run: what `sqlenv train` and the commands around it read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -103,7 +100,9 @@ pub(crate) struct RankRole {
 /// Settings that one command reads.
 pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     /// Checks every number and name.
-    fn validate(&self) -> Result<()>;
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Resolves the settings of a role.
@@ -233,12 +232,8 @@ impl RoleSettings for RunConfig {
     }
 }
 
-impl RoleSettings for EnvNodeRole {
-    /// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the rest.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+/// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the settings.
+impl RoleSettings for EnvNodeRole {}
 
 impl RoleSettings for ActorRole {
     fn validate(&self) -> Result<()> {
@@ -252,11 +247,7 @@ impl RoleSettings for LearnerRole {
     }
 }
 
-impl RoleSettings for RankRole {
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+impl RoleSettings for RankRole {}
 
 fn validate_learner(learner: &LearnerConfig) -> Result<()> {
     let profile = &learner.rollout.reward_profile;
@@ -315,14 +306,6 @@ impl RunConfig {
     /// Checks that the folders and files of the settings exist.
     pub(crate) fn check_paths(&self) -> Result<()> {
         layers::check_paths(&layers::to_table(self)?, "")
-    }
-
-    /// Returns the settings of the `tiny` preset.
-    pub(crate) fn preset_tiny() -> Result<Self> {
-        resolve(&ConfigArgs {
-            preset: Some(Preset::Tiny),
-            ..ConfigArgs::default()
-        })
     }
 
     /// Returns the device and the dtype to compute in.

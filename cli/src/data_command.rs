@@ -9,8 +9,8 @@ use data::Dataset;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::DataCommand,
-    config::{DataConfig, RunConfig},
+    args::{ConfigArgs, DataCommand, Preset},
+    config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,
     setup::{self, Setup},
@@ -50,11 +50,11 @@ fn check(dir: &Path) -> Result<()> {
 
 /// Trains the tokenizer on demonstrations of the train split, in the form that the policy sees.
 async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
-    let mut config = RunConfig::preset_tiny()?;
-    config.data = DataConfig {
-        dir: Some(data.to_owned()),
-        databases: None,
-    };
+    let config = RunConfig::resolve(&ConfigArgs {
+        preset: Some(Preset::Tiny),
+        data: Some(data.to_owned()),
+        ..ConfigArgs::default()
+    })?;
     let setup = Setup::open(&config, progress)?;
     let evaluator = Evaluator {
         config: &config,

@@ -86,21 +86,14 @@ pub(crate) struct Evaluator<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct EvaluatedPolicy {
     pub(crate) policy: PolicyName,
-    pub(crate) policy_version: u64,
-    /// Learner steps before the evaluation.
+    /// Learner steps before the evaluation, which are the version of the policy.
     pub(crate) step: u64,
     pub(crate) mode: DecodingMode,
 }
 
 impl EvaluatedPolicy {
-    /// Names a policy whose version is the number of learner steps.
     pub(crate) fn at_step(policy: PolicyName, step: u64, mode: DecodingMode) -> Self {
-        Self {
-            policy,
-            policy_version: step,
-            step,
-            mode,
-        }
+        Self { policy, step, mode }
     }
 
     /// Tells whether the folder already has this evaluation.
@@ -195,7 +188,7 @@ impl Evaluator<'_> {
         stage.finish(&result);
         let evaluation = Evaluation {
             policy: evaluated.policy,
-            policy_version: evaluated.policy_version,
+            policy_version: evaluated.step,
             step: evaluated.step,
             split: split.to_owned(),
             mode: evaluated.mode,

@@ -146,7 +146,7 @@ impl Learner {
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
         let run_name = run_dir.file_name().unwrap_or_default();
-        let snapshot = Snapshot::new(state.step, trainer.weights().to_bytes()?);
+        let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
@@ -170,7 +170,6 @@ impl Learner {
     }
 
     /// Returns the newest policy version's weights.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
     }

@@ -36,7 +36,6 @@ pub struct GroupRules {
 
 impl GroupRules {
     /// Returns the rules of a run.
-    #[must_use]
     pub fn new(config: &LearnerConfig, vocab_size: usize) -> Self {
         Self {
             group_size: config.group_size,
@@ -125,7 +124,6 @@ impl Group {
     }
 
     /// Returns the newest policy version that sampled; none where nothing was sampled.
-    #[must_use]
     pub fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }

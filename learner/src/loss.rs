@@ -75,7 +75,6 @@ impl LossInput<'_> {
 }
 
 /// Computes the loss of one micro-batch.
-#[must_use]
 pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDivisors) -> LossOutput {
     let ratios = Ratios::new(input, settings.ratio_level);
     let corrections = match (input.sampler, settings.sampler_correction) {
@@ -113,7 +112,6 @@ pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDiviso
 
 /// Compares the log-probabilities of learner and sampler (NaN where unknown), over `rows` as in
 /// [`LossInput`].
-#[must_use]
 pub fn sampling_stats(
     learner: &[f64],
     sampler: &[f64],

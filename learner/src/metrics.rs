@@ -74,7 +74,6 @@ pub(crate) fn step_made(version: u64, wait_seconds: f64, step_seconds: f64) {
 
 /// Returns the metrics of a step's rollouts: rewards, lengths, tool calls, staleness at `version`,
 /// groups.
-#[must_use]
 pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
     let all = groups.kept.iter().chain(&groups.left_out);
     let all: Vec<&Group> = all.map(Arc::as_ref).collect();
@@ -92,7 +91,6 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
 }
 
 /// Counts the tokens of all segments of all groups.
-#[must_use]
 pub fn tokens(groups: &StepGroups) -> u64 {
     let all = groups.kept.iter().chain(&groups.left_out);
     let segments = all
@@ -102,7 +100,6 @@ pub fn tokens(groups: &StepGroups) -> u64 {
 }
 
 /// Returns whether the token limit cut the trajectory's last turn.
-#[must_use]
 pub fn is_truncated(trajectory: &Trajectory) -> bool {
     trajectory.turns.last().is_some_and(|turn| turn.truncated)
 }

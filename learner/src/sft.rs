@@ -10,7 +10,6 @@ use std::ops::ControlFlow;
 
 use policy::{Model, Weights};
 use proto::v1::Segment;
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +21,7 @@ use crate::{
     network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
-    scheduler::shuffled,
+    scheduler::{epoch_rng, shuffled},
 };
 
 /// Settings of a supervised training.
@@ -267,11 +266,7 @@ impl Training<'_> {
     }
 
     fn epoch_batches(&self, usable: &[usize], epoch: u64) -> Vec<Vec<usize>> {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&self.arguments.seed.to_le_bytes());
-        key[8..16].copy_from_slice(&epoch.to_le_bytes());
-        key[16..24].copy_from_slice(b"episodes");
-        let mut rng = ChaCha8Rng::from_seed(key);
+        let mut rng = epoch_rng(self.arguments.seed, epoch, b"episodes");
         let order = shuffled(usable.len(), &mut rng).into_iter();
         let order: Vec<usize> = order.map(|at| usable[at]).collect();
         let batch_episodes = self.config.batch_episodes;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use policy::{Decoder, DecoderMode, Model, Weights};
+use policy::{Decoder, DecoderMode, Model};
 
 use crate::{
     advantage::advantages,
@@ -82,12 +82,6 @@ impl Trainer {
             tokens_seen: 0,
             reference,
         })
-    }
-
-    /// Returns the weights after the last step.
-    #[must_use]
-    pub fn weights(&self) -> Weights {
-        self.network.weights()
     }
 
     /// Trains on one batch with the policy of `version` and returns the step's metrics. Without

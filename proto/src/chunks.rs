@@ -34,7 +34,6 @@ pub struct Assembly {
 
 impl Assembly {
     /// Begins a byte string of `size_bytes`.
-    #[must_use]
     pub fn new(size_bytes: u64) -> Self {
         Self {
             size_bytes,
@@ -64,13 +63,11 @@ impl Assembly {
     }
 
     /// Returns whether all bytes announced are there.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.bytes.len() as u64 == self.size_bytes
     }
 
     /// Returns the bytes.
-    #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }

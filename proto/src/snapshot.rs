@@ -24,7 +24,6 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Wraps a safetensors file.
-    #[must_use]
     pub fn new(policy_version: u64, body: impl Into<Bytes>) -> Self {
         let body = body.into();
         Self {
@@ -35,7 +34,6 @@ impl Snapshot {
     }
 
     /// Returns the safetensors file.
-    #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }

@@ -53,7 +53,7 @@ pub(crate) fn measure(
         Ok(())
     })?;
     Ok(Throughput {
-        what: "learner",
+        what: "learner".to_owned(),
         rows: work.rows,
         row_tokens: work.row_tokens,
         tokens_per_second,
@@ -107,7 +107,7 @@ pub(crate) fn measure_prefixes(
             Ok(())
         })?;
         Ok(Throughput {
-            what,
+            what: String::from(what),
             rows: GROUP_SIZE,
             row_tokens,
             tokens_per_second,

@@ -84,7 +84,6 @@ impl LossStats {
     }
 
     /// Returns the metrics under TRL's names, without values that nothing was counted for.
-    #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
         let mut put = |name: &str, value: Option<f64>| {
@@ -190,7 +189,6 @@ impl SamplingStats {
     /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by
     /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was
     /// counted.
-    #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mean = |sum: f64, count: f64| sum / count.max(1.0);
         let differences = mean(self.difference_sum, self.tokens);

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 use super::{
     BASE, RankRole, Ranks, STATE,
     connection::{DEPTH, LeaderConnection, Peer as _},
-    nccl::{self, Nccl},
+    nccl::Nccl,
     registry::VERSION,
 };
 use crate::{
@@ -181,8 +181,7 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
     trainer.ranks.agree(&trainer.network, 0)?;
     let (rank, count) = (trainer.ranks.rank(), trainer.ranks.count());
     if !joined.welcome.nccl_id.is_empty() {
-        let id = nccl::Id::from_bytes(&joined.welcome.nccl_id)?;
-        let opened = Nccl::open(&id, device, rank, count, joined.timeout)?;
+        let opened = Nccl::open(&joined.welcome.nccl_id, device, rank, count, joined.timeout)?;
         trainer.ranks.nccl = Some(opened);
     }
     tracing::info!(rank, count, "training");

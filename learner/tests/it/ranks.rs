@@ -86,7 +86,7 @@ async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
                 trainer.step(&groups, step).unwrap()
             };
             let metrics = (0..4).map(step).collect();
-            (trainer.weights(), metrics)
+            (trainer.network.weights(), metrics)
         })
     });
     let mut out = Vec::new();
