@@ -109,13 +109,8 @@ async fn reset(
         step_budget: settings.step_budget,
         ..ResetRequest::default()
     };
-    settings
-        .retry
-        .call("Env.Reset", || {
-            let (mut env, request) = (settings.env.clone(), request.clone());
-            async move { env.reset(request).await }
-        })
-        .await
+    let reset = async || settings.env.clone().reset(request.clone()).await;
+    settings.retry.call("Env.Reset", reset).await
 }
 
 /// Steps until a response arrives. Step is a pure function of token and action, so a retry is safe.
@@ -124,15 +119,10 @@ async fn step(
     token: &[u8],
     action: &Action,
 ) -> Result<StepResponse, ActorError> {
-    settings
-        .retry
-        .call("Env.Step", || {
-            let mut env = settings.env.clone();
-            let request = StepRequest {
-                token: token.to_vec(),
-                action: Some(action.clone()),
-            };
-            async move { env.step(request).await }
-        })
-        .await
+    let request = StepRequest {
+        token: token.to_vec(),
+        action: Some(action.clone()),
+    };
+    let step = async || settings.env.clone().step(request.clone()).await;
+    settings.retry.call("Env.Step", step).await
 }

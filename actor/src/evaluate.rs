@@ -39,13 +39,9 @@ pub struct CorrectCount {
 }
 
 impl CorrectCount {
-    fn of<'a>(episodes: impl IntoIterator<Item = &'a EpisodeRecord>) -> Self {
-        let mut count = Self::default();
-        for episode in episodes {
-            count.questions += 1;
-            count.correct += u64::from(episode.correct);
-        }
-        count
+    fn add(&mut self, episode: &EpisodeRecord) {
+        self.questions += 1;
+        self.correct += u64::from(episode.correct);
     }
 }
 
@@ -169,12 +165,14 @@ fn is_zero(count: &u64) -> bool {
 
 impl EvaluationMetrics {
     fn of(episodes: &[EpisodeRecord]) -> Self {
+        let mut count = CorrectCount::default();
+        episodes.iter().for_each(|episode| count.add(episode));
         let steps = || episodes.iter().flat_map(|episode| &episode.steps);
         let failed = episodes
             .iter()
             .filter(|episode| !episode.failure.is_empty());
         Self {
-            success: CorrectCount::of(episodes).into(),
+            success: count.into(),
             mean_reward: mean(episodes.iter().map(|episode| episode.reward)),
             mean_steps: mean(episodes.iter().map(|episode| episode.steps.len() as f64)),
             malformed_rate: mean(steps().map(|step| f64::from(u8::from(step.malformed)))),
@@ -228,12 +226,8 @@ pub async fn list_questions(env: &EnvClient, split: &str) -> Result<Vec<Question
             page_token,
             ..ListQuestionsRequest::default()
         };
-        let page = retry
-            .call("Env.ListQuestions", || {
-                let (mut env, request) = (env.clone(), request.clone());
-                async move { env.list_questions(request).await }
-            })
-            .await?;
+        let list = async || env.clone().list_questions(request.clone()).await;
+        let page = retry.call("Env.ListQuestions", list).await?;
         questions.extend(page.questions);
         if page.next_page_token.is_empty() {
             return Ok(questions);
@@ -288,17 +282,11 @@ fn counts_by(
     episodes: &[EpisodeRecord],
     key: impl Fn(&EpisodeRecord) -> &String,
 ) -> BTreeMap<String, CorrectCount> {
-    let mut groups: BTreeMap<String, Vec<&EpisodeRecord>> = BTreeMap::new();
+    let mut counts: BTreeMap<String, CorrectCount> = BTreeMap::new();
     for episode in episodes {
-        groups
-            .entry(key(episode).clone())
-            .or_default()
-            .push(episode);
+        counts.entry(key(episode).clone()).or_default().add(episode);
     }
-    groups
-        .into_iter()
-        .map(|(key, episodes)| (key, CorrectCount::of(episodes)))
-        .collect()
+    counts
 }
 
 /// Returns the mean, or 0 for no values.

@@ -50,7 +50,6 @@ pub struct ModelPolicy {
 
 impl ModelPolicy {
     /// Creates a policy that samples from `engine`. Temperature 0 is greedy.
-    #[must_use]
     pub fn new(engine: Engine, sampling: SamplingSettings) -> Self {
         Self { engine, sampling }
     }

@@ -22,7 +22,6 @@ value, as a comma-separated list, as rows written col1 | col2, or as [] when the
 
 /// Returns the messages before the first completion: the system prompt, `shots` solved examples,
 /// and the question with its tables.
-#[must_use]
 pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
     let mut messages = vec![Message::new(ChatRole::System, SYSTEM_PROMPT)];
     for example in EXAMPLES.iter().take(shots) {
@@ -36,13 +35,11 @@ pub fn opening(observation: &Observation, shots: usize) -> Vec<Message> {
 }
 
 /// Returns an observation as a tool message.
-#[must_use]
 pub fn tool_message(observation: &Observation) -> Message {
     Message::new(ChatRole::Tool, tool_text(observation))
 }
 
 /// Returns an observation's text as the policy sees it: the result, or the error after `Error: `.
-#[must_use]
 pub fn tool_text(observation: &Observation) -> String {
     if !observation.error.is_empty() {
         capped(&format!("Error: {}", observation.error))

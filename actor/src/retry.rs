@@ -3,10 +3,11 @@
 //! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are
 //! retried; any other status is final at once. The pauses double from 50 ms to 2 s.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 use tonic::{Code, Response, Status};
 
 use crate::{error::ActorError, metrics};
@@ -15,22 +16,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a caller keeps trying.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Seconds that one attempt may take.
+    #[default(60)]
     pub call_timeout_seconds: u32,
     /// Attempts after the first; once the pauses have grown, two seconds apart.
+    #[default(30)]
     pub attempts: u32,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            call_timeout_seconds: 60,
-            attempts: 30,
-        }
-    }
 }
 
 impl Retry {
@@ -40,14 +34,11 @@ impl Retry {
     }
 
     /// Makes a call and repeats it while its status may pass.
-    pub(crate) async fn call<T, F>(
+    pub(crate) async fn call<T>(
         &self,
         name: &'static str,
-        mut attempt: impl FnMut() -> F,
-    ) -> Result<T, ActorError>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
+        attempt: impl AsyncFn() -> Result<Response<T>, Status>,
+    ) -> Result<T, ActorError> {
         let limit = Duration::from_secs(self.call_timeout_seconds.into());
         let mut pause = FIRST_PAUSE;
         let mut attempts_left = self.attempts;

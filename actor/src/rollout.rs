@@ -139,7 +139,6 @@ impl Rollout {
     }
 
     /// Ends the episode for a reason outside the agent. Returns what was sampled so far, unscored.
-    #[must_use]
     pub fn fail(mut self, reason: String) -> Trajectory {
         Trajectory {
             failure: reason,

@@ -289,19 +289,13 @@ impl Sampler {
 
     /// Puts the reused keys and values into the slot.
     fn load_prefix(&mut self, assignment: &SlotAssignment) -> Result<(), PolicyError> {
-        let SlotAssignment {
-            slot,
-            reused_tokens,
-            copy_from,
-        } = *assignment;
-        match copy_from {
-            Some(source) => self.cache.copy_prefix(source, slot, reused_tokens),
-            None if reused_tokens == 0 => {
-                self.cache.reset_slot(slot);
-                Ok(())
-            }
-            None => Ok(()),
+        let (slot, reused_tokens) = (assignment.slot, assignment.reused_tokens);
+        if let Some(source) = assignment.copy_from {
+            self.cache.copy_prefix(source, slot, reused_tokens)?;
+        } else if reused_tokens == 0 {
+            self.cache.reset_slot(slot);
         }
+        Ok(())
     }
 
     /// Computes the scheduled tokens, which share one weights version, and samples after each run

@@ -27,7 +27,6 @@ pub struct ParsedCall {
 /// The parser accepts a missing closing tag after complete JSON, text and think blocks before the
 /// call, and text after it. Arguments may be absent, null, superfluous, not strings, or a JSON
 /// string. An absent argument is the empty string.
-#[must_use]
 pub fn parse(completion: &str) -> ParsedCall {
     let text = without_end_markers(completion);
     match first_call(text) {
@@ -44,7 +43,6 @@ pub fn parse(completion: &str) -> ParsedCall {
 
 /// Returns an action as the tool call that a model would sample. If the action type has no tool,
 /// the call parses as malformed.
-#[must_use]
 pub fn from_action(action: &Action) -> ToolCall {
     let (name, parameter) = TOOLS
         .iter()
@@ -56,7 +54,6 @@ pub fn from_action(action: &Action) -> ToolCall {
 }
 
 /// Creates an action.
-#[must_use]
 pub fn action(action_type: &str, argument: impl Into<String>) -> Action {
     Action {
         action_type: action_type.to_owned(),

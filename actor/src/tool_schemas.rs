@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 /// Returns the schemas of `describe(table_name)`, `sample(table_name)`, `query(sql)` and
 /// `answer(value)`.
-#[must_use]
 pub fn tool_schemas() -> Vec<Value> {
     TOOLS.iter().map(schema).collect()
 }

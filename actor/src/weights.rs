@@ -79,7 +79,8 @@ impl SnapshotStream {
                     actor_id: self.actor_id.clone(),
                     after_version: self.after_version,
                 };
-                none.insert(subscribe(&self.learner, &self.retry, request).await?)
+                let subscribe = async || self.learner.clone().weights(request.clone()).await;
+                none.insert(self.retry.call("Learner.Weights", subscribe).await?)
             }
         };
         match stream.message().await {
@@ -92,17 +93,4 @@ impl SnapshotStream {
             }
         }
     }
-}
-
-async fn subscribe(
-    learner: &LearnerClient,
-    retry: &Retry,
-    request: WeightsRequest,
-) -> Result<Streaming<WeightsResponse>, ActorError> {
-    retry
-        .call("Learner.Weights", || {
-            let (mut learner, request) = (learner.clone(), request.clone());
-            async move { learner.weights(request).await }
-        })
-        .await
 }

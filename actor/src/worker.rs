@@ -68,7 +68,11 @@ async fn work(
     actor_id: &str,
     (config, placement): (&ActorConfig, Placement),
 ) -> Result<(), ActorError> {
-    let joined = join(&learner, actor_id, config).await?;
+    let request = JoinRequest {
+        actor_id: actor_id.to_owned(),
+    };
+    let join = async || learner.clone().join(request.clone()).await;
+    let joined = config.learner_retry.call("Learner.Join", join).await?;
     let mut snapshots =
         SnapshotStream::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
     let Some(first) = snapshots.next().await? else {
@@ -82,23 +86,6 @@ async fn work(
         failed = actor.run_claim_loops(config.concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
     }
-}
-
-async fn join(
-    learner: &LearnerClient,
-    actor_id: &str,
-    config: &ActorConfig,
-) -> Result<JoinResponse, ActorError> {
-    let request = JoinRequest {
-        actor_id: actor_id.to_owned(),
-    };
-    config
-        .learner_retry
-        .call("Learner.Join", || {
-            let (mut learner, request) = (learner.clone(), request.clone());
-            async move { learner.join(request).await }
-        })
-        .await
 }
 
 /// A joined actor.
@@ -251,17 +238,12 @@ impl Actor {
             call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
             ..retry
         };
-        let response = retry
-            .call("Learner.Claim", || {
-                let mut learner = self.learner.clone();
-                let request = ClaimRequest {
-                    actor_id: self.actor_id.clone(),
-                    policy_version,
-                };
-                async move { learner.claim(request).await }
-            })
-            .await?;
-        Ok(response.outcome)
+        let request = ClaimRequest {
+            actor_id: self.actor_id.clone(),
+            policy_version,
+        };
+        let claim = async || self.learner.clone().claim(request.clone()).await;
+        Ok(retry.call("Learner.Claim", claim).await?.outcome)
     }
 
     /// Waits for other weights than those of `version`, or as long as the learner says.
@@ -336,14 +318,9 @@ impl Actor {
         };
         // Encoded once: each attempt shares the bytes.
         let group = encode_within(request, MAX_GROUP_BYTES);
-        let response = self
-            .config
-            .learner_retry
-            .call("Learner.Submit", || {
-                let (mut learner, group) = (self.learner.clone(), group.clone());
-                async move { learner.submit(group).await }
-            })
-            .await?;
+        let submit = async || self.learner.clone().submit(group.clone()).await;
+        let retry = self.config.learner_retry;
+        let response = retry.call("Learner.Submit", submit).await?;
         metrics::count_group(verdict_name(response.verdict()));
         Ok(())
     }

@@ -44,7 +44,6 @@ pub struct DemonstratorMix {
 
 impl DemonstratorMix {
     /// Returns a mix of half careful and half hasty episodes, with mistakes among the careful ones.
-    #[must_use]
     pub fn mixed() -> Self {
         Self {
             hasty_share: 0.5,
@@ -63,7 +62,6 @@ pub struct Demonstrator {
 
 impl Demonstrator {
     /// Creates a demonstrator. The coordinates of each episode draw its kind from the mix.
-    #[must_use]
     pub fn new(solutions: Arc<Solutions>, mix: DemonstratorMix) -> Self {
         Self { solutions, mix }
     }

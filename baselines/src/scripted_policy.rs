@@ -26,7 +26,6 @@ pub struct ScriptedPolicy<P> {
 
 impl<P: ActionPolicy> ScriptedPolicy<P> {
     /// Creates a policy that encodes `actions` with `chat`.
-    #[must_use]
     pub fn new(chat: Arc<Chat>, actions: P) -> Self {
         Self { chat, actions }
     }

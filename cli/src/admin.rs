@@ -22,11 +22,11 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Whether the role accepts work. The role and the admin port share the flag.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub(crate) struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
     /// Sets whether the role accepts work.
-    pub fn set(&self, ready: bool) {
+    pub(crate) fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
 
@@ -40,10 +40,7 @@ impl Readiness {
 }
 
 /// Starts recording metrics and serves them on `address` until the process ends.
-///
-/// # Errors
-/// Fails if the address is in use, or if this process records metrics already.
-pub async fn serve(address: SocketAddr, ready: Readiness) -> Result<()> {
+pub(crate) async fn serve(address: SocketAddr, ready: Readiness) -> Result<()> {
     let metrics: PrometheusHandle = PrometheusBuilder::new()
         .install_recorder()
         .context("cannot install the metrics recorder")?;

@@ -9,6 +9,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use crate::bench_command::{BenchCommand, GpuCheckCommand};
 
+/// Where the project's own data is built when no `--data` is given.
+pub(crate) const OWN_DATA_DIR: &str = "data/build";
+
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
 #[command(name = "sqlenv", version, propagate_version = true)]
@@ -154,7 +157,6 @@ pub struct SftArgs {
 
 impl TrainArgs {
     /// Returns the arguments of `sqlenv` without a command.
-    #[must_use]
     pub fn newcomer() -> Self {
         Self {
             runs_dir: PathBuf::from("runs"),
@@ -270,7 +272,7 @@ pub enum DataCommand {
     /// Generate the project's own databases and questions.
     Build {
         /// Folder to write.
-        #[arg(long, value_name = "DIR", default_value = crate::config::OWN_DATA_DIR)]
+        #[arg(long, value_name = "DIR", default_value = OWN_DATA_DIR)]
         out: PathBuf,
         /// Seed of the generator.
         #[arg(long, default_value_t = data::DEFAULT_SEED)]
@@ -279,13 +281,13 @@ pub enum DataCommand {
     /// Verify hashes, rerun every gold query, and check that the splits are disjoint.
     Check {
         /// The data's folder.
-        #[arg(default_value = crate::config::OWN_DATA_DIR)]
+        #[arg(default_value = OWN_DATA_DIR)]
         dir: PathBuf,
     },
     /// Count questions by split, level, answer type and database.
     Stats {
         /// The data's folder.
-        #[arg(default_value = crate::config::OWN_DATA_DIR)]
+        #[arg(default_value = OWN_DATA_DIR)]
         dir: PathBuf,
         /// Databases to use, by name, separated by commas; `all` for every one.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -294,7 +296,7 @@ pub enum DataCommand {
     /// Train the embedded policy's tokenizer on demonstrations of the train split.
     Tokenizer {
         /// The data's folder.
-        #[arg(long, value_name = "DIR", default_value = crate::config::OWN_DATA_DIR)]
+        #[arg(long, value_name = "DIR", default_value = OWN_DATA_DIR)]
         data: PathBuf,
         /// The tokenizer.json to write.
         #[arg(long, value_name = "FILE")]

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
     args::{ConfigArgs, Preset},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::RunConfig,
     progress::Progress,
     setup, stdout,
@@ -48,10 +48,7 @@ pub struct GpuCheckCommand {
 }
 
 /// Runs a benchmark and prints its table.
-///
-/// # Errors
-/// The data cannot be opened, or the benchmark fails.
-pub async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
+pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
     let mut out = stdout::lock();
     match command {
         BenchCommand::Env(BenchEnvCommand { config, bench }) => {
@@ -64,10 +61,7 @@ pub async fn bench(command: &BenchCommand, progress: &Progress) -> Result<()> {
 }
 
 /// Checks a device.
-///
-/// # Errors
-/// The results cannot be written.
-pub async fn gpu_check(command: &GpuCheckCommand) -> Result<CommandOutcome> {
+pub(crate) async fn gpu_check(command: &GpuCheckCommand) -> Result<CommandOutcome> {
     let preset = command.preset.to_possible_value();
     let preset = preset.as_ref().map_or("", |preset| preset.get_name());
     let outcome = bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await?;

@@ -1,7 +1,5 @@
 //! Runs the command that the command line names.
 
-use std::process::ExitCode;
-
 use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -9,43 +7,16 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command,
+    bench_command,
+    command_outcome::CommandOutcome,
+    config, data_command, doctor, eval_command, import_gguf, play_command,
     progress::Progress,
     roles,
     shutdown::{self, Interrupted},
     stdout, train, trajectories,
 };
 
-/// How a command ended without an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandOutcome {
-    /// The command has finished.
-    Done,
-    /// A check has failed.
-    Failed,
-    /// No device was found to check.
-    NoDevice,
-    /// A signal interrupted the command. A run can be resumed.
-    Interrupted,
-}
-
-impl CommandOutcome {
-    /// Returns the exit code of the process.
-    #[must_use]
-    pub fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Done => ExitCode::SUCCESS,
-            Self::Failed => ExitCode::FAILURE,
-            Self::NoDevice => ExitCode::from(2),
-            Self::Interrupted => ExitCode::from(shutdown::EXIT_CODE),
-        }
-    }
-}
-
 /// Runs the command.
-///
-/// # Errors
-/// Fails if the command fails.
 pub fn run(args: Args) -> Result<CommandOutcome> {
     let progress = Progress::stderr();
     init_logging(&args.log, &progress)?;
@@ -114,7 +85,10 @@ fn init_logging(filter: &str, progress: &Progress) -> Result<()> {
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(progress.log_writer())
+        .with_writer({
+            let progress = progress.clone();
+            move || progress.clone()
+        })
         .with_target(true)
         .init();
     Ok(())

@@ -9,7 +9,7 @@
 //! the crates take them as arguments.
 
 mod layers;
-pub mod reference;
+pub(crate) mod reference;
 
 use std::path::{Path, PathBuf};
 
@@ -21,124 +21,97 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use toml::Table;
 
-use crate::{
-    args::{ConfigArgs, Preset},
-    threads,
-};
-
-/// Where the project's own data is built when no `--data` is given.
-pub const OWN_DATA_DIR: &str = "data/build";
+use crate::{args::ConfigArgs, threads};
 
 /// Settings of a whole run: what `sqlenv train` and the commands around it read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct RunConfig {
+pub(crate) struct RunConfig {
     /// Seed of every random number in the run.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Threads that compute; 0: one per core. Changes speed and memory, never results.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Device that samples and trains: `auto`, `cpu`, `cuda` or `cuda:N`.
-    pub device: DeviceChoice,
+    pub(crate) device: DeviceChoice,
     /// Dtype of the forward pass: `auto`, `f32` or `bf16`. Trained weights have master copies in
     /// f32.
-    pub dtype: DTypeChoice,
+    pub(crate) dtype: DTypeChoice,
     /// Questions and databases.
-    pub data: DataConfig,
+    pub(crate) data: DataConfig,
     /// The policy to start from.
-    pub model: ModelConfig,
+    pub(crate) model: ModelConfig,
     /// The environment.
-    pub env: env::EnvSettings,
+    pub(crate) env: env::EnvSettings,
     /// What serves the environment.
-    pub env_node: env_node::EnvNodeSettings,
+    pub(crate) env_node: env_node::EnvNodeSettings,
     /// The supervised warm start.
-    pub warm_start: WarmStartConfig,
+    pub(crate) warm_start: WarmStartConfig,
     /// GRPO.
-    pub learner: LearnerConfig,
+    pub(crate) learner: LearnerConfig,
     /// The sampler.
-    pub actor: actor::ActorConfig,
+    pub(crate) actor: actor::ActorConfig,
     /// Evaluations of a run.
-    pub evaluation: EvaluationConfig,
+    pub(crate) evaluation: EvaluationConfig,
 }
 
 /// Settings of `sqlenv env-node`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct EnvNodeRole {
-    /// Questions and databases.
-    pub data: DataConfig,
-    /// The environment.
-    pub env: env::EnvSettings,
-    /// What serves the environment.
-    pub env_node: env_node::EnvNodeSettings,
+pub(crate) struct EnvNodeRole {
+    pub(crate) data: DataConfig,
+    pub(crate) env: env::EnvSettings,
+    pub(crate) env_node: env_node::EnvNodeSettings,
 }
 
 /// Settings of `sqlenv actor`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct ActorRole {
-    /// See [`RunConfig::device`].
-    pub device: DeviceChoice,
-    /// See [`RunConfig::dtype`].
-    pub dtype: DTypeChoice,
-    /// The sampler.
-    pub actor: actor::ActorConfig,
+pub(crate) struct ActorRole {
+    pub(crate) device: DeviceChoice,
+    pub(crate) dtype: DTypeChoice,
+    pub(crate) actor: actor::ActorConfig,
 }
 
 /// Settings of `sqlenv learner`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct LearnerRole {
-    /// See [`RunConfig::seed`].
-    pub seed: u64,
-    /// See [`RunConfig::threads`].
-    pub threads: usize,
-    /// See [`RunConfig::device`].
-    pub device: DeviceChoice,
-    /// See [`RunConfig::dtype`].
-    pub dtype: DTypeChoice,
-    /// The policy to start from.
-    pub model: ModelConfig,
-    /// GRPO.
-    pub learner: LearnerConfig,
+pub(crate) struct LearnerRole {
+    pub(crate) seed: u64,
+    pub(crate) threads: usize,
+    pub(crate) device: DeviceChoice,
+    pub(crate) dtype: DTypeChoice,
+    pub(crate) model: ModelConfig,
+    pub(crate) learner: LearnerConfig,
     /// Sections of other roles, as they are given. The run's folder keeps them for the commands
     /// that evaluate the run.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Table,
+    pub(crate) others: Table,
 }
 
 /// Settings of `sqlenv rank`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct RankRole {
-    /// See [`RunConfig::threads`].
-    pub threads: usize,
-    /// See [`RunConfig::device`].
-    pub device: DeviceChoice,
+pub(crate) struct RankRole {
+    pub(crate) threads: usize,
+    pub(crate) device: DeviceChoice,
 }
 
 /// Settings that one command reads.
-pub trait RoleSettings: Serialize + DeserializeOwned {
+pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     /// Checks every number and name.
-    ///
-    /// # Errors
-    /// Names the setting that cannot be used, and what it may be.
-    fn validate(&self) -> Result<()>;
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Resolves the settings of a role.
-///
-/// # Errors
-/// Names the file, setting or flag that is wrong, and the remedy.
-pub fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
+pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
     checked(layers::merged(args)?)
 }
 
 /// Writes settings as the text of a TOML file, which resolves to the same settings again.
-///
-/// # Errors
-/// A number is larger than TOML can hold.
-pub fn to_toml(settings: &impl RoleSettings) -> Result<String> {
+pub(crate) fn to_toml(settings: &impl RoleSettings) -> Result<String> {
     Ok(toml::to_string(&layers::to_table(settings)?)?)
 }
 
@@ -151,45 +124,45 @@ fn checked<T: RoleSettings>(table: Table) -> Result<T> {
 /// Questions and databases.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct DataConfig {
+pub(crate) struct DataConfig {
     /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; absent: the
     /// project's own data, built on demand.
-    pub dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
     /// Databases to use, by name, or `all`; absent: the layout's default.
-    pub databases: Option<Vec<String>>,
+    pub(crate) databases: Option<Vec<String>>,
 }
 
 /// The policy to start from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct ModelConfig {
+pub(crate) struct ModelConfig {
     /// Hugging Face model folder; absent: the embedded policy with random weights.
-    pub dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct WarmStartConfig {
+pub(crate) struct WarmStartConfig {
     /// Whether there is a warm start. Without one GRPO starts from the base model.
-    pub enabled: bool,
+    pub(crate) enabled: bool,
     /// Demonstrations per stage; 0: one per training question.
-    pub demonstrations: usize,
+    pub(crate) demonstrations: usize,
     /// First stage: demonstrations of the oracle.
-    pub oracle: learner::sft::SftConfig,
+    pub(crate) oracle: learner::sft::SftConfig,
     /// Second stage: demonstrations of careful and hasty demonstrators; a budget of 0 tokens
-    /// switches it off.
-    pub demonstrators: learner::sft::SftConfig,
+    /// skips it.
+    pub(crate) demonstrators: learner::sft::SftConfig,
     /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
-    pub hasty_share: f64,
+    pub(crate) hasty_share: f64,
     /// Share of the careful episodes in the second stage that run a subtly wrong query.
-    pub wrong_query_share: f64,
+    pub(crate) wrong_query_share: f64,
     /// Share of the careful episodes that make an SQL error and recover from it.
-    pub recovery_share: f64,
+    pub(crate) recovery_share: f64,
     /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens
     /// as both stages. The report shows it, so that GRPO's gain is not confused with that of more
     /// imitation.
-    pub compare_oracle_only: bool,
+    pub(crate) compare_oracle_only: bool,
 }
 
 impl Default for WarmStartConfig {
@@ -210,20 +183,20 @@ impl Default for WarmStartConfig {
 /// Evaluations of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct EvaluationConfig {
+pub(crate) struct EvaluationConfig {
     /// Questions of the split `eval` in the comparison table. Their ids decide, so they are the
     /// same in every run.
-    pub questions: usize,
+    pub(crate) questions: usize,
     /// Questions of each part of the split `eval-unseen` in the comparison table.
-    pub unseen_questions: usize,
+    pub(crate) unseen_questions: usize,
     /// Questions of the learning curve: questions of `eval` that are not in the table, the same in
     /// every run.
-    pub curve_questions: usize,
+    pub(crate) curve_questions: usize,
     /// Learner steps between two points of the learning curve; 0: no points. Checkpoints are
     /// evaluated, so this is a multiple of `learner.checkpoint.every_steps`.
-    pub every_steps: u64,
+    pub(crate) every_steps: u64,
     /// Episodes that run at once.
-    pub concurrency: usize,
+    pub(crate) concurrency: usize,
 }
 
 impl Default for EvaluationConfig {
@@ -259,12 +232,8 @@ impl RoleSettings for RunConfig {
     }
 }
 
-impl RoleSettings for EnvNodeRole {
-    /// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the rest.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+/// [`env::Environment::open`] and [`env_node::EnvNode::new`] check the settings.
+impl RoleSettings for EnvNodeRole {}
 
 impl RoleSettings for ActorRole {
     fn validate(&self) -> Result<()> {
@@ -278,11 +247,7 @@ impl RoleSettings for LearnerRole {
     }
 }
 
-impl RoleSettings for RankRole {
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
+impl RoleSettings for RankRole {}
 
 fn validate_learner(learner: &LearnerConfig) -> Result<()> {
     let profile = &learner.rollout.reward_profile;
@@ -313,68 +278,38 @@ impl WarmStartConfig {
 
 impl RunConfig {
     /// Resolves the settings of a whole run.
-    ///
-    /// # Errors
-    /// See [`resolve`].
-    pub fn resolve(args: &ConfigArgs) -> Result<Self> {
+    pub(crate) fn resolve(args: &ConfigArgs) -> Result<Self> {
         resolve(args)
     }
 
     /// Resolves the settings on top of those of a run.
-    ///
-    /// # Errors
-    /// See [`resolve`] and [`Self::read`].
-    pub fn resolve_on(run: &Self, args: &ConfigArgs) -> Result<Self> {
+    pub(crate) fn resolve_on(run: &Self, args: &ConfigArgs) -> Result<Self> {
         checked(layers::merged_on(layers::to_table(run)?, args)?)
     }
 
     /// Reads the resolved settings of a run.
-    ///
-    /// # Errors
-    /// The file is missing or holds what no version wrote.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let table = layers::of_run_folder(path)?;
         checked(table).with_context(|| format!("in {}", path.display()))
     }
 
     /// Writes the settings as TOML, see [`to_toml`].
-    ///
-    /// # Errors
-    /// A number is larger than TOML can hold.
-    pub fn to_toml(&self) -> Result<String> {
+    pub(crate) fn to_toml(&self) -> Result<String> {
         to_toml(self)
     }
 
     /// Writes the settings as TOML, each with its meaning above it.
-    ///
-    /// # Errors
-    /// A number is larger than TOML can hold.
-    pub fn commented_toml(&self) -> Result<String> {
+    pub(crate) fn commented_toml(&self) -> Result<String> {
         Ok(reference::commented(&layers::to_table(self)?))
     }
 
     /// Checks that the folders and files of the settings exist.
-    ///
-    /// # Errors
-    /// Names the setting and the path that is missing.
-    pub fn check_paths(&self) -> Result<()> {
+    pub(crate) fn check_paths(&self) -> Result<()> {
         layers::check_paths(&layers::to_table(self)?, "")
     }
 
-    /// Returns the settings of the `tiny` preset.
-    ///
-    /// # Errors
-    /// See [`resolve`].
-    pub fn preset_tiny() -> Result<Self> {
-        resolve(&ConfigArgs {
-            preset: Some(Preset::Tiny),
-            ..ConfigArgs::default()
-        })
-    }
-
     /// Returns the device and the dtype to compute in.
-    #[must_use]
-    pub fn placement(&self) -> Placement {
+    pub(crate) fn placement(&self) -> Placement {
         Placement {
             device: self.device,
             dtype: self.dtype,
@@ -382,8 +317,7 @@ impl RunConfig {
     }
 
     /// Returns the arguments of a training by a seed of its own.
-    #[must_use]
-    pub fn arguments(&self, seed: u64) -> RunArguments {
+    pub(crate) fn arguments(&self, seed: u64) -> RunArguments {
         RunArguments {
             seed,
             threads: threads::or_cores(self.threads),

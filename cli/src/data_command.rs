@@ -9,8 +9,8 @@ use data::Dataset;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::DataCommand,
-    config::{DataConfig, RunConfig},
+    args::{ConfigArgs, DataCommand, Preset},
+    config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,
     setup::{self, Setup},
@@ -18,10 +18,7 @@ use crate::{
 };
 
 /// Runs a data command.
-///
-/// # Errors
-/// Fails if the data is missing or broken, or cannot be written.
-pub async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
+pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()> {
     match command {
         DataCommand::Build { out, seed } => {
             setup::build_own(&out, seed, progress)?;
@@ -53,11 +50,11 @@ fn check(dir: &Path) -> Result<()> {
 
 /// Trains the tokenizer on demonstrations of the train split, in the form that the policy sees.
 async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
-    let mut config = RunConfig::preset_tiny()?;
-    config.data = DataConfig {
-        dir: Some(data.to_owned()),
-        databases: None,
-    };
+    let config = RunConfig::resolve(&ConfigArgs {
+        preset: Some(Preset::Tiny),
+        data: Some(data.to_owned()),
+        ..ConfigArgs::default()
+    })?;
     let setup = Setup::open(&config, progress)?;
     let evaluator = Evaluator {
         config: &config,

@@ -8,10 +8,7 @@ use bench::diagnosis::Diagnosis;
 use crate::{args::DoctorArgs, stdout};
 
 /// Prints the diagnosis; with `--json` also writes it to that file.
-///
-/// # Errors
-/// Standard output or the file cannot be written.
-pub fn doctor(args: &DoctorArgs) -> Result<()> {
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     let diagnosis = Diagnosis::of_this_machine();
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(&diagnosis)?;

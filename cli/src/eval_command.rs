@@ -23,11 +23,7 @@ use crate::{
 };
 
 /// Evaluates and prints the result.
-///
-/// # Errors
-/// Fails if the data, the model or a file cannot be used, if the split has no questions, or if
-/// every episode failed.
-pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
+pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
         args.policy != PolicyChoice::Model || config.model.dir.is_some(),
@@ -52,19 +48,14 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     } else {
         DecodingMode::Sampled
     };
-    let (name, policy): (PolicyName, Box<dyn Policy>) = match args.policy {
-        PolicyChoice::Random => (
-            PolicyName::Random,
-            evaluator.scripted(PolicyName::Random, &chat),
-        ),
-        PolicyChoice::Oracle => (
-            PolicyName::Oracle,
-            evaluator.scripted(PolicyName::Oracle, &chat),
-        ),
-        PolicyChoice::Model => {
-            let engine = evaluator.engine(&model, 0)?;
-            (PolicyName::Model, Box::new(evaluator.model(&engine, mode)))
-        }
+    let name = match args.policy {
+        PolicyChoice::Random => PolicyName::Random,
+        PolicyChoice::Oracle => PolicyName::Oracle,
+        PolicyChoice::Model => PolicyName::Model,
+    };
+    let policy: Box<dyn Policy> = match args.policy {
+        PolicyChoice::Random | PolicyChoice::Oracle => evaluator.scripted(name, &chat),
+        PolicyChoice::Model => Box::new(evaluator.model(&evaluator.engine(&model, 0)?, mode)),
     };
     let evaluated = EvaluatedPolicy::at_step(name, 0, mode);
     let (evaluation, episodes) = evaluator
@@ -79,20 +70,30 @@ pub async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         write_transcripts(path, &evaluator, name, &episodes)?;
     }
     stdout::print(summary(&evaluation))?;
-    if let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) {
-        let failed = format!(
-            "{} of {} episodes failed and count as wrong; {}: {}",
-            evaluation.metrics.failed,
-            evaluation.metrics.success.questions,
-            first.question_id,
-            first.failure
-        );
-        ensure!(
-            evaluation.metrics.failed < evaluation.metrics.success.questions,
-            failed
-        );
-        progress.say(&failed);
-    }
+    report_failures(&evaluation, &episodes, progress)
+}
+
+/// Prints how many episodes failed, with the first failure. Returns an error if all failed.
+fn report_failures(
+    evaluation: &Evaluation,
+    episodes: &[EpisodeRecord],
+    progress: &Progress,
+) -> Result<()> {
+    let Some(first) = episodes.iter().find(|episode| !episode.failure.is_empty()) else {
+        return Ok(());
+    };
+    let failed = format!(
+        "{} of {} episodes failed and count as wrong; {}: {}",
+        evaluation.metrics.failed,
+        evaluation.metrics.success.questions,
+        first.question_id,
+        first.failure
+    );
+    ensure!(
+        evaluation.metrics.failed < evaluation.metrics.success.questions,
+        failed
+    );
+    progress.say(&failed);
     Ok(())
 }
 

@@ -20,17 +20,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{config::RunConfig, progress::Progress, setup::Setup, shutdown::unless_interrupted};
 
 /// The questions that a run is evaluated on.
-pub struct EvaluationQuestions {
+pub(crate) struct EvaluationQuestions {
     /// Split and questions of each part of the comparison table; `eval` is the first.
-    pub table: Vec<(String, Vec<v1::Question>)>,
-    /// Questions of the learning curve.
-    pub curve: Vec<v1::Question>,
+    pub(crate) table: Vec<(String, Vec<v1::Question>)>,
+    pub(crate) curve: Vec<v1::Question>,
 }
 
 impl EvaluationQuestions {
     /// Chooses the questions.
-    #[must_use]
-    pub fn draw(config: &RunConfig, setup: &Setup) -> Self {
+    pub(crate) fn draw(config: &RunConfig, setup: &Setup) -> Self {
         let settings = &config.evaluation;
         let mut curve = shuffled(setup, "eval");
         let wanted = settings.questions + settings.curve_questions;
@@ -59,8 +57,7 @@ fn split_off_last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Qu
 }
 
 /// Returns the questions of a split in an order that depends only on their ids.
-#[must_use]
-pub fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
+pub(crate) fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
     let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
     questions.sort_by_key(|question| derive_seed(0, &question.question_id));
     questions.into_iter().map(wire).collect()
@@ -78,47 +75,29 @@ fn wire(question: &Question) -> v1::Question {
 }
 
 /// Evaluates policies and makes the records.
-pub struct Evaluator<'a> {
-    /// Settings of the run.
-    pub config: &'a RunConfig,
-    /// Questions and environment.
-    pub setup: &'a Setup,
-    /// Shows the progress of long stages.
-    pub progress: &'a Progress,
-    /// Stops a running evaluation.
-    pub shutdown: &'a CancellationToken,
+pub(crate) struct Evaluator<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) setup: &'a Setup,
+    pub(crate) progress: &'a Progress,
+    pub(crate) shutdown: &'a CancellationToken,
 }
 
 /// Names the policy and the moment of an evaluation.
 #[derive(Clone, Copy)]
-pub struct EvaluatedPolicy {
-    /// The policy.
-    pub policy: PolicyName,
-    /// Its version.
-    pub policy_version: u64,
-    /// Learner steps before the evaluation.
-    pub step: u64,
-    /// How tokens are chosen.
-    pub mode: DecodingMode,
+pub(crate) struct EvaluatedPolicy {
+    pub(crate) policy: PolicyName,
+    /// Learner steps before the evaluation, which are the version of the policy.
+    pub(crate) step: u64,
+    pub(crate) mode: DecodingMode,
 }
 
 impl EvaluatedPolicy {
-    /// Names a policy whose version is the number of learner steps.
-    #[must_use]
-    pub fn at_step(policy: PolicyName, step: u64, mode: DecodingMode) -> Self {
-        Self {
-            policy,
-            policy_version: step,
-            step,
-            mode,
-        }
+    pub(crate) fn at_step(policy: PolicyName, step: u64, mode: DecodingMode) -> Self {
+        Self { policy, step, mode }
     }
 
     /// Tells whether the folder already has this evaluation.
-    ///
-    /// # Errors
-    /// The run folder cannot be read.
-    pub fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
+    pub(crate) fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
         let known = folder.read()?.evaluations;
         Ok(known.iter().any(|known| {
             (known.policy, known.mode, known.step, known.split.as_str())
@@ -138,8 +117,7 @@ impl EvaluatedPolicy {
 
 impl Evaluator<'_> {
     /// Returns the random or the oracle policy.
-    #[must_use]
-    pub fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
+    pub(crate) fn scripted(&self, name: PolicyName, chat: &Arc<Chat>) -> Box<dyn Policy> {
         let chat = Arc::clone(chat);
         match name {
             PolicyName::Oracle => {
@@ -151,10 +129,7 @@ impl Evaluator<'_> {
     }
 
     /// Starts an engine that samples from `model`.
-    ///
-    /// # Errors
-    /// The weights do not fit the config of the model.
-    pub fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
+    pub(crate) fn engine(&self, model: &Model, policy_version: u64) -> Result<Engine> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
             ..self.config.actor.engine.clone()
@@ -170,8 +145,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns a policy that samples on `engine`.
-    #[must_use]
-    pub fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
+    pub(crate) fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
         let sampling = match mode {
             DecodingMode::Greedy => SamplingSettings::greedy(),
             DecodingMode::Sampled => self.config.learner.rollout.sampling,
@@ -180,10 +154,7 @@ impl Evaluator<'_> {
     }
 
     /// Runs one episode of `policy` per question and returns the record and the episodes.
-    ///
-    /// # Errors
-    /// Returns [`Interrupted`](crate::shutdown::Interrupted) if a signal arrives first.
-    pub async fn evaluate(
+    pub(crate) async fn evaluate(
         &self,
         evaluated: EvaluatedPolicy,
         policy: &dyn Policy,
@@ -217,7 +188,7 @@ impl Evaluator<'_> {
         stage.finish(&result);
         let evaluation = Evaluation {
             policy: evaluated.policy,
-            policy_version: evaluated.policy_version,
+            policy_version: evaluated.step,
             step: evaluated.step,
             split: split.to_owned(),
             mode: evaluated.mode,
@@ -227,8 +198,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns the settings of all episodes of evaluations and demonstrations.
-    #[must_use]
-    pub fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
+    pub(crate) fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
         EpisodeSettings {
             env: self.setup.env(),
@@ -245,8 +215,11 @@ impl Evaluator<'_> {
     }
 
     /// Adds policy and gold answers to the episodes of an evaluation.
-    #[must_use]
-    pub fn transcripts(&self, policy: PolicyName, episodes: &[EpisodeRecord]) -> Vec<Transcript> {
+    pub(crate) fn transcripts(
+        &self,
+        policy: PolicyName,
+        episodes: &[EpisodeRecord],
+    ) -> Vec<Transcript> {
         let questions = self.setup.dataset.questions.iter();
         let questions: HashMap<&str, &Question> =
             questions.map(|q| (q.question_id.as_str(), q)).collect();

@@ -8,11 +8,7 @@ use policy::{Model, gguf};
 use crate::{args::ImportGgufArgs, stdout};
 
 /// Runs the command.
-///
-/// # Errors
-/// Fails if the file cannot be read or imported, or if the folder contains something other than a
-/// model.
-pub fn import_gguf(args: &ImportGgufArgs) -> Result<()> {
+pub(crate) fn import_gguf(args: &ImportGgufArgs) -> Result<()> {
     Model::check_target(&args.out)?;
     let read = || anyhow::Ok(gguf::read(&fs::read(&args.file)?)?);
     let model = read().with_context(|| format!("cannot import {}", args.file.display()))?;

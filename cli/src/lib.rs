@@ -1,26 +1,28 @@
-//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and what people type.
+//! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
+//! what people type.
 
-pub mod admin;
+mod admin;
 pub mod args;
-pub mod bench_command;
+mod bench_command;
+mod command_outcome;
 pub mod commands;
-pub mod config;
-pub mod data_command;
-pub mod doctor;
-pub mod eval_command;
-pub mod evaluation;
-pub mod import_gguf;
-pub mod local;
+mod config;
+mod data_command;
+mod doctor;
+mod eval_command;
+mod evaluation;
+mod import_gguf;
+mod local;
 mod openenv_variables;
 pub mod play;
-pub mod play_command;
-pub mod progress;
-pub mod roles;
-pub mod run_info;
-pub mod setup;
-pub mod shutdown;
-pub mod stdout;
+mod play_command;
+mod progress;
+mod roles;
+mod run_info;
+mod setup;
+mod shutdown;
+mod stdout;
 pub mod threads;
-pub mod train;
-pub mod trajectories;
-pub mod warm_start;
+mod train;
+mod trajectories;
+mod warm_start;

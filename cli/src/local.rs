@@ -16,9 +16,8 @@ use tokio_util::sync::CancellationToken;
 const EVENTS: usize = 2;
 
 /// A running learner with its actors.
-pub struct LocalRun {
-    /// The events of the learner.
-    pub events: mpsc::Receiver<TrainEvent>,
+pub(crate) struct LocalRun {
+    pub(crate) events: mpsc::Receiver<TrainEvent>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
     actors: JoinSet<Result<(), actor::ActorError>>,
@@ -27,8 +26,7 @@ pub struct LocalRun {
 impl LocalRun {
     /// Starts the training with `actors` actors, each on a thread of its own. Must be called inside
     /// a runtime.
-    #[must_use]
-    pub fn start(
+    pub(crate) fn start(
         learner: Learner,
         env: &EnvClient,
         actors: usize,
@@ -69,11 +67,9 @@ impl LocalRun {
         }
     }
 
-    /// Returns the next event, or `None` after the last one.
-    ///
-    /// # Errors
-    /// Fails if an actor fails, because the learner would wait for its groups for ever.
-    pub async fn next(&mut self) -> Result<Option<TrainEvent>> {
+    /// Returns the next event, or `None` after the last one. Fails if an actor fails, because the
+    /// learner would wait for its groups for ever.
+    pub(crate) async fn next(&mut self) -> Result<Option<TrainEvent>> {
         loop {
             tokio::select! {
                 biased;
@@ -84,10 +80,7 @@ impl LocalRun {
     }
 
     /// Waits for the end of the training and returns the number of learner steps.
-    ///
-    /// # Errors
-    /// Fails if a step, a checkpoint or an actor fails.
-    pub async fn finish(mut self) -> Result<u64> {
+    pub(crate) async fn finish(mut self) -> Result<u64> {
         let step = self.training.await.context("the trainer panicked")??;
         self.learner.close_streams();
         while let Some(ended) = self.actors.join_next().await {
@@ -100,18 +93,12 @@ impl LocalRun {
 }
 
 /// Opens the model of a checkpoint.
-///
-/// # Errors
-/// Fails if the model folder of the checkpoint cannot be read.
-pub fn checkpoint_model(path: &Path) -> Result<Model> {
+pub(crate) fn checkpoint_model(path: &Path) -> Result<Model> {
     Ok(Model::open(&path.join("hf"), &Device::Cpu, DType::F32)?)
 }
 
 /// Opens the model of the newest complete checkpoint of a run, if there is one.
-///
-/// # Errors
-/// Fails if a checkpoint cannot be read.
-pub fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
+pub(crate) fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
     let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
     newest
         .map(|checkpoint| checkpoint_model(&checkpoint.path))

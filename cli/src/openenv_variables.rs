@@ -38,10 +38,8 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         if let Some(mode) = self.get("OPENENV_MODE") {
             let known: Result<Mode, _> = mode.parse();
             known.map_err(|error| anyhow!("OPENENV_MODE: {error}, or unset it"))?;
-            settings.push(format!(
-                "env_node.openenv.mode={}",
-                mode.to_ascii_lowercase()
-            ));
+            let mode = mode.to_ascii_lowercase();
+            settings.push(format!("env_node.openenv.mode={mode}"));
         }
         if let Some(wanted) = self.get("ENABLE_WEB_INTERFACE") {
             let is_on = ["true", "1", "yes"].contains(&wanted.to_ascii_lowercase().as_str());

@@ -63,7 +63,6 @@ const VERBS: [(&str, &str, &str); 6] = [
 
 /// Parses a line: a verb or its first letters (`q` is query), then its argument. Bare SQL is a
 /// query.
-#[must_use]
 pub fn parse(line: &str) -> PlayerInput {
     let line = line.trim();
     let (verb, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -99,7 +98,6 @@ fn act(verb: &str, argument: &str) -> PlayerInput {
 }
 
 /// Returns the help text.
-#[must_use]
 pub fn help() -> String {
     let mut text = "Type, in full or by the first letters:\n".to_owned();
     for (verb, what, does) in VERBS {
@@ -110,7 +108,6 @@ pub fn help() -> String {
 }
 
 /// Renders the first observation of an episode.
-#[must_use]
 pub fn opening(observation: &Observation) -> String {
     format!(
         "\n{}\n\n{}\n\n{}\n",
@@ -121,7 +118,6 @@ pub fn opening(observation: &Observation) -> String {
 }
 
 /// Renders the observation after an action.
-#[must_use]
 pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -> String {
     let mut text = String::new();
     if observation.error.is_empty() {
@@ -200,7 +196,6 @@ fn indent(text: &str) -> String {
 
 /// Renders the result of an episode: correct or not, the return, and the gold answer if it is
 /// given.
-#[must_use]
 pub fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
     let result = match (outcome.finished, outcome.correct) {
         (false, _) => "Left before the end.",
@@ -222,10 +217,6 @@ pub fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
 /// returns the gold answer of a question id, if it is known.
 ///
 /// Waiting for a line blocks the calling task.
-///
-/// # Errors
-/// Fails if the environment refuses the question or cannot be reached, or if `input` or `output`
-/// fails.
 pub async fn play(
     mut env: EnvClient,
     request: ResetRequest,
@@ -249,26 +240,9 @@ pub async fn play(
         episode_return: 0.0,
         finished: false,
     };
-    let mut line = String::new();
     while !outcome.finished {
-        write!(output, "\n> ")?;
-        output.flush()?;
-        line.clear();
-        if input.read_line(&mut line)? == 0 {
+        let Some(action) = read_action(&mut input, &mut output)? else {
             break;
-        }
-        let action = match parse(&line) {
-            PlayerInput::Act(action) => action,
-            PlayerInput::Quit => break,
-            PlayerInput::Empty => continue,
-            PlayerInput::Help => {
-                write!(output, "{}", help())?;
-                continue;
-            }
-            PlayerInput::Invalid(hint) => {
-                writeln!(output, "  {hint}")?;
-                continue;
-            }
         };
         let request = StepRequest {
             token: token.clone(),
@@ -292,6 +266,26 @@ pub async fn play(
     write!(output, "{}", closing(&outcome, gold.as_ref()))?;
     output.flush()?;
     Ok(outcome)
+}
+
+/// Reads lines until one is an action. Returns `None` if the player quits or the input ends.
+fn read_action(input: &mut impl BufRead, output: &mut impl Write) -> Result<Option<Action>> {
+    let mut line = String::new();
+    loop {
+        write!(output, "\n> ")?;
+        output.flush()?;
+        line.clear();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match parse(&line) {
+            PlayerInput::Act(action) => return Ok(Some(action)),
+            PlayerInput::Quit => return Ok(None),
+            PlayerInput::Empty => {}
+            PlayerInput::Help => write!(output, "{}", help())?,
+            PlayerInput::Invalid(hint) => writeln!(output, "  {hint}")?,
+        }
+    }
 }
 
 fn refusal(what: &str, status: &tonic::Status) -> anyhow::Error {

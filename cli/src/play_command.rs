@@ -17,10 +17,7 @@ use crate::{
 };
 
 /// Plays one episode on stdin and stdout.
-///
-/// # Errors
-/// Fails if the data cannot be used or the environment does not respond.
-pub async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
+pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {

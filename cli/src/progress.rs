@@ -4,19 +4,14 @@
 //! terminal it prints a line at most every few seconds, so that a log file stays short. There is no
 //! global state; clones share the display.
 
-mod plain;
-
 use std::{
     fmt,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
-use tracing_subscriber::fmt::MakeWriter;
-
-use plain::{PlainStage, rate};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use report::number::seconds as seconds_in_words;
 
 const BAR: &str =
@@ -24,150 +19,168 @@ const BAR: &str =
 const SPINNER: &str = "{prefix:>24} {spinner} {human_pos} {unit}  {rate}  {took}  {msg}";
 const DONE: &str = "{prefix:>24} ✓ {human_pos} {unit} in {took}  {msg}";
 
-/// The display of stages. Clones are cheap and share it.
-#[derive(Clone)]
-pub struct Progress(Display);
+/// Seconds between two lines of a stage without a terminal.
+const LINE_EVERY_SECONDS: f64 = 5.0;
 
+type Output = Arc<Mutex<dyn Write + Send>>;
+
+/// The display of stages. Clones are cheap and share it. What is written to it, such as a log line,
+/// appears above the bars.
 #[derive(Clone)]
-enum Display {
+pub(crate) enum Progress {
     Bars(MultiProgress),
-    Lines(Arc<Mutex<dyn Write + Send>>),
+    Lines(Output),
 }
 
 impl Progress {
     /// Shows bars on stderr if it is a terminal, else lines.
-    #[must_use]
-    pub fn stderr() -> Self {
+    pub(crate) fn stderr() -> Self {
         if io::stderr().is_terminal() {
-            Self(Display::Bars(MultiProgress::new()))
+            Self::Bars(MultiProgress::new())
         } else {
-            Self::lines(io::stderr())
+            Self::Lines(Arc::new(Mutex::new(io::stderr())))
         }
     }
 
-    /// Shows lines on `out`.
-    pub fn lines(out: impl Write + Send + 'static) -> Self {
-        Self(Display::Lines(Arc::new(Mutex::new(out))))
-    }
-
     /// Starts a stage of `total` units, or of an unknown number.
-    pub fn stage(&self, name: &str, total: impl Into<Option<u64>>, unit: &str) -> ProgressStage {
+    pub(crate) fn stage(
+        &self,
+        name: &str,
+        total: impl Into<Option<u64>>,
+        unit: &str,
+    ) -> ProgressStage {
         let total = total.into();
-        match &self.0 {
-            Display::Bars(bars) => {
-                let bar = bars.add(ProgressBar::new(total.unwrap_or(0)));
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden())
+            .with_prefix(name.to_owned());
+        let lines = match self {
+            Self::Bars(bars) => {
+                bars.add(bar.clone());
                 bar.set_style(style(if total.is_some() { BAR } else { SPINNER }, unit));
-                bar.set_prefix(name.to_owned());
                 bar.enable_steady_tick(Duration::from_millis(200));
-                ProgressStage(StageDisplay::Bar {
-                    bar,
-                    unit: unit.to_owned(),
-                })
+                None
             }
-            Display::Lines(out) => {
-                let stage = PlainStage::new(name, total, unit);
-                print(out, &stage.opening());
-                ProgressStage(StageDisplay::Lines {
-                    started: now(),
-                    stage: Mutex::new(stage),
-                    out: Arc::clone(out),
-                })
+            Self::Lines(out) => {
+                print(out, &opening(name, total, unit));
+                Some((Arc::clone(out), Mutex::new(0.0)))
             }
+        };
+        ProgressStage {
+            bar,
+            unit: unit.to_owned(),
+            lines,
         }
     }
 
     /// Prints a line above the bars.
-    pub fn say(&self, line: &str) {
-        match &self.0 {
-            Display::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
-            Display::Lines(out) => print(out, line),
+    pub(crate) fn say(&self, line: &str) {
+        match self {
+            Self::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
+            Self::Lines(out) => print(out, line),
         }
     }
+}
 
-    /// Returns a writer for `tracing_subscriber::fmt().with_writer(…)` that keeps the bars intact.
-    #[must_use]
-    pub fn log_writer(&self) -> LogWriter {
-        LogWriter(self.clone())
+impl Write for Progress {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
+            Self::Lines(out) => lock(out).write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// One long stage. If it is dropped without [`ProgressStage::finish`], its last state stays
 /// visible.
-pub struct ProgressStage(StageDisplay);
-
-enum StageDisplay {
-    Bar {
-        bar: ProgressBar,
-        unit: String,
-    },
-    Lines {
-        started: Instant,
-        stage: Mutex<PlainStage>,
-        out: Arc<Mutex<dyn Write + Send>>,
-    },
+pub(crate) struct ProgressStage {
+    /// The state of the stage. Without a terminal the bar is hidden.
+    bar: ProgressBar,
+    unit: String,
+    /// Where lines go without a terminal, and the seconds at the last line.
+    lines: Option<(Output, Mutex<f64>)>,
 }
 
 impl ProgressStage {
     /// Sets the number of units that are done.
-    pub fn set(&self, units: u64) {
-        match &self.0 {
-            StageDisplay::Bar { bar, .. } => bar.set_position(units),
-            StageDisplay::Lines { .. } => self.update(|stage| stage.position = units),
-        }
+    pub(crate) fn set(&self, units: u64) {
+        self.bar.set_position(units);
+        self.print_if_due();
     }
 
     /// Shows a note beside the bar, such as the loss.
-    pub fn note(&self, text: &str) {
-        match &self.0 {
-            StageDisplay::Bar { bar, .. } => bar.set_message(text.to_owned()),
-            StageDisplay::Lines { .. } => self.update(|stage| text.clone_into(&mut stage.note)),
-        }
+    pub(crate) fn note(&self, text: &str) {
+        self.bar.set_message(text.to_owned());
+        self.print_if_due();
     }
 
     /// Ends the stage with a result.
-    pub fn finish(self, result: &str) {
-        match &self.0 {
-            StageDisplay::Bar { bar, unit } => {
-                bar.set_style(style(DONE, unit));
-                bar.finish_with_message(result.to_owned());
-            }
-            StageDisplay::Lines {
-                started,
-                stage,
-                out,
-            } => {
-                let stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-                let seconds = now().duration_since(*started).as_secs_f64();
-                print(out, &stage.closing(seconds, result));
-            }
+    pub(crate) fn finish(self, result: &str) {
+        if let Some((out, _)) = &self.lines {
+            print(out, &self.closing(result));
+        } else {
+            self.bar.set_style(style(DONE, &self.unit));
+            self.bar.finish_with_message(result.to_owned());
         }
     }
 
-    fn update(&self, change: impl FnOnce(&mut PlainStage)) {
-        let StageDisplay::Lines {
-            started,
-            stage,
-            out,
-        } = &self.0
-        else {
-            return;
-        };
-        let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut stage);
-        let seconds = now().duration_since(*started).as_secs_f64();
-        if let Some(line) = stage.line_due(seconds) {
-            print(out, &line);
+    fn print_if_due(&self) {
+        if let Some((out, last)) = &self.lines {
+            let line = self.line_due(&mut lock(last), self.bar.elapsed().as_secs_f64());
+            line.iter().for_each(|line| print(out, line));
         }
+    }
+
+    fn line_due(&self, last: &mut f64, seconds: f64) -> Option<String> {
+        if seconds - *last < LINE_EVERY_SECONDS {
+            return None;
+        }
+        *last = seconds;
+        let (name, unit, position) = (self.bar.prefix(), &self.unit, self.bar.position());
+        let rate = rate(position as f64 / seconds);
+        let mut line = match self.bar.length() {
+            Some(total) => {
+                let percent = 100 * position / total.max(1);
+                format!("{name}: {position}/{total} {unit} ({percent} %), {rate}")
+            }
+            None => format!("{name}: {position} {unit}, {rate}"),
+        };
+        if let Some(total) = self.bar.length()
+            && position > 0
+        {
+            let left = total.saturating_sub(position) as f64 * seconds / position as f64;
+            line += &format!(", {} left", seconds_in_words(left));
+        }
+        let note = self.bar.message();
+        if !note.is_empty() {
+            line += &format!(", {note}");
+        }
+        Some(line)
+    }
+
+    fn closing(&self, result: &str) -> String {
+        let took = seconds_in_words(self.bar.elapsed().as_secs_f64());
+        let (name, position) = (self.bar.prefix(), self.bar.position());
+        let comma = if result.is_empty() { "" } else { ", " };
+        format!("{name}: {position} {} in {took}{comma}{result}", self.unit)
     }
 }
 
 impl Drop for ProgressStage {
     fn drop(&mut self) {
-        if let StageDisplay::Bar { bar, .. } = &self.0
-            && !bar.is_finished()
-        {
-            bar.abandon();
+        if !self.bar.is_finished() {
+            self.bar.abandon();
         }
+    }
+}
+
+fn opening(name: &str, total: Option<u64>, unit: &str) -> String {
+    match total {
+        Some(total) => format!("{name}: {total} {unit}"),
+        None => format!("{name}: started"),
     }
 }
 
@@ -189,46 +202,23 @@ fn style(template: &str, unit: &str) -> ProgressStyle {
         })
 }
 
-fn print(out: &Mutex<dyn Write + Send>, line: &str) {
-    let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+fn print(out: &Output, line: &str) {
     // The run must not fail if nobody reads its progress any more.
-    let _ = writeln!(out, "{line}");
+    let _ = writeln!(lock(out), "{line}");
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the clock of the display; no result depends on it"
-)]
-fn now() -> Instant {
-    Instant::now()
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes log lines above the bars, see [`Progress::log_writer`].
-#[derive(Clone)]
-pub struct LogWriter(Progress);
-
-impl<'a> MakeWriter<'a> for LogWriter {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Write for LogWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &self.0.0 {
-            Display::Bars(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
-            Display::Lines(out) => out
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write_all(bytes)?,
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// Formats a speed as units per second, or as the time of one unit.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        r if !r.is_finite() => "-/s".to_owned(),
+        r if r >= 100.0 => format!("{r:.0}/s"),
+        r if r >= 1.0 => format!("{r:.1}/s"),
+        r if r > 0.0 => format!("{} each", seconds_in_words(1.0 / r)),
+        _ => "0/s".to_owned(),
     }
 }
 
@@ -259,7 +249,7 @@ mod tests {
     #[test]
     fn without_a_terminal_a_stage_opens_and_closes_with_a_line() {
         let out = Shared::default();
-        let progress = Progress::lines(out.clone());
+        let mut progress = Progress::Lines(Arc::new(Mutex::new(out.clone())));
         drop(progress.stage("opening data", None, "files"));
         let stage = progress.stage("warm start", 40, "steps");
         std::thread::scope(|scope| {
@@ -269,11 +259,7 @@ mod tests {
         });
         stage.finish("loss 0.41");
         progress.say("done");
-        progress
-            .log_writer()
-            .make_writer()
-            .write_all(b"a log line\n")
-            .unwrap();
+        progress.write_all(b"a log line\n").unwrap();
         let lines = out.lines();
         assert_eq!(
             lines[..2],
@@ -289,6 +275,54 @@ mod tests {
     fn bars_accept_any_unit() {
         for template in [BAR, SPINNER, DONE] {
             style(template, "steps of {x}");
+        }
+    }
+
+    fn plain_stage(name: &str, total: Option<u64>, unit: &str) -> ProgressStage {
+        Progress::Lines(Arc::new(Mutex::new(io::sink()))).stage(name, total, unit)
+    }
+
+    #[test]
+    fn a_plain_line_is_due_every_few_seconds() {
+        let stage = plain_stage("evaluating warm start", Some(300), "questions");
+        stage.set(60);
+        stage.note("right 0.41");
+        let mut last = 0.0;
+        assert_eq!(stage.line_due(&mut last, 4.9), None);
+        assert_eq!(
+            stage.line_due(&mut last, 6.0).as_deref(),
+            Some("evaluating warm start: 60/300 questions (20 %), 10.0/s, 24 s left, right 0.41")
+        );
+        assert_eq!(stage.line_due(&mut last, 10.9), None);
+        assert!(stage.line_due(&mut last, 11.0).is_some());
+    }
+
+    #[test]
+    fn stages_of_unknown_and_of_zero_length_have_lines() {
+        assert_eq!(
+            plain_stage("rolling out", None, "episodes")
+                .line_due(&mut 0.0, 5.0)
+                .as_deref(),
+            Some("rolling out: 0 episodes, 0/s")
+        );
+        assert_eq!(
+            plain_stage("steps", Some(0), "steps")
+                .line_due(&mut 0.0, 5.0)
+                .as_deref(),
+            Some("steps: 0/0 steps (0 %), 0/s")
+        );
+    }
+
+    #[test]
+    fn rates_read_well() {
+        for (per_second, text) in [
+            (1234.5, "1234/s"),
+            (2.25, "2.2/s"),
+            (0.1, "10 s each"),
+            (0.0, "0/s"),
+            (f64::NAN, "-/s"),
+        ] {
+            assert_eq!(rate(per_second), text);
         }
     }
 }

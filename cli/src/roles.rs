@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
 use learner::{Learner, RunArguments, TrainEvent, ranks::RankOptions};
-use policy::Placement;
+use policy::{Model, Placement};
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
 use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
@@ -31,10 +31,7 @@ use crate::{
 };
 
 /// `sqlenv env-node`: serves episodes.
-///
-/// # Errors
-/// Fails if the data or an address cannot be used.
-pub async fn env_node(
+pub(crate) async fn env_node(
     args: &EnvNodeArgs,
     progress: &Progress,
     shutdown: CancellationToken,
@@ -83,10 +80,7 @@ fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progres
 }
 
 /// `sqlenv actor`: samples trajectories for a learner.
-///
-/// # Errors
-/// Fails if an address is invalid or the learner cannot be reached.
-pub async fn actor(
+pub(crate) async fn actor(
     args: &ActorArgs,
     progress: &Progress,
     shutdown: CancellationToken,
@@ -118,11 +112,11 @@ pub async fn actor(
 }
 
 /// `sqlenv rank`: computes a share of the steps of a learner.
-///
-/// # Errors
-/// Fails if the address is invalid, if the learner refuses this rank or cannot be reached, if the
-/// rank cannot compute, or on a signal ([`Interrupted`](crate::shutdown::Interrupted)).
-pub async fn rank(args: &RankArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
+pub(crate) async fn rank(
+    args: &RankArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
     let ready = serve_admin(args.admin).await?;
@@ -166,12 +160,7 @@ fn default_actor_id() -> String {
 }
 
 /// `sqlenv learner`: trains on the groups that actors submit. An existing run folder is resumed.
-///
-/// # Errors
-/// Fails if the model, the run folder or an address cannot be used, if a step fails, if the server
-/// ends before the run, or on a signal before the run is open
-/// ([`Interrupted`](crate::shutdown::Interrupted)).
-pub async fn learner(
+pub(crate) async fn learner(
     args: &LearnerArgs,
     progress: &Progress,
     shutdown: CancellationToken,
@@ -195,24 +184,7 @@ pub async fn learner(
         &base,
         summarize(&args.env, &questions),
     );
-    let learner = Learner::open(
-        config.learner.clone(),
-        RunArguments {
-            seed: config.seed,
-            threads: threads::or_cores(config.threads),
-        },
-        Placement {
-            device: config.device,
-            dtype: config.dtype,
-        }
-        .place(&base)?,
-        questions
-            .into_iter()
-            .map(|question| question.question_id)
-            .collect(),
-        folder.path(),
-        true,
-    )?;
+    let learner = open_learner(&config, &base, questions, &folder)?;
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
@@ -244,6 +216,34 @@ pub async fn learner(
     } else {
         CommandOutcome::Interrupted
     })
+}
+
+/// Opens the run in the folder, or resumes it.
+fn open_learner(
+    config: &LearnerRole,
+    base: &Model,
+    questions: Vec<Question>,
+    folder: &RunFolder,
+) -> Result<Learner> {
+    let placement = Placement {
+        device: config.device,
+        dtype: config.dtype,
+    };
+    let learner = Learner::open(
+        config.learner.clone(),
+        RunArguments {
+            seed: config.seed,
+            threads: threads::or_cores(config.threads),
+        },
+        placement.place(base)?,
+        questions
+            .into_iter()
+            .map(|question| question.question_id)
+            .collect(),
+        folder.path(),
+        true,
+    )?;
+    Ok(learner)
 }
 
 /// Summarizes the questions of an env-node for the run folder.

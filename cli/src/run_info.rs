@@ -8,20 +8,16 @@ use report::{RunInfo, RunStatus};
 use crate::config::ModelConfig;
 
 /// The questions of a run in numbers.
-pub struct DatasetSummary {
-    /// Name of the dataset.
-    pub dataset: String,
-    /// Number of databases that the questions are about.
-    pub databases: u64,
-    /// Number of questions by split.
-    pub questions: BTreeMap<String, u64>,
+pub(crate) struct DatasetSummary {
+    pub(crate) dataset: String,
+    pub(crate) databases: u64,
+    pub(crate) questions: BTreeMap<String, u64>,
     /// Questions of `eval` whose SQL is also that of a training question, if known.
-    pub eval_queries_in_train: Option<u64>,
+    pub(crate) eval_queries_in_train: Option<u64>,
 }
 
 /// Describes a run that starts now, on this machine, with this command line.
-#[must_use]
-pub fn run_info(
+pub(crate) fn run_info(
     name: &str,
     (seed, model): (u64, &ModelConfig),
     base: &Model,

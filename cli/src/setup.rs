@@ -13,30 +13,27 @@ use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
 use tonic::Code;
 
 use crate::{
-    args::EnvCredentials,
-    config::{DataConfig, ModelConfig, OWN_DATA_DIR, RunConfig},
+    args::{EnvCredentials, OWN_DATA_DIR},
+    config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
 };
 
 /// Questions and an environment in this process.
-pub struct Setup {
+pub(crate) struct Setup {
     /// The questions with their gold answers.
-    pub dataset: Arc<Dataset>,
+    pub(crate) dataset: Arc<Dataset>,
     /// The environment that serves them.
-    pub node: EnvNode,
+    pub(crate) node: EnvNode,
     /// The solution of each question, which scripted policies know.
-    pub solutions: Arc<Solutions>,
+    pub(crate) solutions: Arc<Solutions>,
     /// A client of an env-node in another process that serves the same questions. It replaces
     /// `node` if present.
-    pub remote: Option<EnvClient>,
+    pub(crate) remote: Option<EnvClient>,
 }
 
 impl Setup {
     /// Opens the data and starts the environment.
-    ///
-    /// # Errors
-    /// The data is missing or broken, or the settings of the environment cannot be used.
-    pub fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
+    pub(crate) fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
         let solutions = Arc::new(dataset.questions.iter().collect());
@@ -52,10 +49,11 @@ impl Setup {
     }
 
     /// Uses the env-node at `address` instead of the environment in this process.
-    ///
-    /// # Errors
-    /// `address` or a file of `credentials` cannot be used, or no env-node answers there.
-    pub async fn play_on(&mut self, address: &str, credentials: &EnvCredentials) -> Result<()> {
+    pub(crate) async fn play_on(
+        &mut self,
+        address: &str,
+        credentials: &EnvCredentials,
+    ) -> Result<()> {
         let mut client = dial_env(address, credentials)?;
         let request = ListQuestionsRequest {
             page_size: 1,
@@ -76,8 +74,7 @@ impl Setup {
     }
 
     /// Returns a client of the environment.
-    #[must_use]
-    pub fn env(&self) -> EnvClient {
+    pub(crate) fn env(&self) -> EnvClient {
         match &self.remote {
             Some(client) => client.clone(),
             None => EnvClient::new(Transport::in_process(self.node.service())),
@@ -86,10 +83,7 @@ impl Setup {
 }
 
 /// Returns a client of the env-node, or the list of them, at --env. It connects at the first call.
-///
-/// # Errors
-/// `address` or a file of `credentials` cannot be used.
-pub fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
+pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
     let certificate = credentials.env_certificate_file.clone();
     let credentials = Credentials {
         ca_file: credentials.env_ca_file.clone(),
@@ -101,10 +95,7 @@ pub fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient
 }
 
 /// Opens the questions, or builds the project's own if no folder is given.
-///
-/// # Errors
-/// See [`Dataset::open`] and [`data::build_if_needed`].
-pub fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset> {
+pub(crate) fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<Dataset> {
     let dir = match &config.dir {
         Some(dir) => dir.as_path(),
         None => {
@@ -133,10 +124,7 @@ fn keep_other_seed() -> Result<()> {
 }
 
 /// Builds the project's own data, unless an equal build exists.
-///
-/// # Errors
-/// See [`data::build_if_needed`].
-pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
+pub(crate) fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
     let mut stage = None;
     data::build_if_needed(out, seed, &mut |built| {
         stage
@@ -151,10 +139,7 @@ pub fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()> {
 
 /// Returns the policy to start from: that of a Hugging Face folder, or the embedded one with random
 /// weights.
-///
-/// # Errors
-/// The folder is not a model folder.
-pub fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
+pub(crate) fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
     let model = match &config.dir {
         Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
         None => policy::tiny::model(derive_seed(seed, "weights"))?,

@@ -10,18 +10,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// The exit code of an interrupted command: 128 + SIGINT, as in shells.
-pub const EXIT_CODE: u8 = 130;
+pub(crate) const EXIT_CODE: u8 = 130;
 
 /// The error of work that a signal interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted")]
-pub struct Interrupted;
+pub(crate) struct Interrupted;
 
-/// Waits for `work` or for a signal.
-///
-/// # Errors
-/// Returns [`Interrupted`] if the signal comes first. The work is dropped.
-pub async fn unless_interrupted<T>(
+/// Waits for `work`. A signal drops the work and returns [`Interrupted`].
+pub(crate) async fn unless_interrupted<T>(
     shutdown: &CancellationToken,
     work: impl Future<Output = T>,
 ) -> Result<T, Interrupted> {
@@ -30,10 +27,7 @@ pub async fn unless_interrupted<T>(
 
 /// Returns a token that the first SIGINT or SIGTERM cancels. That signal also prints `message`, and
 /// the second signal ends the process. Must be called inside a runtime.
-///
-/// # Errors
-/// Fails if the signal handlers cannot be installed.
-pub fn token(message: &'static str) -> std::io::Result<CancellationToken> {
+pub(crate) fn token(message: &'static str) -> std::io::Result<CancellationToken> {
     let mut signals = Signals::listen()?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
@@ -49,10 +43,7 @@ pub fn token(message: &'static str) -> std::io::Result<CancellationToken> {
 
 /// Makes the first SIGINT or SIGTERM end the process, for commands that cannot be resumed. Must be
 /// called inside a runtime.
-///
-/// # Errors
-/// Fails if the signal handlers cannot be installed.
-pub fn end_at_once() -> std::io::Result<()> {
+pub(crate) fn end_at_once() -> std::io::Result<()> {
     let mut signals = Signals::listen()?;
     tokio::spawn(async move {
         signals.next().await;

@@ -10,10 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 /// Writes `text` without a line break.
-///
-/// # Errors
-/// Fails if standard output cannot be written for another reason than a closed pipe.
-pub fn print(text: impl Display) -> Result<()> {
+pub(crate) fn print(text: impl Display) -> Result<()> {
     let mut out = lock();
     write!(out, "{text}")
         .and_then(|()| out.flush())
@@ -21,13 +18,12 @@ pub fn print(text: impl Display) -> Result<()> {
 }
 
 /// Locks standard output for this thread.
-#[must_use]
-pub fn lock() -> LockedStdout {
+pub(crate) fn lock() -> LockedStdout {
     LockedStdout(io::stdout().lock())
 }
 
 /// Locked standard output. A write to a closed pipe ends the process.
-pub struct LockedStdout(StdoutLock<'static>);
+pub(crate) struct LockedStdout(StdoutLock<'static>);
 
 impl Write for LockedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

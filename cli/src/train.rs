@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SftArgs, TrainArgs},
-    commands::CommandOutcome,
+    command_outcome::CommandOutcome,
     config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,
@@ -26,10 +26,7 @@ use crate::{
 use run::{OpenRun, PlannedRun};
 
 /// Runs all stages and writes the report.
-///
-/// # Errors
-/// Fails if a stage fails. The results of earlier stages stay in the run folder.
-pub async fn train(
+pub(crate) async fn train(
     args: &TrainArgs,
     progress: &Progress,
     shutdown: CancellationToken,
@@ -124,11 +121,11 @@ async fn warm_models(
 }
 
 /// `sqlenv sft`: runs only the warm start and writes the model folder.
-///
-/// # Errors
-/// Fails if the data or the folder cannot be used, if training diverges, or on a signal
-/// ([`Interrupted`]).
-pub async fn sft(args: &SftArgs, progress: &Progress, shutdown: CancellationToken) -> Result<()> {
+pub(crate) async fn sft(
+    args: &SftArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let mut config = RunConfig::resolve(&args.config)?;
     config.warm_start.compare_oracle_only = false;
     // Checked before the training, so that its result is not lost.

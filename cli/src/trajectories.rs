@@ -1,7 +1,8 @@
 //! `sqlenv trajectories`: writes the journal of a run as JSON lines, one trajectory per line.
 //!
-//! The tokens are copied as they were sampled. The messages beside them are a view for people and for
-//! trainers that read OpenAI's format. The journal is only read, so the run may continue meanwhile.
+//! The tokens are copied as they were sampled. The messages beside them are a view for people and
+//! for trainers that read OpenAI's format. The journal is only read, so the run may continue
+//! meanwhile.
 
 use std::{
     fs::File,
@@ -18,10 +19,7 @@ use serde_json::{Value, json};
 use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
 
 /// Writes all trajectories.
-///
-/// # Errors
-/// The folder is not that of a run, or the file cannot be written.
-pub fn write(args: &TrajectoriesArgs) -> Result<()> {
+pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
     let chat = newest_model(&args.run_dir)?
         .with_context(|| {
             format!(

@@ -22,18 +22,15 @@ use crate::{
 };
 
 /// The policies of the warm start.
-pub struct WarmStart {
+pub(crate) struct WarmStart {
     /// The model from which GRPO continues.
-    pub warm: Model,
+    pub(crate) warm: Model,
     /// The model that has imitated only the oracle, for as many tokens.
-    pub oracle_only: Option<Model>,
+    pub(crate) oracle_only: Option<Model>,
 }
 
 /// Trains the warm start, and records its steps in `folder` if one is given.
-///
-/// # Errors
-/// Fails if there are no demonstrations, if training diverges, or on a signal ([`Interrupted`]).
-pub async fn warm_start(
+pub(crate) async fn warm_start(
     evaluator: &Evaluator<'_>,
     base: &Model,
     folder: Option<&RunFolder>,
@@ -248,10 +245,7 @@ impl WarmStart {
     const ORACLE_ONLY: &str = "oracle-imitation";
 
     /// Opens the models that an earlier part of the run wrote to `run_dir`, if there are any.
-    ///
-    /// # Errors
-    /// Fails if a model folder exists but cannot be read.
-    pub fn open(run_dir: &Path) -> Result<Option<Self>> {
+    pub(crate) fn open(run_dir: &Path) -> Result<Option<Self>> {
         let open = |name: &str| -> Result<Option<Model>> {
             let dir = run_dir.join(name);
             let found = dir
@@ -266,10 +260,7 @@ impl WarmStart {
 
     /// Writes the models into `run_dir`. The warm start is written last: its presence means that
     /// all models are complete.
-    ///
-    /// # Errors
-    /// Fails if the folder cannot be written.
-    pub fn save(&self, run_dir: &Path) -> Result<()> {
+    pub(crate) fn save(&self, run_dir: &Path) -> Result<()> {
         if let Some(model) = &self.oracle_only {
             model.save(&run_dir.join(Self::ORACLE_ONLY))?;
         }

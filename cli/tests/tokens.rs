@@ -8,8 +8,8 @@ use std::sync::Arc;
 use actor::{Completion, CompletionRequest, FinishReason, Rollout, RolloutLimits, RolloutRequest};
 use learner::{
     LearnerConfig,
-    group::{Group, GroupRules},
-    trainer::{StepGroups, Trainer},
+    group::{Group, GroupRules, StepGroups},
+    trainer::Trainer,
 };
 use policy::{Chat, Coordinates, Decoder, DecoderMode, Model, PackedRows, ToolCall, tiny};
 use proto::{

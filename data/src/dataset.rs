@@ -36,7 +36,7 @@ pub struct LeftOut {
 }
 
 /// Questions with their databases.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Dataset {
     /// The name of the folder, for display.
     pub name: String,
@@ -46,21 +46,6 @@ pub struct Dataset {
     pub databases: BTreeMap<String, DatabaseFile>,
     /// The questions of the files that are not in `questions`.
     pub left_out: Vec<LeftOut>,
-}
-
-/// The questions of a layout before its databases are opened.
-#[derive(Default)]
-pub(crate) struct LoadedRecords {
-    pub(crate) questions: Vec<Question>,
-    pub(crate) left_out: Vec<LeftOut>,
-    pub(crate) databases: BTreeMap<String, DatabaseFile>,
-}
-
-#[derive(Clone, Copy)]
-enum Layout {
-    Own,
-    Spider,
-    SqlEnv,
 }
 
 impl Dataset {
@@ -76,38 +61,27 @@ impl Dataset {
     /// index and field), if a database is missing, broken or different from the manifest, or if the
     /// selection names an unknown database.
     pub fn open(dir: &Path, databases: Option<&[String]>) -> Result<Self, DataError> {
-        let records = match layout(dir)? {
-            Layout::Own => own::open(dir, databases)?,
-            Layout::Spider => spider::open(dir, databases)?,
-            Layout::SqlEnv => sqlenv_json::open(dir, databases)?,
-        };
-        let name = dir.file_name().map_or_else(
+        let mut dataset = read_layout(dir, databases)?;
+        dataset.name = dir.file_name().map_or_else(
             || dir.display().to_string(),
             |name| name.to_string_lossy().into_owned(),
         );
-        let LoadedRecords {
-            questions,
-            left_out,
-            databases,
-        } = records;
         let mut ids = BTreeSet::new();
-        let mut in_order = questions.iter().map(|question| &question.question_id);
+        let mut in_order = dataset
+            .questions
+            .iter()
+            .map(|question| &question.question_id);
         if let Some(id) = in_order.find(|id| !ids.insert(*id)) {
             let problem = format!("question_id `{id}` occurs twice; give each question its own id");
             return Err(DataError::format(dir, problem));
         }
-        if questions.is_empty() {
-            let left_out = left_out.len();
+        if dataset.questions.is_empty() {
+            let left_out = dataset.left_out.len();
             let problem =
                 format!("no usable question ({left_out} left out); choose other databases");
             return Err(DataError::format(dir, problem));
         }
-        Ok(Self {
-            name,
-            questions,
-            databases,
-            left_out,
-        })
+        Ok(dataset)
     }
 
     /// Returns the questions of a split. A name without part, `eval-unseen`, also matches its
@@ -127,7 +101,8 @@ impl Dataset {
     }
 }
 
-fn layout(dir: &Path) -> Result<Layout, DataError> {
+/// Reads the folder in the layout that its files show, without a name.
+fn read_layout(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     if !dir.is_dir() {
         return Err(DataError::format(
             dir,
@@ -135,13 +110,13 @@ fn layout(dir: &Path) -> Result<Layout, DataError> {
         ));
     }
     if dir.join("manifest.json").is_file() {
-        return Ok(Layout::Own);
+        return own::open(dir, databases);
     }
     if dir.join("tables.json").is_file() {
-        return Ok(Layout::Spider);
+        return spider::open(dir, databases);
     }
-    if sqlenv_json::root(dir).is_some() {
-        return Ok(Layout::SqlEnv);
+    if let Some(root) = sqlenv_json::root(dir) {
+        return sqlenv_json::open(&root, databases);
     }
     Err(DataError::format(
         dir,
@@ -183,7 +158,7 @@ pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, D
         let problem = format!("the database `{name}` is missing; fetch or build the data again");
         return Err(DataError::format(&path, problem));
     }
-    let (sha256, size_bytes) = hash::file_sha256(&path)?;
+    let (sha256, size_bytes) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
     Ok(DatabaseFile {
         name: name.to_owned(),
         path,

@@ -7,18 +7,17 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::DataError;
-
 /// Returns the hexadecimal SHA-256 and the length of a file. The file is read in blocks.
-pub(crate) fn file_sha256(path: &Path) -> Result<(String, u64), DataError> {
-    let mut file = File::open(path).map_err(DataError::io(path, "open"))?;
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn file_sha256(path: &Path) -> std::io::Result<(String, u64)> {
+    let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     let mut size_bytes = 0;
     loop {
-        let count = file
-            .read(&mut buffer)
-            .map_err(DataError::io(path, "read"))?;
+        let count = file.read(&mut buffer)?;
         if count == 0 {
             return Ok((hex::encode(hasher.finalize()), size_bytes));
         }

@@ -76,7 +76,7 @@ impl Manifest {
 
 /// Compares a file with its hash in the manifest.
 pub(crate) fn verify_file(path: &Path, sha256: &str) -> Result<(), DataError> {
-    let (found, _) = hash::file_sha256(path)?;
+    let (found, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
     if found == sha256 {
         return Ok(());
     }

@@ -132,6 +132,12 @@ async fn questions_are_listed_in_pages_without_answers() {
         }
     }
     assert_eq!(ids, ["cars-1", "cars-2", "cars-3"]);
+}
+
+#[tokio::test]
+async fn questions_are_filtered_and_counted() {
+    let fixture = Fixture::new(EnvSettings::default());
+    let mut client = fixture.client.clone();
     let unseen = ListQuestionsRequest {
         split: "eval-unseen".to_owned(),
         database_name: "cars".to_owned(),

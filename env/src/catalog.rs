@@ -4,7 +4,7 @@
 //! draw depends on split and seed alone.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::Range,
     sync::{Arc, OnceLock},
 };
@@ -141,43 +141,29 @@ impl Catalog {
     }
 }
 
+/// Joins the questions to their databases. A [`Dataset`] has questions, each with its own id.
 fn join(
     dataset: &str,
     questions: Vec<Question>,
     databases: &BTreeMap<String, Arc<Database>>,
 ) -> Result<Vec<CatalogEntry>, EnvError> {
-    let refuse = |reason: String| EnvError::Dataset {
-        dataset: dataset.to_owned(),
-        reason,
-    };
-    if questions.is_empty() {
-        return Err(refuse(
-            "has no questions; build or choose another".to_owned(),
-        ));
-    }
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = questions
-        .iter()
-        .find(|question| !seen.insert(&question.question_id))
-    {
-        return Err(refuse(format!(
-            "has two questions {:?}; give each its own question_id",
-            twice.question_id
-        )));
-    }
-    questions
-        .into_iter()
-        .map(|question| {
-            let database = databases.get(&question.database_name).ok_or_else(|| {
-                refuse(format!("question {:?} is on database {:?}, which is not there; add it or leave the question out", question.question_id, question.database_name))
+    let entry = |question: Question| {
+        let database = databases
+            .get(&question.database_name)
+            .ok_or_else(|| EnvError::Dataset {
+                dataset: dataset.to_owned(),
+                reason: format!(
+                    "question {:?} is on database {:?}, which is not there; add it or leave the question out",
+                    question.question_id, question.database_name
+                ),
             })?;
-            Ok(CatalogEntry {
-                database: Arc::clone(database),
-                question: Arc::new(question),
-                gold: Arc::default(),
-            })
+        Ok(CatalogEntry {
+            database: Arc::clone(database),
+            question: Arc::new(question),
+            gold: Arc::default(),
         })
-        .collect()
+    };
+    questions.into_iter().map(entry).collect()
 }
 
 /// Groups the questions by split. A question of split `a/b` is in `a/b`, `a` and the empty split.

@@ -3,11 +3,8 @@
 //! Invariant: a [`Database`] exists only for a file whose SHA-256 was checked. From then on the
 //! file is taken as immutable. `sandbox` runs the agents' statements.
 
-use std::{fs::File, io, path::Path};
-
 use data::DatabaseFile;
 use rusqlite::Connection;
-use sha2::{Digest, Sha256};
 
 use crate::{
     error::EnvError,
@@ -42,7 +39,7 @@ impl Database {
             path: file.path.clone(),
             reason,
         };
-        let sha256 = sha256_of(&file.path)
+        let (sha256, _) = data::file_sha256(&file.path)
             .map_err(|error| refuse(format!("cannot be read: {error}; check the path")))?;
         if sha256 != file.sha256 {
             return Err(refuse(format!(
@@ -62,18 +59,6 @@ impl Database {
             schema,
             longest_row_bytes,
         })
-    }
-}
-
-fn sha256_of(path: &Path) -> io::Result<String> {
-    let mut hasher = Sha256::new();
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match io::Read::read(&mut file, &mut buffer)? {
-            0 => return Ok(hex::encode(hasher.finalize())),
-            count => hasher.update(&buffer[..count]),
-        }
     }
 }
 
@@ -153,6 +138,8 @@ fn quoted(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     #[test]

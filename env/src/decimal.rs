@@ -4,6 +4,8 @@
 //! off" is inclusive. Text with separators, units, words, hexadecimal digits or infinities is not a
 //! number.
 
+use std::num::IntErrorKind;
+
 /// The number `0.d₁d₂d₃… × 10^exponent`, without leading or trailing zero digits. Zero has no
 /// digits and no sign.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,20 +102,16 @@ fn leading_digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(count)
 }
 
+/// Parses `[sign] digits`. A number of more than 64 bits becomes the largest of its sign.
 fn signed_integer(text: &[u8]) -> Option<i64> {
-    let (sign, digits) = match text {
-        [b'-', digits @ ..] => (-1, digits),
-        [b'+', digits @ ..] => (1, digits),
-        digits => (1, digits),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
+    match str::from_utf8(text).ok()?.parse::<i64>() {
+        Ok(number) => Some(number.max(-i64::MAX)),
+        Err(error) => match error.kind() {
+            IntErrorKind::PosOverflow => Some(i64::MAX),
+            IntErrorKind::NegOverflow => Some(-i64::MAX),
+            _ => None,
+        },
     }
-    let magnitude = digits.iter().fold(0_i64, |sum, digit| {
-        sum.saturating_mul(10)
-            .saturating_add(i64::from(digit - b'0'))
-    });
-    Some(sign * magnitude)
 }
 
 /// Subtracts the smaller from the larger number, digit by digit. Both have one length.

@@ -28,7 +28,7 @@ use crate::{
     sandbox::{Failure, QueryError, Sandbox, WorkBudget, self_test},
     settings::{EnvSettings, MAX_STEP_BUDGET},
     token::{TokenBody, TokenError, TokenKey},
-    wall_clock_hits::{StepId, WallClockHits},
+    wall_clock_hits::WallClockHits,
 };
 
 /// Longest answer, in bytes, that may be checked where quick work is done: no budget bounds the
@@ -296,7 +296,7 @@ impl EnvironmentState {
         match self.run_query(entry, sql).await? {
             Err(error)
                 if error.failure == Failure::WallClock
-                    && self.wall_clock_hits.insert(StepId::new(token, sql)) =>
+                    && self.wall_clock_hits.insert(token, sql) =>
             {
                 Err(EnvError::WallClock {
                     query: "the query".to_owned(),

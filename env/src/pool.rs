@@ -106,7 +106,7 @@ impl Lane {
                 budget,
             };
             thread::Builder::new()
-                .name(format!("env-sql-{budget}-{index}"))
+                .name(format!("env-sql-{budget:?}-{index}").to_lowercase())
                 .spawn(move || work(&queue, connections))
                 .map_err(|error| {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
@@ -179,18 +179,16 @@ impl Connections {
     }
 }
 
-/// Returns whether the process, or the system, may open no more files.
-fn are_files_used_up(error: &io::Error) -> bool {
-    error
-        .raw_os_error()
-        .is_some_and(|code| NO_MORE_FILES.contains(&code))
-}
-
 /// Explains why a database cannot be opened. SQLite reports a missing file and a process with too
 /// many open files alike.
 fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
+    let is_out_of_files = |cause: &io::Error| {
+        cause
+            .raw_os_error()
+            .is_some_and(|code| NO_MORE_FILES.contains(&code))
+    };
     match File::open(&file.path) {
-        Err(cause) if are_files_used_up(&cause) => EnvError::Overloaded {
+        Err(cause) if is_out_of_files(&cause) => EnvError::Overloaded {
             problem: format!(
                 "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or lower server.max_connections",
                 file.name
@@ -232,7 +230,10 @@ mod tests {
         for budget in [WorkBudget::Quick, WorkBudget::Full] {
             let name = |_: &Sandbox| thread::current().name().map(str::to_owned);
             let ran_on = pool.run(budget, Arc::clone(&database), name).await;
-            assert_eq!(ran_on.unwrap(), Some(format!("env-sql-{budget}-0")));
+            assert_eq!(
+                ran_on.unwrap(),
+                Some(format!("env-sql-{budget:?}-0").to_lowercase())
+            );
         }
     }
 }

@@ -255,6 +255,13 @@ mod tests {
         assert_eq!(read.environment_version(), config.environment_version());
     }
 
+    /// Tokens of earlier builds stay valid: the same rules keep their name.
+    #[test]
+    fn the_version_of_the_default_rules_is_stable() {
+        let version = EnvSettings::default().environment_version();
+        assert_eq!(version, "3-d0ca1fd2");
+    }
+
     #[test]
     fn bad_settings_are_named() {
         let config = EnvSettings {

@@ -5,7 +5,7 @@
 //! Source: `SQLEnv`'s published verifier rules. Where they are silent, the project's golden vectors
 //! decide (`tests/golden/verifier.json`).
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, slice};
 
 use data::AnswerType;
 use serde_json::Value;
@@ -171,26 +171,20 @@ fn elements_of_text(text: &str) -> BTreeSet<Element> {
 }
 
 fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
+    let gold_row = |row: &[Value]| row.iter().map(GoldCell::new).collect();
     let gold_rows: Vec<Vec<GoldCell>> = match (gold.rows, gold.answer) {
         (Some(rows), _) => rows.iter().map(|row| gold_row(row)).collect(),
         (None, Value::Array(rows)) => rows
             .iter()
             .map(|row| {
-                gold_row(
-                    row.as_array()
-                        .map_or(std::slice::from_ref(row), Vec::as_slice),
-                )
+                row.as_array()
+                    .map_or_else(|| gold_row(slice::from_ref(row)), |row| gold_row(row))
             })
             .collect(),
         (None, scalar) => {
-            let text = text_of(scalar);
-            let cells = |row: &str| {
-                row.split('|')
-                    .map(str::trim)
-                    .map(GoldCell::of_text)
-                    .collect()
-            };
-            rows_of_text(&text).map(cells).collect()
+            let cell = |text: &str| GoldCell::Text(folded(text));
+            let cells = |row: &str| row.split('|').map(cell).collect();
+            rows_of_text(&text_of(scalar)).map(cells).collect()
         }
     };
     if rows_of_text(predicted).count() != gold_rows.len() {
@@ -198,14 +192,13 @@ fn matches_table(predicted: &str, gold: &GoldAnswer<'_>) -> bool {
     }
     // Of a row that is too wide, only as many cells are read as show that.
     let widest = gold_rows.iter().map(Vec::len).max().unwrap_or_default();
-    let rows: Vec<Vec<AnswerCell>> = rows_of_text(predicted)
-        .map(|row| {
-            row.split('|')
-                .take(widest + 1)
-                .map(AnswerCell::new)
-                .collect()
-        })
-        .collect();
+    let cells = |row: &str| {
+        row.split('|')
+            .take(widest + 1)
+            .map(AnswerCell::new)
+            .collect()
+    };
+    let rows: Vec<Vec<AnswerCell>> = rows_of_text(predicted).map(cells).collect();
     if gold.ordered || rows.len() > MAX_UNORDERED_ROWS {
         return rows
             .iter()
@@ -250,12 +243,8 @@ impl GoldCell {
                 Self::Float(Decimal::parse(&number.to_string()))
             }
             Value::Number(number) => Self::Integer(Decimal::parse(&number.to_string())),
-            other => Self::of_text(&text_of(other)),
+            other => Self::Text(folded(&text_of(other))),
         }
-    }
-
-    fn of_text(text: &str) -> Self {
-        Self::Text(folded(text))
     }
 
     fn matches(&self, cell: &AnswerCell) -> bool {
@@ -269,10 +258,6 @@ impl GoldCell {
             Self::Text(gold) => cell.folded == *gold,
         }
     }
-}
-
-fn gold_row(row: &[Value]) -> Vec<GoldCell> {
-    row.iter().map(GoldCell::new).collect()
 }
 
 fn matches_row(row: &[AnswerCell], gold: &[GoldCell]) -> bool {

@@ -14,28 +14,19 @@ use sha2::{Digest, Sha256};
 /// broken.
 const CAPACITY: usize = 1_024;
 
-/// Names a step: the token before it and its SQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepId([u8; 32]);
+/// A bounded set of steps, each as the hash of the token before it and its SQL.
+#[derive(Debug, Default)]
+pub(crate) struct WallClockHits(Mutex<VecDeque<[u8; 32]>>);
 
-impl StepId {
-    pub(crate) fn new(token: &[u8], sql: &str) -> Self {
+impl WallClockHits {
+    /// Adds a step. Returns whether it was not in the set.
+    pub(crate) fn insert(&self, token: &[u8], sql: &str) -> bool {
         // The length of the token is hashed too, so no other pair gives the same bytes.
         let hasher = Sha256::new()
             .chain_update(token.len().to_le_bytes())
             .chain_update(token)
             .chain_update(sql);
-        Self(hasher.finalize().into())
-    }
-}
-
-/// A bounded set of steps.
-#[derive(Debug, Default)]
-pub(crate) struct WallClockHits(Mutex<VecDeque<StepId>>);
-
-impl WallClockHits {
-    /// Adds `step`. Returns whether it was not in the set.
-    pub(crate) fn insert(&self, step: StepId) -> bool {
+        let step = hasher.finalize().into();
         let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if steps.contains(&step) {
             return false;
@@ -55,12 +46,12 @@ mod tests {
     #[test]
     fn a_step_is_new_once_and_the_oldest_is_dropped() {
         let hits = WallClockHits::default();
-        let step = |number: usize| StepId::new(b"token", &number.to_string());
-        assert!(hits.insert(step(0)) && !hits.insert(step(0)));
-        assert!(hits.insert(StepId::new(b"other", "0")));
-        assert!(StepId::new(b"ab", "c") != StepId::new(b"a", "bc"));
-        assert!((1..CAPACITY).all(|number| hits.insert(step(number))));
-        assert!(hits.insert(step(0)), "dropped");
-        assert!(!hits.insert(step(CAPACITY - 1)));
+        let is_new = |number: usize| hits.insert(b"token", &number.to_string());
+        assert!(is_new(0) && !is_new(0));
+        assert!(hits.insert(b"other", "0"));
+        assert!((1..CAPACITY).all(is_new));
+        assert!(is_new(0), "dropped");
+        assert!(!is_new(CAPACITY - 1));
+        assert!(hits.insert(b"ab", "c") && hits.insert(b"a", "bc"));
     }
 }

@@ -1,5 +1,5 @@
 //! Hostile statements through an environment, beside honest players; the corpus itself is judged in
-//! `src/sandbox/corpus.rs`.
+//! `src/sandbox/tests/corpus.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -66,7 +66,6 @@ pub struct Advantages {
 }
 
 /// Computes advantages from `rewards[rows][columns]` and `weights[columns]`.
-#[must_use]
 pub fn advantages(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
@@ -97,7 +96,6 @@ pub fn advantages(
 }
 
 /// Returns the weighted sum of the rewards that are present; NaN if none is.
-#[must_use]
 pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     let mut present = row
         .iter()
@@ -111,7 +109,6 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
 }
 
 /// Whether a group's total rewards differ. Unscorable members (NaN) are left out.
-#[must_use]
 pub fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
@@ -119,7 +116,6 @@ pub fn has_variance(totals: &[f64]) -> bool {
 /// Whether a group has a gradient: its total rewards differ or, where columns are normalised before
 /// they are summed, those of some column do. Dynamic sampling draws another group in place of one
 /// without (DAPO, arXiv:2503.14476).
-#[must_use]
 pub fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],

@@ -41,7 +41,6 @@ pub struct Sample {
 
 impl Sample {
     /// Returns the number of tokens in the forward pass that scores all scored ones.
-    #[must_use]
     pub fn forward_tokens(&self) -> usize {
         self.scored.last().copied().unwrap_or(0)
     }
@@ -114,7 +113,6 @@ impl MicroBatch {
     }
 
     /// Returns the positions that a pass over [`Self::packed`] scores.
-    #[must_use]
     pub fn scored_tokens(&self, temperature: f32) -> ScoredTokens<'_> {
         ScoredTokens {
             predictors: &self.predictors,
@@ -133,7 +131,6 @@ impl MicroBatch {
 }
 
 /// Packs all samples that have scored tokens, for two workers.
-#[must_use]
 pub fn micro_batches(
     samples: &[Sample],
     budget_tokens: usize,
@@ -144,7 +141,6 @@ pub fn micro_batches(
 
 /// Packs all samples that have scored tokens, evenly for `workers` if there are enough tokens for
 /// them.
-#[must_use]
 pub fn micro_batches_for(
     workers: usize,
     samples: &[Sample],

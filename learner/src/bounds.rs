@@ -17,15 +17,12 @@ pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
 /// finite number.
 pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {
     if !(min..=max).contains(&value) {
-        let upper = if max >= f32::MAX.into() {
-            "up".to_owned()
-        } else {
-            format!("to {max}")
+        let upper = match max >= f32::MAX.into() {
+            true => "up".to_owned(),
+            false => format!("to {max}"),
         };
-        return Err(LearnerError::setting(
-            field,
-            format!("is {value}; give a number from {min} {upper}"),
-        ));
+        let problem = format!("is {value}; give a number from {min} {upper}");
+        return Err(LearnerError::setting(field, problem));
     }
     Ok(())
 }
@@ -33,10 +30,8 @@ pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Resu
 /// Checks that a number is neither infinite nor NaN.
 pub(crate) fn finite(field: &'static str, value: f64) -> Result<()> {
     if !value.is_finite() {
-        return Err(LearnerError::setting(
-            field,
-            format!("is {value}; give a finite number"),
-        ));
+        let problem = format!("is {value}; give a finite number");
+        return Err(LearnerError::setting(field, problem));
     }
     Ok(())
 }

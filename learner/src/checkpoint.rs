@@ -194,25 +194,20 @@ fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
 /// Returns the SHA-256 of all files under `folder`, by relative path with `/`.
 fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut out = BTreeMap::new();
-    for path in files(folder)? {
-        let bytes = fs::read(&path).at("read", &path)?;
-        let parts = path.strip_prefix(folder).unwrap_or(&path).components();
-        let name: Vec<_> = parts
-            .map(|part| part.as_os_str().to_string_lossy())
-            .collect();
-        out.insert(name.join("/"), hex::encode(Sha256::digest(&bytes)));
-    }
-    Ok(out)
-}
-
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut out = Vec::new();
-    for entry in fs::read_dir(folder).at("read", folder)? {
-        let path = entry.at("read", folder)?.path();
-        if path.is_dir() {
-            out.extend(files(&path)?);
-        } else {
-            out.push(path);
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(&inner).at("read", &inner)? {
+            let path = entry.at("read", &inner)?.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = fs::read(&path).at("read", &path)?;
+            let parts = path.strip_prefix(folder).unwrap_or(&path).components();
+            let name: Vec<_> = parts
+                .map(|part| part.as_os_str().to_string_lossy())
+                .collect();
+            out.insert(name.join("/"), hex::encode(Sha256::digest(&bytes)));
         }
     }
     Ok(out)

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     checkpoint::{self, CheckpointState},
     clock::now,
-    config::{LearnerConfig, RunArguments},
+    config::{LearnerConfig, RolloutConfig, RunArguments},
     error::{AtPath as _, LearnerError, Result},
     group::GroupRules,
     intake::Intake,
@@ -122,10 +122,8 @@ impl Learner {
     ) -> Result<Self> {
         config.validate()?;
         if question_ids.is_empty() {
-            return Err(LearnerError::setting(
-                "questions",
-                "none are given; choose a split that has some",
-            ));
+            let problem = "none are given; choose a split that has some";
+            return Err(LearnerError::setting("questions", problem));
         }
         let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
         if !resume && (journal.exists() || checkpoints.exists()) {
@@ -143,14 +141,12 @@ impl Learner {
                 base_checkpoint(&checkpoints, fingerprint.clone(), &model, &trainer)?
             }
         };
-        let scheduler = Scheduler::new(
-            scheduler_settings(&config),
-            state.step,
-            state.next_group_index,
-        );
+        let settings = scheduler_settings(&config);
+        let scheduler = Scheduler::new(settings, state.step, state.next_group_index);
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
-        let snapshot = Snapshot::new(state.step, trainer.weights().to_bytes()?);
+        let run_name = run_dir.file_name().unwrap_or_default();
+        let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
@@ -159,11 +155,7 @@ impl Learner {
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
-                run_id: run_dir
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned(),
+                run_id: run_name.to_string_lossy().into_owned(),
                 opened: now(),
                 model,
                 trainer: Mutex::new(Some(trainer)),
@@ -178,7 +170,6 @@ impl Learner {
     }
 
     /// Returns the newest policy version's weights.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
     }
@@ -265,32 +256,26 @@ impl RunContext {
             run_id: self.run_id.clone(),
             run_seed: self.run_seed,
             model_files: model_files(&self.model),
-            rollout: Some(self.rollout_settings()),
+            rollout: Some(rollout_settings(&self.config.rollout)),
             policy_version: self.snapshots.borrow().policy_version,
         }
     }
+}
 
-    fn rollout_settings(&self) -> RolloutSettings {
-        let rollout = &self.config.rollout;
-        let policy::SamplingSettings {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-        } = rollout.sampling;
-        RolloutSettings {
-            sampling: Some(SamplingSettings {
-                temperature,
-                top_k,
-                top_p,
-                min_p,
-            }),
-            max_completion_tokens: rollout.max_completion_tokens,
-            max_context_tokens: rollout.max_context_tokens,
-            step_budget: rollout.step_budget,
-            reward_profile: rollout.reward_profile.clone(),
-            shots: rollout.shots,
-        }
+fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
+    let sampling = SamplingSettings {
+        temperature: rollout.sampling.temperature,
+        top_k: rollout.sampling.top_k,
+        top_p: rollout.sampling.top_p,
+        min_p: rollout.sampling.min_p,
+    };
+    RolloutSettings {
+        sampling: Some(sampling),
+        max_completion_tokens: rollout.max_completion_tokens,
+        max_context_tokens: rollout.max_context_tokens,
+        step_budget: rollout.step_budget,
+        reward_profile: rollout.reward_profile.clone(),
+        shots: rollout.shots,
     }
 }
 

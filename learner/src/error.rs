@@ -125,34 +125,22 @@ pub enum LearnerError {
     },
     /// For a rank: the learner is gone or cannot be reached. Remedy: see its log; a rank that
     /// reaches it again rejoins.
-    #[error("the learner {problem}; see its log, start it again and then this rank")]
-    LeaderAway {
-        /// What it does, as the rest of a sentence.
-        problem: String,
-    },
+    #[error("the learner {0}; see its log, start it again and then this rank")]
+    LeaderAway(String),
     /// For a rank: the run has all its ranks. Remedy: none; a rank that waits takes the place of
     /// one that leaves.
-    #[error("the learner refuses this rank: {problem}; it is not needed unless another leaves")]
-    RunFull {
-        /// What the learner answers.
-        problem: String,
-    },
+    #[error("the learner refuses this rank: {0}; it is not needed unless another leaves")]
+    RunFull(String),
     /// For a rank: the learner refuses it or breaks the protocol. Remedy: the same program on both
     /// sides.
-    #[error("the learner {problem}")]
-    Leader {
-        /// What it does, as the rest of a sentence.
-        problem: String,
-    },
+    #[error("the learner {0}")]
+    Leader(String),
     /// NCCL failed. Remedy: check that the GPUs reach each other, or sum over gRPC.
     #[error(
-        "NCCL: {problem}; set NCCL_DEBUG=INFO for details, or sum by learner.ranks.reduce=grpc in a \
+        "NCCL: {0}; set NCCL_DEBUG=INFO for details, or sum by learner.ranks.reduce=grpc in a \
          new run"
     )]
-    Nccl {
-        /// What it reports.
-        problem: String,
-    },
+    Nccl(String),
     /// The service could not be served. Remedy: check that the port is free.
     #[error("cannot serve the learner: {0}; check that the address is free")]
     Serve(#[from] tonic::transport::Error),

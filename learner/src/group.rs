@@ -4,7 +4,7 @@
 //! token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly
 //! the completions of the turns. Code behind it need not check again.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use proto::{
     EncodedGroup, MAX_GROUP_BYTES,
@@ -36,7 +36,6 @@ pub struct GroupRules {
 
 impl GroupRules {
     /// Returns the rules of a run.
-    #[must_use]
     pub fn new(config: &LearnerConfig, vocab_size: usize) -> Self {
         Self {
             group_size: config.group_size,
@@ -47,6 +46,15 @@ impl GroupRules {
             dynamic_sampling: config.dynamic_sampling,
         }
     }
+}
+
+/// The groups of a step.
+#[derive(Clone, Debug, Default)]
+pub struct StepGroups {
+    /// Groups to train on, in index order.
+    pub kept: Vec<Arc<Group>>,
+    /// Groups that were rolled out but are not trained on, for instance without reward variance.
+    pub left_out: Vec<Arc<Group>>,
 }
 
 /// A checked group.
@@ -116,7 +124,6 @@ impl Group {
     }
 
     /// Returns the newest policy version that sampled; none where nothing was sampled.
-    #[must_use]
     pub fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }

@@ -42,7 +42,6 @@ const STREAM_DEPTH: usize = 4;
 
 impl Learner {
     /// Returns the `Learner` service, for a server or for `proto::Transport::in_process`.
-    #[must_use]
     pub fn service(&self) -> LearnerServer<Self> {
         LearnerServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -50,7 +49,6 @@ impl Learner {
     }
 
     /// Returns the `Ranks` service of the run's other ranks, likewise.
-    #[must_use]
     pub fn rank_service(&self) -> RanksServer<Self> {
         RanksServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)

@@ -17,10 +17,9 @@ use tokio::sync::watch;
 
 use crate::{
     error::{LearnerError, Result},
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     journal::Journal,
     scheduler::{Admission, Batch, Claim, Scheduler},
-    trainer::StepGroups,
 };
 
 /// Work going out, groups coming in.
@@ -61,33 +60,27 @@ impl Intake {
     /// Opens the journal and records all groups from `journal_offset` on whose step is still to be
     /// made.
     pub(crate) fn open(
-        mut scheduler: Scheduler,
+        scheduler: Scheduler,
         rules: GroupRules,
         path: &Path,
         journal_offset: u64,
     ) -> Result<Self> {
         let (journal, entries) = Journal::open(path, journal_offset)?;
-        let mut groups = BTreeMap::new();
+        let mut state = IntakeState {
+            scheduler,
+            groups: BTreeMap::new(),
+            stopping: false,
+            fault: None,
+        };
         for entry in entries {
             let group = Group::new(entry.group, &rules).map_err(|fault| {
                 LearnerError::broken(path, format!("{fault}; was the model changed?"))
             })?;
-            if group.index < scheduler.start() {
+            if group.index < state.scheduler.start() {
                 continue;
             }
-            scheduler.record(group.index, group.summary);
-            let journaled = JournaledGroup {
-                group: Arc::new(group),
-                journal_offset: entry.offset,
-            };
-            groups.insert(journaled.group.index, journaled);
+            state.record(group, entry.offset);
         }
-        let state = IntakeState {
-            scheduler,
-            groups,
-            stopping: false,
-            fault: None,
-        };
         Ok(Self {
             rules,
             journal: Mutex::new(journal),
@@ -127,12 +120,7 @@ impl Intake {
         let mut state = self.lock();
         let submitted = match appended {
             Ok(journal_offset) => {
-                state.scheduler.record(group.index, group.summary);
-                let journaled = JournaledGroup {
-                    group: Arc::new(group),
-                    journal_offset,
-                };
-                state.groups.insert(journaled.group.index, journaled);
+                state.record(group, journal_offset);
                 Ok(Admission::Accept)
             }
             Err(fault) => {
@@ -240,6 +228,17 @@ impl IntakeState {
         }
         self.scheduler
             .judge(group.index, group.lease_id, group.summary.oldest_version)
+    }
+
+    /// Records a journaled group and holds it until its step is made.
+    fn record(&mut self, group: Group, journal_offset: u64) {
+        self.scheduler.record(group.index, group.summary);
+        let group = Arc::new(group);
+        let journaled = JournaledGroup {
+            group: Arc::clone(&group),
+            journal_offset,
+        };
+        self.groups.insert(group.index, journaled);
     }
 
     fn step_groups(&self, batch: &Batch) -> StepGroups {

@@ -138,7 +138,6 @@ impl Journal {
     }
 
     /// Returns where the next record will begin, in bytes.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }

@@ -14,8 +14,7 @@ mod stats;
 use std::ops::Range;
 
 pub use settings::{
-    ClipRange, LossSettings, LossType, PolicyLoss, RatioLevel, SamplerCorrection, SapoGate,
-    VespoWeights,
+    ClipRange, LossSettings, LossType, PolicyLoss, RatioLevel, SamplerCorrection, VespoWeights,
 };
 pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
 
@@ -76,7 +75,6 @@ impl LossInput<'_> {
 }
 
 /// Computes the loss of one micro-batch.
-#[must_use]
 pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDivisors) -> LossOutput {
     let ratios = Ratios::new(input, settings.ratio_level);
     let corrections = match (input.sampler, settings.sampler_correction) {
@@ -92,7 +90,13 @@ pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDiviso
         *factor *= mask;
     }
     let mut sum = LossSum::new(input, settings);
-    let policy = policy::policy_terms(input, settings, &ratios, &corrections, &mut sum.stats);
+    let policy = policy::policy_terms(
+        input,
+        settings,
+        &ratios,
+        &corrections,
+        &mut sum.output.stats,
+    );
     // VESPO's weight contains the correction.
     if settings.loss_type != LossType::Vespo {
         factors
@@ -103,12 +107,11 @@ pub fn loss(input: &LossInput<'_>, settings: &LossSettings, divisors: LossDiviso
     sum.add_rows(input, settings, divisors.policy, &ratios, &policy, &factors);
     sum.add_ratio_gradients(input, settings.ratio_level, &ratios);
     sum.add_entropy_bonus(input, settings, divisors.entropy_share, &entropy_mask);
-    sum.output()
+    sum.output
 }
 
 /// Compares the log-probabilities of learner and sampler (NaN where unknown), over `rows` as in
 /// [`LossInput`].
-#[must_use]
 pub fn sampling_stats(
     learner: &[f64],
     sampler: &[f64],
@@ -150,13 +153,10 @@ impl Ratios {
 
 /// The loss and its derivatives while they are summed.
 struct LossSum {
-    loss: f64,
-    d_logprobs: Vec<f64>,
+    output: LossOutput,
     /// d loss / d ratio, one per token; [`Self::add_ratio_gradients`] carries them on to the
     /// log-probabilities.
     d_ratios: Vec<f64>,
-    d_entropies: Option<Vec<f64>>,
-    stats: LossStats,
 }
 
 impl LossSum {
@@ -169,13 +169,14 @@ impl LossSum {
             kl: (settings.kl_coef != 0.0 && input.reference.is_some()).then_some(0.0),
             ..LossStats::default()
         };
-        Self {
+        let output = LossOutput {
             loss: 0.0,
             d_logprobs: vec![0.0; tokens],
-            d_ratios: vec![0.0; tokens],
             d_entropies: None,
             stats,
-        }
+        };
+        let d_ratios = vec![0.0; tokens];
+        Self { output, d_ratios }
     }
 
     /// Adds every token's policy term, times its factor, and its KL term.
@@ -196,9 +197,9 @@ impl LossSum {
             let weight = 1.0 / (own * divisor);
             for t in row {
                 let (term, policy_weight) = (policy[t], weight * factors[t]);
-                self.loss += policy_weight * term.value;
+                self.output.loss += policy_weight * term.value;
                 self.d_ratios[t] += policy_weight * term.d_ratio;
-                self.d_logprobs[t] += policy_weight * term.d_logprob;
+                self.output.d_logprobs[t] += policy_weight * term.d_logprob;
                 if let Some(reference) = input.reference {
                     let gap = reference[t] - input.logprobs[t];
                     self.add_kl(t, gap, weight, ratios.values[t], settings);
@@ -211,7 +212,7 @@ impl LossSum {
     /// gap - 1. It is unbiased for tokens of the current policy; the ratio corrects it for tokens
     /// of an older one (DeepSeek-V3.2, arXiv:2512.02556).
     fn add_kl(&mut self, t: usize, gap: f64, weight: f64, ratio: f64, settings: &LossSettings) {
-        let Some(sum) = &mut self.stats.kl else {
+        let Some(sum) = &mut self.output.stats.kl else {
             return;
         };
         let k3 = gap.exp() - gap - 1.0;
@@ -221,8 +222,8 @@ impl LossSum {
         };
         let kl_weight = weight * settings.kl_coef;
         *sum += k3 * ratio;
-        self.loss += kl_weight * k3 * ratio;
-        self.d_logprobs[t] += kl_weight * ratio * (1.0 - gap.exp());
+        self.output.loss += kl_weight * k3 * ratio;
+        self.output.d_logprobs[t] += kl_weight * ratio * (1.0 - gap.exp());
         if settings.kl_bias_correction {
             self.d_ratios[t] += kl_weight * k3;
         }
@@ -235,13 +236,13 @@ impl LossSum {
             match level {
                 RatioLevel::Token => {
                     for t in row {
-                        self.d_logprobs[t] += self.d_ratios[t] * ratios.values[t];
+                        self.output.d_logprobs[t] += self.d_ratios[t] * ratios.values[t];
                     }
                 }
                 RatioLevel::Sequence => {
                     let total: f64 = self.d_ratios[row.clone()].iter().sum();
                     for t in row.clone() {
-                        self.d_logprobs[t] += total * ratios.values[t] / row.len() as f64;
+                        self.output.d_logprobs[t] += total * ratios.values[t] / row.len() as f64;
                     }
                 }
             }
@@ -258,20 +259,11 @@ impl LossSum {
         if settings.entropy_coef == 0.0 {
             return;
         }
-        self.stats.policy_loss = Some(self.loss);
+        self.output.stats.policy_loss = Some(self.output.loss);
         let weight = settings.entropy_coef * share / mask.iter().sum::<f64>().max(1.0);
         let masked = input.entropies.iter().zip(mask);
         let masked = masked.map(|(entropy, mask)| entropy * mask);
-        self.loss -= weight * masked.sum::<f64>();
-        self.d_entropies = Some(mask.iter().map(|mask| -weight * mask).collect());
-    }
-
-    fn output(self) -> LossOutput {
-        LossOutput {
-            loss: self.loss,
-            d_logprobs: self.d_logprobs,
-            d_entropies: self.d_entropies,
-            stats: self.stats,
-        }
+        self.output.loss -= weight * masked.sum::<f64>();
+        self.output.d_entropies = Some(mask.iter().map(|mask| -weight * mask).collect());
     }
 }

@@ -13,8 +13,7 @@ use proto::v1::Trajectory;
 use crate::{
     advantage::{MeanStd, has_variance, weighted_sum},
     config::RewardWeights,
-    group::Group,
-    trainer::StepGroups,
+    group::{Group, StepGroups},
 };
 
 /// The metrics of one step by name.
@@ -75,7 +74,6 @@ pub(crate) fn step_made(version: u64, wait_seconds: f64, step_seconds: f64) {
 
 /// Returns the metrics of a step's rollouts: rewards, lengths, tool calls, staleness at `version`,
 /// groups.
-#[must_use]
 pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
     let all = groups.kept.iter().chain(&groups.left_out);
     let all: Vec<&Group> = all.map(Arc::as_ref).collect();
@@ -93,7 +91,6 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
 }
 
 /// Counts the tokens of all segments of all groups.
-#[must_use]
 pub fn tokens(groups: &StepGroups) -> u64 {
     let all = groups.kept.iter().chain(&groups.left_out);
     let segments = all
@@ -103,7 +100,6 @@ pub fn tokens(groups: &StepGroups) -> u64 {
 }
 
 /// Returns whether the token limit cut the trajectory's last turn.
-#[must_use]
 pub fn is_truncated(trajectory: &Trajectory) -> bool {
     trajectory.turns.last().is_some_and(|turn| turn.truncated)
 }

@@ -59,7 +59,6 @@ pub struct PassSettings {
 
 impl PassSettings {
     /// Returns what the setting `gradient_checkpointing` stands for.
-    #[must_use]
     pub fn checkpointing(gradient_checkpointing: bool) -> GradientCheckpointing {
         if gradient_checkpointing {
             GradientCheckpointing::On
@@ -103,7 +102,6 @@ impl Network {
     }
 
     /// Returns the master copies by name.
-    #[must_use]
     pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
         &self.parameters
     }
@@ -118,19 +116,16 @@ impl Network {
     }
 
     /// Returns the device that computes.
-    #[must_use]
     pub fn device(&self) -> &Device {
         self.decoder.device()
     }
 
     /// Returns the dtype of the forward pass.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         self.decoder.dtype()
     }
 
     /// Returns the CRC-32 (IEEE) of the master copies in the order of their names.
-    #[must_use]
     pub fn digest(&self) -> u32 {
         let mut hash = crc32fast::Hasher::new();
         for parameter in self.parameters.values() {
@@ -141,14 +136,12 @@ impl Network {
 
     /// Returns the weights after the last update, in the model's dtype. Later updates do not change
     /// them.
-    #[must_use]
     pub fn weights(&self) -> Weights {
         self.weights.clone()
     }
 
     /// Returns master copies and moments under the names `weights.NAME`, `first.NAME` and
     /// `second.NAME`. With the number of updates this is all that [`Self::restore`] needs.
-    #[must_use]
     pub fn state(&self) -> Weights {
         let mut tensors = BTreeMap::new();
         for (name, parameter) in &self.parameters {
@@ -189,9 +182,6 @@ impl Network {
     }
 
     /// Computes scores without gradient, one per micro-batch.
-    ///
-    /// # Errors
-    /// The forward pass failed.
     pub fn scores(&self, micro_batches: &[MicroBatch], pass: PassSettings) -> Result<Vec<Scores>> {
         scores(&self.decoder, micro_batches, pass)
     }
@@ -288,9 +278,6 @@ impl Network {
 }
 
 /// Computes scores under a decoder without an optimizer, one per micro-batch.
-///
-/// # Errors
-/// The forward pass failed.
 pub fn scores(
     decoder: &Decoder,
     micro_batches: &[MicroBatch],

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     bounds::{below_one, positive, range},
@@ -27,34 +28,26 @@ pub type Gradients = BTreeMap<String, Tensor>;
 
 /// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in
 /// TRL's `GRPOConfig`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
     /// Base learning rate; the schedule's factor multiplies it.
+    #[default(1e-6)]
     pub learning_rate: f64,
     /// Decoupled weight decay of matrices; biases and norms have none.
     pub weight_decay: f64,
     /// Decay of the first moment.
+    #[default(0.9)]
     pub adam_beta1: f64,
     /// Decay of the second moment.
+    #[default(0.999)]
     pub adam_beta2: f64,
     /// Added to the denominator.
+    #[default(1e-8)]
     pub adam_epsilon: f64,
     /// Global norm that gradients are scaled down to; 0: no clipping.
+    #[default(1.0)]
     pub max_grad_norm: f64,
-}
-
-impl Default for OptimizerSettings {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-6,
-            weight_decay: 0.0,
-            adam_beta1: 0.9,
-            adam_beta2: 0.999,
-            adam_epsilon: 1e-8,
-            max_grad_norm: 1.0,
-        }
-    }
 }
 
 impl OptimizerSettings {
@@ -83,7 +76,6 @@ pub struct Parameter {
 }
 
 /// Returns the dtype that weights of `dtype` are trained in: f64 for f64, else f32.
-#[must_use]
 pub fn master_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -94,9 +86,6 @@ pub fn master_dtype(dtype: DType) -> DType {
 impl Parameter {
     /// Returns the master copy of a weight. Matrices decay; vectors, which are biases and norms, do
     /// not.
-    ///
-    /// # Errors
-    /// The tensor library failed.
     pub fn new(weight: &Tensor) -> Result<Self> {
         let value = weight.to_dtype(master_dtype(weight.dtype()))?;
         Ok(Self {
@@ -128,7 +117,6 @@ pub struct AdamW {
 
 impl AdamW {
     /// Returns an optimizer that made no updates.
-    #[must_use]
     pub fn new(settings: OptimizerSettings) -> Self {
         Self {
             settings,
@@ -140,9 +128,6 @@ impl AdamW {
     /// Makes one update at `learning_rate` with `gradients` times `factor`, see [`clip_factor`].
     ///
     /// Every gradient's name must be a parameter's. Parameters without a gradient do not change.
-    ///
-    /// # Errors
-    /// The tensor library failed, for instance for want of memory.
     pub fn step(
         &mut self,
         parameters: &mut BTreeMap<String, Parameter>,
@@ -175,9 +160,6 @@ impl AdamW {
 
 /// Returns the norm of all tensors together. It is finite only if all values are. Another device
 /// than the CPU sends one scalar.
-///
-/// # Errors
-/// The tensor library failed.
 pub fn global_norm(tensors: &Gradients) -> Result<f64> {
     let mut host = 0.0;
     let mut device = Vec::new();
@@ -201,7 +183,6 @@ pub fn global_norm(tensors: &Gradients) -> Result<f64> {
 /// Returns the factor that brings gradients of norm `norm` to at most `max_norm`: as
 /// `torch.nn.utils.clip_grad_norm_` it is `max_norm / (norm + 1e-6)`, at most 1. A `max_norm` of 0
 /// means no clipping.
-#[must_use]
 pub fn clip_factor(norm: f64, max_norm: f64) -> f64 {
     match max_norm > 0.0 {
         true => (max_norm / (norm + 1e-6)).min(1.0),

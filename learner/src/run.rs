@@ -16,9 +16,10 @@ use crate::{
     clock::now,
     driver::{RunContext, RunEnd, TrainEvent},
     error::{LearnerError, Result},
+    group::StepGroups,
     metrics,
     ranks::Ranks,
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 
 /// The trainer's thread.
@@ -108,7 +109,7 @@ impl Run {
     }
 
     fn publish(&self, version: u64) -> Result<()> {
-        let body = self.trainer.weights().to_bytes()?;
+        let body = self.trainer.network.weights().to_bytes()?;
         self.context
             .snapshots
             .send_replace(Snapshot::new(version, body));
@@ -130,7 +131,7 @@ impl Run {
         };
         let step = state.step;
         let model = Model {
-            weights: self.trainer.weights(),
+            weights: self.trainer.network.weights(),
             ..context.model.clone()
         };
         let keep_last = context.config.checkpoint.keep_last;

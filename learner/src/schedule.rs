@@ -49,7 +49,6 @@ impl ScheduleSettings {
     }
 
     /// Returns the factor of the base rate for the update after `done` updates, of `total` planned.
-    #[must_use]
     pub fn factor(&self, done: u64, total: u64) -> f64 {
         if done < self.warmup_steps {
             return done as f64 / self.warmup_steps.max(1) as f64;

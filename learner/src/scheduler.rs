@@ -124,7 +124,6 @@ pub struct Scheduler {
 impl Scheduler {
     /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a
     /// new run.
-    #[must_use]
     pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
         Self {
             settings,
@@ -137,31 +136,26 @@ impl Scheduler {
     }
 
     /// Returns the newest policy version, which is the number of steps made.
-    #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// Returns the first group that the next step looks at.
-    #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
     /// Returns whether all steps are made.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.version >= self.settings.steps
     }
 
     /// Returns how many expired leases were handed out again so far.
-    #[must_use]
     pub fn expired_leases(&self) -> u64 {
         self.expired_leases
     }
 
     /// Returns when the next lease expires, which may turn a claim's [`Claim::Wait`] into a group.
-    #[must_use]
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let expiries = self.groups.values().filter_map(|state| match state {
             GroupState::Leased { expires, .. } => Some(*expires),
@@ -276,7 +270,6 @@ impl Scheduler {
     }
 
     /// Returns the next step's batch, once all its groups are in.
-    #[must_use]
     pub fn batch(&self) -> Option<Batch> {
         let (mut group_indices, mut left_out) = (Vec::new(), Vec::new());
         let end = self.start + self.settings.max_groups_per_step;
@@ -326,7 +319,6 @@ pub struct QuestionOrder {
 
 impl QuestionOrder {
     /// Creates an order of `questions` questions (at least 1).
-    #[must_use]
     pub fn new(questions: usize, run_seed: u64) -> Self {
         Self {
             questions,
@@ -348,15 +340,22 @@ impl QuestionOrder {
         question
     }
 
-    /// Returns the order of one epoch's questions (Fisher–Yates under a ChaCha8 key made of seed
-    /// and epoch).
+    /// Returns the order of one epoch's questions (Fisher–Yates).
     fn epoch(&self, epoch: u64) -> Vec<usize> {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&self.run_seed.to_le_bytes());
-        key[8..16].copy_from_slice(&epoch.to_le_bytes());
-        key[16..24].copy_from_slice(b"question");
-        shuffled(self.questions, &mut ChaCha8Rng::from_seed(key))
+        shuffled(
+            self.questions,
+            &mut epoch_rng(self.run_seed, epoch, b"question"),
+        )
     }
+}
+
+/// Returns the random generator of an epoch for one purpose.
+pub(crate) fn epoch_rng(seed: u64, epoch: u64, purpose: &[u8; 8]) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&epoch.to_le_bytes());
+    key[16..24].copy_from_slice(purpose);
+    ChaCha8Rng::from_seed(key)
 }
 
 /// Returns the numbers `0..len` in an order drawn from `rng`.

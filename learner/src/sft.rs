@@ -10,18 +10,18 @@ use std::ops::ControlFlow;
 
 use policy::{Model, Weights};
 use proto::v1::Segment;
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     batch::{Prefixes, Sample, micro_batches},
+    bounds::{at_least_one, range},
     config::RunArguments,
     error::{LearnerError, Result},
     network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
-    scheduler::shuffled,
+    scheduler::{epoch_rng, shuffled},
 };
 
 /// Settings of a supervised training.
@@ -75,18 +75,10 @@ impl SftConfig {
     /// # Errors
     /// [`LearnerError::Setting`] names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        let counts = [
-            ("sft.batch_episodes", self.batch_episodes),
-            ("sft.block_batches", self.block_batches),
-            ("sft.micro_batch_tokens", self.micro_batch_tokens),
-        ];
-        if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(LearnerError::setting(field, "is 0; give at least 1"));
-        }
-        if !(0.0..=1.0).contains(&self.context_weight) {
-            let problem = format!("is {}; give a number from 0 to 1", self.context_weight);
-            return Err(LearnerError::setting("sft.context_weight", problem));
-        }
+        at_least_one("sft.batch_episodes", self.batch_episodes as u64)?;
+        at_least_one("sft.block_batches", self.block_batches as u64)?;
+        at_least_one("sft.micro_batch_tokens", self.micro_batch_tokens as u64)?;
+        range("sft.context_weight", self.context_weight, 0.0, 1.0)?;
         self.optimizer.validate()?;
         self.schedule.validate()
     }
@@ -274,11 +266,7 @@ impl Training<'_> {
     }
 
     fn epoch_batches(&self, usable: &[usize], epoch: u64) -> Vec<Vec<usize>> {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&self.arguments.seed.to_le_bytes());
-        key[8..16].copy_from_slice(&epoch.to_le_bytes());
-        key[16..24].copy_from_slice(b"episodes");
-        let mut rng = ChaCha8Rng::from_seed(key);
+        let mut rng = epoch_rng(self.arguments.seed, epoch, b"episodes");
         let order = shuffled(usable.len(), &mut rng).into_iter();
         let order: Vec<usize> = order.map(|at| usable[at]).collect();
         let batch_episodes = self.config.batch_episodes;

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use policy::{Decoder, DecoderMode, Model, Weights};
+use policy::{Decoder, DecoderMode, Model};
 
 use crate::{
     advantage::advantages,
     batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
     error::Result,
-    group::Group,
+    group::{Group, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
     },
@@ -34,15 +34,6 @@ pub struct Trainer {
     /// Tokens seen so far, prompts and tool results included.
     pub tokens_seen: u64,
     reference: Option<Decoder>,
-}
-
-/// The groups of a step.
-#[derive(Clone, Debug, Default)]
-pub struct StepGroups {
-    /// Groups to train on, in index order.
-    pub kept: Vec<Arc<Group>>,
-    /// Groups that were rolled out but are not trained on, for instance without reward variance.
-    pub left_out: Vec<Arc<Group>>,
 }
 
 /// The rows of the loss, with one value per scored token.
@@ -91,12 +82,6 @@ impl Trainer {
             tokens_seen: 0,
             reference,
         })
-    }
-
-    /// Returns the weights after the last step.
-    #[must_use]
-    pub fn weights(&self) -> Weights {
-        self.network.weights()
     }
 
     /// Trains on one batch with the policy of `version` and returns the step's metrics. Without

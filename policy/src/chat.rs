@@ -101,13 +101,8 @@ impl ToolCall {
     /// Returns the call in the format of Hermes and Qwen3: `<tool_call>\n{"name": ..., "arguments":
     /// {...}}\n</tool_call>`.
     pub fn to_text(&self) -> String {
-        let call = minijinja::Value::from_serialize(
-            json!({"name": self.name, "arguments": self.arguments}),
-        );
-        format!(
-            "<tool_call>\n{}\n</tool_call>",
-            crate::python::to_json(&call)
-        )
+        let call = crate::python::to_json(&minijinja::Value::from_serialize(self));
+        format!("<tool_call>\n{call}\n</tool_call>")
     }
 }
 
@@ -144,10 +139,8 @@ impl Chat {
                 "missing: a Hugging Face model folder with a fast tokenizer has it",
             )
         })?)?;
-        let config =
-            find(CONFIG_FILE).map_or(Ok(Value::Null), |bytes| parse(CONFIG_FILE, bytes))?;
-        let generation =
-            find(GENERATION_FILE).map_or(Ok(Value::Null), |bytes| parse(GENERATION_FILE, bytes))?;
+        let json = |name| find(name).map_or(Ok(Value::Null), |bytes| parse(name, bytes));
+        let (config, generation) = (json(CONFIG_FILE)?, json(GENERATION_FILE)?);
         let template = ChatTemplate::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
 
         let mut chat = Self {
@@ -225,10 +218,9 @@ impl Chat {
     /// next generation prompt.
     ///
     /// As in TRL, this renders a placeholder conversation and takes what follows the assistant's
-    /// turn. It counts from that turn, since templates such as Qwen3's print past turns differently
-    /// ([`is_prefix_preserving`](Self::is_prefix_preserving)).
+    /// turn. It counts from that turn, since templates such as Qwen3's print past turns differently.
     pub fn tool_suffix_ids(&self, tool_messages: &[Message]) -> Result<Vec<u32>> {
-        let (_, after) = self.around_placeholder(tool_messages)?;
+        let after = self.after_placeholder(tool_messages)?;
         let suffix = after.strip_prefix(&self.turn_end).ok_or_else(|| {
             PolicyError::Text(format!(
                 "chat template: prints {after:?} after an assistant's turn, expected {:?}",
@@ -236,15 +228,6 @@ impl Chat {
             ))
         })?;
         self.encode(suffix)
-    }
-
-    /// Returns whether the template prints an assistant's turn the same with and without tool
-    /// results after it. If not, a conversation that is rendered again differs from the one that
-    /// was sampled; this module never renders again.
-    pub fn is_prefix_preserving(&self) -> Result<bool> {
-        let (alone, _) = self.around_placeholder(&[])?;
-        let (followed, _) = self.around_placeholder(&[Message::new(ChatRole::Tool, "1. 1")])?;
-        Ok(alone == followed)
     }
 
     /// Returns the ids that end a completion: the token that the template writes after a turn, then
@@ -268,9 +251,9 @@ impl Chat {
         self.tokenizer.decode(ids)
     }
 
-    /// Returns the text that the template prints before and after the content of a placeholder
-    /// assistant turn that `tool_messages` follow.
-    fn around_placeholder(&self, tool_messages: &[Message]) -> Result<(String, String)> {
+    /// Returns the text that the template prints after the content of a placeholder assistant turn
+    /// that `tool_messages` follow.
+    fn after_placeholder(&self, tool_messages: &[Message]) -> Result<String> {
         let mut messages = vec![
             Message::new(ChatRole::User, "x"),
             Message::new(ChatRole::Assistant, PLACEHOLDER),
@@ -278,7 +261,7 @@ impl Chat {
         messages.extend_from_slice(tool_messages);
         let text = self.render(&messages, &[], !tool_messages.is_empty())?;
         match text.split_once(PLACEHOLDER) {
-            Some((before, after)) => Ok((before.to_string(), after.to_string())),
+            Some((_, after)) => Ok(after.to_string()),
             None => Err(PolicyError::Text(format!(
                 "chat template: prints no content of an assistant's turn: {text:?} should contain \
                  {PLACEHOLDER:?}"
@@ -288,7 +271,7 @@ impl Chat {
 
     /// Returns the token that the template writes after an assistant's turn.
     fn find_turn_end(&self) -> Result<(u32, String)> {
-        let (_, after) = self.around_placeholder(&[])?;
+        let after = self.after_placeholder(&[])?;
         self.tokenizer.leading_added_token(&after)?.ok_or_else(|| {
             PolicyError::Text(format!(
                 "chat template: ends an assistant's turn with {after:?}, which begins with no \

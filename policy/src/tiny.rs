@@ -2,7 +2,7 @@
 //! training of that tokenizer.
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
-//! pieces of the format that every episode repeats (`FUSED_PROMPT` and the next two lists) are
+//! pieces of the format that every episode repeats (`FUSED`) are
 //! one token each, which shortens an episode from some 250 to some 90 tokens. The weights are drawn
 //! at random and trained by the learner.
 
@@ -37,7 +37,7 @@ const TURN_END: &str = "<|im_end|>";
 /// The pieces of the format that are one token each. They never merge with their neighbours, and of
 /// two that match the longer wins. The last one ends a completion that is a tool call, so it is a
 /// stop token.
-const FUSED_PROMPT: [&str; 16] = [
+const FUSED: [&str; 43] = [
     // Prompt.
     "<|im_start|>system\nAnswer the question with SQL tools, one call per turn.<|im_end|>\n",
     "<|im_start|>user\n",
@@ -56,16 +56,27 @@ const FUSED_PROMPT: [&str; 16] = [
     ": INTEGER\nRow count: ",
     ": TEXT\nRow count: ",
     ": REAL\nRow count: ",
-];
-
-/// The numbers of result rows, one token each, see [`FUSED_PROMPT`].
-const FUSED_ROW_NUMBERS: [&str; 19] = [
-    "\n2. ", "\n3. ", "\n4. ", "\n5. ", "\n6. ", "\n7. ", "\n8. ", "\n9. ", "\n10. ", "\n11. ",
-    "\n12. ", "\n13. ", "\n14. ", "\n15. ", "\n16. ", "\n17. ", "\n18. ", "\n19. ", "\n20. ",
-];
-
-/// The end of a tool result, and the tool calls, see [`FUSED_PROMPT`].
-const FUSED_CALLS: [&str; 8] = [
+    // The numbers of result rows.
+    "\n2. ",
+    "\n3. ",
+    "\n4. ",
+    "\n5. ",
+    "\n6. ",
+    "\n7. ",
+    "\n8. ",
+    "\n9. ",
+    "\n10. ",
+    "\n11. ",
+    "\n12. ",
+    "\n13. ",
+    "\n14. ",
+    "\n15. ",
+    "\n16. ",
+    "\n17. ",
+    "\n18. ",
+    "\n19. ",
+    "\n20. ",
+    // The end of a tool result.
     "\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     // Tool calls. A line break inside of an argument is `\n` in JSON.
     "<tool_call>\n{\"name\": \"describe\", \"arguments\": {\"table_name\": \"",
@@ -187,8 +198,6 @@ fn added_tokens() -> impl Iterator<Item = AddedToken> {
     CONTROL
         .into_iter()
         .map(control)
-        .chain(FUSED_PROMPT.into_iter().map(fused))
-        .chain(FUSED_ROW_NUMBERS.into_iter().map(fused))
-        .chain(FUSED_CALLS.into_iter().map(fused))
+        .chain(FUSED.into_iter().map(fused))
         .chain([control(TURN_END)])
 }

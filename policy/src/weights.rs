@@ -39,9 +39,9 @@ impl Weights {
         for file in weight_files(dir)? {
             let path = dir.join(&file);
             let bytes = std::fs::read(&path).map_err(|error| PolicyError::file(&path, error))?;
-            weights
-                .add(&bytes, device, dtype)
+            let part = Self::from_bytes(&bytes, device, dtype)
                 .map_err(|error| PolicyError::file(&path, error))?;
+            weights.0.extend(part.0);
         }
         weights
             .fitted(config)
@@ -67,9 +67,7 @@ impl Weights {
     /// # Errors
     /// The bytes are not a safetensors file.
     pub fn from_bytes(bytes: &[u8], device: &Device, dtype: DType) -> Result<Self> {
-        let mut weights = Self::default();
-        weights.add(bytes, device, dtype)?;
-        Ok(weights)
+        Self::read(bytes, |view| view.load(device)?.to_dtype(dtype))
     }
 
     /// Reads the bytes of one safetensors file to the CPU, in the dtypes of the file. Nothing is
@@ -78,17 +76,18 @@ impl Weights {
     /// # Errors
     /// Where the bytes are not a safetensors file.
     pub fn from_bytes_as_stored(bytes: &[u8]) -> Result<Self> {
-        let load = |(name, view): (String, TensorView<'_>)| Ok((name, view.load(&Device::Cpu)?));
-        let tensors = open(bytes)?.tensors().into_iter().map(load);
-        tensors.collect::<Result<_>>().map(Self)
+        Self::read(bytes, |view| view.load(&Device::Cpu))
     }
 
-    fn add(&mut self, bytes: &[u8], device: &Device, dtype: DType) -> Result<()> {
-        for (name, view) in open(bytes)?.tensors() {
-            let tensor = view.load(device)?.to_dtype(dtype)?;
-            self.0.insert(name, tensor);
-        }
-        Ok(())
+    fn read(
+        bytes: &[u8],
+        load: impl Fn(TensorView<'_>) -> candle_core::Result<Tensor>,
+    ) -> Result<Self> {
+        let file = SafeTensors::deserialize(bytes)
+            .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))?;
+        let tensors = file.tensors().into_iter();
+        let load = |(name, view)| Ok((name, load(view)?));
+        tensors.map(load).collect::<Result<_>>().map(Self)
     }
 
     /// Returns the bytes of one safetensors file with the metadata `format: pt`, which transformers
@@ -175,11 +174,6 @@ impl Weights {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
-}
-
-fn open(bytes: &[u8]) -> Result<SafeTensors<'_>> {
-    SafeTensors::deserialize(bytes)
-        .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))
 }
 
 /// Returns the files that hold the weights of a folder.

@@ -25,25 +25,6 @@ pub fn split(bytes: &Bytes) -> impl Iterator<Item = (u64, Bytes)> + use<> {
         })
 }
 
-/// A chunk that does not continue what arrived before it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChunkError {
-    /// Chunks must arrive in order.
-    #[error("a chunk is out of order: it begins at byte {found} in place of byte {expected}")]
-    OutOfOrder {
-        /// Where the chunk begins.
-        found: u64,
-        /// Bytes that arrived before it.
-        expected: u64,
-    },
-    /// There are more bytes than were announced.
-    #[error("its chunks have more than the {size_bytes} bytes that were announced")]
-    TooLong {
-        /// The size announced.
-        size_bytes: u64,
-    },
-}
-
 /// A byte string that arrives in chunks.
 #[derive(Debug)]
 pub struct Assembly {
@@ -53,7 +34,6 @@ pub struct Assembly {
 
 impl Assembly {
     /// Begins a byte string of `size_bytes`.
-    #[must_use]
     pub fn new(size_bytes: u64) -> Self {
         Self {
             size_bytes,
@@ -64,29 +44,30 @@ impl Assembly {
     /// Appends the chunk that begins at byte `offset`.
     ///
     /// # Errors
-    /// The chunk is out of order, or there are more bytes than announced.
-    pub fn push(&mut self, offset: u64, data: &[u8]) -> Result<(), ChunkError> {
+    /// Says that the chunk is out of order, or that there are more bytes than announced.
+    pub fn push(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
         let expected = self.bytes.len() as u64;
         if offset != expected {
-            let found = offset;
-            return Err(ChunkError::OutOfOrder { found, expected });
+            return Err(format!(
+                "a chunk is out of order: it begins at byte {offset} in place of byte {expected}"
+            ));
         }
         if expected + data.len() as u64 > self.size_bytes {
-            let size_bytes = self.size_bytes;
-            return Err(ChunkError::TooLong { size_bytes });
+            return Err(format!(
+                "its chunks have more than the {} bytes that were announced",
+                self.size_bytes
+            ));
         }
         self.bytes.extend_from_slice(data);
         Ok(())
     }
 
     /// Returns whether all bytes announced are there.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.bytes.len() as u64 == self.size_bytes
     }
 
     /// Returns the bytes.
-    #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }
@@ -113,10 +94,10 @@ mod tests {
     #[test]
     fn chunks_that_do_not_follow_are_refused() {
         let mut assembly = Assembly::new(3);
-        let fault = assembly.push(1, b"b").unwrap_err().to_string();
+        let fault = assembly.push(1, b"b").unwrap_err();
         assert!(fault.contains("byte 1 in place of byte 0"), "{fault}");
         assembly.push(0, b"ab").unwrap();
-        let fault = assembly.push(2, b"cd").unwrap_err().to_string();
+        let fault = assembly.push(2, b"cd").unwrap_err();
         assert!(fault.contains("more than the 3 bytes"), "{fault}");
         assert!(!assembly.is_complete());
     }

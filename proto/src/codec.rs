@@ -24,13 +24,11 @@ pub struct EncodedGroup(Bytes);
 
 impl EncodedGroup {
     /// Wraps the encoding of a [`SubmitRequest`], which is not checked.
-    #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
     /// Returns the encoding.
-    #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.0
     }

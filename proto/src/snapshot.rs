@@ -24,7 +24,6 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Wraps a safetensors file.
-    #[must_use]
     pub fn new(policy_version: u64, body: impl Into<Bytes>) -> Self {
         let body = body.into();
         Self {
@@ -35,7 +34,6 @@ impl Snapshot {
     }
 
     /// Returns the safetensors file.
-    #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
@@ -107,7 +105,7 @@ impl SnapshotAssembler {
             return Err(damaged(version, "a chunk's CRC-32 is wrong"));
         }
         let pushed = assembly.push(chunk.offset, &chunk.data);
-        pushed.map_err(|error| damaged(version, &error.to_string()))?;
+        pushed.map_err(|error| damaged(version, &error))?;
         if !assembly.is_complete() {
             self.open = Some((header, assembly));
             return Ok(None);

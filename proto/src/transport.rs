@@ -37,9 +37,6 @@ impl fmt::Debug for Transport {
 
 impl Transport {
     /// Dials without credentials; see [`Transport::dial_with`].
-    ///
-    /// # Errors
-    /// Those of [`Transport::dial_with`].
     pub fn dial(addresses: &str) -> Result<Self, TransportError> {
         Self::dial_with(addresses, &Credentials::default())
     }

@@ -72,8 +72,9 @@ impl RunFolder {
     /// Makes the folder unless it exists, locks it against other processes, and ends lines that a
     /// crash cut short, so that the next line does not continue them.
     ///
-    /// # Errors The folder cannot be made, another process holds the lock, or a log cannot be read
-    /// or written.
+    /// # Errors
+    /// The folder cannot be made, another process holds the lock, or a log cannot be read or
+    /// written.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;
@@ -91,7 +92,6 @@ impl RunFolder {
     }
 
     /// Returns the path of the folder.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,50 +105,32 @@ impl RunFolder {
     }
 
     /// Writes `config.toml`, the resolved settings.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn write_config(&self, toml: &str) -> Result<()> {
         self.write(CONFIG, toml)
     }
 
     /// Writes `timing.json`.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn write_timing(&self, stages: &[StageTime]) -> Result<()> {
         self.write_json(TIMING, stages)
     }
 
     /// Writes `report.html` and returns its path.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn write_report(&self, page: &str) -> Result<PathBuf> {
         self.write(REPORT, page)?;
         Ok(self.path.join(REPORT))
     }
 
     /// Appends a line to `metrics.jsonl`.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn append_step(&self, step: &LearnerStepRecord) -> Result<()> {
         self.append(METRICS, step)
     }
 
     /// Appends a line to `evaluations.jsonl`.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn append_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
         self.append(EVALUATIONS, evaluation)
     }
 
     /// Appends a line to `transcripts.jsonl`.
-    ///
-    /// # Errors
-    /// See [`Self::write_info`].
     pub fn append_transcript(&self, transcript: &Transcript) -> Result<()> {
         self.append(TRANSCRIPTS, transcript)
     }

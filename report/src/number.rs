@@ -2,7 +2,6 @@
 //! Pure.
 
 /// Formats a rate of 0 to 1 as per cent with one decimal, without the per cent sign.
-#[must_use]
 pub fn percent(rate: f64) -> String {
     if rate.is_finite() {
         format!("{:.1}", 100.0 * rate)
@@ -12,7 +11,6 @@ pub fn percent(rate: f64) -> String {
 }
 
 /// Formats a count with thousands apart.
-#[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -26,7 +24,6 @@ pub fn count(n: u64) -> String {
 }
 
 /// Formats a count with a prefix: `1.77 M`.
-#[must_use]
 pub fn short_count(n: u64) -> String {
     match n {
         0..10_000 => count(n),
@@ -37,7 +34,6 @@ pub fn short_count(n: u64) -> String {
 }
 
 /// Formats three significant digits, as a power of ten if plain digits would be long.
-#[must_use]
 pub fn value(v: f64) -> String {
     let size = v.abs();
     let text = match size {
@@ -54,14 +50,12 @@ pub fn value(v: f64) -> String {
 }
 
 /// Formats a number with its sign.
-#[must_use]
 pub fn signed(v: f64, decimals: usize) -> String {
     let sign = if v > 0.0 { "+" } else { sign(v) };
     format!("{sign}{:.decimals$}", v.abs())
 }
 
 /// Formats seconds as `12 s`, `3 min 20 s`, `2 h 05 min`.
-#[must_use]
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "–".to_owned();

@@ -120,7 +120,6 @@ impl PolicyName {
     ];
 
     /// Tells whether the policy has no model, so that the decoding mode means nothing.
-    #[must_use]
     pub fn is_scripted(self) -> bool {
         matches!(self, Self::Random | Self::Oracle)
     }

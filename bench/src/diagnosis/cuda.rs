@@ -7,7 +7,7 @@ type Fact = (&'static str, String);
 
 /// Returns whether CUDA can be used, then the findings.
 pub(super) fn facts(findings: Option<&Findings>) -> Vec<Fact> {
-    let usable = first_usable(findings);
+    let usable = compiled_in(findings).and_then(Findings::first_usable);
     let mut lines = vec![("cuda", usability(&usable))];
     if let Some(findings) = findings {
         let capability = findings.compiled_for.as_deref().unwrap_or("unknown");
@@ -28,10 +28,6 @@ pub(super) fn facts(findings: Option<&Findings>) -> Vec<Fact> {
 /// Checks that the device of this number can be used; the error is the reason and the remedy.
 pub(super) fn usable(findings: Option<&Findings>, ordinal: usize) -> Result<(), String> {
     compiled_in(findings)?.usable(ordinal)
-}
-
-fn first_usable(findings: Option<&Findings>) -> Result<usize, String> {
-    compiled_in(findings)?.first_usable()
 }
 
 fn compiled_in(findings: Option<&Findings>) -> Result<&Findings, String> {

@@ -21,7 +21,6 @@ pub struct Diagnosis {
 
 impl Diagnosis {
     /// Examines this machine.
-    #[must_use]
     pub fn of_this_machine() -> Self {
         let sets = policy::ops::InstructionSet::available();
         Self {
@@ -41,7 +40,6 @@ impl Diagnosis {
     }
 
     /// Returns the facts, one per line.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut lines = vec![
             ("sqlenv", self.version.to_owned()),

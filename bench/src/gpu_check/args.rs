@@ -94,7 +94,6 @@ pub enum Check {
 
 impl Check {
     /// Returns its name on the command line and in the report.
-    #[must_use]
     pub fn name(self) -> String {
         args::name(&self)
     }

@@ -15,10 +15,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{
     args::Check,
     report::Measurement,
-    speed::FirstToken,
+    speed::{self, FirstToken},
     target::{CheckTarget, Skipped, ordinal},
 };
-use crate::policy::throughput::now;
+use crate::policy::throughput::{Throughput, now};
 
 /// The script that runs the benchmarks of `sqlenv bench policy` in torch. The binary contains it,
 /// so that no other file is needed.
@@ -92,37 +92,24 @@ fn sanitizer_errors(output: &Output) -> Result<Vec<Measurement>> {
 pub(super) fn start_up(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     let args = target.args;
     let mut command = Command::new(env::current_exe()?);
-    command.args([
-        "gpu-check",
-        "--first-token",
-        "--device",
-        &args.device.to_string(),
-    ]);
-    command.args([
-        "--shape",
-        &target.shape.to_string(),
-        "--tokens",
-        &args.tokens.to_string(),
-    ]);
+    command.args(["gpu-check", "--first-token"]);
+    command.args(["--device", &args.device.to_string()]);
+    command.args(["--shape", &target.shape.to_string()]);
+    command.args(["--tokens", &args.tokens.to_string()]);
     let start = now();
     let output = run(command, "", START_LIMIT)?;
     let all = start.elapsed().as_secs_f64();
     let first: FirstToken =
         serde_json::from_str(output.trim()).with_context(|| last_lines(&output))?;
     let seconds = |name: &str, value| Measurement::new(name, value, "s");
-    let count = |name: &str, value: u32| Measurement::new(name, value.into(), "");
+    let modules =
+        |how: &str, count: u32| Measurement::new(format!("kernel modules {how}"), count.into(), "");
     Ok(vec![
         seconds("process start to first token", all - first.weights),
         seconds("of these, device and weights", first.engine),
         seconds("of these, the first token", first.token),
-        count(
-            "kernel modules loaded as machine code",
-            first.carried_modules,
-        ),
-        count(
-            "kernel modules that the driver compiled",
-            first.compiled_modules,
-        ),
+        modules("loaded as machine code", first.carried_modules),
+        modules("that the driver compiled", first.compiled_modules),
     ])
 }
 
@@ -133,15 +120,10 @@ pub(super) fn torch(target: &CheckTarget<'_>, parts: &str) -> Result<Vec<Measure
     } else {
         "cuda"
     };
-    let mut installed = Command::new("python3");
-    installed.args([
-        "-c",
-        "import torch, transformers; print(torch.cuda.is_available())",
-    ]);
-    let has_cuda = match installed.output() {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        }
+    const HAS_CUDA: &str = "import torch, transformers; print(torch.cuda.is_available())";
+    let installed = Command::new("python3").args(["-c", HAS_CUDA]).output();
+    let has_cuda = match installed {
+        Ok(output) if output.status.success() => text(&output.stdout),
         _ => return skip("there is no python3 with torch and transformers"),
     };
     if device == "cuda" && has_cuda.trim() != "True" {
@@ -154,13 +136,8 @@ pub(super) fn torch(target: &CheckTarget<'_>, parts: &str) -> Result<Vec<Measure
         let ours = env::var_os("CUDA_VISIBLE_DEVICES").and_then(|ours| ours.into_string().ok());
         command.env("CUDA_VISIBLE_DEVICES", visible(ours.as_deref(), ordinal));
     }
-    command.args([
-        "-",
-        "--device",
-        device,
-        "--shapes",
-        &target.shape.to_string(),
-    ]);
+    command.args(["-", "--device", device]);
+    command.args(["--shapes", &target.shape.to_string()]);
     command.args(["--parts", parts, "--rows", &rows.join(",")]);
     for (flag, value) in [
         ("--prompt-tokens", args.tokens),
@@ -172,7 +149,8 @@ pub(super) fn torch(target: &CheckTarget<'_>, parts: &str) -> Result<Vec<Measure
     ] {
         command.args([flag, &value.to_string()]);
     }
-    let measurements = measurements(&run(command, TORCH, TORCH_LIMIT)?, target.memory());
+    let table = run(command, TORCH, TORCH_LIMIT)?;
+    let measurements = speed::measurements(throughputs(&table), target.memory());
     ensure!(
         !measurements.is_empty(),
         "the script printed no measurement"
@@ -188,21 +166,21 @@ fn visible(ours: Option<&str>, ordinal: usize) -> String {
 }
 
 /// Reads the table of the script, whose columns are those of `sqlenv bench policy`.
-fn measurements(table: &str, memory: &str) -> Vec<Measurement> {
-    let measurements = |line: &str| {
+fn throughputs(table: &str) -> impl Iterator<Item = Throughput> {
+    table.lines().filter_map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, _, _, what, rows, tokens, speed, peak, ..] = cells[..] else {
             return None;
         };
-        let name = format!("torch: {what}, {rows} rows of {tokens} tokens");
-        let speed = Measurement::new(&name, speed.parse().ok()?, "tokens/s");
-        let peak: Option<f64> = peak.parse().ok();
-        let peak =
-            peak.map(|peak| Measurement::new(format!("{name}, peak of {memory}"), peak, "MiB"));
-        Some([Some(speed), peak])
-    };
-    let lines = table.lines().filter_map(measurements);
-    lines.flatten().flatten().collect()
+        Some(Throughput {
+            what: format!("torch: {what}"),
+            rows: rows.parse().ok()?,
+            row_tokens: tokens.parse().ok()?,
+            tokens_per_second: speed.parse().ok()?,
+            peak_mib: peak.parse().ok(),
+            time_shares: String::new(),
+        })
+    })
 }
 
 fn skip(reason: &str) -> Result<Vec<Measurement>> {
@@ -337,6 +315,6 @@ mod tests {
                 "MiB",
             ),
         ];
-        assert_eq!(measurements(table, "memory"), expected);
+        assert_eq!(speed::measurements(throughputs(table), "memory"), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use actor::{CompletionRequest, Engine, EngineSettings};
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use policy::{Coordinates, DTypeChoice, DecoderConfig, Placement, SamplingSettings};
 use serde::{Deserialize, Serialize};
 
@@ -70,21 +70,14 @@ pub(super) async fn first_token(target: &CheckTarget<'_>) -> Result<String> {
 
 /// Measures the bytes per second that a copy on the device reads and writes.
 pub(super) fn bandwidth(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
-    Ok(vec![Measurement::new(
-        "copy",
-        bytes_per_second(target)? / 1e9,
-        "GB/s",
-    )])
+    let speed = bytes_per_second(target)? / 1e9;
+    Ok(vec![Measurement::new("copy", speed, "GB/s")])
 }
 
 fn bytes_per_second(target: &CheckTarget<'_>) -> Result<f64> {
     const COPIES: usize = 8;
     let bytes = COPY_BYTES[usize::from(target.device.is_cpu())];
-    let numbers = Tensor::zeros(
-        bytes / size_of::<f32>(),
-        candle_core::DType::F32,
-        &target.device,
-    )?;
+    let numbers = Tensor::zeros(bytes / 4, DType::F32, &target.device)?;
     let mut best = 0.0_f64;
     for _ in 0..3 {
         target.device.synchronize()?;
@@ -108,16 +101,11 @@ pub(super) async fn sampler(target: &CheckTarget<'_>) -> Result<Vec<Measurement>
     for &rows in &args.rows {
         let result = sampler::measure(&model, rows, 1, &args).await?;
         let most = rows as f64 * bytes_per_second / step_bytes(&model.config, rows, target);
-        measurements.push(Measurement::new(
-            format!("{rows} rows"),
-            result.tokens_per_second,
-            "tokens/s",
-        ));
-        measurements.push(Measurement::new(
-            format!("{rows} rows, share of what reading weights and KV cache allows"),
-            100.0 * result.tokens_per_second / most,
-            "%",
-        ));
+        let speed = result.tokens_per_second;
+        let name = format!("{rows} rows");
+        let share = format!("{name}, share of what reading weights and KV cache allows");
+        measurements.push(Measurement::new(name, speed, "tokens/s"));
+        measurements.push(Measurement::new(share, 100.0 * speed / most, "%"));
     }
     Ok(measurements)
 }
@@ -145,26 +133,20 @@ pub(super) fn prefix(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     Ok(measurements(results, target.memory()))
 }
 
-fn measurements(results: impl IntoIterator<Item = Throughput>, memory: &str) -> Vec<Measurement> {
+/// Returns the speed and the peak memory of each result.
+pub(super) fn measurements(
+    results: impl IntoIterator<Item = Throughput>,
+    memory: &str,
+) -> Vec<Measurement> {
     let mut measurements = Vec::new();
-    for result in results {
-        let Throughput {
-            what,
-            rows,
-            row_tokens,
-            ..
-        } = result;
-        let name = format!("{what}, {rows} rows of {row_tokens} tokens");
-        measurements.push(Measurement::new(
-            &name,
-            result.tokens_per_second,
-            "tokens/s",
-        ));
-        measurements.extend(
-            result
-                .peak_mib
-                .map(|peak| Measurement::new(format!("{name}, peak of {memory}"), peak, "MiB")),
-        );
+    for found in results {
+        let (what, rows, tokens) = (found.what, found.rows, found.row_tokens);
+        let name = format!("{what}, {rows} rows of {tokens} tokens");
+        let speed = found.tokens_per_second;
+        measurements.push(Measurement::new(&name, speed, "tokens/s"));
+        let peak_name = format!("{name}, peak of {memory}");
+        let peak = found.peak_mib;
+        measurements.extend(peak.map(|peak| Measurement::new(peak_name, peak, "MiB")));
     }
     measurements
 }

@@ -58,6 +58,7 @@ fn measurements(run: &Path, seconds: f64) -> Result<Vec<Measurement>> {
         values.map(|value| value.unwrap_or(f64::NAN)).collect()
     };
     let sum = |name: &str| values(name).iter().sum::<f64>();
+    // NaN is the largest value of the total order.
     let largest = |name: &str| {
         values(name)
             .into_iter()
@@ -68,25 +69,15 @@ fn measurements(run: &Path, seconds: f64) -> Result<Vec<Measurement>> {
     let difference = largest("sampling/sampling_logp_difference/mean");
     let kl = largest("sampling/kl_k3");
     let limited = |limit, name: &str, value| {
-        Measurement::within(
-            limit,
-            format!("sampler against learner, {name}, worst step"),
-            value,
-        )
+        let name = format!("sampler against learner, {name}, worst step");
+        Measurement::within(limit, name, value)
     };
+    let (groups, weights) = (percent("time/wait_for_batch"), percent("time/train"));
     let mut measurements = vec![
         Measurement::new("the whole run", seconds, "s"),
         Measurement::new("GRPO steps", sum("step_time"), "s"),
-        Measurement::new(
-            "of these, the learner waits for groups",
-            percent("time/wait_for_batch"),
-            "%",
-        ),
-        Measurement::new(
-            "of these, the sampler waits for weights",
-            percent("time/train"),
-            "%",
-        ),
+        Measurement::new("of these, the learner waits for groups", groups, "%"),
+        Measurement::new("of these, the sampler waits for weights", weights, "%"),
         limited(MEAN_DIFFERENCE, "mean difference", difference),
         limited(KL, "k3", kl),
     ];
@@ -97,11 +88,8 @@ fn measurements(run: &Path, seconds: f64) -> Result<Vec<Measurement>> {
             .find(|e| e.policy == policy && e.split == "eval" && e.mode == DecodingMode::Greedy)
             .with_context(|| format!("the run did not evaluate {policy}"))?;
         let rate = 100.0 * evaluation.metrics.success.success_rate;
-        measurements.push(Measurement::new(
-            format!("right on new queries, {policy}"),
-            rate,
-            "%",
-        ));
+        let name = format!("right on new queries, {policy}");
+        measurements.push(Measurement::new(name, rate, "%"));
     }
     Ok(measurements)
 }

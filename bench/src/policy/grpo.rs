@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ::learner::{
     LearnerConfig,
-    group::{Group, GroupRules},
-    trainer::{StepGroups, Trainer},
+    group::{Group, GroupRules, StepGroups},
+    trainer::Trainer,
 };
 use actor::Completion;
 use anyhow::{Result, anyhow, ensure};
@@ -72,7 +72,7 @@ pub(super) async fn measure(
         let sampled = seconds();
         let metrics = trainer.step(&groups, number as u64)?;
         let trained = seconds();
-        let weights = trainer.weights();
+        let weights = trainer.network.weights();
         for engine in &engines.engines {
             engine
                 .update_weights(number as u64 + 1, weights.clone())
@@ -93,7 +93,7 @@ pub(super) async fn measure(
     steps.sort_by(|a, b| a.tokens_per_second().total_cmp(&b.tokens_per_second()));
     let step = &steps[steps.len() / 2];
     Ok(Throughput {
-        what: "grpo",
+        what: "grpo".to_owned(),
         rows,
         row_tokens,
         tokens_per_second: step.tokens_per_second(),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ::learner::{
     LearnerConfig,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
+    group::StepGroups,
     network::{LossDerivatives, Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 use actor::{Completion, FinishReason};
 use anyhow::Result;
@@ -52,7 +53,7 @@ pub(crate) fn measure(
         Ok(())
     })?;
     Ok(Throughput {
-        what: "learner",
+        what: "learner".to_owned(),
         rows: work.rows,
         row_tokens: work.row_tokens,
         tokens_per_second,
@@ -106,7 +107,7 @@ pub(crate) fn measure_prefixes(
             Ok(())
         })?;
         Ok(Throughput {
-            what,
+            what: String::from(what),
             rows: GROUP_SIZE,
             row_tokens,
             tokens_per_second,

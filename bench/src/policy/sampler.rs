@@ -7,7 +7,7 @@ use policy::{Coordinates, Model, Placement, SamplingSettings};
 
 use super::{
     shape::text,
-    throughput::{GROUP_SIZE, Throughput, median, now},
+    throughput::{Throughput, median, now},
 };
 use crate::BenchPolicyArgs;
 
@@ -28,10 +28,9 @@ pub(crate) async fn measure(
         speeds.push(sampled as f64 / start.elapsed().as_secs_f64());
     }
     Ok(Throughput {
-        what: if sharing == GROUP_SIZE {
-            "sampler, groups of 8"
-        } else {
-            "sampler"
+        what: match sharing {
+            1 => "sampler".to_owned(),
+            sharing => format!("sampler, groups of {sharing}"),
         },
         rows,
         row_tokens: args.prompt_tokens + args.new_tokens,

@@ -7,14 +7,14 @@ pub(super) const GROUP_SIZE: usize = 8;
 
 /// The result of one benchmark: a row of the table.
 pub(crate) struct Throughput {
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
     pub(crate) rows: usize,
     pub(crate) row_tokens: usize,
     pub(crate) tokens_per_second: f64,
     /// Peak of the main memory, or of the device's memory.
     pub(crate) peak_mib: Option<f64>,
     /// How the time divides into parts; empty if it was not measured.
-    pub(super) time_shares: String,
+    pub(crate) time_shares: String,
 }
 
 impl fmt::Display for Throughput {

@@ -164,10 +164,8 @@ fn flags(args: &ConfigArgs) -> Result<Table> {
         merge(&mut table, nested("seed", Value::try_from(seed)?));
     }
     if let Some(names) = &args.databases {
-        merge(
-            &mut table,
-            nested("data.databases", Value::try_from(names)?),
-        );
+        let names = Value::try_from(names)?;
+        merge(&mut table, nested("data.databases", names));
     }
     for (name, path) in [("data.dir", &args.data), ("model.dir", &args.model)] {
         if let Some(path) = path {

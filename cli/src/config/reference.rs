@@ -9,8 +9,11 @@ use toml::{Table, Value};
 
 use super::{ActorRole, EnvNodeRole, LearnerRole, RankRole, RunConfig, layers};
 
+/// Returns the JSON schema of a role's settings.
+type SchemaOf = fn() -> Json;
+
 /// Commands that read some sections only. All other commands with settings read every section.
-const ROLES: [(&str, fn() -> Json); 4] = [
+const ROLES: [(&str, SchemaOf); 4] = [
     ("env-node", schema::<EnvNodeRole>),
     ("actor", schema::<ActorRole>),
     ("learner", schema::<LearnerRole>),
@@ -43,8 +46,7 @@ struct Entry {
 }
 
 /// Returns the text of `docs/settings.md`.
-#[must_use]
-pub fn markdown() -> String {
+pub(crate) fn markdown() -> String {
     let defaults = layers::to_table(&RunConfig::default()).unwrap_or_default();
     let mut text = INTRODUCTION.to_owned();
     let heading = |text: &mut String, name: &str, meaning: &str, section: &str| {
@@ -104,10 +106,10 @@ pub(super) fn commented(table: &Table) -> String {
                 let _ = write!(text, "\n{}[{name}]\n", comment(&meaning));
             }
             (Some(_), Some(value)) => {
-                let _ = write!(text, "{}{key} = {value}\n", comment(&meaning));
+                let _ = writeln!(text, "{}{key} = {value}", comment(&meaning));
             }
             (Some(_), None) if section.is_empty() || lookup(table, section).is_some() => {
-                let _ = write!(text, "{}# {key} =\n", comment(&meaning));
+                let _ = writeln!(text, "{}# {key} =", comment(&meaning));
             }
             _ => {}
         }

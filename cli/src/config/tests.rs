@@ -5,6 +5,7 @@ use std::fs;
 use toml::Table;
 
 use super::*;
+use crate::args::Preset;
 
 fn resolve(set: &[&str]) -> Result<RunConfig> {
     RunConfig::resolve(&ConfigArgs {

@@ -1,6 +1,6 @@
 //! The GRPO stage: trains in this process, records each step, and evaluates the learning curve.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
 use learner::{Learner, TrainEvent};
@@ -54,39 +54,13 @@ pub(super) async fn grpo(
         (&config.actor, config.placement()),
         evaluator.shutdown,
     );
-    let mut newest = None;
-    let mut interrupted = false;
-    while let Some(event) = run.next().await? {
-        match event {
-            TrainEvent::Step { step, metrics } => {
-                note(&stage, step, &metrics);
-                folder.append_step(&LearnerStepRecord {
-                    step,
-                    stage: TrainingStage::Grpo,
-                    policy_version: step,
-                    metrics,
-                })?;
-            }
-            TrainEvent::Checkpoint { step, path } => {
-                let model = checkpoint_model(&path)?;
-                match curve.evaluate_if_due(&model, step).await {
-                    // The trainer has received the signal as well and writes a last checkpoint.
-                    Err(error) if error.is::<Interrupted>() => {}
-                    evaluated => evaluated?,
-                }
-                newest = Some(path);
-            }
-            TrainEvent::Finished {
-                interrupted: early, ..
-            } => interrupted = early,
-        }
-    }
+    let recorded = curve.record(&mut run, &stage).await?;
     let step = run.finish().await?;
     stage.finish("");
-    if interrupted {
+    if recorded.interrupted {
         bail!(Interrupted);
     }
-    let model = match &newest {
+    let model = match &recorded.newest_checkpoint {
         Some(path) => checkpoint_model(path)?,
         None => newest_model(folder.path())?.unwrap_or(warm),
     };
@@ -111,7 +85,47 @@ struct LearningCurve<'a> {
     questions: Vec<proto::v1::Question>,
 }
 
+/// What [`LearningCurve::record`] has seen of a run.
+#[derive(Default)]
+struct RecordedRun {
+    newest_checkpoint: Option<PathBuf>,
+    interrupted: bool,
+}
+
 impl LearningCurve<'_> {
+    /// Records the steps of the run until its end, and evaluates its checkpoints.
+    async fn record(
+        &self,
+        run: &mut LocalRun,
+        stage: &progress::ProgressStage,
+    ) -> Result<RecordedRun> {
+        let mut recorded = RecordedRun::default();
+        while let Some(event) = run.next().await? {
+            match event {
+                TrainEvent::Step { step, metrics } => {
+                    note(stage, step, &metrics);
+                    self.folder.append_step(&LearnerStepRecord {
+                        step,
+                        stage: TrainingStage::Grpo,
+                        policy_version: step,
+                        metrics,
+                    })?;
+                }
+                TrainEvent::Checkpoint { step, path } => {
+                    let model = checkpoint_model(&path)?;
+                    match self.evaluate_if_due(&model, step).await {
+                        // The trainer has received the signal as well and writes a last checkpoint.
+                        Err(error) if error.is::<Interrupted>() => {}
+                        evaluated => evaluated?,
+                    }
+                    recorded.newest_checkpoint = Some(path);
+                }
+                TrainEvent::Finished { interrupted, .. } => recorded.interrupted = interrupted,
+            }
+        }
+        Ok(recorded)
+    }
+
     /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
         for step in 1..=version {

@@ -26,7 +26,6 @@ const TIMING_EVERY: Duration = Duration::from_secs(5);
 
 /// A new run before its folder exists, or a run to resume.
 pub(super) struct PlannedRun {
-    /// The settings of the run.
     pub(super) config: RunConfig,
     target: RunTarget,
 }
@@ -109,7 +108,6 @@ impl PlannedRun {
 
 /// A run whose folder is open.
 pub(super) struct OpenRun {
-    /// The files of the run.
     pub(super) folder: RunFolder,
     config: RunConfig,
     name: String,

@@ -39,7 +39,7 @@ pub(crate) fn accept(
     }
     let (answer_type, answer) = answer_from_rows(&gold.rows).ok()?;
     let is_fair = gold.rows.iter().flatten().all(is_clear)
-        && !is_zero(&answer)
+        && answer.as_f64() != Some(0.0)
         && !is_literal_of(&answer, &sql.text)
         && (!answer.is_array() || is_writable(&gold.rows));
     if !is_fair || has_tie(sql, limit, database) {
@@ -59,10 +59,6 @@ fn is_clear(value: &SqlValue) -> bool {
         SqlValue::Text(text) => !text.trim().is_empty() && text.chars().count() <= MAX_TEXT_CHARS,
         SqlValue::Integer(_) | SqlValue::Real(_) => true,
     }
-}
-
-fn is_zero(answer: &Value) -> bool {
-    answer.as_f64() == Some(0.0)
 }
 
 fn is_literal_of(answer: &Value, sql: &str) -> bool {

@@ -136,7 +136,11 @@ fn write_build(
             .iter()
             .map(|spec| format!("databases/{0}/{0}.sqlite", spec.name)),
     );
-    let hashed = |name: String| Ok((name.clone(), hash::file_sha256(&dir.join(name))?.0));
+    let hashed = |name: String| {
+        let path = dir.join(&name);
+        let (sha256, _) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
+        Ok((name, sha256))
+    };
     let database = |(spec, built): (&DatabaseSpec<'_>, &BuiltDatabase)| ManifestDatabase {
         name: spec.name.clone(),
         domain: spec.domain.name.clone(),

@@ -50,12 +50,6 @@ pub(super) struct BuiltDatabase {
     pub(super) questions: Vec<Question>,
 }
 
-/// A filled template, whose query may become a question.
-struct CandidateQuery<'a> {
-    template: &'a QueryTemplate,
-    binding: Binding,
-}
-
 /// Generates a database and its twin, writes the first to `folder/<name>/<name>.sqlite`, and
 /// generates its questions.
 pub(super) fn build_database(
@@ -118,16 +112,16 @@ impl QuestionGenerator<'_> {
             let accepted = self
                 .candidates(level)
                 .into_iter()
-                .filter_map(|candidate| self.questions_of(&candidate, &mut seen));
+                .filter_map(|(template, binding)| self.questions_of(template, &binding, &mut seen));
             questions.extend(accepted.take(wanted).flatten());
         }
         assign_ids(&mut questions);
         questions
     }
 
-    /// Returns the candidates of a level. They are taken from its templates in turn, so that no
-    /// template displaces the others.
-    fn candidates(&self, level: usize) -> Vec<CandidateQuery<'_>> {
+    /// Returns the filled templates of a level, whose queries may become questions. They are taken
+    /// from the templates in turn, so that none displaces the others.
+    fn candidates(&self, level: usize) -> Vec<(&QueryTemplate, Binding)> {
         let templates = self.inputs.templates.iter();
         let mut queues: Vec<_> = templates
             .filter(|template| template.level == level)
@@ -143,7 +137,7 @@ impl QuestionGenerator<'_> {
             for (template, queue) in &mut queues {
                 let template: &QueryTemplate = template;
                 let taken = queue.by_ref().take(template.weight);
-                candidates.extend(taken.map(|binding| CandidateQuery { template, binding }));
+                candidates.extend(taken.map(|binding| (template, binding)));
             }
             if candidates.len() == before {
                 return candidates;
@@ -151,14 +145,14 @@ impl QuestionGenerator<'_> {
         }
     }
 
-    /// Returns the questions of a candidate if its query is new and accepted. All of them belong to
+    /// Returns the questions of a filled template if its query is new and accepted. All of them belong to
     /// one split.
     fn questions_of(
         &self,
-        candidate: &CandidateQuery<'_>,
+        template: &QueryTemplate,
+        binding: &Binding,
         seen: &mut BTreeSet<String>,
     ) -> Option<Vec<Question>> {
-        let CandidateQuery { template, binding } = candidate;
         let sql = render::sql(template, binding, self.schema);
         let normal = case_folded_form(&sql.text);
         if seen.contains(&normal) {
@@ -177,14 +171,14 @@ impl QuestionGenerator<'_> {
             tables_involved: accepted.tables.clone(),
             split: split.to_owned(),
         };
-        let wordings = self.wordings(candidate, &normal);
+        let wordings = self.wordings(template, binding, &normal);
         seen.insert(normal);
         Some(wordings.into_iter().map(question).collect())
     }
 
-    fn wordings(&self, candidate: &CandidateQuery<'_>, normal: &str) -> Vec<String> {
+    fn wordings(&self, template: &QueryTemplate, binding: &Binding, normal: &str) -> Vec<String> {
         let mut rng = self.rng(&["words", normal]);
-        let mut wordings = render::wordings(candidate.template, &candidate.binding, self.schema);
+        let mut wordings = render::wordings(template, binding, self.schema);
         rng.shuffle(&mut wordings);
         wordings.truncate(FEWEST_WORDINGS + rng.below(MOST_WORDINGS - FEWEST_WORDINGS + 1));
         wordings

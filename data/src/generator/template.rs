@@ -19,7 +19,6 @@ pub(crate) struct QueryTemplate {
     /// templates.
     #[serde(default = "default_weight")]
     pub(crate) weight: usize,
-    #[serde(deserialize_with = "slots")]
     pub(crate) bind: Vec<Slot>,
     pub(crate) select: String,
     pub(crate) from: String,
@@ -44,7 +43,8 @@ fn default_weight() -> usize {
 }
 
 /// A slot: its letter, what may fill it, and the slot that it depends on.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) struct Slot {
     pub(crate) letter: char,
     pub(crate) kind: SlotKind,
@@ -91,14 +91,12 @@ pub(crate) fn source() -> &'static str {
     GRAMMAR
 }
 
-fn slots<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Slot>, D::Error> {
-    let parse = |text: &String| {
-        slot(text).ok_or_else(|| serde::de::Error::custom(format!("bind: `{text}` is not a slot")))
-    };
-    Vec::<String>::deserialize(deserializer)?
-        .iter()
-        .map(parse)
-        .collect()
+impl TryFrom<String> for Slot {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        slot(&text).ok_or_else(|| format!("bind: `{text}` is not a slot"))
+    }
 }
 
 fn slot(text: &str) -> Option<Slot> {

@@ -64,9 +64,10 @@ impl ReloadedTls {
             Ok(acceptor) => {
                 self.acceptor.send_replace(acceptor);
             }
-            Err(error) => {
-                tracing::warn!(%error, "the TLS files cannot be used; keeping the certificates read before")
-            }
+            Err(error) => tracing::warn!(
+                %error,
+                "the TLS files cannot be used; keeping the certificates read before"
+            ),
         }
     }
 }

@@ -155,6 +155,12 @@ async fn a_request_for_something_unknown_is_refused_with_its_name() {
         assert_eq!(resource.resource_type, kind);
         assert!(status.message().len() < 1_100, "{}", status.message().len());
     }
+}
+
+#[tokio::test]
+async fn a_malformed_field_is_refused_with_its_name() {
+    let served = Served::start(EnvSettings::default()).await;
+    let mut client = served.client();
     for (request, field) in [
         (
             ResetRequest {

@@ -185,12 +185,23 @@ async fn an_episode_is_played_forked_and_ended() {
     assert_eq!(over["token"], right["token"]);
 }
 
-#[tokio::test]
-async fn bad_requests_are_named() {
+/// Sends each body to its path, and checks the status and a part of the detail.
+async fn assert_refused(cases: &[(&str, &str, u16, &str)]) {
     let site = site().await;
-    let long =
-        json!({"token": "A".repeat(9 << 20), "action_type": "QUERY", "argument": ""}).to_string();
-    for (path, body, status, part) in [
+    for &(path, body, status, part) in cases {
+        let reply = site.post_text(&format!("/web/api/{path}"), body).await;
+        assert_eq!(reply.status, status, "{path} {:.80}: {}", body, reply.body);
+        assert!(
+            reply.detail().contains(part),
+            "{path} {body:.80}: {}",
+            reply.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn bad_resets_are_named() {
+    assert_refused(&[
         ("reset", "", 400, "EOF"),
         ("reset", "nonsense", 400, "expected"),
         ("reset", "[1]", 422, "expected a string"),
@@ -232,6 +243,15 @@ async fn bad_requests_are_named() {
             400,
             "unknown reward profile",
         ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn bad_steps_are_named() {
+    let long =
+        json!({"token": "A".repeat(9 << 20), "action_type": "QUERY", "argument": ""}).to_string();
+    assert_refused(&[
         ("step", "{}", 422, "missing field `token`"),
         (
             "step",
@@ -252,15 +272,8 @@ async fn bad_requests_are_named() {
             "malformed",
         ),
         ("step", &long, 413, "limit"),
-    ] {
-        let reply = site.post_text(&format!("/web/api/{path}"), body).await;
-        assert_eq!(reply.status, status, "{path} {:.80}: {}", body, reply.body);
-        assert!(
-            reply.detail().contains(part),
-            "{path} {body:.80}: {}",
-            reply.body
-        );
-    }
+    ])
+    .await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 
 mod builtin;
 #[cfg(test)]
-mod parity;
+mod tests;
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ const LINEAR: &[(&str, i32)] = &[
 type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[
-    ("glob", 2, glob),
+    ("glob", 2, |call| compare(call, PatternSyntax::Glob)),
     ("instr", 2, instr),
     ("length", 1, length),
     ("like", 2, like),
@@ -249,25 +249,16 @@ fn substr(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
     Ok(Some(SqlOutput::Text(part.as_bytes().to_vec())))
 }
 
-fn glob(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
-    compare(call, PatternSyntax::Glob)
-}
-
 fn like(call: &Call<'_>) -> rusqlite::Result<Option<SqlOutput>> {
-    let escape = match call.context.len() {
-        2 => None,
-        _ => {
-            let Some(mut text) = call.text(2) else {
-                return Ok(None);
-            };
-            let escape = pattern::read(&mut text);
-            // SQLite's own function reports what is wrong with the escape.
-            if escape.is_none() || pattern::read(&mut text).is_some() {
-                return Ok(None);
-            }
-            escape
+    let mut escape = None;
+    if call.context.len() > 2 {
+        let mut text = call.text(2).unwrap_or_default();
+        escape = pattern::read(&mut text);
+        // SQLite's own function reports what is wrong with the escape.
+        if escape.is_none() || pattern::read(&mut text).is_some() {
+            return Ok(None);
         }
-    };
+    }
     compare(call, PatternSyntax::Like { escape })
 }
 

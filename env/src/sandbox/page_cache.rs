@@ -53,7 +53,7 @@ pub(super) fn wrap(original: sqlite3_pcache_methods2) -> sqlite3_pcache_methods2
 
 /// Calls one of SQLite's own methods.
 macro_rules! original {
-    ($method:ident($($argument:expr),*)) => {{
+    ($method:ident($($argument:expr),* $(,)?)) => {{
         let methods = &ORIGINAL.get().expect("wrapped before use: this is a bug").0;
         let method = methods.$method.expect("SQLite's own cache has every method: this is a bug");
         // SAFETY: SQLite's contract for this call, passed on with its own object.
@@ -89,18 +89,6 @@ unsafe extern "C" fn create(page: c_int, extra: c_int, purgeable: c_int) -> *mut
     Box::into_raw(Box::new(Cache { inner, of_file })).cast()
 }
 
-unsafe extern "C" fn cache_size(handle: *mut sqlite3_pcache, pages: c_int) {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xCachesize(cache.inner, pages));
-}
-
-unsafe extern "C" fn page_count(handle: *mut sqlite3_pcache) -> c_int {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xPagecount(cache.inner))
-}
-
 unsafe extern "C" fn fetch(
     handle: *mut sqlite3_pcache,
     key: c_uint,
@@ -116,41 +104,28 @@ unsafe extern "C" fn fetch(
     }
 }
 
-unsafe extern "C" fn unpin(
-    handle: *mut sqlite3_pcache,
-    page: *mut sqlite3_pcache_page,
-    discard: c_int,
-) {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xUnpin(cache.inner, page, discard));
+/// Defines methods that pass their call on to SQLite's own cache.
+macro_rules! passed_on {
+    ($($name:ident => $method:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+        unsafe extern "C" fn $name(handle: *mut sqlite3_pcache $(, $argument: $kind)*) -> $result {
+            // SAFETY: SQLite passes a live handle.
+            let cache = unsafe { cache(handle) };
+            original!($method(cache.inner $(, $argument)*))
+        }
+    )*};
 }
 
-unsafe extern "C" fn rekey(
-    handle: *mut sqlite3_pcache,
-    page: *mut sqlite3_pcache_page,
-    old: c_uint,
-    new: c_uint,
-) {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xRekey(cache.inner, page, old, new));
-}
-
-unsafe extern "C" fn truncate(handle: *mut sqlite3_pcache, limit: c_uint) {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xTruncate(cache.inner, limit));
+passed_on! {
+    cache_size => xCachesize(pages: c_int) -> ();
+    page_count => xPagecount() -> c_int;
+    unpin => xUnpin(page: *mut sqlite3_pcache_page, discard: c_int) -> ();
+    rekey => xRekey(page: *mut sqlite3_pcache_page, old: c_uint, new: c_uint) -> ();
+    truncate => xTruncate(limit: c_uint) -> ();
+    shrink => xShrink() -> ();
 }
 
 unsafe extern "C" fn destroy(handle: *mut sqlite3_pcache) {
     // SAFETY: made by `create`, and SQLite does not use it again.
     let cache = unsafe { Box::from_raw(handle.cast::<Cache>()) };
     original!(xDestroy(cache.inner));
-}
-
-unsafe extern "C" fn shrink(handle: *mut sqlite3_pcache) {
-    // SAFETY: SQLite passes a live handle.
-    let cache = unsafe { cache(handle) };
-    original!(xShrink(cache.inner));
 }

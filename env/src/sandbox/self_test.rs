@@ -1,7 +1,7 @@
 //! A few hostile statements that each environment runs when it opens.
 //!
 //! Invariant: an environment whose sandbox lets one of them pass does not open. There is at least
-//! one for each layer, and all take a few milliseconds. The whole corpus is a test (`corpus.rs`).
+//! one for each layer, and all take a few milliseconds. The whole corpus is a test (`tests/corpus.rs`).
 
 use super::{
     planner,
@@ -101,7 +101,7 @@ mod tests {
     use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
     use super::*;
-    use crate::sandbox::corpus::database;
+    use crate::sandbox::tests::corpus::database;
 
     /// Returns the statement that passes after `weaken`.
     fn passes(database: &Database, weaken: fn(&mut Sandbox)) -> &'static str {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{
     CispoStats, ClipRange, ClipStats, LossInput, LossSettings, LossStats, PolicyLoss, RatioLevel,
-    Ratios, SamplerCorrection, SapoGate, VespoWeights,
+    Ratios, SamplerCorrection, VespoWeights,
 };
 
 /// ln 1e-8 and 20: the bounds of VESPO's log weight.
@@ -40,7 +40,15 @@ pub(super) fn policy_terms(
             stats.clip = Some(clip_stats(input, clip, level, ratios));
             tokens.map(|(&a, &r)| clipped_term(a, r, clip)).collect()
         }
-        PolicyLoss::Sapo(gate) => tokens.map(|(&a, &r)| sapo_term(a, r, gate)).collect(),
+        PolicyLoss::Sapo {
+            temperature_pos,
+            temperature_neg,
+        } => tokens
+            .map(|(&a, &r)| match a > 0.0 {
+                true => sapo_term(a, r, temperature_pos),
+                false => sapo_term(a, r, temperature_neg),
+            })
+            .collect(),
         PolicyLoss::Cispo { ratio_cap } => {
             stats.cispo = Some(cispo_stats(input, ratio_cap, level, ratios));
             let logprobs = tokens.zip(input.logprobs);
@@ -88,11 +96,7 @@ fn clipped_term(a: f64, ratio: f64, ClipRange { low, high, delta }: ClipRange) -
 }
 
 /// `-a * sigmoid(t * (ratio - 1)) * 4 / t`.
-fn sapo_term(a: f64, ratio: f64, gate: SapoGate) -> PolicyTerm {
-    let t = match a > 0.0 {
-        true => gate.temperature_pos,
-        false => gate.temperature_neg,
-    };
+fn sapo_term(a: f64, ratio: f64, t: f64) -> PolicyTerm {
     let gate = 1.0 / (1.0 + (-t * (ratio - 1.0)).exp());
     PolicyTerm {
         value: -a * gate * 4.0 / t,

@@ -7,6 +7,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     bounds::{at_least_one, finite, positive, range},
@@ -60,7 +61,12 @@ pub enum PolicyLoss {
         ratio_cap: f64,
     },
     /// See [`LossType::Sapo`].
-    Sapo(SapoGate),
+    Sapo {
+        /// Steepness of the gate where the advantage is positive.
+        temperature_pos: f64,
+        /// Steepness elsewhere.
+        temperature_neg: f64,
+    },
     /// See [`LossType::Luspo`].
     Luspo(ClipRange),
     /// See [`LossType::Vespo`].
@@ -77,15 +83,6 @@ pub struct ClipRange {
     /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
     /// infinite where there is none.
     pub delta: f64,
-}
-
-/// Steepness of SAPO's gate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SapoGate {
-    /// Where the advantage is positive.
-    pub temperature_pos: f64,
-    /// Elsewhere.
-    pub temperature_neg: f64,
 }
 
 /// Shape of VESPO's sequence weight.
@@ -130,7 +127,7 @@ pub enum SamplerCorrection {
 }
 
 /// Everything the loss depends on besides its inputs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
     /// The loss.
@@ -138,6 +135,7 @@ pub struct LossSettings {
     pub loss_type: LossType,
     /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
     #[serde(alias = "epsilon")]
+    #[default(0.2)]
     pub clip_low: f64,
     /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For
     /// `cispo` the largest importance weight, which must be given. TRL: `epsilon_high`.
@@ -164,6 +162,7 @@ pub struct LossSettings {
     /// Whether the KL divergence is multiplied by the differentiable ratio. TRL:
     /// `use_bias_correction_kl`.
     #[serde(alias = "use_bias_correction_kl")]
+    #[default(true)]
     pub kl_bias_correction: bool,
     /// Correction of the mismatch between learner and sampler. It has no effect where
     /// `ratio_against` is `sampler`, since the ratio then contains the mismatch and the clip bounds
@@ -175,6 +174,7 @@ pub struct LossSettings {
     pub sampler_clip_min: Option<f64>,
     /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
     #[serde(alias = "vllm_importance_sampling_clip_max")]
+    #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
     /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss;
     /// absent: none.
@@ -182,57 +182,35 @@ pub struct LossSettings {
     /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all
     /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
     /// depends on `micro_batch_tokens`.
+    #[default(1.0)]
     pub top_entropy_quantile: f64,
     /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by
     /// their number.
     pub entropy_coef: f64,
     /// Steepness of the gate where the advantage is positive. For `sapo`.
+    #[default(1.0)]
     pub sapo_temperature_pos: f64,
     /// Steepness of the gate elsewhere. For `sapo`.
+    #[default(1.05)]
     pub sapo_temperature_neg: f64,
     /// k where the advantage is not negative. For `vespo`.
+    #[default(2.0)]
     pub vespo_k_pos: f64,
     /// lambda where the advantage is not negative. For `vespo`.
+    #[default(3.0)]
     pub vespo_lambda_pos: f64,
     /// k where the advantage is negative. For `vespo`.
+    #[default(3.0)]
     pub vespo_k_neg: f64,
     /// lambda where the advantage is negative. For `vespo`.
+    #[default(2.0)]
     pub vespo_lambda_neg: f64,
     /// Whether rows cut by a token limit bear no loss.
     pub mask_truncated_completions: bool,
 }
 
-impl Default for LossSettings {
-    fn default() -> Self {
-        Self {
-            loss_type: LossType::default(),
-            clip_low: 0.2,
-            clip_high: None,
-            dr_grpo_length: None,
-            delta: None,
-            ratio_level: RatioLevel::default(),
-            kl_coef: 0.0,
-            kl_bias_correction: true,
-            sampler_correction: SamplerCorrection::default(),
-            sampler_clip_min: None,
-            sampler_clip_max: Some(3.0),
-            off_policy_mask_threshold: None,
-            top_entropy_quantile: 1.0,
-            entropy_coef: 0.0,
-            sapo_temperature_pos: 1.0,
-            sapo_temperature_neg: 1.05,
-            vespo_k_pos: 2.0,
-            vespo_lambda_pos: 3.0,
-            vespo_k_neg: 3.0,
-            vespo_lambda_neg: 2.0,
-            mask_truncated_completions: false,
-        }
-    }
-}
-
 impl LossSettings {
     /// Returns the loss with the numbers that belong to it.
-    #[must_use]
     pub fn policy(&self) -> PolicyLoss {
         let clip = ClipRange {
             low: 1.0 - self.clip_low,
@@ -250,10 +228,10 @@ impl LossSettings {
             LossType::Cispo => PolicyLoss::Cispo {
                 ratio_cap: self.clip_high.unwrap_or(f64::INFINITY),
             },
-            LossType::Sapo => PolicyLoss::Sapo(SapoGate {
+            LossType::Sapo => PolicyLoss::Sapo {
                 temperature_pos: self.sapo_temperature_pos,
                 temperature_neg: self.sapo_temperature_neg,
-            }),
+            },
             LossType::Luspo => PolicyLoss::Luspo(clip),
             LossType::Vespo => PolicyLoss::Vespo(VespoWeights {
                 k_pos: self.vespo_k_pos,
@@ -310,57 +288,22 @@ impl LossSettings {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
-        let (is_sapo, is_vespo) = (loss == Sapo, loss == Vespo);
-        let numbers = [
-            ("loss.clip_low", clips, self.clip_low != default.clip_low),
-            ("loss.delta", clips, self.delta.is_some()),
-            (
-                "loss.clip_high",
-                clips || loss == Cispo,
-                self.clip_high.is_some(),
-            ),
-            (
-                "loss.dr_grpo_length",
-                loss == DrGrpo,
-                self.dr_grpo_length.is_some(),
-            ),
-            (
-                "loss.sapo_temperature_pos",
-                is_sapo,
-                self.sapo_temperature_pos != default.sapo_temperature_pos,
-            ),
-            (
-                "loss.sapo_temperature_neg",
-                is_sapo,
-                self.sapo_temperature_neg != default.sapo_temperature_neg,
-            ),
-            (
-                "loss.vespo_k_pos",
-                is_vespo,
-                self.vespo_k_pos != default.vespo_k_pos,
-            ),
-            (
-                "loss.vespo_lambda_pos",
-                is_vespo,
-                self.vespo_lambda_pos != default.vespo_lambda_pos,
-            ),
-            (
-                "loss.vespo_k_neg",
-                is_vespo,
-                self.vespo_k_neg != default.vespo_k_neg,
-            ),
-            (
-                "loss.vespo_lambda_neg",
-                is_vespo,
-                self.vespo_lambda_neg != default.vespo_lambda_neg,
-            ),
-        ];
-        for (name, is_used, is_set) in numbers {
-            if is_set && !is_used {
-                let problem =
-                    format!("is set, but the loss {loss:?} does not use it; leave it out");
-                return Err(LearnerError::setting(name, problem));
-            }
+        macro_rules! check {
+            ($($is_used:expr => $($field:ident)+;)+) => {$($(
+                if !$is_used && self.$field != default.$field {
+                    let problem =
+                        format!("is set, but the loss {loss:?} does not use it; leave it out");
+                    let field = concat!("loss.", stringify!($field));
+                    return Err(LearnerError::setting(field, problem));
+                }
+            )+)+};
+        }
+        check! {
+            clips => clip_low delta;
+            clips || loss == Cispo => clip_high;
+            loss == DrGrpo => dr_grpo_length;
+            loss == Sapo => sapo_temperature_pos sapo_temperature_neg;
+            loss == Vespo => vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg;
         }
         Ok(())
     }
@@ -368,10 +311,9 @@ impl LossSettings {
     /// Returns the divisor of a loss of `rows` rows and `tokens` loss tokens (TRL 1.16.0), before
     /// accumulation factors. `context_tokens` is the length of `dr_grpo` where the settings have
     /// none.
-    #[must_use]
     pub fn divisor(&self, rows: f64, tokens: f64, context_tokens: u32) -> f64 {
         match self.policy() {
-            PolicyLoss::Grpo(_) | PolicyLoss::Sapo(_) | PolicyLoss::Luspo(_) => rows,
+            PolicyLoss::Grpo(_) | PolicyLoss::Sapo { .. } | PolicyLoss::Luspo(_) => rows,
             PolicyLoss::DrGrpo { length, .. } => rows * f64::from(length.unwrap_or(context_tokens)),
             PolicyLoss::Bnpo(_)
             | PolicyLoss::Dapo(_)

@@ -1,7 +1,7 @@
 //! Sums behind the loss metrics. They are merged over micro-batches in order, so that the metrics
 //! cover the whole batch. Ranks send them as protobuf messages.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Add as _};
 
 /// Shares of clipped units (tokens, or rows at sequence level).
 #[derive(Clone, PartialEq, prost::Message)]
@@ -66,12 +66,7 @@ pub struct LossStats {
 impl LossStats {
     /// Adds the sums of a later micro-batch.
     pub fn merge(&mut self, other: &Self) {
-        let add = |a: &mut Option<f64>, b: Option<f64>| {
-            *a = match (*a, b) {
-                (Some(a), Some(b)) => Some(a + b),
-                (a, b) => a.or(b),
-            };
-        };
+        let add = |a: &mut Option<f64>, b| *a = fold(*a, b, f64::add);
         self.tokens += other.tokens;
         self.rows += other.rows;
         self.entropy += other.entropy;
@@ -89,7 +84,6 @@ impl LossStats {
     }
 
     /// Returns the metrics under TRL's names, without values that nothing was counted for.
-    #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
         let mut put = |name: &str, value: Option<f64>| {
@@ -97,27 +91,19 @@ impl LossStats {
                 .filter(|v| !v.is_nan())
                 .map(|value| out.insert(name.to_owned(), value));
         };
-        put("entropy", Some(self.entropy / self.tokens.max(1.0)));
-        put("kl", self.kl.map(|kl| kl / self.tokens.max(1.0)));
-        put(
-            "cispo_clip_ratio",
-            self.cispo
-                .as_ref()
-                .map(|cispo| cispo.capped / cispo.units.max(1.0)),
-        );
-        put(
-            "vespo/phi_seq_mean",
-            self.vespo_phi.map(|phi| phi / self.rows),
-        );
+        let (tokens, cispo) = (self.tokens.max(1.0), self.cispo.as_ref());
+        let capped = cispo.map(|cispo| cispo.capped / cispo.units.max(1.0));
+        put("entropy", Some(self.entropy / tokens));
+        put("kl", self.kl.map(|kl| kl / tokens));
+        put("cispo_clip_ratio", capped);
+        put("vespo/phi_seq_mean", self.vespo_phi.map(|v| v / self.rows));
         put("policy_loss", self.policy_loss);
         if let Some(clip) = &self.clip {
             let units = clip.units.max(1.0);
             put("clip_ratio/low_mean", Some(clip.low / units));
             put("clip_ratio/high_mean", Some(clip.high / units));
-            put(
-                "clip_ratio/region_mean",
-                Some((clip.low + clip.high) / units),
-            );
+            let clipped = clip.low + clip.high;
+            put("clip_ratio/region_mean", Some(clipped / units));
             put("clip_ratio/low_min", clip.low_min);
             put("clip_ratio/high_max", clip.high_max);
         }
@@ -203,32 +189,19 @@ impl SamplingStats {
     /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by
     /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was
     /// counted.
-    #[must_use]
     pub fn metrics(&self) -> BTreeMap<String, f64> {
-        let names = [
-            (
-                "sampling/sampling_logp_difference/mean",
-                self.difference_sum / self.tokens.max(1.0),
-            ),
-            ("sampling/sampling_logp_difference/max", self.difference_max),
-            ("sampling/kl_k3", self.k3_sum / self.tokens.max(1.0)),
-            (
-                "sampling/importance_sampling_ratio/min",
-                self.ratio_min.unwrap_or(0.0),
-            ),
-            (
-                "sampling/importance_sampling_ratio/mean",
-                self.ratio_sum / self.ratios.max(1.0),
-            ),
-            (
-                "sampling/importance_sampling_ratio/max",
-                self.ratio_max.unwrap_or(0.0),
-            ),
-        ];
-        names
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+        let mean = |sum: f64, count: f64| sum / count.max(1.0);
+        let differences = mean(self.difference_sum, self.tokens);
+        let ratio = |name: &str| format!("sampling/importance_sampling_ratio/{name}");
+        let difference = |name: &str| format!("sampling/sampling_logp_difference/{name}");
+        BTreeMap::from([
+            (difference("mean"), differences),
+            (difference("max"), self.difference_max),
+            ("sampling/kl_k3".to_owned(), mean(self.k3_sum, self.tokens)),
+            (ratio("min"), self.ratio_min.unwrap_or(0.0)),
+            (ratio("mean"), mean(self.ratio_sum, self.ratios)),
+            (ratio("max"), self.ratio_max.unwrap_or(0.0)),
+        ])
     }
 }
 

@@ -242,10 +242,8 @@ impl Peer for RankConnection {
     }
 
     fn fault(&self, problem: String) -> LearnerError {
-        LearnerError::Rank {
-            rank: self.rank,
-            problem,
-        }
+        let rank = self.rank;
+        LearnerError::Rank { rank, problem }
     }
 }
 
@@ -268,12 +266,11 @@ impl LeaderConnection {
 
     pub(super) fn send(&mut self, part: train_request::Part) -> Result<()> {
         let sent = self.0.send(TrainRequest { part: Some(part) });
-        sent.map_err(|problem| LearnerError::LeaderAway { problem })
+        sent.map_err(LearnerError::LeaderAway)
     }
 
     pub(super) fn receive(&mut self) -> Result<train_response::Part> {
-        let received = self.0.receive();
-        let received = received.map_err(|problem| LearnerError::LeaderAway { problem })?;
+        let received = self.0.receive().map_err(LearnerError::LeaderAway)?;
         received.part.ok_or_else(|| self.unexpected("a message"))
     }
 
@@ -299,7 +296,7 @@ impl Peer for LeaderConnection {
     }
 
     fn fault(&self, problem: String) -> LearnerError {
-        LearnerError::Leader { problem }
+        LearnerError::Leader(problem)
     }
 }
 

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 use super::{
     BASE, RankRole, Ranks, STATE,
     connection::{DEPTH, LeaderConnection, Peer as _},
-    nccl::{self, Nccl},
+    nccl::Nccl,
     registry::VERSION,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let mut last_warning = String::new();
     loop {
         let fault = match attempt(client.clone(), &options, &mut last_contact).await {
-            Err(fault @ (LearnerError::LeaderAway { .. } | LearnerError::RunFull { .. })) => fault,
+            Err(fault @ (LearnerError::LeaderAway(_) | LearnerError::RunFull(_))) => fault,
             ended => return ended,
         };
         if now() - last_contact >= options.patience {
@@ -111,15 +111,10 @@ fn refused(status: &Status) -> LearnerError {
     let reason = status.message();
     match status.code() {
         Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-            let problem = format!("refuses this rank: {reason}");
-            LearnerError::Leader { problem }
+            LearnerError::Leader(format!("refuses this rank: {reason}"))
         }
-        Code::ResourceExhausted => LearnerError::RunFull {
-            problem: reason.to_owned(),
-        },
-        _ => LearnerError::LeaderAway {
-            problem: format!("cannot be joined: {reason}"),
-        },
+        Code::ResourceExhausted => LearnerError::RunFull(reason.to_owned()),
+        _ => LearnerError::LeaderAway(format!("cannot be joined: {reason}")),
     }
 }
 
@@ -186,8 +181,7 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
     trainer.ranks.agree(&trainer.network, 0)?;
     let (rank, count) = (trainer.ranks.rank(), trainer.ranks.count());
     if !joined.welcome.nccl_id.is_empty() {
-        let id = nccl::Id::from_bytes(&joined.welcome.nccl_id)?;
-        let opened = Nccl::open(&id, device, rank, count, joined.timeout)?;
+        let opened = Nccl::open(&joined.welcome.nccl_id, device, rank, count, joined.timeout)?;
         trainer.ranks.nccl = Some(opened);
     }
     tracing::info!(rank, count, "training");

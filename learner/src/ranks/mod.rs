@@ -40,10 +40,9 @@ use crate::{
     batch::MicroBatch,
     config::LearnerConfig,
     error::{LearnerError, Result},
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     network::Network,
     optimizer::{Gradients, Parameter},
-    trainer::StepGroups,
 };
 use connection::{LeaderConnection, Peer as _, RankConnection};
 use nccl::Nccl;
@@ -51,8 +50,8 @@ use nccl::Nccl;
 const BASE: &str = "base";
 const STATE: &str = "state";
 
-/// Sums gradients by NCCL in a world of this process alone, with the id sent through bytes as to
-/// another rank. It shows on one GPU that NCCL loads, connects and computes.
+/// Sums gradients by NCCL in a world of this process alone. It shows on one GPU that NCCL loads,
+/// connects and computes.
 ///
 /// # Errors
 /// The program is built without NCCL, its library is missing, the device is the CPU, or NCCL fails.
@@ -61,8 +60,8 @@ pub fn sum_alone(
     parameters: &BTreeMap<String, Parameter>,
     gradients: Gradients,
 ) -> Result<Gradients> {
-    let id = nccl::Id::from_bytes(&nccl::Id::new()?.to_bytes())?;
-    let nccl = Nccl::open(&id, device, 0, 1, RankSettings::default().timeout())?;
+    let timeout = RankSettings::default().timeout();
+    let nccl = Nccl::open(&nccl::new_id()?, device, 0, 1, timeout)?;
     nccl.all_reduce(parameters, gradients)
 }
 
@@ -91,7 +90,6 @@ enum RankRole {
 impl Ranks {
     /// Connects `count` ranks in this process, rank 0 first, each for a thread of its own. Must be
     /// called inside a runtime.
-    #[must_use]
     pub fn in_process(count: usize, timeout: Duration) -> Vec<Self> {
         let (members, leaders): (Vec<_>, Vec<_>) = (1..count)
             .map(|rank| connection::in_process(rank, timeout, &Handle::current()))
@@ -110,7 +108,6 @@ impl Ranks {
     }
 
     /// Returns this rank's number, from 0.
-    #[must_use]
     pub fn rank(&self) -> usize {
         match self.role {
             RankRole::Alone | RankRole::Leader(_) => 0,
@@ -119,7 +116,6 @@ impl Ranks {
     }
 
     /// Returns how many ranks the run has.
-    #[must_use]
     pub fn count(&self) -> usize {
         match &self.role {
             RankRole::Alone => 1,
@@ -144,7 +140,7 @@ impl Ranks {
         let count = 1 + others.len();
         let id = match config.ranks.reduce {
             ReduceBy::Grpc => None,
-            ReduceBy::Nccl => Some(nccl::Id::new()?),
+            ReduceBy::Nccl => Some(nccl::new_id()?),
         };
         let weights = Bytes::from(base.weights.to_bytes()?);
         let state = Bytes::from(network.state().to_bytes()?);
@@ -158,7 +154,7 @@ impl Ranks {
                 model_files: model_files(base),
                 dtype: network.dtype().as_str().to_owned(),
                 updates: network.optimizer.updates,
-                nccl_id: id.as_ref().map(nccl::Id::to_bytes).unwrap_or_default(),
+                nccl_id: id.clone().unwrap_or_default(),
             };
             other.send(train_response::Part::Welcome(welcome))?;
             other.send_file(BASE, &weights)?;
@@ -168,7 +164,8 @@ impl Ranks {
             true => RankRole::Alone,
             false => RankRole::Leader(others),
         };
-        let open = |id| Nccl::open(&id, network.device(), 0, count, config.ranks.timeout());
+        let timeout = config.ranks.timeout();
+        let open = |id: Vec<u8>| Nccl::open(&id, network.device(), 0, count, timeout);
         let mut ranks = Self { role, nccl: None };
         // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait
         // for it.

@@ -12,7 +12,7 @@ use candle_core::{
     CpuStorage, CudaStorage, Device, InplaceOp1, Layout,
     cuda_backend::cudarc::nccl::{
         result::NcclError,
-        safe::{self, Comm, ReduceOp},
+        safe::{Comm, Id, ReduceOp},
     },
 };
 
@@ -35,31 +35,17 @@ pub(super) struct Nccl {
 #[expect(unsafe_code, reason = "cudarc leaves it to its users")]
 unsafe impl Send for Nccl {}
 
-/// The unique id by which ranks connect.
-pub(super) struct Id(safe::Id);
-
-impl Id {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self(safe::Id::new().map_err(|error| failed(&error))?))
-    }
-
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let bytes: [u8; 128] = bytes
-            .try_into()
-            .map_err(|_| fault(format!("an id of {} bytes", bytes.len())))?;
-        Ok(Self(safe::Id::uninit(bytes.map(|byte| byte as c_char))))
-    }
-
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        self.0.internal().iter().map(|byte| *byte as u8).collect()
-    }
+/// Returns a new unique id by which ranks connect.
+pub(super) fn new_id() -> Result<Vec<u8>> {
+    let id = Id::new().map_err(|error| failed(&error))?;
+    Ok(id.internal().iter().map(|byte| *byte as u8).collect())
 }
 
 impl Nccl {
     /// Connects with the other ranks: waits until all `count` ranks call it with the same id, for
     /// as long as NCCL waits.
     pub(super) fn open(
-        id: &Id,
+        id: &[u8],
         device: &Device,
         rank: usize,
         count: usize,
@@ -71,7 +57,11 @@ impl Nccl {
                 "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give grpc",
             ));
         };
-        let comm = Comm::from_rank(device.cuda_stream(), rank, count, id.0)
+        let bytes: [u8; 128] = id
+            .try_into()
+            .map_err(|_| fault(format!("an id of {} bytes", id.len())))?;
+        let id = Id::uninit(bytes.map(|byte| byte as c_char));
+        let comm = Comm::from_rank(device.cuda_stream(), rank, count, id)
             .map_err(|error| failed(&error))?;
         Ok(Self { comm, timeout })
     }
@@ -134,7 +124,5 @@ fn failed(error: &NcclError) -> LearnerError {
 }
 
 fn fault(problem: impl std::fmt::Display) -> LearnerError {
-    LearnerError::Nccl {
-        problem: problem.to_string(),
-    }
+    LearnerError::Nccl(problem.to_string())
 }

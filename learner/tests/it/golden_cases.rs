@@ -13,8 +13,8 @@ pub(crate) fn cases() -> Vec<Value> {
     file["cases"].as_array().unwrap().clone()
 }
 
-/// Log-probabilities as the decoder gives them. Cases with a ratio exactly at a clip bound are left out: rounded, it lies
-/// on either side.
+/// Log-probabilities as the decoder gives them. Cases with a ratio exactly at a clip bound are left
+/// out: rounded, it lies on either side.
 pub(crate) fn rounded_cases() -> Vec<Value> {
     let mut cases = cases();
     cases.retain(|case| {

@@ -1,7 +1,9 @@
-//! Advantages, losses, gradients and metrics against TRL 1.16.0's own output (`tests/golden/README.md`).
+//! Advantages, losses, gradients and metrics against TRL 1.16.0's own output
+//! (`tests/golden/README.md`).
 //!
-//! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go back in f32. So every
-//! case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32, and to 1e-5 through the kernel to the logits.
+//! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go
+//! back in f32. So every case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32,
+//! and to 1e-5 through the kernel to the logits.
 
 use candle_core::{DType, Device, Tensor};
 use learner::loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats};
@@ -100,7 +102,8 @@ fn gradients_reach_the_logits_in_f32() {
     }
 }
 
-/// The loss's gradient by the targets' logits, by way of log-probabilities from the kernel and derivatives in f32.
+/// The loss's gradient by the targets' logits, by way of log-probabilities from the kernel and
+/// derivatives in f32.
 fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
     let rows = logits.len() / 2;
     if rows == 0 {
@@ -211,7 +214,8 @@ fn check_sampling(case: &Value) {
         .pick_from(&case["inputs"]["sampling_per_token_logps"])
         .unwrap();
     let stats: SamplingStats = sampling_stats(&old, &sampler, &tokens.rows, &settings);
-    // TRL has no such metric: the definition, over the tokens whose log-probability the sampler knows.
+    // TRL has no such metric: the definition, over the tokens whose log-probability the sampler
+    // knows.
     let differences = old.iter().zip(&sampler).map(|(old, sampler)| old - sampler);
     let known: Vec<f64> = differences.filter(|d| !d.is_nan()).collect();
     let k3 = known.iter().map(|d| d.exp() - 1.0 - d).sum::<f64>() / known.len().max(1) as f64;

@@ -1,5 +1,6 @@
-//! Whole runs of TRL 1.16.0's `GRPOTrainer` replayed by the trainer (`tests/golden/README.md`): its rows, divisors,
-//! advantages, masks, KL, rates, clipping and updates. Only the completions and rewards are TRL's; the micro-batches are not.
+//! Whole runs of TRL 1.16.0's `GRPOTrainer` replayed by the trainer (`tests/golden/README.md`): its
+//! rows, divisors, advantages, masks, KL, rates, clipping and updates. Only the completions and
+//! rewards are TRL's; the micro-batches are not.
 
 use std::{
     collections::BTreeMap,
@@ -12,12 +13,12 @@ use learner::{
     LearnerConfig,
     batch::{Prefixes, Sample, micro_batches},
     config::RatioAgainst,
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     loss::{LossSettings, LossType, SamplerCorrection},
     metrics::Metrics,
     network::{Network, PassSettings},
     optimizer::Parameter,
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 use policy::{DecoderConfig, GradientCheckpointing, Model, Weights};
 use proto::{
@@ -32,7 +33,8 @@ use crate::common::{small_model, turns};
 const GROUPS_PER_STEP: usize = 2;
 /// Ends a completion; one that it does not end was cut.
 const END: u32 = 2;
-/// Stands for a sampler's log-probs, of which TRL kept none; far below what the policy gives its likelier tokens.
+/// Stands for a sampler's log-probs, of which TRL kept none; far below what the policy gives its
+/// likelier tokens.
 const RECORDED_LOGPROB: f32 = -10.0;
 
 fn golden(file: &str) -> PathBuf {
@@ -160,7 +162,8 @@ fn assert_close(name: &str, got: f64, want: f64, absolute: f64, relative: f64) {
     assert!((got - want).abs() <= allowed, "{name}: {got} != {want}");
 }
 
-/// On-policy DAPO; GRPO with KL, a temperature, truncation masks and two updates a batch; CISPO with KL and a cosine.
+/// On-policy DAPO; GRPO with KL, a temperature, truncation masks and two updates a batch; CISPO
+/// with KL and a cosine.
 #[test]
 fn runs_of_trl_s_are_made_again() {
     for name in ["dapo_onpolicy", "grpo_kl_2iter", "cispo_cosine"] {
@@ -207,7 +210,8 @@ fn replay(run: &Value) -> Trainer {
     trainer
 }
 
-/// What a batch's first update logs of its completions and rewards, in f32. (`num_tokens` leaves out tool results there.)
+/// What a batch's first update logs of its completions and rewards, in f32. (`num_tokens` leaves
+/// out tool results there.)
 fn check_rollouts(metrics: &Metrics, logs: &Value) {
     const REWARDS: [&str; 3] = ["reward", "reward_std", "frac_reward_zero_std"];
     let mut checked = 0;
@@ -220,7 +224,8 @@ fn check_rollouts(metrics: &Metrics, logs: &Value) {
     assert_eq!(checked, 10);
 }
 
-/// Log-probabilities and entropies of every token as TRL's model gave them before the step's first update.
+/// Log-probabilities and entropies of every token as TRL's model gave them before the step's first
+/// update.
 fn check_scores(network: &Network, run: &Value, step: &Value) {
     for micro in step["micro_batches"].as_array().unwrap() {
         let matrix = |name: &str| numbers::<Vec<f64>>(&micro[name]);
@@ -274,8 +279,8 @@ fn check_parameters(parameters: &BTreeMap<String, Parameter>, expected: &Value) 
     }
 }
 
-/// All weights after the last update. Under Adam an element whose gradient is near zero can move by a whole rate in either
-/// direction, so one in a thousand may be further off.
+/// All weights after the last update. Under Adam an element whose gradient is near zero can move by
+/// a whole rate in either direction, so one in a thousand may be further off.
 #[test]
 fn a_run_ends_with_trl_s_weights() {
     let run = run("dapo_onpolicy");

@@ -1,4 +1,5 @@
-//! A group whose prompt is fed once: the gradient of every weight is that of whole rows, and every score their bits.
+//! A group whose prompt is fed once: the gradient of every weight is that of whole rows, and every
+//! score their bits.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::common::small_model;
 
 const BUDGET_TOKENS: usize = 400;
 
-/// Two groups of five: a prompt of 60 tokens, two of them shared by all; completions of 1 to 33 tokens with gaps that are
-/// not scored.
+/// Two groups of five: a prompt of 60 tokens, two of them shared by all; completions of 1 to 33
+/// tokens with gaps that are not scored.
 fn samples(vocabulary: u32) -> Vec<Sample> {
     let token = |seed: usize, at: usize| ((seed * 7919 + at * at * 31 + at) as u32) % vocabulary;
     let sample = |group: usize, member: usize| {

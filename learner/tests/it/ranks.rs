@@ -7,10 +7,10 @@ use candle_core::{DType, Device};
 use learner::{
     Learner, LearnerConfig, LearnerError,
     config::RatioAgainst,
-    group::{Group, GroupRules},
+    group::{Group, GroupRules, StepGroups},
     metrics::Metrics,
     ranks::{RankOptions, RankSettings, Ranks, join},
-    trainer::{StepGroups, Trainer},
+    trainer::Trainer,
 };
 use policy::{Model, Weights};
 use proto::{
@@ -47,7 +47,8 @@ fn doubles(model: &Model) -> Model {
     }
 }
 
-/// The groups of a step. Step 1 has one group, which makes fewer micro-batches than there are ranks.
+/// The groups of a step. Step 1 has one group, which makes fewer micro-batches than there are
+/// ranks.
 fn step_groups(config: &LearnerConfig, vocabulary: usize, step: u64) -> StepGroups {
     let rules = GroupRules::new(config, vocabulary);
     let count = if step == 1 { 1 } else { 5 };
@@ -85,7 +86,7 @@ async fn trained(count: usize) -> Vec<(Weights, Vec<Metrics>)> {
                 trainer.step(&groups, step).unwrap()
             };
             let metrics = (0..4).map(step).collect();
-            (trainer.weights(), metrics)
+            (trainer.network.weights(), metrics)
         })
     });
     let mut out = Vec::new();

@@ -9,85 +9,87 @@ use serde_json::{Map, Value, json};
 use super::{DecoderConfig, Family, RopeScaling};
 use crate::error::{PolicyError, Result};
 
-/// Reads the text of a `config.json` without a check that the numbers fit together.
-pub(super) fn read(text: &str) -> Result<DecoderConfig> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| PolicyError::setting("config.json", format!("not JSON: {error}")))?;
-    let Value::Object(map) = value else {
-        return Err(PolicyError::setting("config.json", "not a JSON object"));
-    };
-    from_fields(&ConfigFields(&map))
-}
-
-fn from_fields(fields: &ConfigFields<'_>) -> Result<DecoderConfig> {
-    let family = fields.family()?;
-    fields.refuse_unsupported()?;
-    let hidden_size = fields.required("hidden_size")?;
-    let heads = fields.required("num_attention_heads")?;
-    let attention_bias = fields.bool("attention_bias", false)?;
-    Ok(DecoderConfig {
-        family,
-        hidden_size,
-        intermediate_size: fields.required("intermediate_size")?,
-        layers: fields.required("num_hidden_layers")?,
-        heads,
-        kv_heads: fields.count("num_key_value_heads")?.unwrap_or(heads),
-        head_dim: match fields.count("head_dim")? {
-            Some(head_dim) => head_dim,
-            None => hidden_size / heads.max(1),
-        },
-        vocab_size: fields.required("vocab_size")?,
-        max_positions: fields.count("max_position_embeddings")?.unwrap_or(2048),
-        rope_theta: fields.rope_theta()?,
-        rope_scaling: fields.rope_scaling()?,
-        rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
-        tie_word_embeddings: fields.bool("tie_word_embeddings", false)?,
-        qkv_bias: attention_bias || family == Family::Qwen2,
-        output_bias: attention_bias && family != Family::Qwen2,
-    })
-}
-
-/// Writes a `config.json` that transformers 4 and 5 load.
-pub(super) fn write(config: &DecoderConfig) -> String {
-    let (model_type, architecture) = config.family.names();
-    let mut rope = json!({"rope_type": "default", "rope_theta": config.rope_theta});
-    let mut scaling = Value::Null;
-    if let Some(llama3) = config.rope_scaling {
-        scaling = json!({
-            "rope_type": "llama3",
-            "factor": llama3.factor,
-            "low_freq_factor": llama3.low_freq_factor,
-            "high_freq_factor": llama3.high_freq_factor,
-            "original_max_position_embeddings": llama3.original_max_positions,
-        });
-        rope = scaling.clone();
-        rope["rope_theta"] = json!(config.rope_theta);
+impl DecoderConfig {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Setting`] names the field that is missing, malformed or not supported.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let map = serde_json::from_str(text).map_err(|error| {
+            PolicyError::setting("config.json", format!("not a JSON object: {error}"))
+        })?;
+        let fields = ConfigFields(&map);
+        let family = fields.family()?;
+        fields.refuse_unsupported()?;
+        let hidden_size = fields.required("hidden_size")?;
+        let heads = fields.required("num_attention_heads")?;
+        let attention_bias = fields.bool("attention_bias", false)?;
+        let config = Self {
+            family,
+            hidden_size,
+            intermediate_size: fields.required("intermediate_size")?,
+            layers: fields.required("num_hidden_layers")?,
+            heads,
+            kv_heads: fields.count("num_key_value_heads")?.unwrap_or(heads),
+            head_dim: match fields.count("head_dim")? {
+                Some(head_dim) => head_dim,
+                None => hidden_size / heads.max(1),
+            },
+            vocab_size: fields.required("vocab_size")?,
+            max_positions: fields.count("max_position_embeddings")?.unwrap_or(2048),
+            rope_theta: fields.rope_theta()?,
+            rope_scaling: fields.rope_scaling()?,
+            rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
+            tie_word_embeddings: fields.bool("tie_word_embeddings", false)?,
+            qkv_bias: attention_bias || family == Family::Qwen2,
+            output_bias: attention_bias && family != Family::Qwen2,
+        };
+        config.validate()?;
+        Ok(config)
     }
-    let fields = json!({
-        "architectures": [architecture],
-        "model_type": model_type,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_positions,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": scaling,
-        "rope_parameters": rope,
-        "rms_norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.output_bias,
-        "attention_dropout": 0.0,
-        "hidden_act": "silu",
-        "use_sliding_window": false,
-        "use_cache": true,
-        "dtype": "float32",
-        "torch_dtype": "float32",
-    });
-    format!("{fields:#}\n")
+
+    /// Returns a `config.json` that transformers 4 and 5 load.
+    pub fn to_json(&self) -> String {
+        let (model_type, architecture) = self.family.names();
+        let mut rope = json!({"rope_type": "default", "rope_theta": self.rope_theta});
+        let mut scaling = Value::Null;
+        if let Some(llama3) = self.rope_scaling {
+            scaling = json!({
+                "rope_type": "llama3",
+                "factor": llama3.factor,
+                "low_freq_factor": llama3.low_freq_factor,
+                "high_freq_factor": llama3.high_freq_factor,
+                "original_max_position_embeddings": llama3.original_max_positions,
+            });
+            rope = scaling.clone();
+            rope["rope_theta"] = json!(self.rope_theta);
+        }
+        let fields = json!({
+            "architectures": [architecture],
+            "model_type": model_type,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": scaling,
+            "rope_parameters": rope,
+            "rms_norm_eps": self.rms_norm_eps,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "attention_bias": self.output_bias,
+            "attention_dropout": 0.0,
+            "hidden_act": "silu",
+            "use_sliding_window": false,
+            "use_cache": true,
+            "dtype": "float32",
+            "torch_dtype": "float32",
+        });
+        format!("{fields:#}\n")
+    }
 }
 
 /// Builds the error for a field whose value the decoder does not support.
@@ -149,11 +151,7 @@ impl ConfigFields<'_> {
             (None, Some(names)) => ("architectures", names[0].as_str().unwrap_or("").to_owned()),
             _ => ("model_type", "missing".to_owned()),
         };
-        Family::ALL
-            .into_iter()
-            .find(|(_, name, architecture)| found == *name || found == *architecture)
-            .map(|(family, ..)| family)
-            .ok_or_else(|| unsupported(field, found, "qwen3, qwen2, llama"))
+        Family::named(&found).ok_or_else(|| unsupported(field, found, "qwen3, qwen2, llama"))
     }
 
     fn refuse_unsupported(&self) -> Result<()> {
@@ -181,14 +179,14 @@ impl ConfigFields<'_> {
     }
 
     fn rope_theta(&self) -> Result<f64> {
-        let inner = self
-            .rope()
-            .map(|rope| rope.number("rope_theta"))
-            .transpose()?;
-        let theta = inner
-            .flatten()
-            .map_or_else(|| self.number("rope_theta"), |theta| Ok(Some(theta)))?;
-        Ok(theta.unwrap_or(10_000.0))
+        let inner = match self.rope() {
+            Some(rope) => rope.number("rope_theta")?,
+            None => None,
+        };
+        Ok(match inner {
+            Some(theta) => theta,
+            None => self.number("rope_theta")?.unwrap_or(10_000.0),
+        })
     }
 
     fn rope_scaling(&self) -> Result<Option<RopeScaling>> {

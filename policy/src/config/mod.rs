@@ -24,20 +24,19 @@ pub enum Family {
 }
 
 impl Family {
-    const ALL: [(Self, &'static str, &'static str); 3] = [
-        (Self::Qwen3, "qwen3", "Qwen3ForCausalLM"),
-        (Self::Qwen2, "qwen2", "Qwen2ForCausalLM"),
-        (Self::Llama, "llama", "LlamaForCausalLM"),
-    ];
-
     /// Returns `model_type` and `architectures` of this family.
     fn names(self) -> (&'static str, &'static str) {
-        let [qwen3, qwen2, llama] = Self::ALL.map(|(_, name, architecture)| (name, architecture));
         match self {
-            Self::Qwen3 => qwen3,
-            Self::Qwen2 => qwen2,
-            Self::Llama => llama,
+            Self::Qwen3 => ("qwen3", "Qwen3ForCausalLM"),
+            Self::Qwen2 => ("qwen2", "Qwen2ForCausalLM"),
+            Self::Llama => ("llama", "LlamaForCausalLM"),
         }
+    }
+
+    /// Returns the family with this `model_type` or architecture.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let mut all = [Self::Qwen3, Self::Qwen2, Self::Llama].into_iter();
+        all.find(|family| <[&str; 2]>::from(family.names()).contains(&name))
     }
 }
 
@@ -90,17 +89,6 @@ pub struct DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// Reads the text of a `config.json`.
-    ///
-    /// # Errors
-    /// [`PolicyError::Setting`](crate::PolicyError::Setting) names the field that is missing,
-    /// malformed or not supported.
-    pub fn from_json(text: &str) -> Result<Self> {
-        let config = json::read(text)?;
-        config.validate()?;
-        Ok(config)
-    }
-
     fn validate(&self) -> Result<()> {
         let sizes = [
             ("hidden_size", self.hidden_size),
@@ -124,11 +112,6 @@ impl DecoderConfig {
             return Err(unsupported("head_dim", self.head_dim, "an even number"));
         }
         Ok(())
-    }
-
-    /// Returns a `config.json` that transformers 4 and 5 load.
-    pub fn to_json(&self) -> String {
-        json::write(self)
     }
 
     /// Returns every weight by its Hugging Face name, with its shape.

@@ -14,7 +14,7 @@ const MOST: u64 = 1 << 24;
 /// The metadata, by key.
 pub(super) struct GgufMetadata<'a> {
     values: &'a HashMap<String, Value>,
-    architecture: &'a str,
+    pub(super) architecture: &'a str,
 }
 
 impl<'a> GgufMetadata<'a> {
@@ -25,10 +25,6 @@ impl<'a> GgufMetadata<'a> {
         };
         metadata.architecture = metadata.required_text("general.architecture")?;
         Ok(metadata)
-    }
-
-    pub(super) fn architecture(&self) -> &'a str {
-        self.architecture
     }
 
     /// Returns the key of a name of the shape.

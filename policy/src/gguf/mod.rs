@@ -44,19 +44,19 @@ fn check_alignment(bytes: &[u8]) -> Result<()> {
         let behind = bytes.get(at + KEY.len()..at + KEY.len() + 8);
         behind.is_some_and(|behind| behind[..4] == KIND && behind[4..] != [0; 4])
     };
-    let mut places = bytes.windows(KEY.len()).enumerate();
-    if !places
-        .by_ref()
-        .filter(|(_, place)| *place == KEY)
-        .all(is_sound)
-    {
-        return Err(invalid_key("general.alignment", "is not a number above 0"));
+    let places = bytes.windows(KEY.len()).enumerate();
+    match places.filter(|(_, place)| *place == KEY).all(is_sound) {
+        true => Ok(()),
+        false => Err(invalid_key("general.alignment", "is not a number above 0")),
     }
-    Ok(())
 }
 
 fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfig> {
-    let family = family(metadata.architecture())?;
+    let architecture = metadata.architecture;
+    let family = Family::named(architecture).ok_or_else(|| {
+        let reason = format!("is {architecture:?}; supported: llama, qwen2, qwen3");
+        invalid_key("general.architecture", reason)
+    })?;
     metadata.refuse_unsupported()?;
     let tensors = &content.tensor_infos;
     let layers = metadata.required("block_count")?;
@@ -101,18 +101,6 @@ fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfi
     };
     // Validates the config as the folder's config.json will be.
     DecoderConfig::from_json(&config.to_json())
-}
-
-fn family(architecture: &str) -> Result<Family> {
-    match architecture {
-        "llama" => Ok(Family::Llama),
-        "qwen2" => Ok(Family::Qwen2),
-        "qwen3" => Ok(Family::Qwen3),
-        other => {
-            let reason = format!("is {other:?}; supported: llama, qwen2, qwen3");
-            Err(invalid_key("general.architecture", reason))
-        }
-    }
 }
 
 /// Builds the error for a key of the metadata.

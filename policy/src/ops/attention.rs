@@ -129,27 +129,18 @@ pub fn attention_tensor_ops(
         };
         let keys = row.past + row.len;
         let causal_mask = causal_mask(row.past..keys, (1, row.len, keys), scores, q.device())?;
-        let q = GroupedQueries::new(&own(q)?.unsqueeze(0)?, kv_heads)?;
+        let q = grouped_queries(&own(q)?.unsqueeze(0)?, kv_heads)?;
         outputs.push(grouped_attention(&q, &all(k)?, &all(v)?, &causal_mask)?.squeeze(0)?);
     }
     Tensor::cat(&outputs, 0)
 }
 
-/// Queries grouped by their key-value head, so that keys and values need no copy for each query
-/// head (GQA).
-struct GroupedQueries {
-    /// [K, R, H / K, len, D].
-    q: Tensor,
-}
-
-impl GroupedQueries {
-    /// Groups q [R, len, H, D].
-    fn new(q: &Tensor, kv_heads: usize) -> Result<Self> {
-        let (rows, len, heads, head_dim) = q.dims4()?;
-        let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
-        let q = q.permute((2, 0, 3, 1, 4))?.contiguous()?;
-        Ok(Self { q })
-    }
+/// Groups q [R, len, H, D] by their key-value head, so that keys and values need no copy for each
+/// query head (GQA): [K, R, H / K, len, D].
+fn grouped_queries(q: &Tensor, kv_heads: usize) -> Result<Tensor> {
+    let (rows, len, heads, head_dim) = q.dims4()?;
+    let q = q.reshape((rows, len, kv_heads, heads / kv_heads, head_dim))?;
+    q.permute((2, 0, 3, 1, 4))?.contiguous()
 }
 
 /// Returns the causal mask [R, 1, len, keys] that is added to the scores of R rows of `len` queries
@@ -171,18 +162,13 @@ pub(super) fn causal_mask(
     beyond.to_dtype(dtype)? * LOWEST
 }
 
-/// Attends with R rows of equally many queries to keys and values [K, R, keys, D] → [R, len, H *
+/// Attends with R rows of [`grouped_queries`] to keys and values [K, R, keys, D] → [R, len, H *
 /// D]. Half precision is widened to f32 inside, so scores, softmax and weights are never rounded to
 /// it.
-fn grouped_attention(
-    q: &GroupedQueries,
-    k: &Tensor,
-    v: &Tensor,
-    causal_mask: &Tensor,
-) -> Result<Tensor> {
-    let (kv_heads, rows, group, len, head_dim) = q.q.dims5()?;
+fn grouped_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal_mask: &Tensor) -> Result<Tensor> {
+    let (kv_heads, rows, group, len, head_dim) = q.dims5()?;
     let batched = |x: &Tensor| at_least_f32(&x.reshape((kv_heads * rows, (), head_dim))?);
-    let queries = (batched(&q.q)? / (head_dim as f64).sqrt())?;
+    let queries = (batched(q)? / (head_dim as f64).sqrt())?;
     let scores = queries.matmul(&batched(k)?.t()?)?;
     let scores = scores.reshape((kv_heads, rows, group, len, ()))?;
     let scores = scores.broadcast_add(causal_mask)?;
@@ -193,7 +179,7 @@ fn grouped_attention(
         .exp()?;
     let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;
     let weights = weights.reshape((kv_heads * rows, group * len, ()))?;
-    let out = weights.matmul(&batched(v)?)?.to_dtype(q.q.dtype())?;
+    let out = weights.matmul(&batched(v)?)?.to_dtype(q.dtype())?;
     out.reshape((kv_heads, rows, group, len, head_dim))?
         .permute((1, 3, 0, 2, 4))?
         .reshape((rows, len, kv_heads * group * head_dim))

@@ -8,8 +8,6 @@
 //! One thread. The blocking is that of Goto and van de Geijn, "Anatomy of high-performance matrix
 //! multiplication" (2008): a strip of B stays in the first-level cache while the rows of A pass.
 
-#[cfg(test)]
-mod free_order;
 mod tile;
 
 use super::simd::{Kernel, Simd, dispatch};
@@ -272,10 +270,12 @@ impl Kernel for Multiply<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    mod free_order;
+
     use super::*;
     use crate::ops::simd::{InstructionSet, with_instruction_set};
 
-    pub(super) fn values(count: usize, seed: u64) -> Vec<f32> {
+    fn values(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         (0..count)
             .map(|_| {

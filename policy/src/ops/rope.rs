@@ -73,14 +73,9 @@ pub fn rope_backward(dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
     rotate(dy, cos_sin, true)
 }
 
-/// [`rope`] by tensor operations; half precision is widened to f32 inside.
-pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
-    rotate_tensor_ops(x, cos_sin, false)
-}
-
 fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     if !uses_kernels(x) {
-        return rotate_tensor_ops(x, cos_sin, inverse);
+        return rope_tensor_ops(x, cos_sin, inverse);
     }
     let (tokens, heads, width) = x.dims3()?;
     if cos_sin.dims() != [tokens, width] {
@@ -105,7 +100,8 @@ fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-fn rotate_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+/// [`rope`], or its inverse, by tensor operations; half precision is widened to f32 inside.
+pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let half = x.dim(2)? / 2;
     let cos_sin = cos_sin.to_dtype(wide.dtype())?.unsqueeze(1)?;

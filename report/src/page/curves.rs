@@ -12,71 +12,49 @@ use crate::{
     records::{DecodingMode, Evaluation, LearnerStepRecord, PolicyName, TrainingStage},
 };
 
-/// A small chart of one or two metrics of a stage.
-struct MetricPanel {
-    stage: TrainingStage,
-    title: &'static str,
-    caption: &'static str,
-    y_axis: YAxis,
-    /// Labels and metrics.
-    lines: &'static [(&'static str, &'static str)],
-    /// The metric that is the half-width of the band around the first line.
-    band: Option<&'static str>,
-}
-
-const fn panel(
-    stage: TrainingStage,
-    title: &'static str,
-    caption: &'static str,
-    y_axis: YAxis,
-    lines: &'static [(&'static str, &'static str)],
-) -> MetricPanel {
-    MetricPanel {
-        stage,
-        title,
-        caption,
-        y_axis,
-        lines,
-        band: None,
-    }
-}
+/// A small chart of one or two metrics of a stage: the stage, title, caption, vertical axis, and
+/// the labels and names of the metrics.
+type MetricPanel = (
+    TrainingStage,
+    &'static str,
+    &'static str,
+    YAxis,
+    &'static [(&'static str, &'static str)],
+);
 
 const PANELS: [MetricPanel; 10] = {
     use TrainingStage::{Grpo, Sft};
     use YAxis::{Data, FromZero, Percent};
     [
-        MetricPanel {
-            band: Some("reward_std"),
-            ..panel(
-                Grpo,
-                "Training reward",
-                "Mean return of the trajectories of a step; band: ± one standard deviation.",
-                Data,
-                &[("reward", "reward")],
-            )
-        },
-        panel(
+        (
+            Grpo,
+            "Training reward",
+            "Mean return of the trajectories of a step; band: ± one standard deviation.",
+            Data,
+            &[("reward", "reward")],
+        ),
+        (
             Grpo,
             "Entropy",
             "Mean entropy of sampled tokens, in nats. A fall to zero means collapse.",
             FromZero,
             &[("entropy", "entropy")],
         ),
-        panel(
+        (
             Grpo,
             "Completion length",
             "Mean number of tokens sampled per episode.",
             FromZero,
             &[("tokens", "completions/mean_length")],
         ),
-        panel(
+        (
             Grpo,
             "Zero-variance groups",
             "Share of groups whose members all have the same return. They give no gradient.",
             Percent,
             &[("share", "frac_reward_zero_std")],
         ),
-        panel(
+        (
             Grpo,
             "Sampler and learner",
             "Difference of their log-probabilities for the same tokens. Near zero, they agree.",
@@ -86,35 +64,35 @@ const PANELS: [MetricPanel; 10] = {
                 ("max", "sampling/sampling_logp_difference/max"),
             ],
         ),
-        panel(
+        (
             Grpo,
             "KL to the reference",
             "k3 estimate per token, in nats.",
             FromZero,
             &[("kl", "kl")],
         ),
-        panel(
+        (
             Grpo,
             "Gradient norm",
             "Global norm before clipping.",
             FromZero,
             &[("norm", "grad_norm")],
         ),
-        panel(
+        (
             Grpo,
             "Learning rate",
             "",
             FromZero,
             &[("rate", "learning_rate")],
         ),
-        panel(
+        (
             Sft,
             "Warm start: loss",
             "Cross-entropy of demonstrations, in nats per token.",
             FromZero,
             &[("training", "loss"), ("evaluation", "eval_loss")],
         ),
-        panel(
+        (
             Sft,
             "Warm start: learning rate",
             "",
@@ -210,32 +188,36 @@ fn point(evaluation: &Evaluation) -> Point {
     }
 }
 
-fn draw(panel: &MetricPanel, steps: &[LearnerStepRecord]) -> Option<Markup> {
+fn draw(panel: &MetricPanel, records: &[LearnerStepRecord]) -> Option<Markup> {
+    let (stage, title, caption, y_axis, metrics) = *panel;
     let point = |metric: &str, step: &LearnerStepRecord| {
         let y = *step.metrics.get(metric)?;
-        let half_width = panel.band.and_then(|band| step.metrics.get(band));
+        let half_width = match metric {
+            "reward" => step.metrics.get("reward_std"),
+            _ => None,
+        };
         Some(Point {
             x: step.step as f64,
             y,
             band: half_width.map(|half| (y - half, y + half)),
         })
     };
-    let of_stage = || steps.iter().filter(|s| s.stage == panel.stage);
-    let lines = panel.lines.iter().zip(["grpo", "second"]);
+    let steps = || records.iter().filter(|step| step.stage == stage);
+    let lines = metrics.iter().zip(["grpo", "second"]);
     let mut series: Vec<Series> = lines
         .map(|((label, metric), class)| Series {
             label: (*label).to_owned(),
             class,
-            points: of_stage().filter_map(|step| point(metric, step)).collect(),
+            points: steps().filter_map(|step| point(metric, step)).collect(),
         })
         .collect();
     series.retain(|s| !s.points.is_empty());
     let chart = LineChart {
-        description: format!("{} over steps", panel.title),
+        description: format!("{title} over steps"),
         x_label: "learner step",
-        y_axis: panel.y_axis,
+        y_axis,
         series,
         references: Vec::new(),
     };
-    (!chart.is_empty()).then(|| figure(panel.title, panel.caption, &chart.draw(330.0, 200.0)))
+    (!chart.is_empty()).then(|| figure(title, caption, &chart.draw(330.0, 200.0)))
 }

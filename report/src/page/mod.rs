@@ -37,13 +37,11 @@ pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
 }
 
 /// Returns the comparison table for a terminal. It is empty if nothing was evaluated.
-#[must_use]
 pub fn summary(records: &RunRecords) -> String {
     comparison::text(records)
 }
 
 /// Renders the page.
-#[must_use]
 pub fn render(records: &RunRecords) -> String {
     let page = html! {
         (DOCTYPE)

@@ -5,14 +5,14 @@ use std::{path::Path, thread};
 use data::DatabaseFile;
 use sha2::{Digest, Sha256};
 
-use super::query::{Failure, QueryRun, Sandbox, WorkBudget};
+use crate::sandbox::query::{Failure, QueryRun, Sandbox, WorkBudget};
 use crate::{database::Database, rows::ResultLimits, settings::SqlLimits};
 
-#[path = "../../tests/common/corpus.rs"]
-pub(super) mod file;
+#[path = "../../../tests/common/corpus.rs"]
+pub(in crate::sandbox) mod file;
 
 /// Writes the tables that the corpus uses into `folder`.
-pub(super) fn database(folder: &Path) -> Database {
+pub(in crate::sandbox) fn database(folder: &Path) -> Database {
     let tables = "
         CREATE TABLE makers (Id INTEGER PRIMARY KEY, Name TEXT NOT NULL, Country TEXT);
         INSERT INTO makers VALUES (1,'Audi','Germany'),(2,'Citroën','France'),(3,'Fiat','Italy');
@@ -25,7 +25,7 @@ pub(super) fn database(folder: &Path) -> Database {
     open(&folder.join("cars.sqlite"), tables).unwrap()
 }
 
-pub(super) fn open(path: &Path, sql: &str) -> Result<Database, String> {
+pub(in crate::sandbox) fn open(path: &Path, sql: &str) -> Result<Database, String> {
     if !sql.is_empty() {
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.execute_batch(sql).unwrap();
@@ -43,11 +43,11 @@ pub(super) fn open(path: &Path, sql: &str) -> Result<Database, String> {
 
 /// The result of a statement: class, text and cost.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CorpusResult {
-    pub(super) class: &'static str,
-    pub(super) text: String,
-    pub(super) work_units: u64,
-    pub(super) peak_bytes: u64,
+pub(in crate::sandbox) struct CorpusResult {
+    pub(in crate::sandbox) class: &'static str,
+    pub(in crate::sandbox) text: String,
+    pub(in crate::sandbox) work_units: u64,
+    pub(in crate::sandbox) peak_bytes: u64,
 }
 
 impl From<QueryRun> for CorpusResult {
@@ -86,7 +86,7 @@ fn run(database: &Database, limits: &SqlLimits, runs: usize) -> Vec<Vec<CorpusRe
 }
 
 /// Returns the default limits with time enough on the busiest machine.
-pub(super) fn limits() -> SqlLimits {
+pub(in crate::sandbox) fn limits() -> SqlLimits {
     SqlLimits {
         wall_clock_seconds: 600.0,
         ..SqlLimits::default()

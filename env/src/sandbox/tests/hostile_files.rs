@@ -1,9 +1,7 @@
 //! Malicious database files: schemas that hide something, and corrupt files.
 
-use super::{
-    corpus::{CorpusResult, database, limits, open},
-    query::{Sandbox, WorkBudget},
-};
+use super::corpus::{CorpusResult, database, limits, open};
+use crate::sandbox::{Sandbox, WorkBudget};
 
 /// Schemas that are refused, with a part of the reason.
 const REFUSED_SCHEMAS: &[(&str, &str)] = &[

@@ -3,8 +3,8 @@
 //!
 //! `cargo test --release --workspace --lib -- cost_of_the_order --ignored --nocapture` prints it.
 
-use super::tests::values;
-use super::*;
+use super::super::*;
+use super::values;
 use crate::ops::simd::LANES;
 
 /// A row tile against all strips with a free order: each element is the sum of several chains over

@@ -5,13 +5,14 @@ use std::{path::Path, time::Instant};
 
 use data::Dataset;
 
-use super::{
-    connection,
-    corpus::{CorpusResult, database, file, limits},
-    query::{Sandbox, WorkBudget},
-    self_test::self_test,
+use super::corpus::{CorpusResult, database, file, limits};
+use crate::{
+    database::Database,
+    row_reader::read_rows,
+    rows::ResultLimits,
+    sandbox::{Sandbox, WorkBudget, connection, self_test},
+    settings::SqlLimits,
 };
-use crate::{database::Database, row_reader::read_rows, rows::ResultLimits, settings::SqlLimits};
 
 /// Statements whose work units do not count; they end at the wall clock.
 const UNSEEN: &[&str] = &[
