@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{error::ActorError, retry::Retry};
 
@@ -55,30 +56,22 @@ impl ActorConfig {
 }
 
 /// Settings of the sampling engine. None of them changes what is sampled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
     /// Conversations in the KV cache, which is also the largest number of rows in a batch.
+    #[default(64)]
     pub slots: usize,
     /// Tokens that one forward pass computes at most.
+    #[default(512)]
     pub pass_tokens: usize,
     /// Bytes that the KV cache may take. The engine has fewer slots if they do not fit. 0 selects a
     /// quarter of the free memory of a GPU, or 2 GiB on the CPU.
     pub kv_cache_bytes: u64,
     /// Prefills a prefix that several conversations share, such as the prompt of a group, only
     /// once. Turn it off to measure what it saves.
+    #[default(true)]
     pub prefix_sharing: bool,
-}
-
-impl Default for EngineSettings {
-    fn default() -> Self {
-        Self {
-            slots: 64,
-            pass_tokens: 512,
-            kv_cache_bytes: 0,
-            prefix_sharing: true,
-        }
-    }
 }
 
 impl EngineSettings {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 use tonic::{Code, Response, Status};
 
 use crate::{error::ActorError, metrics};
@@ -15,22 +16,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a caller keeps trying.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Seconds that one attempt may take.
+    #[default(60)]
     pub call_timeout_seconds: u32,
     /// Attempts after the first; once the pauses have grown, two seconds apart.
+    #[default(30)]
     pub attempts: u32,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            call_timeout_seconds: 60,
-            attempts: 30,
-        }
-    }
 }
 
 impl Retry {

@@ -8,6 +8,7 @@ use policy::SamplingSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use smart_default::SmartDefault;
 
 use crate::{
     advantage::AdvantageSettings,
@@ -29,33 +30,40 @@ pub struct RunArguments {
 }
 
 /// Settings of GRPO.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearnerConfig {
     /// Learner steps; step s makes policy version s. TRL: `max_steps`.
     #[serde(alias = "max_steps")]
+    #[default(40)]
     pub steps: u64,
     /// Groups of a full batch, each with reward variance.
+    #[default(16)]
     pub groups_per_step: u64,
     /// Trajectories per group. TRL: `num_generations`.
     #[serde(alias = "num_generations")]
+    #[default(8)]
     pub group_size: usize,
     /// Largest number of groups rolled out for one step; the step then trains on those with reward
     /// variance. 0: 4 times `groups_per_step`.
     pub max_groups_per_step: u64,
     /// Whether further groups are drawn in place of groups without reward variance (DAPO); TRL does
     /// not.
+    #[default(true)]
     pub dynamic_sampling: bool,
     /// Policy versions that a trajectory may lag behind the step that trains on it; 0: synchronous.
     pub max_staleness: u64,
     /// Seconds after which a claimed group is given to another actor.
+    #[default(300)]
     pub lease_seconds: u32,
     /// Optimizer updates per batch.
+    #[default(1)]
     pub num_iterations: u64,
     /// Policy in the denominator of the importance ratio.
     pub ratio_against: RatioAgainst,
     /// Largest number of tokens in a forward pass, which bounds memory; at least
     /// `rollout.max_context_tokens`.
+    #[default(4096)]
     pub micro_batch_tokens: usize,
     /// Whether a layer keeps only its input and computes the rest again in the backward pass: less
     /// memory, more time, same results. A GPU with too little memory for a micro-batch does so
@@ -63,6 +71,7 @@ pub struct LearnerConfig {
     pub gradient_checkpointing: bool,
     /// Whether a common prefix of neighbouring trajectories, such as the prompt of a group, is
     /// computed once. Changes the last bits of a gradient, by the order of its sums.
+    #[default(true)]
     pub share_prefixes: bool,
     /// Weights of the rewards.
     pub rewards: RewardWeights,
@@ -83,33 +92,6 @@ pub struct LearnerConfig {
     pub ranks: RankSettings,
 }
 
-impl Default for LearnerConfig {
-    fn default() -> Self {
-        Self {
-            steps: 40,
-            groups_per_step: 16,
-            group_size: 8,
-            max_groups_per_step: 0,
-            dynamic_sampling: true,
-            max_staleness: 0,
-            lease_seconds: 300,
-            num_iterations: 1,
-            ratio_against: RatioAgainst::default(),
-            micro_batch_tokens: 4096,
-            gradient_checkpointing: false,
-            share_prefixes: true,
-            rewards: RewardWeights::default(),
-            advantage: AdvantageSettings::default(),
-            loss: LossSettings::default(),
-            optimizer: OptimizerSettings::default(),
-            schedule: ScheduleSettings::default(),
-            rollout: RolloutConfig::default(),
-            checkpoint: CheckpointConfig::default(),
-            ranks: RankSettings::default(),
-        }
-    }
-}
-
 /// The policy in the denominator of the importance ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -124,26 +106,18 @@ pub enum RatioAgainst {
 }
 
 /// Weights of the reward columns `correct`, `shaping` and `return`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardWeights {
     /// Weight of the answer: 1 if it is correct, else 0.
+    #[default(1.0)]
     pub correct: f64,
     /// Weight of the return without its terminal component.
+    #[default(1.0)]
     pub shaping: f64,
     /// Weight of the whole return.
     #[serde(rename = "return")]
     pub episode_return: f64,
-}
-
-impl Default for RewardWeights {
-    fn default() -> Self {
-        Self {
-            correct: 1.0,
-            shaping: 1.0,
-            episode_return: 0.0,
-        }
-    }
 }
 
 impl RewardWeights {
@@ -168,17 +142,20 @@ impl RewardWeights {
 }
 
 /// Sampling by actors, which get this from `Join`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
     /// Temperature, which is above 0 here, and filters.
     pub sampling: SamplingSettings,
     /// Largest number of tokens in a turn's completion. TRL's `max_completion_length` counts a
     /// whole episode instead.
+    #[default(512)]
     pub max_completion_tokens: u32,
     /// Largest number of tokens in a context.
+    #[default(4096)]
     pub max_context_tokens: u32,
     /// Actions per episode.
+    #[default(15)]
     pub step_budget: u32,
     /// Reward profile of the environment; empty: `env.reward_profile`.
     pub reward_profile: String,
@@ -186,39 +163,19 @@ pub struct RolloutConfig {
     pub shots: u32,
 }
 
-impl Default for RolloutConfig {
-    fn default() -> Self {
-        Self {
-            sampling: SamplingSettings::default(),
-            max_completion_tokens: 512,
-            max_context_tokens: 4096,
-            step_budget: 15,
-            reward_profile: String::new(),
-            shots: 0,
-        }
-    }
-}
-
 /// Checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
     /// Steps between checkpoints; 0: only at the end of the run or when it is stopped. TRL:
     /// `save_steps`.
     #[serde(alias = "save_steps")]
+    #[default(10)]
     pub every_steps: u64,
     /// Number of checkpoints that are kept, at least 1. TRL: `save_total_limit`.
     #[serde(alias = "save_total_limit")]
+    #[default(2)]
     pub keep_last: usize,
-}
-
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        Self {
-            every_steps: 10,
-            keep_last: 2,
-        }
-    }
 }
 
 impl LearnerConfig {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     bounds::{below_one, positive, range},
@@ -27,34 +28,26 @@ pub type Gradients = BTreeMap<String, Tensor>;
 
 /// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in
 /// TRL's `GRPOConfig`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
     /// Base learning rate; the schedule's factor multiplies it.
+    #[default(1e-6)]
     pub learning_rate: f64,
     /// Decoupled weight decay of matrices; biases and norms have none.
     pub weight_decay: f64,
     /// Decay of the first moment.
+    #[default(0.9)]
     pub adam_beta1: f64,
     /// Decay of the second moment.
+    #[default(0.999)]
     pub adam_beta2: f64,
     /// Added to the denominator.
+    #[default(1e-8)]
     pub adam_epsilon: f64,
     /// Global norm that gradients are scaled down to; 0: no clipping.
+    #[default(1.0)]
     pub max_grad_norm: f64,
-}
-
-impl Default for OptimizerSettings {
-    fn default() -> Self {
-        Self {
-            learning_rate: 1e-6,
-            weight_decay: 0.0,
-            adam_beta1: 0.9,
-            adam_beta2: 0.999,
-            adam_epsilon: 1e-8,
-            max_grad_norm: 1.0,
-        }
-    }
 }
 
 impl OptimizerSettings {

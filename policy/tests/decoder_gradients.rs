@@ -131,20 +131,23 @@ fn logprobs_case() -> Case {
     )
 }
 
-fn cases() -> Vec<Case> {
-    vec![
-        case(
-            "linear",
-            &[&[TOKENS, 37], &[45, 37]],
-            |x| ops::linear(&x[0], &LinearWeight::Tensor(x[1].clone())),
-            |x| ops::linear_tensor_ops(&x[0], &x[1]),
-            |x, dy| {
-                Ok(vec![
-                    ops::linear_input_gradient(&[(dy, &x[1])])?,
-                    ops::linear_weight_gradient(&x[0], dy)?,
-                ])
-            },
-        ),
+fn linear_case() -> Case {
+    case(
+        "linear",
+        &[&[TOKENS, 37], &[45, 37]],
+        |x| ops::linear(&x[0], &LinearWeight::Tensor(x[1].clone())),
+        |x| ops::linear_tensor_ops(&x[0], &x[1]),
+        |x, dy| {
+            Ok(vec![
+                ops::linear_input_gradient(&[(dy, &x[1])])?,
+                ops::linear_weight_gradient(&x[0], dy)?,
+            ])
+        },
+    )
+}
+
+fn rms_norm_cases() -> [Case; 2] {
+    [
         case(
             "rms_norm",
             &[&[TOKENS, 2, 37], &[37]],
@@ -165,13 +168,21 @@ fn cases() -> Vec<Case> {
                 Ok(vec![dx, dweight])
             },
         ),
-        case(
-            "rope",
-            &[&[TOKENS, 3, 24]],
-            |x| ops::rope(&x[0], &cos_sin()),
-            |x| ops::rope_tensor_ops(&x[0], &cos_sin(), false),
-            |_, dy| Ok(vec![ops::rope_backward(dy, &cos_sin())?]),
-        ),
+    ]
+}
+
+fn rope_case() -> Case {
+    case(
+        "rope",
+        &[&[TOKENS, 3, 24]],
+        |x| ops::rope(&x[0], &cos_sin()),
+        |x| ops::rope_tensor_ops(&x[0], &cos_sin(), false),
+        |_, dy| Ok(vec![ops::rope_backward(dy, &cos_sin())?]),
+    )
+}
+
+fn attention_cases() -> [Case; 3] {
+    [
         attention_case(
             "attention",
             &[&[TOKENS, 6, 24], &[TOKENS, 2, 24], &[TOKENS, 2, 24]],
@@ -187,25 +198,39 @@ fn cases() -> Vec<Case> {
             &[&[TOKENS, 6, 24], &[TOKENS, 2, 24], &[TOKENS, 2, 24]],
             continued_rows,
         ),
-        case(
-            "swiglu",
-            &[&[TOKENS, 21], &[TOKENS, 21]],
-            |x| ops::swiglu(&x[0], &x[1]),
-            |x| ops::swiglu_tensor_ops(&x[0], &x[1]),
-            |x, dy| {
-                let (dgate, dup) = ops::swiglu_backward(&x[0], &x[1], dy)?;
-                Ok(vec![dgate, dup])
-            },
-        ),
-        logprobs_case(),
-        case(
-            "select_rows and add_rows",
-            &[&[TOKENS, 7]],
-            |x| ops::select_rows(&x[0], &targets()),
-            |x| x[0].index_select(&Tensor::new(targets(), &CPU)?, 0),
-            |x, dy| Ok(vec![ops::add_rows(x[0].zeros_like()?, &targets(), dy)?]),
-        ),
     ]
+}
+
+fn swiglu_case() -> Case {
+    case(
+        "swiglu",
+        &[&[TOKENS, 21], &[TOKENS, 21]],
+        |x| ops::swiglu(&x[0], &x[1]),
+        |x| ops::swiglu_tensor_ops(&x[0], &x[1]),
+        |x, dy| {
+            let (dgate, dup) = ops::swiglu_backward(&x[0], &x[1], dy)?;
+            Ok(vec![dgate, dup])
+        },
+    )
+}
+
+fn rows_case() -> Case {
+    case(
+        "select_rows and add_rows",
+        &[&[TOKENS, 7]],
+        |x| ops::select_rows(&x[0], &targets()),
+        |x| x[0].index_select(&Tensor::new(targets(), &CPU)?, 0),
+        |x, dy| Ok(vec![ops::add_rows(x[0].zeros_like()?, &targets(), dy)?]),
+    )
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = vec![linear_case()];
+    cases.extend(rms_norm_cases());
+    cases.push(rope_case());
+    cases.extend(attention_cases());
+    cases.extend([swiglu_case(), logprobs_case(), rows_case()]);
+    cases
 }
 
 /// Weights every output element differently.

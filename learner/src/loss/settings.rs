@@ -7,6 +7,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     bounds::{at_least_one, finite, positive, range},
@@ -126,7 +127,7 @@ pub enum SamplerCorrection {
 }
 
 /// Everything the loss depends on besides its inputs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct LossSettings {
     /// The loss.
@@ -134,6 +135,7 @@ pub struct LossSettings {
     pub loss_type: LossType,
     /// The ratio is clipped below 1 - `clip_low`. For losses that clip. TRL: `epsilon`.
     #[serde(alias = "epsilon")]
+    #[default(0.2)]
     pub clip_low: f64,
     /// The ratio is clipped above 1 + `clip_high`; absent: `clip_low`. For losses that clip. For
     /// `cispo` the largest importance weight, which must be given. TRL: `epsilon_high`.
@@ -160,6 +162,7 @@ pub struct LossSettings {
     /// Whether the KL divergence is multiplied by the differentiable ratio. TRL:
     /// `use_bias_correction_kl`.
     #[serde(alias = "use_bias_correction_kl")]
+    #[default(true)]
     pub kl_bias_correction: bool,
     /// Correction of the mismatch between learner and sampler. It has no effect where
     /// `ratio_against` is `sampler`, since the ratio then contains the mismatch and the clip bounds
@@ -171,6 +174,7 @@ pub struct LossSettings {
     pub sampler_clip_min: Option<f64>,
     /// Upper bound of the correction; absent: none. TRL: `vllm_importance_sampling_clip_max`.
     #[serde(alias = "vllm_importance_sampling_clip_max")]
+    #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
     /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss;
     /// absent: none.
@@ -178,52 +182,31 @@ pub struct LossSettings {
     /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all
     /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
     /// depends on `micro_batch_tokens`.
+    #[default(1.0)]
     pub top_entropy_quantile: f64,
     /// Weight of the entropy bonus: the mean over a micro-batch's tokens in that share, weighted by
     /// their number.
     pub entropy_coef: f64,
     /// Steepness of the gate where the advantage is positive. For `sapo`.
+    #[default(1.0)]
     pub sapo_temperature_pos: f64,
     /// Steepness of the gate elsewhere. For `sapo`.
+    #[default(1.05)]
     pub sapo_temperature_neg: f64,
     /// k where the advantage is not negative. For `vespo`.
+    #[default(2.0)]
     pub vespo_k_pos: f64,
     /// lambda where the advantage is not negative. For `vespo`.
+    #[default(3.0)]
     pub vespo_lambda_pos: f64,
     /// k where the advantage is negative. For `vespo`.
+    #[default(3.0)]
     pub vespo_k_neg: f64,
     /// lambda where the advantage is negative. For `vespo`.
+    #[default(2.0)]
     pub vespo_lambda_neg: f64,
     /// Whether rows cut by a token limit bear no loss.
     pub mask_truncated_completions: bool,
-}
-
-impl Default for LossSettings {
-    fn default() -> Self {
-        Self {
-            loss_type: LossType::default(),
-            clip_low: 0.2,
-            clip_high: None,
-            dr_grpo_length: None,
-            delta: None,
-            ratio_level: RatioLevel::default(),
-            kl_coef: 0.0,
-            kl_bias_correction: true,
-            sampler_correction: SamplerCorrection::default(),
-            sampler_clip_min: None,
-            sampler_clip_max: Some(3.0),
-            off_policy_mask_threshold: None,
-            top_entropy_quantile: 1.0,
-            entropy_coef: 0.0,
-            sapo_temperature_pos: 1.0,
-            sapo_temperature_neg: 1.05,
-            vespo_k_pos: 2.0,
-            vespo_lambda_pos: 3.0,
-            vespo_k_neg: 3.0,
-            vespo_lambda_neg: 2.0,
-            mask_truncated_completions: false,
-        }
-    }
 }
 
 impl LossSettings {

@@ -50,7 +50,8 @@ use nccl::Nccl;
 const BASE: &str = "base";
 const STATE: &str = "state";
 
-/// Sums gradients by NCCL in a world of this process alone. It shows on one GPU that NCCL loads, connects and computes.
+/// Sums gradients by NCCL in a world of this process alone. It shows on one GPU that NCCL loads,
+/// connects and computes.
 ///
 /// # Errors
 /// The program is built without NCCL, its library is missing, the device is the CPU, or NCCL fails.
@@ -59,13 +60,8 @@ pub fn sum_alone(
     parameters: &BTreeMap<String, Parameter>,
     gradients: Gradients,
 ) -> Result<Gradients> {
-    let nccl = Nccl::open(
-        &nccl::new_id()?,
-        device,
-        0,
-        1,
-        RankSettings::default().timeout(),
-    )?;
+    let timeout = RankSettings::default().timeout();
+    let nccl = Nccl::open(&nccl::new_id()?, device, 0, 1, timeout)?;
     nccl.all_reduce(parameters, gradients)
 }
 
@@ -168,8 +164,8 @@ impl Ranks {
             true => RankRole::Alone,
             false => RankRole::Leader(others),
         };
-        let open =
-            |id: Vec<u8>| Nccl::open(&id, network.device(), 0, count, config.ranks.timeout());
+        let timeout = config.ranks.timeout();
+        let open = |id: Vec<u8>| Nccl::open(&id, network.device(), 0, count, timeout);
         let mut ranks = Self { role, nccl: None };
         // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait
         // for it.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     bounds::at_least_one,
@@ -11,27 +12,19 @@ use crate::{
 };
 
 /// Settings of a run's ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RankSettings {
     /// Ranks, the learner included. The number changes the last bits of a gradient, since it
     /// changes the micro-batches and the order in which they are summed.
+    #[default(1)]
     pub count: usize,
     /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an
     /// error.
+    #[default(300)]
     pub timeout_seconds: u32,
     /// How gradients are summed. NCCL chooses the order of sums itself.
     pub reduce: ReduceBy,
-}
-
-impl Default for RankSettings {
-    fn default() -> Self {
-        Self {
-            count: 1,
-            timeout_seconds: 300,
-            reduce: ReduceBy::default(),
-        }
-    }
 }
 
 /// How gradients are summed over ranks.

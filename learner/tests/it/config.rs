@@ -84,64 +84,67 @@ fn unknown_fields_are_named() {
     );
 }
 
+/// A change to the settings, and the field that the error names.
+type WrongSetting = (fn(&mut LearnerConfig), &'static str);
+
+const WRONG_SETTINGS: [WrongSetting; 25] = [
+    (|c| c.steps = 0, "steps"),
+    (|c| c.groups_per_step = 0, "groups_per_step"),
+    (|c| c.group_size = 1, "group_size"),
+    (|c| c.ranks.count = 0, "ranks.count"),
+    (|c| c.ranks.timeout_seconds = 0, "ranks.timeout_seconds"),
+    (|c| c.max_groups_per_step = 3, "max_groups_per_step"),
+    (|c| c.micro_batch_tokens = 100, "micro_batch_tokens"),
+    (|c| c.loss.clip_low = 1.5, "loss.clip_low"),
+    (
+        |c| c.loss.top_entropy_quantile = f64::NAN,
+        "loss.top_entropy_quantile",
+    ),
+    (
+        |c| c.optimizer.learning_rate = 0.0,
+        "optimizer.learning_rate",
+    ),
+    (
+        |c| c.optimizer.adam_epsilon = 1e-60,
+        "optimizer.adam_epsilon",
+    ),
+    (
+        |c| c.optimizer.adam_beta2 = 0.999_999_999_9,
+        "optimizer.adam_beta2",
+    ),
+    (|c| c.optimizer.adam_beta1 = 1.0, "optimizer.adam_beta1"),
+    (
+        |c| c.optimizer.weight_decay = f64::INFINITY,
+        "optimizer.weight_decay",
+    ),
+    (|c| c.rewards.shaping = f64::NAN, "rewards.shaping"),
+    (
+        |c| c.loss.sampler_clip_max = Some(0.0),
+        "loss.sampler_clip_max",
+    ),
+    (
+        |c| c.loss.sampler_clip_min = Some(4.0),
+        "loss.sampler_clip_min",
+    ),
+    (|c| c.loss.vespo_k_pos = f64::INFINITY, "loss.vespo_k_pos"),
+    (|c| c.loss.delta = Some(0.0), "loss.delta"),
+    (|c| c.loss.dr_grpo_length = Some(0), "loss.dr_grpo_length"),
+    (|c| c.loss.loss_type = LossType::Cispo, "loss.clip_high"),
+    (|c| c.rollout.sampling.temperature = 0.0, "temperature"),
+    (
+        |c| c.rollout.max_context_tokens = 512,
+        "rollout.max_context_tokens",
+    ),
+    (|c| c.rollout.shots = 2, "rollout.shots"),
+    (
+        |c| c.rewards = serde_json::from_value(json!({"correct": 0, "shaping": 0})).unwrap(),
+        "rewards",
+    ),
+];
+
 #[test]
 fn what_cannot_be_used_is_named_with_its_remedy() {
-    type Change = fn(&mut LearnerConfig);
-    let table: [(Change, &str); 25] = [
-        (|c| c.steps = 0, "steps"),
-        (|c| c.groups_per_step = 0, "groups_per_step"),
-        (|c| c.group_size = 1, "group_size"),
-        (|c| c.ranks.count = 0, "ranks.count"),
-        (|c| c.ranks.timeout_seconds = 0, "ranks.timeout_seconds"),
-        (|c| c.max_groups_per_step = 3, "max_groups_per_step"),
-        (|c| c.micro_batch_tokens = 100, "micro_batch_tokens"),
-        (|c| c.loss.clip_low = 1.5, "loss.clip_low"),
-        (
-            |c| c.loss.top_entropy_quantile = f64::NAN,
-            "loss.top_entropy_quantile",
-        ),
-        (
-            |c| c.optimizer.learning_rate = 0.0,
-            "optimizer.learning_rate",
-        ),
-        (
-            |c| c.optimizer.adam_epsilon = 1e-60,
-            "optimizer.adam_epsilon",
-        ),
-        (
-            |c| c.optimizer.adam_beta2 = 0.999_999_999_9,
-            "optimizer.adam_beta2",
-        ),
-        (|c| c.optimizer.adam_beta1 = 1.0, "optimizer.adam_beta1"),
-        (
-            |c| c.optimizer.weight_decay = f64::INFINITY,
-            "optimizer.weight_decay",
-        ),
-        (|c| c.rewards.shaping = f64::NAN, "rewards.shaping"),
-        (
-            |c| c.loss.sampler_clip_max = Some(0.0),
-            "loss.sampler_clip_max",
-        ),
-        (
-            |c| c.loss.sampler_clip_min = Some(4.0),
-            "loss.sampler_clip_min",
-        ),
-        (|c| c.loss.vespo_k_pos = f64::INFINITY, "loss.vespo_k_pos"),
-        (|c| c.loss.delta = Some(0.0), "loss.delta"),
-        (|c| c.loss.dr_grpo_length = Some(0), "loss.dr_grpo_length"),
-        (|c| c.loss.loss_type = LossType::Cispo, "loss.clip_high"),
-        (|c| c.rollout.sampling.temperature = 0.0, "temperature"),
-        (
-            |c| c.rollout.max_context_tokens = 512,
-            "rollout.max_context_tokens",
-        ),
-        (|c| c.rollout.shots = 2, "rollout.shots"),
-        (
-            |c| c.rewards = serde_json::from_value(json!({"correct": 0, "shaping": 0})).unwrap(),
-            "rewards",
-        ),
-    ];
-    for (change, field) in table {
+    for (change, field) in WRONG_SETTINGS {
         let mut config = LearnerConfig::default();
         change(&mut config);
         let fault = config.validate().unwrap_err().to_string();

@@ -61,6 +61,17 @@ fn schedule(case: &Value) -> (ScheduleSettings, u64) {
     )
 }
 
+fn settings(case: &Value) -> OptimizerSettings {
+    OptimizerSettings {
+        learning_rate: case["lr"].as_f64().unwrap(),
+        weight_decay: case["weight_decay"].as_f64().unwrap(),
+        adam_beta1: case["betas"][0].as_f64().unwrap(),
+        adam_beta2: case["betas"][1].as_f64().unwrap(),
+        adam_epsilon: case["eps"].as_f64().unwrap(),
+        max_grad_norm: case["max_grad_norm"].as_f64().unwrap_or(0.0),
+    }
+}
+
 #[test]
 fn adamw_equals_torch() {
     for case in file(include_str!("../golden/adamw.json")) {
@@ -74,14 +85,7 @@ fn adamw_equals_torch() {
             })
             .collect();
         let base = case["lr"].as_f64().unwrap();
-        let mut optimizer = AdamW::new(OptimizerSettings {
-            learning_rate: base,
-            weight_decay: case["weight_decay"].as_f64().unwrap(),
-            adam_beta1: case["betas"][0].as_f64().unwrap(),
-            adam_beta2: case["betas"][1].as_f64().unwrap(),
-            adam_epsilon: case["eps"].as_f64().unwrap(),
-            max_grad_norm: case["max_grad_norm"].as_f64().unwrap_or(0.0),
-        });
+        let mut optimizer = AdamW::new(settings(&case));
         let (schedule, total) = schedule(&case);
         for (t, expected) in case["expected"].as_array().unwrap().iter().enumerate() {
             let rate = base * schedule.factor(t as u64, total);
@@ -108,22 +112,27 @@ fn adamw_equals_torch() {
                     2e-6,
                 );
             }
-            for (field, first) in [("exp_avg", true), ("exp_avg_sq", false)] {
-                for (name, want) in expected[field].as_object().into_iter().flatten() {
-                    let moments = &optimizer.moments[name];
-                    let got = if first {
-                        &moments.first
-                    } else {
-                        &moments.second
-                    };
-                    assert_close(
-                        &format!("{id} {field} {name} at {t}"),
-                        &values(got),
-                        &flat(want),
-                        2e-6,
-                    );
-                }
-            }
+            check_moments(&format!("{id} at {t}"), &optimizer, expected);
+        }
+    }
+}
+
+/// Holds the running averages of gradients and of their squares against torch's.
+fn check_moments(context: &str, optimizer: &AdamW, expected: &Value) {
+    for (field, first) in [("exp_avg", true), ("exp_avg_sq", false)] {
+        for (name, want) in expected[field].as_object().into_iter().flatten() {
+            let moments = &optimizer.moments[name];
+            let got = if first {
+                &moments.first
+            } else {
+                &moments.second
+            };
+            assert_close(
+                &format!("{context}: {field} {name}"),
+                &values(got),
+                &flat(want),
+                2e-6,
+            );
         }
     }
 }

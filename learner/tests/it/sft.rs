@@ -7,9 +7,9 @@ use candle_core::{Device, Tensor};
 use crate::common::small_model;
 use learner::{
     RunArguments,
-    batch::{Prefixes, Sample, micro_batches},
-    network::{LossDerivatives, Network, PassSettings},
-    optimizer::{OptimizerSettings, Parameter},
+    batch::{MicroBatch, Prefixes, Sample, micro_batches},
+    network::{LossDerivatives, Network, PassSettings, Scores},
+    optimizer::{Gradients, OptimizerSettings, Parameter},
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, train},
 };
@@ -180,10 +180,66 @@ fn nothing_to_learn_is_an_error() {
     }
 }
 
+/// The passes of [`gradients_equal_finite_differences`].
+const DIFFERENCED_PASS: PassSettings = PassSettings {
+    temperature: 0.8,
+    threads: 2,
+    checkpointing: GradientCheckpointing::Off,
+};
+
+/// The weight of a token's scores in [`weighted_scores`].
+fn score_weight(at: usize) -> f64 {
+    0.3 - 0.1 * (at % 7) as f64
+}
+
+/// A weighted sum of the log-probs and entropies of all tokens.
+fn weighted_scores(network: &Network, micro: &[MicroBatch]) -> f64 {
+    let scores = network.scores(micro, DIFFERENCED_PASS).unwrap();
+    let of_one = |scores: &Scores| -> f64 {
+        let terms = scores.logprobs.iter().zip(&scores.entropies).enumerate();
+        terms
+            .map(|(at, (logprob, entropy))| score_weight(at) * (logprob + 0.5 * entropy))
+            .sum()
+    };
+    scores.iter().map(of_one).sum()
+}
+
+/// The gradients of [`weighted_scores`] by every parameter.
+fn weighted_score_gradients(network: &Network, micro: &[MicroBatch]) -> Gradients {
+    let found = network.gradients(micro, DIFFERENCED_PASS, |_, micro, _| {
+        let d_logprobs: Vec<f64> = (0..micro.targets.len()).map(score_weight).collect();
+        let d_entropies = Some(d_logprobs.iter().map(|d| 0.5 * d).collect());
+        let derivatives = LossDerivatives {
+            d_logprobs,
+            d_entropies,
+        };
+        (derivatives, ())
+    });
+    found.unwrap().0
+}
+
+/// The sign of an element's move; about half are positive.
+fn direction(at: usize) -> f32 {
+    if (at * 2_654_435_761) % 97 < 48 {
+        1.0
+    } else {
+        -1.0
+    }
+}
+
+/// The parameter moved by `step` along [`direction`].
+fn moved(parameter: &Parameter, step: f32) -> Parameter {
+    let count = parameter.value.elem_count();
+    let moves: Vec<f32> = (0..count).map(|at| step * direction(at)).collect();
+    let moves = Tensor::from_vec(moves, parameter.value.shape(), &Device::Cpu).unwrap();
+    Parameter::new(&(&parameter.value + moves).unwrap()).unwrap()
+}
+
 /// The gradient of a weighted sum of log-probs and entropies against central differences along
 /// random directions.
 #[test]
 fn gradients_equal_finite_differences() {
+    const STEP: f32 = 2e-3;
     let model = small_model(4);
     let samples: Vec<Sample> = episodes(6)
         .into_iter()
@@ -194,60 +250,18 @@ fn gradients_equal_finite_differences() {
         .collect();
     let micro = micro_batches(&samples, 30, Prefixes::Shared);
     assert!(micro.len() > 1);
-    let pass = PassSettings {
-        temperature: 0.8,
-        threads: 2,
-        checkpointing: GradientCheckpointing::Off,
-    };
-    let weight = |at: usize| 0.3 - 0.1 * (at % 7) as f64;
     let mut network =
         Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
-    let value = |network: &Network| -> f64 {
-        let scores = network.scores(&micro, pass).unwrap();
-        let of_one = |scores: &learner::network::Scores| -> f64 {
-            let terms = scores.logprobs.iter().zip(&scores.entropies).enumerate();
-            terms
-                .map(|(at, (logprob, entropy))| weight(at) * (logprob + 0.5 * entropy))
-                .sum()
-        };
-        scores.iter().map(of_one).sum()
-    };
-    let (gradients, _) = network
-        .gradients(&micro, pass, |_, micro, _| {
-            let d_logprobs: Vec<f64> = (0..micro.targets.len()).map(weight).collect();
-            let d_entropies = Some(d_logprobs.iter().map(|d| 0.5 * d).collect());
-            (
-                LossDerivatives {
-                    d_logprobs,
-                    d_entropies,
-                },
-                (),
-            )
-        })
-        .unwrap();
+    let gradients = weighted_score_gradients(&network, &micro);
     let start = network.parameters().clone();
     for (name, parameter) in &start {
-        let direction = |at: usize| {
-            if (at * 2_654_435_761) % 97 < 48 {
-                1.0_f32
-            } else {
-                -1.0
-            }
+        let mut value_at = |step: f32| {
+            let mut parameters = start.clone();
+            parameters.insert(name.clone(), moved(parameter, step));
+            network.set_parameters(parameters).unwrap();
+            weighted_scores(&network, &micro)
         };
-        let step = 2e-3_f32;
-        let moved = |sign: f32| {
-            let count = parameter.value.elem_count();
-            let moves: Vec<f32> = (0..count).map(|at| sign * step * direction(at)).collect();
-            let moves = Tensor::from_vec(moves, parameter.value.shape(), &Device::Cpu).unwrap();
-            let moved = (&parameter.value + moves).unwrap();
-            let mut all = start.clone();
-            all.insert(name.clone(), Parameter::new(&moved).unwrap());
-            all
-        };
-        network.set_parameters(moved(1.0)).unwrap();
-        let above = value(&network);
-        network.set_parameters(moved(-1.0)).unwrap();
-        let numeric = (above - value(&network)) / (2.0 * f64::from(step));
+        let numeric = (value_at(STEP) - value_at(-STEP)) / (2.0 * f64::from(STEP));
         let gradient = gradients[name].flatten_all().unwrap();
         let products = gradient.to_vec1::<f32>().unwrap().into_iter().enumerate();
         let analytic: f64 = products

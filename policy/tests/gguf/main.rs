@@ -179,103 +179,111 @@ fn tokens_and_kinds(tokenizer: &Json) -> Vec<(String, i32)> {
     by_id.into_values().collect()
 }
 
+/// A change to a file, and two parts of the error: where it is wrong, and the remedy.
+type WrongFile = (fn(&mut File), &'static str, &'static str);
+
+const WRONG_FILES: [WrongFile; 16] = [
+    (
+        |f| f.set("general.architecture", Value::String("gpt2".into())),
+        "general.architecture",
+        "llama, qwen2, qwen3",
+    ),
+    (
+        |f| drop(f.metadata.remove("llama.block_count")),
+        "llama.block_count",
+        "missing",
+    ),
+    (
+        |f| f.set("llama.block_count", Value::U32(u32::MAX)),
+        "llama.block_count",
+        "more than any model has",
+    ),
+    (
+        |f| f.set("llama.block_count", Value::U32(5_000)),
+        "llama.block_count",
+        "the file holds 20 tensors",
+    ),
+    (
+        |f| f.set("llama.attention.head_count", Value::U32(0)),
+        "llama.attention.head_count",
+        "at least 1",
+    ),
+    (
+        |f| f.set("llama.rope.dimension_count", Value::U32(8)),
+        "llama.rope.dimension_count",
+        "16",
+    ),
+    (
+        |f| f.set("llama.rope.scaling.type", Value::String("yarn".into())),
+        "llama.rope.scaling.type",
+        "none",
+    ),
+    (
+        |f| f.set("llama.rope.scaling.factor", Value::F32(4.0)),
+        "llama.rope.scaling.factor",
+        "supported: 1",
+    ),
+    (
+        |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),
+        "llama.rope.freq_base",
+        "finite",
+    ),
+    (
+        |f| f.set("tokenizer.ggml.model", Value::String("llama".into())),
+        "tokenizer.ggml.model",
+        "gpt2",
+    ),
+    (
+        |f| f.set("tokenizer.ggml.pre", Value::String("falcon".into())),
+        "tokenizer.ggml.pre",
+        "smollm",
+    ),
+    (
+        |f| f.set("tokenizer.ggml.eos_token_id", Value::U32(260)),
+        "tokenizer.ggml.eos_token_id",
+        "260 tokens",
+    ),
+    (
+        |f| drop(f.metadata.remove("tokenizer.chat_template")),
+        "tokenizer.chat_template",
+        "instruction-tuned",
+    ),
+    (
+        |f| drop(f.tensors.remove("blk.1.attn_k.weight")),
+        "blk.1.attn_k.weight",
+        "missing",
+    ),
+    (
+        |f| {
+            let embedding = f.tensors.remove("blk.0.ffn_up.weight").unwrap();
+            f.tensors.insert("rope_freqs.weight".into(), embedding);
+        },
+        "blk.0.ffn_up.weight",
+        "missing",
+    ),
+    (
+        |f| f.set("llama.feed_forward_length", Value::U32(80)),
+        "ffn_down.weight",
+        "[64, 80]",
+    ),
+];
+
 #[test]
 fn what_is_wrong_is_named() {
-    type Change = fn(&mut File);
-    let table: [(Change, &str, &str); 16] = [
-        (
-            |f| f.set("general.architecture", Value::String("gpt2".into())),
-            "general.architecture",
-            "llama, qwen2, qwen3",
-        ),
-        (
-            |f| drop(f.metadata.remove("llama.block_count")),
-            "llama.block_count",
-            "missing",
-        ),
-        (
-            |f| f.set("llama.block_count", Value::U32(u32::MAX)),
-            "llama.block_count",
-            "more than any model has",
-        ),
-        (
-            |f| f.set("llama.block_count", Value::U32(5_000)),
-            "llama.block_count",
-            "the file holds 20 tensors",
-        ),
-        (
-            |f| f.set("llama.attention.head_count", Value::U32(0)),
-            "llama.attention.head_count",
-            "at least 1",
-        ),
-        (
-            |f| f.set("llama.rope.dimension_count", Value::U32(8)),
-            "llama.rope.dimension_count",
-            "16",
-        ),
-        (
-            |f| f.set("llama.rope.scaling.type", Value::String("yarn".into())),
-            "llama.rope.scaling.type",
-            "none",
-        ),
-        (
-            |f| f.set("llama.rope.scaling.factor", Value::F32(4.0)),
-            "llama.rope.scaling.factor",
-            "supported: 1",
-        ),
-        (
-            |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),
-            "llama.rope.freq_base",
-            "finite",
-        ),
-        (
-            |f| f.set("tokenizer.ggml.model", Value::String("llama".into())),
-            "tokenizer.ggml.model",
-            "gpt2",
-        ),
-        (
-            |f| f.set("tokenizer.ggml.pre", Value::String("falcon".into())),
-            "tokenizer.ggml.pre",
-            "smollm",
-        ),
-        (
-            |f| f.set("tokenizer.ggml.eos_token_id", Value::U32(260)),
-            "tokenizer.ggml.eos_token_id",
-            "260 tokens",
-        ),
-        (
-            |f| drop(f.metadata.remove("tokenizer.chat_template")),
-            "tokenizer.chat_template",
-            "instruction-tuned",
-        ),
-        (
-            |f| drop(f.tensors.remove("blk.1.attn_k.weight")),
-            "blk.1.attn_k.weight",
-            "missing",
-        ),
-        (
-            |f| {
-                let embedding = f.tensors.remove("blk.0.ffn_up.weight").unwrap();
-                f.tensors.insert("rope_freqs.weight".into(), embedding);
-            },
-            "blk.0.ffn_up.weight",
-            "missing",
-        ),
-        (
-            |f| f.set("llama.feed_forward_length", Value::U32(80)),
-            "ffn_down.weight",
-            "[64, 80]",
-        ),
-    ];
     let config = small(Family::Llama, true);
     let weights = random(&config);
-    for (change, place, remedy) in table {
+    for (change, place, remedy) in WRONG_FILES {
         let mut file = export(&config, &weights, GgmlDType::F32);
         change(&mut file);
         let error = file.refusal();
         assert!(error.contains(place) && error.contains(remedy), "{error}");
     }
-    let mut file = export(&config, &weights, GgmlDType::F32);
+}
+
+#[test]
+fn rope_frequencies_of_another_length_are_refused() {
+    let config = small(Family::Llama, true);
+    let mut file = export(&config, &random(&config), GgmlDType::F32);
     let norm = QTensor::quantize(
         &Tensor::ones(8, DType::F32, &Device::Cpu).unwrap(),
         GgmlDType::F32,
