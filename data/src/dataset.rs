@@ -36,7 +36,7 @@ pub struct LeftOut {
 }
 
 /// Questions with their databases.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Dataset {
     /// The name of the folder, for display.
     pub name: String,
@@ -46,14 +46,6 @@ pub struct Dataset {
     pub databases: BTreeMap<String, DatabaseFile>,
     /// The questions of the files that are not in `questions`.
     pub left_out: Vec<LeftOut>,
-}
-
-/// The questions of a layout before its databases are opened.
-#[derive(Default)]
-pub(crate) struct LoadedRecords {
-    pub(crate) questions: Vec<Question>,
-    pub(crate) left_out: Vec<LeftOut>,
-    pub(crate) databases: BTreeMap<String, DatabaseFile>,
 }
 
 impl Dataset {
@@ -69,33 +61,27 @@ impl Dataset {
     /// index and field), if a database is missing, broken or different from the manifest, or if the
     /// selection names an unknown database.
     pub fn open(dir: &Path, databases: Option<&[String]>) -> Result<Self, DataError> {
-        let name = dir.file_name().map_or_else(
+        let mut dataset = read_layout(dir, databases)?;
+        dataset.name = dir.file_name().map_or_else(
             || dir.display().to_string(),
             |name| name.to_string_lossy().into_owned(),
         );
-        let LoadedRecords {
-            questions,
-            left_out,
-            databases,
-        } = read_records(dir, databases)?;
         let mut ids = BTreeSet::new();
-        let mut in_order = questions.iter().map(|question| &question.question_id);
+        let mut in_order = dataset
+            .questions
+            .iter()
+            .map(|question| &question.question_id);
         if let Some(id) = in_order.find(|id| !ids.insert(*id)) {
             let problem = format!("question_id `{id}` occurs twice; give each question its own id");
             return Err(DataError::format(dir, problem));
         }
-        if questions.is_empty() {
-            let left_out = left_out.len();
+        if dataset.questions.is_empty() {
+            let left_out = dataset.left_out.len();
             let problem =
                 format!("no usable question ({left_out} left out); choose other databases");
             return Err(DataError::format(dir, problem));
         }
-        Ok(Self {
-            name,
-            questions,
-            databases,
-            left_out,
-        })
+        Ok(dataset)
     }
 
     /// Returns the questions of a split. A name without part, `eval-unseen`, also matches its
@@ -115,8 +101,8 @@ impl Dataset {
     }
 }
 
-/// Reads the folder's records in the layout that its files show.
-fn read_records(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
+/// Reads the folder in the layout that its files show, without a name.
+fn read_layout(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     if !dir.is_dir() {
         return Err(DataError::format(
             dir,

@@ -4,22 +4,22 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::dataset::{LoadedRecords, database_file, select};
+use crate::dataset::{database_file, select};
 use crate::manifest::{Manifest, verify_file};
-use crate::{DataError, Question};
+use crate::{DataError, Dataset, Question};
 
 /// Reads an own build. Every file that is used must have its hash in the manifest.
-pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
+pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     let manifest = Manifest::read(dir)?;
     let known = manifest.databases.iter().map(|it| it.name.clone());
     let known: BTreeSet<String> = known.collect();
     let names = select(dir, &known, databases, || known.clone())?;
-    let mut records = LoadedRecords::default();
+    let mut dataset = Dataset::default();
     for name in &names {
         let file = database_file(&dir.join("databases"), name)?;
         let relative = format!("databases/{name}/{name}.sqlite");
         verify_file(&file.path, hash_of(dir, &manifest, &relative)?)?;
-        records.databases.insert(name.clone(), file);
+        dataset.databases.insert(name.clone(), file);
     }
     let files = manifest.files.iter();
     for (file, sha256) in files.filter(|(file, _)| file.ends_with(".jsonl")) {
@@ -27,9 +27,9 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRec
         verify_file(&path, sha256)?;
         let mut questions = read_lines(&path)?;
         questions.retain(|question| names.contains(&question.database_name));
-        records.questions.append(&mut questions);
+        dataset.questions.append(&mut questions);
     }
-    Ok(records)
+    Ok(dataset)
 }
 
 fn hash_of<'a>(dir: &Path, manifest: &'a Manifest, file: &str) -> Result<&'a str, DataError> {

@@ -12,10 +12,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::dataset::{LeftOut, LoadedRecords, database_file, read_array, select};
+use crate::dataset::{database_file, read_array, select};
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
-use crate::{DataError, Question, answer_from_rows, hash};
+use crate::{DataError, Dataset, LeftOut, Question, answer_from_rows, hash};
 
 /// The ten Spider databases that SQLEnv uses. They have 676 questions: 623 of Spider's dev file and
 /// 53 of its train file.
@@ -44,7 +44,7 @@ struct SpiderRecord {
 }
 
 /// Reads Spider's questions about the chosen databases and runs their gold SQL.
-pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
+pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     let mut by_database: BTreeMap<String, Vec<(String, SpiderRecord)>> = BTreeMap::new();
     for (location, record) in read(dir)? {
         let records = by_database.entry(record.db_id.clone()).or_default();
@@ -63,18 +63,18 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRec
         )));
     }
     let unseen = unseen_databases(&names);
-    let mut records = LoadedRecords::default();
+    let mut dataset = Dataset::default();
     by_database.retain(|name, _| names.contains(name));
     for (name, database_records) in by_database {
         let file = database_file(&dir.join("database"), &name)?;
         let database = GoldDatabase::open(&file.path)?;
-        records.databases.insert(name.clone(), file);
+        dataset.databases.insert(name.clone(), file);
         let mut indices = BTreeMap::new();
         for (location, record) in database_records {
             let split = split_of(&record, unseen.contains(&name));
             match answer(&database, record, split, &mut indices) {
-                Ok(question) => records.questions.push(question),
-                Err(reason) => records.left_out.push(LeftOut {
+                Ok(question) => dataset.questions.push(question),
+                Err(reason) => dataset.left_out.push(LeftOut {
                     record: location,
                     database_name: name.clone(),
                     reason,
@@ -82,7 +82,7 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<LoadedRec
             }
         }
     }
-    Ok(records)
+    Ok(dataset)
 }
 
 fn read(dir: &Path) -> Result<Vec<(String, SpiderRecord)>, DataError> {

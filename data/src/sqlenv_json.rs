@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::dataset::{LoadedRecords, database_file, leave_out_degenerate, read_array, select};
-use crate::{DataError, Question};
+use crate::dataset::{database_file, leave_out_degenerate, read_array, select};
+use crate::{DataError, Dataset, Question};
 
 const FILES: [&str; 2] = ["questions_train.json", "questions_eval.json"];
 
@@ -16,8 +16,9 @@ pub(crate) fn root(dir: &Path) -> Option<PathBuf> {
         .find(|root| root.join("questions").join(FILES[0]).is_file())
 }
 
-/// Reads both question files of the folder that [`root`] found. Records whose gold answer is empty are left out.
-pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<LoadedRecords, DataError> {
+/// Reads both question files of the folder that [`root`] found. Records whose gold answer is empty
+/// are left out.
+pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     let mut questions = Vec::new();
     for file in FILES {
         questions.extend(read(&root.join("questions").join(file))?);
@@ -30,10 +31,11 @@ pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<LoadedRe
     let files = names
         .iter()
         .map(|name| Ok((name.clone(), database_file(&root.join("databases"), name)?)));
-    Ok(LoadedRecords {
+    Ok(Dataset {
         questions,
         left_out,
         databases: files.collect::<Result<_, DataError>>()?,
+        ..Dataset::default()
     })
 }
 

@@ -106,7 +106,7 @@ impl Lane {
                 budget,
             };
             thread::Builder::new()
-                .name(format!("env-sql-{budget}-{index}"))
+                .name(format!("env-sql-{budget:?}-{index}").to_lowercase())
                 .spawn(move || work(&queue, connections))
                 .map_err(|error| {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
@@ -230,7 +230,10 @@ mod tests {
         for budget in [WorkBudget::Quick, WorkBudget::Full] {
             let name = |_: &Sandbox| thread::current().name().map(str::to_owned);
             let ran_on = pool.run(budget, Arc::clone(&database), name).await;
-            assert_eq!(ran_on.unwrap(), Some(format!("env-sql-{budget}-0")));
+            assert_eq!(
+                ran_on.unwrap(),
+                Some(format!("env-sql-{budget:?}-0").to_lowercase())
+            );
         }
     }
 }

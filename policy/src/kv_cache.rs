@@ -159,16 +159,26 @@ impl KvCache {
         self.layers.prepare_metadata(rows, &self.tables)
     }
 
-    pub(crate) fn layer(&mut self, layer: usize) -> LayerCache<'_> {
-        match &mut self.layers {
-            CacheLayers::Pages(layers) => LayerCache::Pages(&mut layers[layer], &self.tables),
+    /// Appends k and v [T, K, D] to one layer of the rows' slots and attends with q [T, H, D] →
+    /// [T, H * D].
+    pub(crate) fn attend(
+        &mut self,
+        layer: usize,
+        [q, k, v]: [&Tensor; 3],
+        rows: &[PackedRow],
+    ) -> Result<Tensor> {
+        Ok(match &mut self.layers {
+            CacheLayers::Pages(layers) => {
+                let table = |slot| self.tables.table(slot);
+                ops::cached_attention(q, k, v, rows, &mut layers[layer], table)?
+            }
             CacheLayers::Tensors { layers, metadata } => {
                 let metadata = metadata
                     .as_ref()
                     .expect("allocate comes first: this is a bug");
-                LayerCache::Tensors(&layers[layer], metadata)
+                layers[layer].attend(q, k, v, metadata)?
             }
-        }
+        })
     }
 }
 
@@ -190,30 +200,6 @@ impl CacheLayers {
             *metadata = Some(AttentionMetadata::new(rows, table, &layers[0])?);
         }
         Ok(())
-    }
-}
-
-/// One layer of a cache, for one forward pass.
-pub(crate) enum LayerCache<'a> {
-    Pages(&'a mut KvPages, &'a PageTables),
-    Tensors(&'a TensorPages, &'a AttentionMetadata),
-}
-
-impl LayerCache<'_> {
-    /// Appends k and v [T, K, D] to the rows' slots and attends with q [T, H, D] → [T, H * D].
-    pub(crate) fn attend(
-        self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        rows: &[PackedRow],
-    ) -> Result<Tensor> {
-        Ok(match self {
-            Self::Pages(pages, tables) => {
-                ops::cached_attention(q, k, v, rows, pages, |slot| tables.table(slot))?
-            }
-            Self::Tensors(pages, metadata) => pages.attend(q, k, v, metadata)?,
-        })
     }
 }
 

@@ -9,9 +9,6 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::ops::PAGE;
 
-/// A page to copy: (from, to).
-pub(crate) type PageCopy = (u32, u32);
-
 /// The block tables of all slots.
 pub(crate) struct PageTables {
     slots: Vec<Vec<u32>>,
@@ -44,8 +41,8 @@ impl PageTables {
     }
 
     /// Keeps the first `past` tokens of a slot and allocates pages for `len` more. Returns the page
-    /// that the caller must copy before it writes.
-    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<PageCopy> {
+    /// that the caller must copy before it writes, as (from, to).
+    pub(crate) fn prepare(&mut self, slot: usize, past: usize, len: usize) -> Option<(u32, u32)> {
         self.truncate(slot, past);
         let mut copy = None;
         if !past.is_multiple_of(PAGE) {
@@ -78,7 +75,7 @@ impl PageTables {
     }
 
     /// Replaces a slot's last page by a copy of its own, if other slots share it.
-    fn copy_last_on_write(&mut self, slot: usize) -> Option<PageCopy> {
+    fn copy_last_on_write(&mut self, slot: usize) -> Option<(u32, u32)> {
         let last = *self.slots[slot].last()?;
         if self.reference_counts[last as usize] == 1 {
             return None;

@@ -1,6 +1,6 @@
 //! One statement in the sandbox: its run, its cost, and why it failed.
 
-use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use data::sql_text::first_keyword;
 use rusqlite::{Connection, Error as SqliteError, ErrorCode, PrepFlags, StatementStatus, ffi};
@@ -245,15 +245,6 @@ impl Sandbox {
             _ if message.starts_with("not authorized") => (Failure::Denied, message),
             _ => (Failure::Sqlite, message),
         }
-    }
-}
-
-impl fmt::Display for WorkBudget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Quick => "quick",
-            Self::Full => "full",
-        })
     }
 }
 

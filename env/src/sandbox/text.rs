@@ -1,9 +1,11 @@
 //! `instr`, `replace`, `trim` and `substr` in linear time.
 //!
 //! Invariant: the result is that of SQLite's function of that name; tests compare the two. SQLite's
-//! own take quadratic time, except for `substr`. Pure: there is no SQLite here.
+//! own take quadratic time, except for `substr`; memmem is linear. Pure: there is no SQLite here.
 
 use std::collections::HashMap;
+
+use memchr::memmem;
 
 /// Which ends `trim` trims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
         Some(first) if is_text && is_continuation(*first) => {
             haystack.starts_with(needle).then_some(0)
         }
-        Some(_) => Needle::new(needle).find(haystack),
+        Some(_) => memmem::find(haystack, needle),
     };
     found.map_or(0, |at| {
         let skipped = haystack.get(1..=at).unwrap_or_default();
@@ -44,7 +46,7 @@ pub(super) fn replace(
     if pattern.first().is_none_or(|first| *first == 0) {
         return Some(text.to_vec());
     }
-    let needle = Needle::new(pattern);
+    let needle = memmem::Finder::new(pattern);
     let mut replaced = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = needle.find(rest) {
@@ -100,43 +102,6 @@ pub(super) fn substr(text: &str, start: i64, length: i64) -> &str {
 
 fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
-}
-
-/// A needle prepared by the Knuth-Morris-Pratt algorithm, which examines no byte of the haystack
-/// twice.
-struct Needle<'a> {
-    bytes: &'a [u8],
-    /// For each prefix, the length of its longest border.
-    borders: Vec<usize>,
-}
-
-impl<'a> Needle<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        let mut borders = vec![0; bytes.len()];
-        let mut border = 0;
-        for index in 1..bytes.len() {
-            while border > 0 && bytes[index] != bytes[border] {
-                border = borders[border - 1];
-            }
-            border += usize::from(bytes[index] == bytes[border]);
-            borders[index] = border;
-        }
-        Self { bytes, borders }
-    }
-
-    fn find(&self, haystack: &[u8]) -> Option<usize> {
-        let mut matched = 0;
-        for (index, byte) in haystack.iter().enumerate() {
-            while matched > 0 && *byte != self.bytes[matched] {
-                matched = self.borders[matched - 1];
-            }
-            matched += usize::from(*byte == self.bytes[matched]);
-            if matched == self.bytes.len() {
-                return Some(index + 1 - matched);
-            }
-        }
-        None
-    }
 }
 
 /// Cost of storing or looking up a character of several bytes, in examined bytes.

@@ -12,7 +12,7 @@ use candle_core::{DType, Tensor};
 use super::{Gradients, WeightLoader};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
-use crate::kv_cache::LayerCache;
+use crate::kv_cache::KvCache;
 use crate::ops::{self, LinearWeight};
 use crate::packed_rows::PackedRow;
 
@@ -80,12 +80,13 @@ impl Layer {
         })
     }
 
-    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass.
+    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass. A KV cache
+    /// comes with the layer's number in it.
     pub(super) fn forward(
         &self,
         input: Tensor,
         inputs: &PassInputs<'_>,
-        cache: Option<LayerCache<'_>>,
+        cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, Activations)> {
         let eps = inputs.config.rms_norm_eps;
         let attention_input = self.input_norm.forward(&input, eps)?;
@@ -187,7 +188,7 @@ impl Attention {
         &self,
         x: &Tensor,
         inputs: &PassInputs<'_>,
-        cache: Option<LayerCache<'_>>,
+        cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, AttentionActivations)> {
         let config = inputs.config;
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
@@ -206,7 +207,7 @@ impl Attention {
         let q = ops::rope(&q, &inputs.cos_sin)?;
         let k = ops::rope(&k, &inputs.cos_sin)?;
         let attended = match cache {
-            Some(cache) => cache.attend(&q, &k, &v, inputs.rows)?,
+            Some((cache, layer)) => cache.attend(layer, [&q, &k, &v], inputs.rows)?,
             None => ops::attention(&q, &k, &v, inputs.rows)?,
         };
         let output = self.o.forward(&attended)?;

@@ -125,7 +125,7 @@ impl Decoder {
         let inputs = self.pass_inputs(batch)?;
         let mut x = ops::select_rows(&self.embedding, &batch.tokens)?;
         for (i, layer) in self.layers.iter().enumerate() {
-            let cache = cache.as_mut().map(|cache| cache.layer(i));
+            let cache = cache.as_deref_mut().map(|cache| (cache, i));
             (x, _) = layer.forward(x, &inputs, cache)?;
         }
         self.norm.forward(&x, self.config.rms_norm_eps)

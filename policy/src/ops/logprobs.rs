@@ -33,12 +33,12 @@ pub struct TokenLogprobs {
     pub logprobs: Tensor,
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
-    saved: SavedForBackward,
+    pub(super) saved: SavedForBackward,
 }
 
 /// What is saved for the backward pass, to spare it a product.
 #[derive(Clone, Debug)]
-enum SavedForBackward {
+pub(super) enum SavedForBackward {
     Nothing,
     /// [N, V].
     Logits(Vec<f32>),
@@ -88,14 +88,7 @@ pub fn token_logprobs(
         return token_logprobs(&hidden, &head, targets, temperature);
     }
     if !uses_kernels(hidden) {
-        let forward = LmHead::new(hidden, head, targets, temperature)?.forward()?;
-        return Ok(TokenLogprobs {
-            logprobs: forward.logprobs,
-            entropies: forward.entropies,
-            saved: forward
-                .all
-                .map_or(SavedForBackward::Nothing, SavedForBackward::Logprobs),
-        });
+        return LmHead::new(hidden, head, targets, temperature)?.forward();
     }
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
@@ -157,12 +150,8 @@ pub fn token_logprobs_backward(
         ));
     }
     if !uses_kernels(hidden) {
-        let logprobs = match &forward.saved {
-            SavedForBackward::Logprobs(logprobs) => Some(logprobs),
-            _ => None,
-        };
         let head = LmHead::new(hidden, head, targets, temperature)?;
-        return head.backward(logprobs, gradients);
+        return head.backward(&forward.saved, gradients);
     }
     backward_by_kernels(forward.saved, hidden, head, targets, temperature, gradients)
 }

@@ -10,19 +10,11 @@ use candle_core::{D, Result, Tensor};
 
 use super::at_least_f32;
 use super::linear::linear_tensor_ops;
-use super::logprobs::LogprobGradients;
+use super::logprobs::{LogprobGradients, SavedForBackward, TokenLogprobs};
 
 /// The most values of a tensor over rows and vocabulary (256 MiB in f32). The backward pass holds
 /// five such tensors.
 const MAX_CHUNK_VALUES: usize = 1 << 26;
-
-/// Log-probabilities and entropies of the chosen tokens, both `[N]`, and the log-probabilities of
-/// all tokens [N, V] if one chunk holds them.
-pub(super) struct ChunkedLogprobs {
-    pub(super) logprobs: Tensor,
-    pub(super) entropies: Tensor,
-    pub(super) all: Option<Tensor>,
-}
 
 /// The arguments of [`super::token_logprobs`], and the rows of a chunk.
 pub(super) struct LmHead<'a> {
@@ -49,7 +41,7 @@ impl<'a> LmHead<'a> {
         })
     }
 
-    pub(super) fn forward(&self) -> Result<ChunkedLogprobs> {
+    pub(super) fn forward(&self) -> Result<TokenLogprobs> {
         let weight = at_least_f32(self.weight)?;
         let (mut logprobs, mut entropies, mut all) = (Vec::new(), Vec::new(), None);
         for rows in self.chunks() {
@@ -59,10 +51,10 @@ impl<'a> LmHead<'a> {
             entropies.push(entropies_of(&of_rows)?.squeeze(1)?);
             all = (rows.len() == self.targets.len()).then_some(of_rows);
         }
-        Ok(ChunkedLogprobs {
+        Ok(TokenLogprobs {
             logprobs: Tensor::cat(&logprobs, 0)?,
             entropies: Tensor::cat(&entropies, 0)?,
-            all,
+            saved: all.map_or(SavedForBackward::Nothing, SavedForBackward::Logprobs),
         })
     }
 
@@ -70,15 +62,15 @@ impl<'a> LmHead<'a> {
     /// [`Self::forward`] kept.
     pub(super) fn backward(
         &self,
-        all: Option<&Tensor>,
+        saved: &SavedForBackward,
         gradients: LogprobGradients<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let weight = at_least_f32(self.weight)?;
         let (mut dhidden, mut dweight) = (Vec::new(), None);
         for rows in self.chunks() {
-            let logprobs = match all {
-                Some(all) => all.clone(),
-                None => self.all_logprobs(&rows, &weight)?,
+            let logprobs = match saved {
+                SavedForBackward::Logprobs(all) => all.clone(),
+                _ => self.all_logprobs(&rows, &weight)?,
             };
             let dlogits = self.dlogits(&rows, &logprobs, gradients)?;
             dhidden.push(dlogits.matmul(&weight)?);
@@ -204,8 +196,8 @@ mod tests {
             logprobs: &derivatives[..ROWS],
             entropies: Some(&derivatives[ROWS..]),
         };
-        let is_kept = found.all.is_some();
-        let (dhidden, dweight) = head.backward(found.all.as_ref(), gradients).unwrap();
+        let is_kept = matches!(found.saved, SavedForBackward::Logprobs(_));
+        let (dhidden, dweight) = head.backward(&found.saved, gradients).unwrap();
         let flat = |x: Tensor| {
             assert!(matches!(x.dtype(), DType::F32) || x.dtype() == dtype);
             let x = x.flatten_all().unwrap().to_dtype(DType::F64).unwrap();

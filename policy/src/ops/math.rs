@@ -50,17 +50,16 @@ pub(crate) fn sigmoid<S: Simd>(x: S) -> S {
     one.div(one.add(exp(S::splat(0.0).sub(x))))
 }
 
-/// Returns the sums of both results of `f` over the elements of `x` and `y`. `f` of zeros must be
-/// zero, since the last lanes are filled up with zeros.
+/// Returns the sum of `f` over the elements of `x` and `y`. `f` of zeros must be zero, since the
+/// last lanes are filled up with zeros.
 #[inline(always)]
-pub(crate) fn sums<S: Simd>(x: &[f32], y: &[f32], f: impl Fn(S, S) -> [S; 2]) -> [f32; 2] {
+pub(crate) fn sum<S: Simd>(x: &[f32], y: &[f32], f: impl Fn(S, S) -> S) -> f32 {
     debug_assert_eq!(x.len(), y.len());
-    let mut sums = [S::splat(0.0); 2];
+    let mut sum = S::splat(0.0);
     for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
-        let terms = f(S::load_some(x, 0.0), S::load_some(y, 0.0));
-        sums = [sums[0].add(terms[0]), sums[1].add(terms[1])];
+        sum = sum.add(f(S::load_some(x, 0.0), S::load_some(y, 0.0)));
     }
-    [sums[0].sum_lanes(), sums[1].sum_lanes()]
+    sum.sum_lanes()
 }
 
 /// Sets `out[i] = f(x[i], y[i])`.
@@ -144,7 +143,7 @@ mod tests {
 
         #[inline(always)]
         fn run<S: Simd>(self) -> f32 {
-            sums::<S>(self.0, self.0, |x, _| [x, S::splat(0.0)])[0]
+            sum::<S>(self.0, self.0, |x, _| x)
         }
     }
 

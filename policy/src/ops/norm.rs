@@ -4,7 +4,7 @@
 
 use candle_core::{D, Result, Tensor, bail};
 
-use super::math::{combine, combine3, sums};
+use super::math::{combine, combine3, sum};
 use super::simd::{Kernel, Simd, dispatch};
 use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
 
@@ -82,7 +82,7 @@ pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tens
 /// Returns 1 / sqrt(mean(x²) + eps).
 #[inline(always)]
 fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
-    let [squares, _] = sums::<S>(x, x, |x, _| [x.mul(x), S::splat(0.0)]);
+    let squares = sum::<S>(x, x, |x, _| x.mul(x));
     1.0 / (squares / x.len() as f32 + eps).sqrt()
 }
 
@@ -134,7 +134,7 @@ impl Kernel for Backward<'_> {
             let inverse = inverse_rms::<S>(x, self.eps);
             let lanes = S::splat(inverse);
             combine::<S>(dy, self.weight, &mut scaled, |dy, weight| dy.mul(weight));
-            let [dot, _] = sums::<S>(&scaled, x, |u, x| [u.mul(x.mul(lanes)), S::splat(0.0)]);
+            let dot = sum::<S>(&scaled, x, |u, x| u.mul(x.mul(lanes)));
             let mean = S::splat(dot / width as f32);
             combine::<S>(&scaled, x, dx, |u, x| {
                 u.sub(x.mul(lanes).mul(mean)).mul(lanes)

@@ -72,42 +72,35 @@ pub(super) fn attention_in_pages(
     v: &Tensor,
     rows: &[PackedRow],
 ) -> Result<Tensor> {
-    let paged = PagedBatch::new(rows);
-    let tokens = Tensor::new(paged.tokens, q.device())?;
+    let (tokens, tables) = in_pages(rows);
+    let tokens = Tensor::new(tokens, q.device())?;
     let lay = |x: &Tensor| x.index_select(&tokens, 0)?.transpose(0, 1)?.contiguous();
     let pages = TensorPages {
         keys: lay(k)?,
         values: lay(v)?,
     };
-    let table = |row: usize| paged.tables[row].as_slice();
+    let table = |row: usize| tables[row].as_slice();
     let query_blocks = QueryBlocks::new(rows, table, super::compute_dtype(q.dtype()), q.device())?;
     pages.attention_over_pages(q, &query_blocks)
 }
 
-/// The rows of a batch without a cache, laid out in pages, so that one implementation serves both.
-struct PagedBatch {
-    /// For each slot of the pages, a packed token. Token 0 is the padding.
-    tokens: Vec<u32>,
-    /// Each row's block table.
-    tables: Vec<Vec<u32>>,
-}
-
-impl PagedBatch {
-    fn new(rows: &[PackedRow]) -> Self {
-        let row_offsets = row_offsets(rows);
-        let (mut tokens, mut tables) = (Vec::new(), Vec::new());
-        for (row, &first) in rows.iter().zip(&row_offsets) {
-            let begun = tokens.len();
-            if row.past > 0 {
-                let prefix = row_offsets[row.slot] as u32;
-                tokens.extend(prefix..prefix + row.past as u32);
-            }
-            tokens.extend(first as u32..(first + row.len) as u32);
-            tokens.resize(tokens.len().next_multiple_of(PAGE), 0);
-            tables.push(((begun / PAGE) as u32..(tokens.len() / PAGE) as u32).collect());
+/// Lays out the rows of a batch without a cache in pages, so that one implementation serves both.
+/// Returns a packed token for each slot of the pages, where token 0 is the padding, and each row's
+/// block table.
+fn in_pages(rows: &[PackedRow]) -> (Vec<u32>, Vec<Vec<u32>>) {
+    let row_offsets = row_offsets(rows);
+    let (mut tokens, mut tables) = (Vec::new(), Vec::new());
+    for (row, &first) in rows.iter().zip(&row_offsets) {
+        let begun = tokens.len();
+        if row.past > 0 {
+            let prefix = row_offsets[row.slot] as u32;
+            tokens.extend(prefix..prefix + row.past as u32);
         }
-        Self { tokens, tables }
+        tokens.extend(first as u32..(first + row.len) as u32);
+        tokens.resize(tokens.len().next_multiple_of(PAGE), 0);
+        tables.push(((begun / PAGE) as u32..(tokens.len() / PAGE) as u32).collect());
     }
+    (tokens, tables)
 }
 
 impl TensorPages {
@@ -170,7 +163,8 @@ impl TensorPages {
                 &block.gather(&self.values)?,
             )?);
         }
-        let out = softmax.expect("a block of keys: this is a bug").finish()?;
+        let softmax = softmax.expect("a block of keys: this is a bug");
+        let out = softmax.weighted.broadcast_div(&softmax.sum)?;
         let out = out.reshape((kv_heads, query_blocks.count, group, QUERY_BLOCK, head_dim))?;
         out.permute((1, 3, 0, 2, 4))?
             .reshape((
@@ -213,10 +207,6 @@ impl OnlineSoftmax {
             sum: ((before.sum * &rescale)? + sum)?,
             weighted: (before.weighted.broadcast_mul(&rescale)? + weighted)?,
         })
-    }
-
-    fn finish(&self) -> Result<Tensor> {
-        self.weighted.broadcast_div(&self.sum)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{Heads, QUERY_BLOCK, QueryBlock, RowHead, Scratch};
 use crate::ops::kv_pages::{KvPages, PagedSequence};
-use crate::ops::math::sums;
+use crate::ops::math::sum;
 use crate::ops::matmul::{PANEL, multiply_strip};
 use crate::ops::simd::{Kernel, LANES, Simd};
 
@@ -80,14 +80,12 @@ impl Kernel for Backward<'_> {
             for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
                 let at = row_head.offset(start + i);
                 let range = i * block.padded()..(i + 1) * block.padded();
+                let (out, dout) = (&self.out[at..], &b.doutput[i * head_dim..]);
                 score_gradient::<S>(
                     &mut weights[range.clone()],
                     &mut b.dweights[range],
                     inverse,
-                    dot::<S>(
-                        &self.out[at..at + head_dim],
-                        &b.doutput[i * head_dim..][..head_dim],
-                    ),
+                    sum::<S>(&out[..head_dim], &dout[..head_dim], |x, y| x.mul(y)),
                     row_head.heads.scale(),
                 );
             }
@@ -165,11 +163,6 @@ fn score_gradient<S: Simd>(
         let dscore = normalised.mul(S::load(dweight).sub(dot)).mul(scale);
         dscore.store(dweight);
     }
-}
-
-#[inline(always)]
-fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
-    sums::<S>(x, y, |x, y| [x.mul(y), S::splat(0.0)])[0]
 }
 
 /// Adds row `t` of panels `[panel][rows][32]` to `sum`.
