@@ -1,6 +1,6 @@
 //! The error of a server that cannot start.
 
-/// A setting of the server is out of range, contradicts another or names a file that cannot be used.
+/// A setting of the server is out of range, contradicts another, or names an unusable file.
 #[derive(Debug, thiserror::Error)]
 #[error("env-node setting {field} cannot be used: {remedy}")]
 pub struct SettingError {

@@ -9,8 +9,6 @@ use crate::{SourceFile, imports, picture::picture, sources};
 
 /// The most files that may need each other.
 const LARGEST: usize = 4;
-/// Crates with larger circles. These numbers may only become smaller.
-const LARGER: [(&str, usize); 1] = [("env-node", 7)];
 
 /// The modules of a crate.
 #[derive(Default)]
@@ -171,9 +169,7 @@ fn import_circles_are_small() {
         // The program's main file uses its library from outside.
         files.retain(|file| !file.path.ends_with("src/main.rs"));
         let edges = edges(&files);
-        let larger = LARGER.iter().find(|(it, _)| it == name);
-        let most = larger.map_or(LARGEST, |(_, most)| *most);
-        for circle in circles(&edges).into_iter().filter(|it| it.len() > most) {
+        for circle in circles(&edges).into_iter().filter(|it| it.len() > LARGEST) {
             for file in &circle {
                 let targets: Vec<_> = edges[file].intersection(&circle).cloned().collect();
                 large.push(format!("{file} imports {}", targets.join(", ")));

@@ -13,7 +13,10 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{ENVIRONMENT_NAME, Mode, OpenEnvService, VERSION};
+use super::{
+    config::Mode,
+    service::{ENVIRONMENT_NAME, OpenEnvService, VERSION},
+};
 
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";

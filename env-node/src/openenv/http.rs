@@ -14,11 +14,11 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    OpenEnvService,
     action::StepPayload,
     json,
     payload::Payload,
     reset::ResetArguments,
+    service::OpenEnvService,
     session, tools,
     validation::{self, Id, Invalid, Positive},
 };

@@ -11,10 +11,10 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value, json};
 
 use super::{
-    OpenEnvService, json,
+    json,
+    service::{FrameReply, OpenEnvService},
     session::SessionError,
     session_registry::{AtCapacity, Closed, SessionGuard, SharedSession},
-    socket::FrameReply,
     tools,
     validation::{self, Integer, excerpt},
 };

@@ -10,8 +10,10 @@ mod documents;
 mod http;
 mod json;
 mod mcp;
+mod open_sockets;
 mod payload;
 mod reset;
+mod service;
 mod session;
 mod session_registry;
 mod socket;
@@ -36,28 +38,17 @@ use serde::Deserialize;
 pub use config::{Mode, OpenEnvConfig};
 pub(crate) use documents::metadata;
 pub(crate) use http::read_reset;
+pub(crate) use open_sockets::Sockets;
 pub(crate) use payload::ObservationView;
+use service::OpenEnvService;
 pub(crate) use session::{EpisodeSession, SessionError};
 use session_registry::{SessionGuard, SessionRegistry};
 use socket::SocketProtocol;
-pub(crate) use socket::Sockets;
 
 use crate::node::EnvNode;
 
-/// The environment's name on the wire; `SQLEnv`'s own.
-const ENVIRONMENT_NAME: &str = "sql_env";
-/// Version of the HTTP interface. `1` tells OpenEnv's validators which rules apply.
-const VERSION: &str = "1.0.0";
 /// Bytes that a socket reads at once. Each open socket holds that much, so it is small.
 const READ_BUFFER_BYTES: usize = 8 << 10;
-
-/// The state that all requests share.
-struct OpenEnvService {
-    node: EnvNode,
-    config: OpenEnvConfig,
-    sessions: Arc<SessionRegistry>,
-    sockets: Sockets,
-}
 
 /// Returns every route of OpenEnv's protocols, with OpenEnv's replies to unknown paths and methods.
 pub(crate) fn router(node: &EnvNode, config: &OpenEnvConfig, sockets: Sockets) -> Router {

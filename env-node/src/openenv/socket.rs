@@ -14,42 +14,16 @@ use axum::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite;
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
 
-use super::{OpenEnvService, mcp, session_registry::SessionGuard, ws};
+use super::{
+    mcp,
+    service::{FrameReply, OpenEnvService},
+    session_registry::SessionGuard,
+    ws,
+};
 
 /// How long the peer may take to close its side of a socket that is closing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// All sockets of a server. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Sockets {
-    draining: CancellationToken,
-    open: TaskTracker,
-}
-
-impl Sockets {
-    /// Makes an empty set. Once `draining` is cancelled, each socket finishes the frame at hand and
-    /// closes with "going away".
-    pub(crate) fn new(draining: CancellationToken) -> Self {
-        let open = TaskTracker::new();
-        open.close();
-        Self { draining, open }
-    }
-
-    /// Counts one more open socket, until the token is dropped.
-    pub(super) fn track(&self) -> TaskTrackerToken {
-        self.open.token()
-    }
-
-    /// Waits until no socket is open.
-    pub(crate) async fn closed(&self) {
-        self.open.wait().await;
-    }
-}
 
 /// The protocol of a socket's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +32,6 @@ pub(super) enum SocketProtocol {
     OpenEnv,
     /// `/mcp`: JSON-RPC.
     Mcp,
-}
-
-/// The answer to a frame.
-#[derive(Debug)]
-pub(super) enum FrameReply {
-    Text(String),
-    /// A text, after which the socket closes.
-    Last(String),
-    Close,
 }
 
 /// Why a socket ends, which decides what is left to do.
@@ -131,7 +96,7 @@ async fn answer_frames(
         };
         let frame = tokio::select! {
             biased;
-            () = service.sockets.draining.cancelled() => return GOING_AWAY,
+            () = service.sockets.draining() => return GOING_AWAY,
             frame = next => frame,
         };
         let text = match frame {

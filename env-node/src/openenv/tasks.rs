@@ -19,8 +19,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ENVIRONMENT_NAME, OpenEnvService,
     http::{read_body, reject},
+    service::{ENVIRONMENT_NAME, OpenEnvService},
     validation::Integer,
 };
 use crate::{node::EnvNode, rejection::Rejection, wire};

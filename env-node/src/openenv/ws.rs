@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    OpenEnvService,
     action::{StepPayload, ToolCall},
     json, mcp,
     payload::Payload,
     reset::ResetArguments,
+    service::{FrameReply, OpenEnvService},
     session_registry::SessionGuard,
-    socket::FrameReply,
     tools::{self, ToolCallError},
     validation::{self, Invalid, excerpt},
 };
