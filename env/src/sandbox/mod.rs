@@ -25,12 +25,12 @@ mod query;
 mod self_test;
 mod text;
 
+pub(crate) use query::{Failure, QueryRun, Sandbox, WorkBudget};
+pub(crate) use self_test::self_test;
+
 #[cfg(test)]
 mod tests {
     pub(super) mod corpus;
     mod hostile_files;
     mod statement_costs;
 }
-
-pub(crate) use query::{Failure, QueryError, QueryRun, Sandbox, WorkBudget};
-pub(crate) use self_test::self_test;
