@@ -197,11 +197,7 @@ pub async fn evaluate(
         .iter()
         .map(|question| episode_spec(question, seed))
         .collect();
-    let mut done = 0;
-    let count = |_: &Trajectory| {
-        done += 1;
-        on_done(done);
-    };
+    let count = |done, _: &Trajectory| on_done(done);
     let outcomes = run_episodes(policy, settings, &specs, concurrency, count).await;
     let episodes: Vec<EpisodeRecord> = questions
         .iter()

@@ -33,27 +33,25 @@ pub async fn run_episode(
     spec: &EpisodeSpec,
 ) -> RolloutOutcome {
     let _permit = policy.acquire_permit().await;
-    let mut outcome = match start(settings, spec).await {
-        Ok((session, rollout, request, observation)) => {
-            drive(policy, session, rollout, request, observation).await
+    let (mut trajectory, error) = match start(settings, spec).await {
+        Ok(episode) => drive(policy, episode).await,
+        Err(error) => {
+            let member = spec.coordinates.member;
+            (failed_trajectory(member, error.to_string()), Some(error))
         }
-        Err(error) => RolloutOutcome {
-            trajectory: failed_trajectory(spec.coordinates.member, error.to_string()),
-            error: Some(error),
-        },
     };
-    outcome.trajectory.question_id.clone_from(&spec.question_id);
-    outcome
+    trajectory.question_id.clone_from(&spec.question_id);
+    RolloutOutcome { trajectory, error }
 }
 
 /// Runs episodes, `concurrency` at a time. Returns the outcomes in the order of `specs`. Calls
-/// `on_done` as each episode ends.
+/// `on_done` as each episode ends, with the number of those that ended and the trajectory.
 pub async fn run_episodes(
     policy: &dyn Policy,
     settings: &EpisodeSettings,
     specs: &[EpisodeSpec],
     concurrency: usize,
-    mut on_done: impl FnMut(&Trajectory),
+    mut on_done: impl FnMut(usize, &Trajectory),
 ) -> Vec<RolloutOutcome> {
     // `buffered` would return the outcomes in order, but a slow episode would then hold up the
     // start of later ones.
@@ -62,16 +60,19 @@ pub async fn run_episodes(
         .buffer_unordered(concurrency.max(1));
     let mut outcomes = BTreeMap::new();
     while let Some((index, outcome)) = running.next().await {
-        on_done(&outcome.trajectory);
+        on_done(outcomes.len() + 1, &outcome.trajectory);
         outcomes.insert(index, outcome);
     }
     outcomes.into_values().collect()
 }
 
+/// A started episode, with the first request and the newest observation.
+type StartedEpisode<'a> = (EnvSession<'a>, Rollout, RolloutRequest, Observation);
+
 async fn start<'a>(
     settings: &'a EpisodeSettings,
     spec: &'a EpisodeSpec,
-) -> Result<(EnvSession<'a>, Rollout, RolloutRequest, Observation), ActorError> {
+) -> Result<StartedEpisode<'a>, ActorError> {
     let (session, observation) = EnvSession::reset(settings, spec).await?;
     let (rollout, request) = Rollout::on_reset(
         settings.chat.clone(),
@@ -84,19 +85,11 @@ async fn start<'a>(
 
 async fn drive(
     policy: &dyn Policy,
-    mut session: EnvSession<'_>,
-    mut rollout: Rollout,
-    mut request: RolloutRequest,
-    mut observation: Observation,
-) -> RolloutOutcome {
+    (mut session, mut rollout, mut request, mut observation): StartedEpisode<'_>,
+) -> (Trajectory, Option<ActorError>) {
     loop {
         let next = match request {
-            RolloutRequest::Done(trajectory) => {
-                return RolloutOutcome {
-                    trajectory,
-                    error: None,
-                };
-            }
+            RolloutRequest::Done(trajectory) => return (trajectory, None),
             RolloutRequest::Complete(request) => {
                 let view = TurnView {
                     question_id: session.question_id(),
@@ -114,12 +107,7 @@ async fn drive(
         };
         request = match next {
             Ok(request) => request,
-            Err(error) => {
-                return RolloutOutcome {
-                    trajectory: rollout.fail(error.to_string()),
-                    error: Some(error),
-                };
-            }
+            Err(error) => return (rollout.fail(error.to_string()), Some(error)),
         };
     }
 }

@@ -267,7 +267,7 @@ impl Actor {
                 &self.settings,
                 &pending,
                 pending.len(),
-                metrics::count_episode,
+                |_, trajectory| metrics::count_episode(trajectory),
             )
             .await;
             let mut broken = Vec::new();

@@ -43,11 +43,7 @@ pub async fn demonstrate(
         },
     };
     let specs: Vec<EpisodeSpec> = wanted.question_ids.iter().enumerate().map(spec).collect();
-    let mut done = 0;
-    let count = |_: &Trajectory| {
-        done += 1;
-        on_done(done);
-    };
+    let count = |done, _: &Trajectory| on_done(done);
     let outcomes = run_episodes(policy, settings, &specs, wanted.concurrency, count).await;
     let limit = settings.limits.max_context_tokens;
     outcomes

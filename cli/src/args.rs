@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub use crate::bench_command::{BenchCommand, GpuCheckCommand};
+pub(crate) use crate::bench_command::{BenchCommand, GpuCheckCommand};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
@@ -15,18 +15,18 @@ pub(crate) const OWN_DATA_DIR: &str = "data/build";
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
 #[command(name = "sqlenv", version, propagate_version = true)]
-pub struct Args {
+pub(crate) struct Args {
     /// The command; default: train.
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub(crate) command: Option<Command>,
     /// What to log to stderr, in tracing's filter syntax, for example `info` or `actor=debug`.
     #[arg(long, global = true, env = "SQLENV_LOG", default_value = "warn")]
-    pub log: String,
+    pub(crate) log: String,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Prepare data, warm-start a policy, train it with GRPO, evaluate it and write the report, all
     /// in this process.
     Train(TrainArgs),
@@ -68,52 +68,52 @@ pub enum Command {
 
 /// The layers of settings: a preset, the file, `--set`, then the named flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Parser)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     /// Settings to start from; default: `tiny`, or `model` if --model is given.
     #[arg(long, value_enum)]
-    pub preset: Option<Preset>,
+    pub(crate) preset: Option<Preset>,
     /// TOML file of settings; the preset gives those that it leaves out.
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// One setting, for example `learner.optimizer.learning_rate=3e-5`; can be repeated. `sqlenv
     /// settings` lists all.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub(crate) set: Vec<String>,
     /// Seed of every random number in the run.
     #[arg(long)]
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; default: the
     /// project's own data, which is built if it is missing.
     #[arg(long, value_name = "DIR", env = "SQLENV_DATA")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub databases: Option<Vec<String>>,
+    pub(crate) databases: Option<Vec<String>>,
     /// Hugging Face model folder; default: the small embedded policy with random weights.
     #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
 }
 
 /// Credentials of a client for the env-node at --env.
 #[derive(Clone, Debug, Default, Parser)]
-pub struct EnvCredentials {
+pub(crate) struct EnvCredentials {
     /// File with the bearer token that the env-node requires.
     #[arg(long, value_name = "FILE")]
-    pub env_token_file: Option<PathBuf>,
+    pub(crate) env_token_file: Option<PathBuf>,
     /// Certificate authorities (PEM) to trust for an https env-node, instead of the system's.
     #[arg(long, value_name = "FILE")]
-    pub env_ca_file: Option<PathBuf>,
+    pub(crate) env_ca_file: Option<PathBuf>,
     /// This client's certificate (PEM), if the env-node requires one.
     #[arg(long, value_name = "FILE", requires = "env_key_file")]
-    pub env_certificate_file: Option<PathBuf>,
+    pub(crate) env_certificate_file: Option<PathBuf>,
     /// Private key (PEM) of the certificate.
     #[arg(long, value_name = "FILE", requires = "env_certificate_file")]
-    pub env_key_file: Option<PathBuf>,
+    pub(crate) env_key_file: Option<PathBuf>,
 }
 
 /// Settings that come with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
+pub(crate) enum Preset {
     /// The embedded policy on the project's own data: about ten minutes on two cores.
     Tiny,
     /// A pretrained model from a folder.
@@ -123,41 +123,37 @@ pub enum Preset {
     Smoke,
 }
 
-/// Arguments of `sqlenv train`.
 #[derive(Clone, Debug, Default, Parser)]
-pub struct TrainArgs {
-    /// Settings.
+pub(crate) struct TrainArgs {
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Folder that holds the runs.
     #[arg(long, value_name = "DIR", default_value = "runs")]
-    pub runs_dir: PathBuf,
+    pub(crate) runs_dir: PathBuf,
     /// Name of the run's folder; default: the next free number.
     #[arg(long)]
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Resume the run of this name, or the newest one, with its own settings.
     #[arg(long)]
-    pub resume: bool,
+    pub(crate) resume: bool,
     /// Print the resolved settings with their meaning, check that their paths exist, and train
     /// nothing.
     #[arg(long, conflicts_with = "resume")]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
-/// Arguments of `sqlenv sft`.
 #[derive(Clone, Debug, Parser)]
-pub struct SftArgs {
-    /// Settings.
+pub(crate) struct SftArgs {
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Model folder to write.
     #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
 }
 
 impl TrainArgs {
     /// Returns the arguments of `sqlenv` without a command.
-    pub fn newcomer() -> Self {
+    pub(crate) fn newcomer() -> Self {
         Self {
             runs_dir: PathBuf::from("runs"),
             ..Self::default()
@@ -167,7 +163,7 @@ impl TrainArgs {
 
 /// The policy to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PolicyChoice {
+pub(crate) enum PolicyChoice {
     /// Random legal actions.
     Random,
     /// The oracle, which knows the gold SQL: the upper bound.
@@ -177,98 +173,89 @@ pub enum PolicyChoice {
     Model,
 }
 
-/// Arguments of `sqlenv eval`.
 #[derive(Clone, Debug, Parser)]
-pub struct EvalArgs {
+pub(crate) struct EvalArgs {
     /// Settings; --model names the policy's folder.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Policy to evaluate.
     #[arg(long, value_enum, default_value_t)]
-    pub policy: PolicyChoice,
+    pub(crate) policy: PolicyChoice,
     /// Split to evaluate on.
     #[arg(long, default_value = "eval")]
-    pub split: String,
+    pub(crate) split: String,
     /// Largest number of questions; their ids decide, so they are always the same.
     #[arg(long, value_name = "N")]
-    pub questions: Option<usize>,
+    pub(crate) questions: Option<usize>,
     /// Sampling temperature; 0: greedy.
     #[arg(long, default_value_t = 0.0)]
-    pub temperature: f32,
+    pub(crate) temperature: f32,
     /// Solved examples before each question: 0, 1 or 3.
     #[arg(long, default_value_t = 0)]
-    pub shots: u32,
+    pub(crate) shots: u32,
     /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
-    pub env: Option<String>,
-    /// Credentials for --env.
+    pub(crate) env: Option<String>,
     #[command(flatten)]
-    pub env_credentials: EnvCredentials,
+    pub(crate) env_credentials: EnvCredentials,
     /// Write the evaluation as JSON to this file.
     #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
     /// Write every episode as one JSON line to this file.
     #[arg(long, value_name = "FILE")]
-    pub transcripts: Option<PathBuf>,
+    pub(crate) transcripts: Option<PathBuf>,
 }
 
-/// Arguments of `sqlenv play`.
 #[derive(Clone, Debug, Parser)]
-pub struct PlayArgs {
-    /// Settings.
+pub(crate) struct PlayArgs {
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Question to play; default: one drawn by --seed.
     #[arg(long, value_name = "ID")]
-    pub question: Option<String>,
+    pub(crate) question: Option<String>,
     /// Split to draw from.
     #[arg(long, default_value = "train")]
-    pub split: String,
+    pub(crate) split: String,
     /// Env-node (http://HOST:PORT); default: one in this process.
     #[arg(long, value_name = "ADDRESS")]
-    pub env: Option<String>,
-    /// Credentials for --env.
+    pub(crate) env: Option<String>,
     #[command(flatten)]
-    pub env_credentials: EnvCredentials,
+    pub(crate) env_credentials: EnvCredentials,
 }
 
-/// Arguments of `sqlenv report`.
 #[derive(Clone, Debug, Parser)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// The run's folder.
-    pub run_dir: PathBuf,
+    pub(crate) run_dir: PathBuf,
 }
 
-/// Arguments of `sqlenv trajectories`.
 #[derive(Clone, Debug, Parser)]
-pub struct TrajectoriesArgs {
+pub(crate) struct TrajectoriesArgs {
     /// The run's folder.
-    pub run_dir: PathBuf,
+    pub(crate) run_dir: PathBuf,
     /// File to write; default: stdout.
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
 }
 
-/// Arguments of `sqlenv import-gguf`.
 #[derive(Clone, Debug, Parser)]
-pub struct ImportGgufArgs {
+pub(crate) struct ImportGgufArgs {
     /// GGUF file; quantized weights become f32.
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Model folder to write.
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
 }
 
-/// Arguments of `sqlenv doctor`.
 #[derive(Clone, Debug, Default, Parser)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Also write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Commands on data.
 #[derive(Clone, Debug, Subcommand)]
-pub enum DataCommand {
+pub(crate) enum DataCommand {
     /// Generate the project's own databases and questions.
     Build {
         /// Folder to write.
@@ -304,84 +291,78 @@ pub enum DataCommand {
     },
 }
 
-/// Arguments of `sqlenv env-node`.
 #[derive(Clone, Debug, Parser)]
-pub struct EnvNodeArgs {
+pub(crate) struct EnvNodeArgs {
     /// Settings; only the sections `data`, `env` and `env_node` are read.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Address to serve on; default: the environment variables HOST and PORT, or 127.0.0.1:8000.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LISTEN")]
-    pub listen: Option<std::net::SocketAddr>,
+    pub(crate) listen: Option<std::net::SocketAddr>,
     /// OpenEnv routes to serve: simulation (all) or production (tools and sockets). Overrides
     /// `env_node.openenv.mode` and the environment variable OPENENV_MODE.
     #[arg(long, value_name = "MODE")]
-    pub mode: Option<env_node::Mode>,
+    pub(crate) mode: Option<env_node::Mode>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<std::net::SocketAddr>,
+    pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
-/// Arguments of `sqlenv actor`.
 #[derive(Clone, Debug, Parser)]
-pub struct ActorArgs {
+pub(crate) struct ActorArgs {
     /// Settings; only `device`, `dtype` and the section `actor` are read. The learner sends the
     /// others.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Env-node (http://HOST:PORT), or several separated by commas.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
-    pub env: String,
-    /// Credentials for --env.
+    pub(crate) env: String,
     #[command(flatten)]
-    pub env_credentials: EnvCredentials,
+    pub(crate) env_credentials: EnvCredentials,
     /// Learner (http://HOST:PORT).
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
-    pub learner: String,
+    pub(crate) learner: String,
     /// Name that is unique among the run's actors; default: host and process id.
     #[arg(long, value_name = "NAME")]
-    pub id: Option<String>,
+    pub(crate) id: Option<String>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<std::net::SocketAddr>,
+    pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
-/// Arguments of `sqlenv learner`.
 #[derive(Clone, Debug, Parser)]
-pub struct LearnerArgs {
+pub(crate) struct LearnerArgs {
     /// Settings; --model names the folder to start from.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Address to serve on.
     #[arg(long, default_value = "127.0.0.1:8001", env = "SQLENV_LISTEN")]
-    pub listen: std::net::SocketAddr,
+    pub(crate) listen: std::net::SocketAddr,
     /// Env-node (http://HOST:PORT) whose questions are trained on.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_ENV")]
-    pub env: String,
-    /// Credentials for --env.
+    pub(crate) env: String,
     #[command(flatten)]
-    pub env_credentials: EnvCredentials,
+    pub(crate) env_credentials: EnvCredentials,
     /// Run folder; an existing run is resumed.
     #[arg(long, value_name = "DIR")]
-    pub run_dir: PathBuf,
+    pub(crate) run_dir: PathBuf,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<std::net::SocketAddr>,
+    pub(crate) admin: Option<std::net::SocketAddr>,
 }
 
-/// Arguments of `sqlenv rank`.
 #[derive(Clone, Debug, Parser)]
-pub struct RankArgs {
+pub(crate) struct RankArgs {
     /// Settings; only `threads` and `device` are read. The learner sends the others.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Learner (http://HOST:PORT), which is rank 0.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
-    pub leader: String,
+    pub(crate) leader: String,
     /// Seconds to wait for a learner that does not answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub patience_seconds: u32,
+    pub(crate) patience_seconds: u32,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<std::net::SocketAddr>,
+    pub(crate) admin: Option<std::net::SocketAddr>,
 }

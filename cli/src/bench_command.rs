@@ -1,16 +1,14 @@
 //! `sqlenv bench` and `sqlenv gpu-check`: adds settings and data to the arguments of the crate
 //! `bench`.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
-use bench::{
-    BenchEnvArgs, BenchPolicyArgs,
-    gpu_check::{GpuCheckArgs, GpuCheckOutcome},
-};
+use bench::{BenchEnvArgs, BenchPolicyArgs, gpu_check::GpuCheckArgs};
 use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
     args::{ConfigArgs, Preset},
-    command_outcome::CommandOutcome,
     config::RunConfig,
     progress::Progress,
     setup, stdout,
@@ -18,33 +16,29 @@ use crate::{
 
 /// The benchmarks.
 #[derive(Clone, Debug, Subcommand)]
-pub enum BenchCommand {
+pub(crate) enum BenchCommand {
     /// Steps per second, latency and memory of an environment with many live episodes.
     Env(BenchEnvCommand),
     /// Tokens per second of the sampler, the learner and whole GRPO steps, with random weights.
     Policy(BenchPolicyArgs),
 }
 
-/// Arguments of `sqlenv bench env`.
 #[derive(Clone, Debug, Parser)]
-pub struct BenchEnvCommand {
+pub(crate) struct BenchEnvCommand {
     /// Settings; only `data` and `env` are used.
     #[command(flatten)]
-    pub config: ConfigArgs,
-    /// What to measure.
+    pub(crate) config: ConfigArgs,
     #[command(flatten)]
-    pub bench: BenchEnvArgs,
+    pub(crate) bench: BenchEnvArgs,
 }
 
-/// Arguments of `sqlenv gpu-check`.
 #[derive(Clone, Debug, Parser)]
-pub struct GpuCheckCommand {
-    /// What to check.
+pub(crate) struct GpuCheckCommand {
     #[command(flatten)]
-    pub checks: GpuCheckArgs,
+    pub(crate) checks: GpuCheckArgs,
     /// Preset of the training run; `tiny` is what `sqlenv train` uses.
     #[arg(long, value_enum, default_value = "smoke")]
-    pub preset: Preset,
+    pub(crate) preset: Preset,
 }
 
 /// Runs a benchmark and prints its table.
@@ -61,15 +55,10 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
 }
 
 /// Checks a device.
-pub(crate) async fn gpu_check(command: &GpuCheckCommand) -> Result<CommandOutcome> {
+pub(crate) async fn gpu_check(command: &GpuCheckCommand) -> Result<ExitCode> {
     let preset = command.preset.to_possible_value();
     let preset = preset.as_ref().map_or("", |preset| preset.get_name());
-    let outcome = bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await?;
-    Ok(match outcome {
-        GpuCheckOutcome::Passed => CommandOutcome::Done,
-        GpuCheckOutcome::Failed => CommandOutcome::Failed,
-        GpuCheckOutcome::NoDevice => CommandOutcome::NoDevice,
-    })
+    bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await
 }
 
 /// Returns the arguments of an env-node process that serves the same data with the same settings.

@@ -1,23 +1,22 @@
 //! Runs the command that the command line names.
 
+use std::process::ExitCode;
+
 use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command,
-    command_outcome::CommandOutcome,
-    config, data_command, doctor, eval_command, import_gguf, play_command,
+    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command,
     progress::Progress,
     roles,
     shutdown::{self, Interrupted},
     stdout, train, trajectories,
 };
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<CommandOutcome> {
+/// Runs the command and returns the exit code of the process.
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let progress = Progress::stderr();
     init_logging(&args.log, &progress)?;
     let runtime = Runtime::new().context("cannot start the async runtime")?;
@@ -30,19 +29,16 @@ pub fn run(args: Args) -> Result<CommandOutcome> {
     // running.
     runtime.shutdown_background();
     match outcome {
-        Err(error) if error.is::<Interrupted>() => Ok(CommandOutcome::Interrupted),
+        Err(error) if error.is::<Interrupted>() => Ok(ExitCode::from(shutdown::EXIT_CODE)),
         outcome => outcome,
     }
 }
 
-async fn dispatch(command: Command, progress: &Progress) -> Result<CommandOutcome> {
-    let shutdown = match shutdown_message(&command) {
-        Some(message) => shutdown::token(message),
-        None => shutdown::end_at_once().map(|()| CancellationToken::new()),
-    }
-    .context("cannot listen for signals")?;
+async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
+    let shutdown =
+        shutdown::token(shutdown_message(&command)).context("cannot listen for signals")?;
     match command {
-        Command::Train(args) => return train::train(&args, progress, shutdown).await,
+        Command::Train(args) => train::train(&args, progress, shutdown).await?,
         Command::Sft(args) => train::sft(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Play(args) => play_command::play(&args, progress).await?,
@@ -57,14 +53,14 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<CommandOutcom
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
-        Command::Learner(args) => return roles::learner(&args, progress, shutdown).await,
+        Command::Learner(args) => roles::learner(&args, progress, shutdown).await?,
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(command) => bench_command::bench(&command, progress).await?,
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
         Command::Settings => stdout::print(config::reference::markdown())?,
         Command::Doctor(args) => doctor::doctor(&args)?,
     }
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns what a command prints at the first signal. Commands without a message exit at once.

@@ -9,14 +9,13 @@ use std::{
 
 use actor::{EpisodeRecord, Policy};
 use anyhow::{Context as _, Result, ensure};
-use proto::v1::Question;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{EvalArgs, PolicyChoice},
     config::{RoleSettings as _, RunConfig},
-    evaluation::{EvaluatedPolicy, Evaluator, shuffled},
+    evaluation::{EvaluatedPolicy, Evaluator, questions},
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -40,7 +39,8 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         progress,
         shutdown: &CancellationToken::new(),
     };
-    let questions = questions(args, &setup)?;
+    let mut questions = questions(&setup, &args.split)?;
+    questions.truncate(args.questions.unwrap_or(usize::MAX));
     let model = setup::base_model(&config.model, config.seed)?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
@@ -142,18 +142,6 @@ fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
         "the settings of the model's run cannot be used; choose others with --preset or --config",
     )?;
     Ok(Some((path, config)))
-}
-
-fn questions(args: &EvalArgs, setup: &Setup) -> Result<Vec<Question>> {
-    let mut questions = shuffled(setup, &args.split);
-    ensure!(
-        !questions.is_empty(),
-        "split {:?} has no questions; --split takes one of {}",
-        args.split,
-        setup.dataset.split_names().join(", ")
-    );
-    questions.truncate(args.questions.unwrap_or(usize::MAX));
-    Ok(questions)
 }
 
 /// Formats an evaluation for display.

@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use actor::{
     Engine, EngineSettings, EpisodeRecord, EpisodeSettings, ModelPolicy, Policy, RolloutLimits,
 };
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
@@ -61,6 +61,17 @@ pub(crate) fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
     let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
     questions.sort_by_key(|question| derive_seed(0, &question.question_id));
     questions.into_iter().map(wire).collect()
+}
+
+/// Returns [`shuffled`] questions. A split without questions is an error that names the others.
+pub(crate) fn questions(setup: &Setup, split: &str) -> Result<Vec<v1::Question>> {
+    let questions = shuffled(setup, split);
+    ensure!(
+        !questions.is_empty(),
+        "split {split:?} has no questions; --split takes one of {}",
+        setup.dataset.split_names().join(", ")
+    );
+    Ok(questions)
 }
 
 /// Returns the part of a question that the agent may know.

@@ -1,11 +1,14 @@
 //! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
 //! what people type.
+//!
+//! Exit codes: 0 success, 1 failure, 2 wrong usage or no device to check, 130 interrupted (a run
+//! can be resumed).
 
 mod admin;
-pub mod args;
+mod allocator;
+mod args;
 mod bench_command;
-mod command_outcome;
-pub mod commands;
+mod commands;
 mod config;
 mod data_command;
 mod doctor;
@@ -22,7 +25,26 @@ mod run_info;
 mod setup;
 mod shutdown;
 mod stdout;
-pub mod threads;
+mod threads;
 mod train;
 mod trajectories;
 mod warm_start;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Args, Command};
+
+/// Parses the command line, runs one command, and reports its error once.
+pub fn main() -> ExitCode {
+    threads::keep_candle_on_its_caller();
+    let args = Args::parse();
+    if !matches!(args.command, Some(Command::EnvNode(_))) {
+        allocator::keep_freed_memory();
+    }
+    commands::run(args).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

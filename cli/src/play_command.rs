@@ -2,14 +2,14 @@
 
 use std::io::stdin;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use policy::random::derive_seed;
 use proto::v1::ResetRequest;
 
 use crate::{
     args::PlayArgs,
     config::RunConfig,
-    evaluation::shuffled,
+    evaluation::questions,
     play::{self, RevealedGold},
     progress::Progress,
     setup::Setup,
@@ -46,13 +46,7 @@ fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
     if let Some(id) = &args.question {
         return Ok(id.clone());
     }
-    let questions = shuffled(setup, &args.split);
-    ensure!(
-        !questions.is_empty(),
-        "split {:?} has no questions; --split takes one of {}",
-        args.split,
-        setup.dataset.split_names().join(", ")
-    );
+    let questions = questions(setup, &args.split)?;
     let index = derive_seed(seed, "play") as usize % questions.len();
     Ok(questions[index].question_id.clone())
 }

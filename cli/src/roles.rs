@@ -20,13 +20,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
-    command_outcome::CommandOutcome,
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
     run_info::{DatasetSummary, run_info},
     setup,
-    shutdown::unless_interrupted,
+    shutdown::{Interrupted, unless_interrupted},
     threads,
 };
 
@@ -164,7 +163,7 @@ pub(crate) async fn learner(
     args: &LearnerArgs,
     progress: &Progress,
     shutdown: CancellationToken,
-) -> Result<CommandOutcome> {
+) -> Result<()> {
     let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = serve_admin(args.admin).await?;
@@ -211,11 +210,10 @@ pub(crate) async fn learner(
     let written = folder.write_info(&info);
     trained?;
     written?;
-    Ok(if is_finished {
-        CommandOutcome::Done
-    } else {
-        CommandOutcome::Interrupted
-    })
+    if !is_finished {
+        bail!(Interrupted);
+    }
+    Ok(())
 }
 
 /// Opens the run in the folder, or resumes it.

@@ -26,31 +26,24 @@ pub(crate) async fn unless_interrupted<T>(
 }
 
 /// Returns a token that the first SIGINT or SIGTERM cancels. That signal also prints `message`, and
-/// the second signal ends the process. Must be called inside a runtime.
-pub(crate) fn token(message: &'static str) -> std::io::Result<CancellationToken> {
+/// the second signal ends the process. Without a message, for commands that cannot be resumed, the
+/// first signal ends it. Must be called inside a runtime.
+pub(crate) fn token(message: Option<&'static str>) -> std::io::Result<CancellationToken> {
     let mut signals = Signals::listen()?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
         signals.next().await;
-        cancelled.cancel();
-        print_line(&format!("{message}; press Ctrl-C again to stop at once"));
-        signals.next().await;
+        if let Some(message) = message {
+            cancelled.cancel();
+            print_line(&format!("{message}; press Ctrl-C again to stop at once"));
+            signals.next().await;
+        } else {
+            print_line(&format!("\n{Interrupted}"));
+        }
         std::process::exit(EXIT_CODE.into());
     });
     Ok(token)
-}
-
-/// Makes the first SIGINT or SIGTERM end the process, for commands that cannot be resumed. Must be
-/// called inside a runtime.
-pub(crate) fn end_at_once() -> std::io::Result<()> {
-    let mut signals = Signals::listen()?;
-    tokio::spawn(async move {
-        signals.next().await;
-        print_line(&format!("\n{Interrupted}"));
-        std::process::exit(EXIT_CODE.into());
-    });
-    Ok(())
 }
 
 fn print_line(line: &str) {

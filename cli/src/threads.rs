@@ -45,7 +45,7 @@ pub(crate) fn engines(config: &RunConfig) -> Result<usize> {
     unsafe_code,
     reason = "setting a variable is unsafe beside other threads"
 )]
-pub fn keep_candle_on_its_caller() {
+pub(crate) fn keep_candle_on_its_caller() {
     // SAFETY: called first in main, when this is the process's only thread.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
 }

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{SftArgs, TrainArgs},
-    command_outcome::CommandOutcome,
     config::RunConfig,
     evaluation::Evaluator,
     progress::Progress,
@@ -30,12 +29,11 @@ pub(crate) async fn train(
     args: &TrainArgs,
     progress: &Progress,
     shutdown: CancellationToken,
-) -> Result<CommandOutcome> {
+) -> Result<()> {
     if args.dry_run {
         let config = RunConfig::resolve(&args.config)?;
         stdout::print(config.commented_toml()?)?;
-        config.check_paths()?;
-        return Ok(CommandOutcome::Done);
+        return config.check_paths();
     }
     // The folder is created last: a run that cannot start must not leave a folder, because
     // `--resume` would choose it as the newest run.
@@ -67,14 +65,15 @@ pub(crate) async fn train(
         Ok((report::summary(&records), report::write(run.folder.path())?))
     });
     // The error of a stage has priority: on a full disk, writing the report fails as well.
-    let outcome = match ended {
-        Ok(()) => CommandOutcome::Done,
-        Err(error) if error.is::<Interrupted>() => CommandOutcome::Interrupted,
-        Err(error) => return Err(error),
-    };
+    if ended
+        .as_ref()
+        .is_err_and(|error| !error.is::<Interrupted>())
+    {
+        return ended;
+    }
     let (summary, report) = closed?;
     progress.say(&format!("{summary}report: {}", report.display()));
-    Ok(outcome)
+    ended
 }
 
 /// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).

@@ -16,7 +16,8 @@ pub(crate) fn root(dir: &Path) -> Option<PathBuf> {
         .find(|root| root.join("questions").join(FILES[0]).is_file())
 }
 
-/// Reads both question files of the folder that [`root`] found. Records whose gold answer is empty are left out.
+/// Reads both question files of the folder that [`root`] found. Records whose gold answer is empty
+/// are left out.
 pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     let mut questions = Vec::new();
     for file in FILES {

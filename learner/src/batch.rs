@@ -47,7 +47,7 @@ impl Sample {
 }
 
 /// One forward pass.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MicroBatch {
     /// Indices of its samples, ascending.
     pub samples: Vec<usize>,
@@ -72,16 +72,8 @@ struct SharedPrefix {
 
 impl MicroBatch {
     fn new(all: &[Sample], runs: &[&SharedPrefix]) -> Self {
-        let mut micro = Self {
-            samples: Vec::new(),
-            packed: PackedRows::default(),
-            scored: Vec::new(),
-            predictors: Vec::new(),
-            targets: Vec::new(),
-        };
-        for run in runs {
-            micro.push(all, run);
-        }
+        let mut micro = Self::default();
+        runs.iter().for_each(|run| micro.push(all, run));
         micro
     }
 

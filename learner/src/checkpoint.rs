@@ -159,20 +159,13 @@ fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     }
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).at("read", folder)? {
-        let path = entry.at("read", folder)?.path();
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let aside = name
-            .strip_prefix('.')
-            .and_then(|name| name.strip_suffix(".old"));
-        if let Some(step) = aside
-            .unwrap_or(name)
-            .strip_prefix("step_")
-            .and_then(|step| step.parse().ok())
-        {
-            found.push((step, path));
+        let entry = entry.at("read", folder)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let aside = name.strip_prefix('.').and_then(|n| n.strip_suffix(".old"));
+        let step = aside.unwrap_or(&name).strip_prefix("step_");
+        if let Some(step) = step.and_then(|step| step.parse().ok()) {
+            found.push((step, entry.path()));
         }
     }
     // In descending order `step_N` comes before `.step_N.old`.

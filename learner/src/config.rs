@@ -187,10 +187,7 @@ impl LearnerConfig {
         }
     }
 
-    /// Checks every number.
-    ///
-    /// # Errors
-    /// [`LearnerError::Setting`] names the first field that cannot be used, and what it may be.
+    /// Checks every number; the error names the first field that cannot be used and what it may be.
     pub fn validate(&self) -> Result<()> {
         at_least_one("steps", self.steps)?;
         at_least_one("groups_per_step", self.groups_per_step)?;

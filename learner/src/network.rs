@@ -201,12 +201,15 @@ impl Network {
         let mut sum = Gradients::new();
         let mut values = Vec::with_capacity(micro_batches.len());
         let one = |number: usize, micro: &MicroBatch| {
-            let training = TrainingPass::forward(
-                &self.decoder,
-                &micro.packed,
-                micro.scored_tokens(pass.temperature),
-                self.affordable_checkpointing(micro, pass),
-            )?;
+            // Less is kept than was asked for where the device has too little memory.
+            let (config, tokens) = (self.decoder.config(), micro.packed.tokens.len());
+            let free = free_memory(self.device());
+            let checkpointing = pass
+                .checkpointing
+                .within(free, config, self.dtype(), tokens);
+            let scored = micro.scored_tokens(pass.temperature);
+            let training =
+                TrainingPass::forward(&self.decoder, &micro.packed, scored, checkpointing)?;
             let scores = Scores::read(training.token_logprobs())?;
             let (derivatives, value) = loss(number, micro, &scores);
             let derivatives = LogprobGradients {
@@ -223,19 +226,6 @@ impl Network {
             add(&mut sum, gradients)
         })?;
         Ok((sum, values))
-    }
-
-    /// Returns the checkpointing that was asked for, or more of it where the device has too little
-    /// memory.
-    fn affordable_checkpointing(
-        &self,
-        micro: &MicroBatch,
-        pass: PassSettings,
-    ) -> GradientCheckpointing {
-        let (device, config) = (self.device(), self.decoder.config());
-        let tokens = micro.packed.tokens.len();
-        pass.checkpointing
-            .within(free_memory(device), config, self.dtype(), tokens)
     }
 
     /// Clips the gradients, makes one update at `learning_rate` and returns the gradients' norm
@@ -284,7 +274,11 @@ pub fn scores(
     pass: PassSettings,
 ) -> Result<Vec<Scores>> {
     let mut all = Vec::with_capacity(micro_batches.len());
-    let one = |_, micro: &MicroBatch| Scores::read(&forward(decoder, micro, pass.temperature)?);
+    let one = |_, micro: &MicroBatch| {
+        let hidden = decoder.forward(&micro.packed, None)?;
+        let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
+        Scores::read(&decoder.token_logprobs(&hidden, &micro.targets, pass.temperature)?)
+    };
     in_waves(micro_batches, threads(decoder, pass), one, |scores| {
         all.push(scores);
         Ok(())
@@ -298,12 +292,6 @@ fn threads(decoder: &Decoder, pass: PassSettings) -> usize {
         true => pass.threads,
         false => 1,
     }
-}
-
-fn forward(decoder: &Decoder, micro: &MicroBatch, temperature: f32) -> Result<TokenLogprobs> {
-    let hidden = decoder.forward(&micro.packed, None)?;
-    let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
-    Ok(decoder.token_logprobs(&hidden, &micro.targets, temperature)?)
 }
 
 impl Scores {

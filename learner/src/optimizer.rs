@@ -51,10 +51,8 @@ pub struct OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// Checks every number, rounded to f32 where the optimizer computes in f32.
-    ///
-    /// # Errors
-    /// [`LearnerError::Setting`](crate::LearnerError::Setting) names the field and what it may be.
+    /// Checks every number, rounded to f32 where the optimizer computes in f32; the error names the
+    /// field and what it may be.
     pub fn validate(&self) -> Result<()> {
         let most = f64::from(f32::MAX);
         positive("optimizer.learning_rate", self.learning_rate)?;

@@ -91,7 +91,9 @@ impl Run {
         some_scored(version, &groups)?;
         self.trainer.ranks.hand_out(&groups, version - 1)?;
         let mut metrics = self.trainer.step(&groups, version - 1)?;
-        self.publish(version)?;
+        let body = self.trainer.network.weights().to_bytes()?;
+        let snapshot = Snapshot::new(version, body);
+        self.context.snapshots.send_replace(snapshot);
         self.context.intake.advance(&batch);
         let wait_seconds = (waited - began).as_secs_f64();
         let step_seconds = (now() - began).as_secs_f64();
@@ -106,14 +108,6 @@ impl Run {
             metrics,
         });
         Ok(Some(version))
-    }
-
-    fn publish(&self, version: u64) -> Result<()> {
-        let body = self.trainer.network.weights().to_bytes()?;
-        self.context
-            .snapshots
-            .send_replace(Snapshot::new(version, body));
-        Ok(())
     }
 
     /// Writes a checkpoint of the state after the last whole step, and returns that step.

@@ -40,10 +40,7 @@ pub struct ScheduleSettings {
 }
 
 impl ScheduleSettings {
-    /// Checks every number.
-    ///
-    /// # Errors
-    /// [`LearnerError::Setting`](crate::LearnerError::Setting) names the field and what it may be.
+    /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
         range("schedule.min_factor", self.min_factor, 0.0, 1.0)
     }

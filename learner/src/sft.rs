@@ -70,10 +70,7 @@ impl Default for SftConfig {
 }
 
 impl SftConfig {
-    /// Checks every number.
-    ///
-    /// # Errors
-    /// [`LearnerError::Setting`] names the field and what it may be.
+    /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
         at_least_one("sft.batch_episodes", self.batch_episodes as u64)?;
         at_least_one("sft.block_batches", self.block_batches as u64)?;

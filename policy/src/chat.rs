@@ -221,7 +221,8 @@ impl Chat {
     /// next generation prompt.
     ///
     /// As in TRL, this renders a placeholder conversation and takes what follows the assistant's
-    /// turn. It counts from that turn, since templates such as Qwen3's print past turns differently.
+    /// turn. It counts from that turn, since templates such as Qwen3's print past turns
+    /// differently.
     pub fn tool_suffix_ids(&self, tool_messages: &[Message]) -> Result<Vec<u32>> {
         let after = self.after_placeholder(tool_messages)?;
         let suffix = after.strip_prefix(&self.turn_end).ok_or_else(|| {

@@ -2,7 +2,7 @@
 //! training of that tokenizer.
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
-//! pieces of the format that every episode repeats ([`FUSED`]) are
+//! pieces of the format that every episode repeats (`FUSED`) are
 //! one token each, which shortens an episode from some 250 to some 90 tokens. The weights are drawn
 //! at random and trained by the learner.
 

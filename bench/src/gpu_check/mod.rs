@@ -13,7 +13,7 @@ mod speed;
 mod target;
 mod train;
 
-use std::{any::Any, fs, io::Write, panic::AssertUnwindSafe, path::Path};
+use std::{any::Any, fs, io::Write, panic::AssertUnwindSafe, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
@@ -26,18 +26,10 @@ use self::{
 };
 use crate::{ModelShape, diagnosis::Diagnosis, policy::throughput::now};
 
-/// How `gpu-check` ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuCheckOutcome {
-    /// No check failed.
-    Passed,
-    /// A check failed.
-    Failed,
-    /// The device does not exist or cannot be used, so nothing was checked.
-    NoDevice,
-}
-
 /// Runs the checks, prints a line for each to `out` and writes gpu-check.json and gpu-check.md.
+///
+/// Returns the exit code of the program: success if no check failed, and 2 if there is no device,
+/// so that nothing was checked.
 ///
 /// `preset` is the name of the preset of the training run.
 ///
@@ -47,7 +39,7 @@ pub async fn gpu_check(
     args: &GpuCheckArgs,
     preset: &str,
     out: &mut impl Write,
-) -> Result<GpuCheckOutcome> {
+) -> Result<ExitCode> {
     let diagnosis = Diagnosis::of_this_machine();
     let args = &GpuCheckArgs {
         device: named(args.device, &diagnosis),
@@ -58,7 +50,7 @@ pub async fn gpu_check(
         Err(reason) => {
             let remedy = "`--device cpu` runs the same checks on the CPU";
             eprintln!("error: nothing was checked: {reason}; {remedy}");
-            return Ok(GpuCheckOutcome::NoDevice);
+            return Ok(ExitCode::from(2));
         }
     };
     let default_shape = if device.is_cpu() {
@@ -75,7 +67,7 @@ pub async fn gpu_check(
     };
     if args.first_token {
         writeln!(out, "{}", speed::first_token(&target).await?)?;
-        return Ok(GpuCheckOutcome::Passed);
+        return Ok(ExitCode::SUCCESS);
     }
     let report = GpuCheckReport {
         device: args.device.to_string(),
@@ -85,9 +77,9 @@ pub async fn gpu_check(
     };
     write(&report, &args.out, out)?;
     Ok(if report.failures() == 0 {
-        GpuCheckOutcome::Passed
+        ExitCode::SUCCESS
     } else {
-        GpuCheckOutcome::Failed
+        ExitCode::FAILURE
     })
 }
 

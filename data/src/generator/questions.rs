@@ -145,8 +145,8 @@ impl QuestionGenerator<'_> {
         }
     }
 
-    /// Returns the questions of a filled template if its query is new and accepted. All of them belong to
-    /// one split.
+    /// Returns the questions of a filled template if its query is new and accepted. All of them
+    /// belong to one split.
     fn questions_of(
         &self,
         template: &QueryTemplate,

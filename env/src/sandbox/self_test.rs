@@ -1,7 +1,8 @@
 //! A few hostile statements that each environment runs when it opens.
 //!
 //! Invariant: an environment whose sandbox lets one of them pass does not open. There is at least
-//! one for each layer, and all take a few milliseconds. The whole corpus is a test (`tests/corpus.rs`).
+//! one for each layer, and all take a few milliseconds. The whole corpus is a test
+//! (`tests/corpus.rs`).
 
 use super::{
     planner,

@@ -242,10 +242,7 @@ impl LossSettings {
         }
     }
 
-    /// Checks every number.
-    ///
-    /// # Errors
-    /// [`LearnerError::Setting`] names the field and what it may be.
+    /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
         self.check_ownership()?;
         if self.loss_type == LossType::Cispo && self.clip_high.is_none() {

@@ -62,6 +62,24 @@ struct Work {
     version: u64,
 }
 
+/// Submits a finished group, then the same group again, which must be a duplicate.
+fn submit_twice(scheduler: &mut Scheduler, work: &Work, kept: bool) {
+    let index = work.lease.group_index;
+    for repeat in 0..2 {
+        match scheduler.judge(index, work.lease.lease_id, work.version) {
+            Admission::Accept if repeat == 0 => {
+                let summary = GroupSummary {
+                    kept,
+                    oldest_version: work.version,
+                };
+                scheduler.record(index, summary);
+            }
+            Admission::Duplicate => {}
+            admission => panic!("group {index}: {admission:?} at repeat {repeat}"),
+        }
+    }
+}
+
 /// Simulates a run under an arbitrary schedule, then fairly to its end. Returns the batches and how
 /// often each group was handed out.
 fn simulate(
@@ -101,21 +119,8 @@ fn simulate(
                     continue;
                 }
                 let work = works.remove(usize::from(other) % works.len());
-                let index = work.lease.group_index;
-                let kept = content(seed, share, index, work.version);
-                for repeat in 0..2 {
-                    match scheduler.judge(index, work.lease.lease_id, work.version) {
-                        Admission::Accept if repeat == 0 => {
-                            let summary = GroupSummary {
-                                kept,
-                                oldest_version: work.version,
-                            };
-                            scheduler.record(index, summary);
-                        }
-                        Admission::Duplicate => {}
-                        admission => panic!("group {index}: {admission:?} at repeat {repeat}"),
-                    }
-                }
+                let kept = content(seed, share, work.lease.group_index, work.version);
+                submit_twice(&mut scheduler, &work, kept);
             }
         }
         if let Some(batch) = scheduler

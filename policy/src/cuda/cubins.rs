@@ -51,8 +51,8 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ModuleImage {
-    Carried,
-    Compiled,
+    Cubin,
+    Ptx,
 }
 
 /// Loads the cubin, and if there is none or the driver refuses it, the caller's image.

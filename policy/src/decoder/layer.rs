@@ -80,8 +80,8 @@ impl Layer {
         })
     }
 
-    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass. A KV cache comes
-    /// with the layer's number in it.
+    /// Runs the layer: [T, W] → [T, W], with the activations for the backward pass. A KV cache
+    /// comes with the layer's number in it.
     pub(super) fn forward(
         &self,
         input: Tensor,

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a change is claimed only if the two Wilson intervals do not overlap.
 
+use std::cmp::Ordering;
+
 use maud::{Markup, html};
 
 use super::{elements::rate_in_words, evaluations::Evaluations};
@@ -40,13 +42,13 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
     let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
     match (warm, grpo) {
         (Some(warm), Some(grpo)) => match compare(warm, grpo) {
-            AccuracyChange::Higher => {
+            Ordering::Greater => {
                 format!("GRPO raised accuracy on new questions from {from} to {to}")
             }
-            AccuracyChange::Lower => {
+            Ordering::Less => {
                 format!("GRPO lowered accuracy on new questions from {from} to {to}")
             }
-            AccuracyChange::Unclear => {
+            Ordering::Equal => {
                 format!("GRPO made no clear difference on new questions: {from} before, {to} after")
             }
         },
@@ -78,7 +80,7 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
         let [before, after] = [warm, grpo].map(|e| e.metrics.success.success_rate);
         let points = number::signed(100.0 * (after - before), 1);
         let overlap = match compare(warm, grpo) {
-            AccuracyChange::Unclear => "overlap",
+            Ordering::Equal => "overlap",
             _ => "do not overlap",
         };
         text += &format!("The difference is {points} points; the 95\u{a0}% intervals {overlap}. ");
@@ -101,9 +103,9 @@ fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunI
 /// Compares GRPO with imitation of the oracle, the simplest alternative.
 fn against_imitation(grpo: &Evaluation, imitation: &Evaluation) -> String {
     let difference = match compare(imitation, grpo) {
-        AccuracyChange::Higher => "GRPO is clearly better",
-        AccuracyChange::Lower => "GRPO is clearly worse",
-        AccuracyChange::Unclear => "the difference from GRPO is not clear",
+        Ordering::Greater => "GRPO is clearly better",
+        Ordering::Less => "GRPO is clearly worse",
+        Ordering::Equal => "the difference from GRPO is not clear",
     };
     let (reached, success) = (percent(imitation), &imitation.metrics.success);
     format!(
@@ -168,22 +170,15 @@ fn facts(records: &RunRecords) -> Vec<(&'static str, String, String)> {
     facts
 }
 
-/// How accuracy changed, as far as the intervals tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AccuracyChange {
-    Higher,
-    Lower,
-    Unclear,
-}
-
-fn compare(before: &Evaluation, after: &Evaluation) -> AccuracyChange {
+/// Compares accuracies as far as the intervals tell. They are equal if the intervals overlap.
+fn compare(before: &Evaluation, after: &Evaluation) -> Ordering {
     let (before, after) = (&before.metrics.success, &after.metrics.success);
     if after.wilson_low > before.wilson_high {
-        AccuracyChange::Higher
+        Ordering::Greater
     } else if after.wilson_high < before.wilson_low {
-        AccuracyChange::Lower
+        Ordering::Less
     } else {
-        AccuracyChange::Unclear
+        Ordering::Equal
     }
 }
 

@@ -107,18 +107,8 @@ fn corrupt_files_are_refused_or_answered_with_errors() {
         bytes[seed % 100] ^= u8::from(seed % 5 == 0) << (seed % 7);
         try_out(&bytes);
     }
-    for length in [
-        0,
-        1,
-        99,
-        100,
-        512,
-        4_095,
-        4_096,
-        4_097,
-        8_192,
-        sound.len() - 1,
-    ] {
+    let lengths = [0, 1, 99, 100, 512, 4_095, 4_096, 4_097, 8_192];
+    for length in lengths.into_iter().chain([sound.len() - 1]) {
         try_out(&sound[..length]);
     }
     for page_size in [0_u16, 1, 3, 256, 1_024, 0xffff] {
