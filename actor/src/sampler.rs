@@ -110,7 +110,7 @@ impl Sampler {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
             context_tokens,
-            cache: KvCache::on(&config, slots, context_tokens, &device, dtype)?,
+            cache: KvCache::new(&config, slots, context_tokens, &device, dtype)?,
             weights: Arc::new(WeightsVersion {
                 number: 0,
                 policy_version,

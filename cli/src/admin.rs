@@ -39,8 +39,13 @@ impl Readiness {
     }
 }
 
-/// Starts recording metrics and serves them on `address` until the process ends.
-pub(crate) async fn serve(address: SocketAddr, ready: Readiness) -> Result<()> {
+/// Starts recording metrics and serves them on `address` until the process ends, if one is given.
+/// Returns the flag that the port reports.
+pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
+    let ready = Readiness::default();
+    let Some(address) = address else {
+        return Ok(ready);
+    };
     let metrics: PrometheusHandle = PrometheusBuilder::new()
         .install_recorder()
         .context("cannot install the metrics recorder")?;
@@ -58,11 +63,17 @@ pub(crate) async fn serve(address: SocketAddr, ready: Readiness) -> Result<()> {
     let router = Router::new()
         .route("/metrics", get(move || async move { metrics.render() }))
         .route("/livez", get(|| async { "ok" }))
-        .route("/readyz", get(move || async move { ready.status() }));
+        .route(
+            "/readyz",
+            get({
+                let ready = ready.clone();
+                move || async move { ready.status() }
+            }),
+        );
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the admin port stopped");
         }
     });
-    Ok(())
+    Ok(ready)
 }

@@ -60,7 +60,7 @@ fn split_off_last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Qu
 pub(crate) fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
     let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
     questions.sort_by_key(|question| derive_seed(0, &question.question_id));
-    questions.into_iter().map(wire).collect()
+    questions.into_iter().map(env_node::question).collect()
 }
 
 /// Returns [`shuffled`] questions. A split without questions is an error that names the others.
@@ -72,17 +72,6 @@ pub(crate) fn questions(setup: &Setup, split: &str) -> Result<Vec<v1::Question>>
         setup.dataset.split_names().join(", ")
     );
     Ok(questions)
-}
-
-/// Returns the part of a question that the agent may know.
-fn wire(question: &Question) -> v1::Question {
-    v1::Question {
-        question_id: question.question_id.clone(),
-        question_text: question.question_text.clone(),
-        database_name: question.database_name.clone(),
-        split: question.split.clone(),
-        difficulty: question.difficulty.clone(),
-    }
 }
 
 /// Evaluates policies and makes the records.

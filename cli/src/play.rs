@@ -17,14 +17,10 @@ use proto::{
 
 /// A parsed line of input.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PlayerInput {
-    /// An action for the environment.
+enum PlayerInput {
     Act(Action),
-    /// Show the help.
     Help,
-    /// Leave the episode.
     Quit,
-    /// An empty line.
     Empty,
     /// An unknown line, with a hint about what to type instead.
     Invalid(String),
@@ -63,7 +59,7 @@ const VERBS: [(&str, &str, &str); 6] = [
 
 /// Parses a line: a verb or its first letters (`q` is query), then its argument. Bare SQL is a
 /// query.
-pub fn parse(line: &str) -> PlayerInput {
+fn parse(line: &str) -> PlayerInput {
     let line = line.trim();
     let (verb, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let verb = verb.to_lowercase();
@@ -97,8 +93,7 @@ fn act(verb: &str, argument: &str) -> PlayerInput {
     })
 }
 
-/// Returns the help text.
-pub fn help() -> String {
+fn help() -> String {
     let mut text = "Type, in full or by the first letters:\n".to_owned();
     for (verb, what, does) in VERBS {
         let usage = format!("{verb} {what}");
@@ -108,7 +103,7 @@ pub fn help() -> String {
 }
 
 /// Renders the first observation of an episode.
-pub fn opening(observation: &Observation) -> String {
+fn opening(observation: &Observation) -> String {
     format!(
         "\n{}\n\n{}\n\n{}\n",
         observation.question,
@@ -118,7 +113,7 @@ pub fn opening(observation: &Observation) -> String {
 }
 
 /// Renders the observation after an action.
-pub fn reply(observation: &Observation, components: Option<&RewardComponents>) -> String {
+fn reply(observation: &Observation, components: Option<&RewardComponents>) -> String {
     let mut text = String::new();
     if observation.error.is_empty() {
         let result = observation.result.trim_end();
@@ -196,7 +191,7 @@ fn indent(text: &str) -> String {
 
 /// Renders the result of an episode: correct or not, the return, and the gold answer if it is
 /// given.
-pub fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
+fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
     let result = match (outcome.finished, outcome.correct) {
         (false, _) => "Left before the end.",
         (true, true) => "Right!",

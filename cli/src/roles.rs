@@ -43,7 +43,7 @@ pub(crate) async fn env_node(
     *mode = args.mode.unwrap_or(*mode);
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
-    let ready = serve_admin(args.admin).await?;
+    let ready = admin::serve(args.admin).await?;
     let dataset = setup::open_dataset(&config.data, progress)?;
     fit_open_files(&mut config, dataset.databases.len(), progress);
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
@@ -91,7 +91,7 @@ pub(crate) async fn actor(
     } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
-    let ready = serve_admin(args.admin).await?;
+    let ready = admin::serve(args.admin).await?;
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
     progress.say(&format!(
@@ -118,7 +118,7 @@ pub(crate) async fn rank(
 ) -> Result<()> {
     let config: RankRole = config::resolve(&args.config)?;
     let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
-    let ready = serve_admin(args.admin).await?;
+    let ready = admin::serve(args.admin).await?;
     ready.set(true);
     progress.say(&format!("rank of the run at {}", args.leader));
     let options = RankOptions {
@@ -135,14 +135,6 @@ async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot serve on {address}; choose another address with {flag}"))
-}
-
-async fn serve_admin(address: Option<SocketAddr>) -> Result<Readiness> {
-    let ready = Readiness::default();
-    if let Some(address) = address {
-        admin::serve(address, ready.clone()).await?;
-    }
-    Ok(ready)
 }
 
 /// Waits for the signal, and marks the role as not ready.
@@ -166,7 +158,7 @@ pub(crate) async fn learner(
 ) -> Result<()> {
     let config: LearnerRole = config::resolve(&args.config)?;
     let listener = bind(args.listen, "--listen").await?;
-    let ready = serve_admin(args.admin).await?;
+    let ready = admin::serve(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?

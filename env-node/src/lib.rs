@@ -25,3 +25,4 @@ pub use openenv::{Mode, OpenEnvConfig};
 pub use serve::{Server, ServerConfig, TlsConfig};
 pub use settings::EnvNodeSettings;
 pub use web::WebConfig;
+pub use wire::question;

@@ -82,8 +82,8 @@ fn observation(observation: Observation) -> v1::Observation {
     }
 }
 
-/// Writes a question, without its answer.
-pub(crate) fn question(question: &Question) -> v1::Question {
+/// Returns what a caller may know of a question: all but its answer.
+pub fn question(question: &Question) -> v1::Question {
     v1::Question {
         question_id: question.question_id.clone(),
         question_text: question.question_text.clone(),

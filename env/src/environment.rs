@@ -25,7 +25,7 @@ use crate::{
     pool::Pool,
     progress::ResultSummary,
     reward::{RewardComponents, RewardProfile},
-    sandbox::{Failure, QueryError, Sandbox, WorkBudget, self_test},
+    sandbox::{Failure, Sandbox, WorkBudget, self_test},
     settings::{EnvSettings, MAX_STEP_BUDGET},
     token::{TokenBody, TokenError, TokenKey},
     wall_clock_hits::WallClockHits,
@@ -293,7 +293,25 @@ impl EnvironmentState {
         token: &[u8],
         sql: &str,
     ) -> Result<ActionOutcome, EnvError> {
-        match self.run_query(entry, sql).await? {
+        let (owned_sql, limits) = (sql.to_owned(), self.settings.result);
+        let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
+        let work = move |sandbox: &Sandbox| {
+            let run = sandbox.query(&owned_sql);
+            metrics::query_run(&run);
+            let rows = match run.rows {
+                Ok(rows) => rows,
+                Err(error) => return Ok(Err(error)),
+            };
+            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
+            let level = gold
+                .summary
+                .as_ref()
+                .map_or(0, |gold| ResultSummary::new(&rows).level(gold));
+            let text = rows.render(&limits);
+            Ok::<_, EnvError>(Ok(ActionOutcome::Rows { text, level }))
+        };
+        let database = Arc::clone(&entry.database);
+        match self.pool.run(WorkBudget::Quick, database, work).await?? {
             Err(error)
                 if error.failure == Failure::WallClock
                     && self.wall_clock_hits.insert(token, sql) =>
@@ -306,33 +324,6 @@ impl EnvironmentState {
             Err(error) => Ok(ActionOutcome::Error(error.message)),
             Ok(outcome) => Ok(outcome),
         }
-    }
-
-    async fn run_query(
-        &self,
-        entry: &CatalogEntry,
-        sql: &str,
-    ) -> Result<Result<ActionOutcome, QueryError>, EnvError> {
-        let (sql, limits) = (sql.to_owned(), self.settings.result);
-        let (question, gold) = (Arc::clone(&entry.question), Arc::clone(&entry.gold));
-        let work = move |sandbox: &Sandbox| {
-            let run = sandbox.query(&sql);
-            metrics::query_run(&run);
-            let rows = match run.rows {
-                Ok(rows) => rows,
-                Err(error) => return Ok(Err(error)),
-            };
-            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
-            let level = gold
-                .summary
-                .as_ref()
-                .map_or(0, |gold| ResultSummary::new(&rows).level(gold));
-            let text = rows.render(&limits);
-            Ok(Ok(ActionOutcome::Rows { text, level }))
-        };
-        self.pool
-            .run(WorkBudget::Quick, Arc::clone(&entry.database), work)
-            .await?
     }
 
     /// Checks an answer. Short scalars are checked here. SQL threads check lists and tables, which
@@ -355,11 +346,13 @@ impl EnvironmentState {
             answer.to_owned(),
         );
         let work = move |sandbox: &Sandbox| {
-            if !needs_rows {
-                return Ok(is_correct(&question, None, &answer));
-            }
-            let gold = GoldRows::get_or_run(&question, &gold, sandbox)?;
-            Ok(is_correct(&question, gold.rows.as_deref(), &answer))
+            let rows = match needs_rows {
+                true => GoldRows::get_or_run(&question, &gold, sandbox)?
+                    .rows
+                    .as_deref(),
+                false => None,
+            };
+            Ok(is_correct(&question, rows, &answer))
         };
         self.pool
             .run(budget, Arc::clone(&entry.database), work)

@@ -36,15 +36,15 @@ pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     if predicted.is_empty() || is_empty(gold.answer) {
         return false;
     }
-    match gold.answer_type {
-        AnswerType::Integer => matches_integer(predicted, &text_of(gold.answer)),
-        AnswerType::Float => matches_float(predicted, &text_of(gold.answer)),
-        AnswerType::List => matches_list(predicted, gold),
-        AnswerType::Table => matches_table(predicted, gold),
-        AnswerType::String | AnswerType::Unknown => {
-            folded(predicted) == folded(&text_of(gold.answer))
-        }
-    }
+    let text = || text_of(gold.answer);
+    let scalar = match gold.answer_type {
+        AnswerType::Integer => GoldCell::Integer(Decimal::parse(&text())),
+        AnswerType::Float => GoldCell::Float(Decimal::parse(&text())),
+        AnswerType::String | AnswerType::Unknown => GoldCell::Text(folded(&text())),
+        AnswerType::List => return matches_list(predicted, gold),
+        AnswerType::Table => return matches_table(predicted, gold),
+    };
+    scalar.matches(&AnswerCell::new(predicted))
 }
 
 fn is_empty(gold: &Value) -> bool {
@@ -105,17 +105,6 @@ fn text_of(value: &Value) -> String {
         Value::Null => "NULL".to_owned(),
         Value::String(text) => text.trim().to_owned(),
         other => other.to_string(),
-    }
-}
-
-fn matches_integer(predicted: &str, gold: &str) -> bool {
-    Decimal::parse(predicted).is_some_and(|number| Some(number) == Decimal::parse(gold))
-}
-
-fn matches_float(predicted: &str, gold: &str) -> bool {
-    match (Decimal::parse(predicted), Decimal::parse(gold)) {
-        (Some(predicted), Some(gold)) => predicted.is_within_one_percent_of(&gold),
-        _ => false,
     }
 }
 
@@ -212,7 +201,7 @@ fn rows_of_text(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.trim().is_empty())
 }
 
-/// A cell of an answered table.
+/// A scalar answer, or a cell of an answered table.
 struct AnswerCell {
     folded: String,
     number: Option<Decimal>,
@@ -227,7 +216,7 @@ impl AnswerCell {
     }
 }
 
-/// A cell of a gold row.
+/// A gold scalar, or a cell of a gold row.
 enum GoldCell {
     Null,
     Integer(Option<Decimal>),

@@ -5,8 +5,6 @@
 //! completion ...), and each is encoded on its own. Tokens that were sampled or prefilled are never
 //! rendered or tokenized again. This module does not parse completions.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -139,7 +137,12 @@ impl Chat {
                 "missing: a Hugging Face model folder with a fast tokenizer has it",
             )
         })?)?;
-        let json = |name| find(name).map_or(Ok(Value::Null), |bytes| parse(name, bytes));
+        let json = |name: &str| {
+            find(name).map_or(Ok(Value::Null), |bytes| {
+                serde_json::from_slice(bytes)
+                    .map_err(|error| PolicyError::file(name, format!("not JSON: {error}")))
+            })
+        };
         let (config, generation) = (json(CONFIG_FILE)?, json(GENERATION_FILE)?);
         let template = ChatTemplate::new(&template_source(find(TEMPLATE_FILE), &config)?)?;
 
@@ -283,18 +286,12 @@ impl Chat {
     }
 }
 
-fn parse(file: &str, bytes: &[u8]) -> Result<Value> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| PolicyError::file(Path::new(file), format!("not JSON: {error}")))
-}
-
 /// Returns the template's source: its own file first, as in transformers; of several named ones
 /// that for tool use.
 fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
     if let Some(bytes) = file {
-        return String::from_utf8(bytes.to_vec()).map_err(|error| {
-            PolicyError::file(Path::new(TEMPLATE_FILE), format!("not UTF-8: {error}"))
-        });
+        return String::from_utf8(bytes.to_vec())
+            .map_err(|error| PolicyError::file(TEMPLATE_FILE, format!("not UTF-8: {error}")));
     }
     let named = |name: &str| {
         let entries = config["chat_template"].as_array()?;
@@ -307,7 +304,7 @@ fn template_source(file: Option<&[u8]>, config: &Value) -> Result<String> {
         .map(str::to_string)
         .ok_or_else(|| {
             PolicyError::file(
-                Path::new(TEMPLATE_FILE),
+                TEMPLATE_FILE,
                 format!(
                     "missing, and {CONFIG_FILE} has no `chat_template`: use an instruction-tuned \
                      model or add one"

@@ -33,14 +33,9 @@ enum CacheLayers {
 }
 
 impl KvCache {
-    /// Allocates a cache for an f32 decoder on the CPU: `slots` sequences of up to
-    /// `capacity_tokens` tokens.
-    pub fn new(config: &DecoderConfig, slots: usize, capacity_tokens: usize) -> Result<Self> {
-        Self::on(config, slots, capacity_tokens, &Device::Cpu, DType::F32)
-    }
-
-    /// Allocates a cache for a decoder on a device in a dtype.
-    pub fn on(
+    /// Allocates a cache of `slots` sequences of up to `capacity_tokens` tokens for a decoder on a
+    /// device in a dtype.
+    pub fn new(
         config: &DecoderConfig,
         slots: usize,
         capacity_tokens: usize,

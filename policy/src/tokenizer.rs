@@ -4,8 +4,6 @@
 //! themselves, and decoding keeps them, so byte-level tokenizers give `decode(encode(text)) ==
 //! text`.
 
-use std::path::Path;
-
 use tokenizers::Tokenizer as HfTokenizer;
 
 use crate::error::{PolicyError, Result};
@@ -26,15 +24,14 @@ impl Tokenizer {
     /// # Errors
     /// [`PolicyError::File`] if it is not a tokenizer.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let mut inner = HfTokenizer::from_bytes(bytes).map_err(|error| {
-            PolicyError::file(Path::new(FILE), format!("not a tokenizer: {error}"))
-        })?;
+        let mut inner = HfTokenizer::from_bytes(bytes)
+            .map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
         // Some files carry the padding and truncation of a training pipeline; here every text is
         // encoded whole and alone.
         inner.with_padding(None);
         inner
             .with_truncation(None)
-            .map_err(|error| PolicyError::file(Path::new(FILE), error))?;
+            .map_err(|error| PolicyError::file(FILE, error))?;
         let last = inner.get_vocab(true).into_values().max();
         Ok(Self {
             vocabulary_size: last.map_or(0, |id| id as usize + 1),

@@ -326,7 +326,14 @@ fn greedy_tokens_are_those_of_generate() {
         let decoder = model.decoder(DecoderMode::Sample);
         let greedy = model.cases().greedy;
         let longest = greedy.prompts.iter().map(Vec::len).max().unwrap() + greedy.tokens[0].len();
-        let mut cache = KvCache::new(&model.config, greedy.prompts.len(), longest).unwrap();
+        let mut cache = KvCache::new(
+            &model.config,
+            greedy.prompts.len(),
+            longest,
+            &Device::Cpu,
+            DType::F32,
+        )
+        .unwrap();
         let mut next = greedy.prompts.clone();
         for step in 0..greedy.tokens[0].len() {
             let mut batch = PackedRows::default();

@@ -525,7 +525,7 @@ fn a_decoder_in_f64_samples_through_its_cache() {
         let expected = decoder
             .logits(&decoder.forward(&whole, None).unwrap())
             .unwrap();
-        let mut cache = KvCache::on(&config, 3, 16, &CPU, DType::F64).unwrap();
+        let mut cache = KvCache::new(&config, 3, 16, &CPU, DType::F64).unwrap();
         let mut found = Vec::new();
         for (past, chunk) in [(0, &tokens[..5]), (5, &tokens[5..6]), (6, &tokens[6..])] {
             let mut batch = PackedRows::default();

@@ -107,7 +107,7 @@ proptest! {
             .enumerate()
             .map(|(i, &len)| tokens(i, len, config.vocab_size))
             .collect();
-        let mut cache = KvCache::on(&config, rows.len(), 70, &CPU, DType::F64).unwrap();
+        let mut cache = KvCache::new(&config, rows.len(), 70, &CPU, DType::F64).unwrap();
         let found = prefill(&decoder, &mut cache, &rows, &chunks);
         for (row, found) in rows.iter().zip(found) {
             let alone = run(&decoder, &packed(std::slice::from_ref(row)), None);
@@ -125,7 +125,7 @@ fn slots_that_share_a_beginning_go_their_own_ways() {
     let members: Vec<Vec<u32>> = (0..4)
         .map(|i| [&prompt[..], &tokens(20 + i, 30, config.vocab_size)].concat())
         .collect();
-    let mut cache = KvCache::on(&config, 4, 80, &CPU, DType::F64).unwrap();
+    let mut cache = KvCache::new(&config, 4, 80, &CPU, DType::F64).unwrap();
     let mut batch = PackedRows::default();
     batch.push_cached(&prompt, 0, 0);
     run(&decoder, &batch, Some(&mut cache));
@@ -154,7 +154,7 @@ fn tensor_ops_agree_with_the_kernels() {
         with_tensor_ops(|| {
             let tensor_ops = decoder(&config, DType::F32, DecoderMode::Sample);
             assert!(gap(&run(&tensor_ops, &batch, None), &expected) < 1e-5);
-            let mut cache = KvCache::new(&config, 3, 40).unwrap();
+            let mut cache = KvCache::new(&config, 3, 40, &Device::Cpu, DType::F32).unwrap();
             let found = prefill(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
             assert!(gap(&found, &expected[..58]) < 1e-5);
         });
@@ -209,7 +209,7 @@ fn sampling_is_training(dtype: DType) {
         [DecoderMode::Sample, DecoderMode::Train].map(|use_| decoder(&config, dtype, use_));
     let whole = run(&learner, &packed(&rows), None);
     for chunks in CHUNKS {
-        let mut cache = KvCache::on(&config, rows.len(), 128, &CPU, dtype).unwrap();
+        let mut cache = KvCache::new(&config, rows.len(), 128, &CPU, dtype).unwrap();
         let fed = prefill(&sampler, &mut cache, &rows, chunks).concat();
         assert_eq!(fed, whole, "{dtype:?}, chunks {chunks:?}");
     }

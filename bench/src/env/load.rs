@@ -51,9 +51,6 @@ impl LoadStatistics {
 }
 
 /// Steps all episodes for `warm_up`, then for `duration`, with at most `in_flight` calls at a time.
-///
-/// # Errors
-/// Returns the error of the first call that fails.
 pub(super) async fn run(
     clients: Vec<EpisodeClient>,
     questions: Arc<Vec<SolvedQuestion>>,

@@ -11,7 +11,7 @@ mod session;
 
 use std::{io::Write, sync::Arc};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use data::Dataset;
 use policy::random::derive_seed;
 use proto::{EnvClient, Transport};
@@ -45,16 +45,15 @@ pub async fn bench_env(
     out: &mut impl Write,
 ) -> Result<()> {
     let questions = Arc::new(solved_questions(dataset, args.questions));
-    let node = match &args.url {
-        Some(_) => None,
-        None => Some(NodeProcess::start(node_arguments)?),
+    // The node is killed when it is dropped, so it lives until the end of the measurements.
+    let started;
+    let (address, process_id) = match &args.url {
+        Some(url) => (address_of(url)?, args.pid),
+        None => {
+            started = NodeProcess::start(node_arguments)?;
+            (started.address.as_str(), Some(started.process_id()))
+        }
     };
-    let address = match (&args.url, &node) {
-        (Some(url), _) => address_of(url)?,
-        (None, Some(node)) => &node.address,
-        (None, None) => bail!("there is no server: this is a bug"),
-    };
-    let process_id = args.pid.or(node.as_ref().map(NodeProcess::process_id));
     writeln!(out, "{HEADER}")?;
     let mut wrong = 0;
     for &protocol in &args.protocols {

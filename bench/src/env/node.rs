@@ -16,9 +16,6 @@ pub(super) struct NodeProcess {
 
 impl NodeProcess {
     /// Starts `sqlenv env-node` with these arguments on a free port, and waits until it serves.
-    ///
-    /// # Errors
-    /// The program cannot be started, or ends before it serves.
     pub(super) fn start(arguments: &[String]) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the file of this program")?;
         let mut child = Command::new(program)

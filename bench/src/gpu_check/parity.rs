@@ -154,7 +154,7 @@ fn logprobs_in_pieces(
     let config = under_test.decoder.config();
     let packed = &under_test.batch.packed;
     let longest = *LENGTHS.iter().max().unwrap_or(&0);
-    let mut cache = KvCache::on(config, packed.rows.len(), longest, device, dtype)?;
+    let mut cache = KvCache::new(config, packed.rows.len(), longest, device, dtype)?;
     let starts = starts(packed);
     let mut logprobs = vec![f64::NAN; packed.tokens.len()];
     let mut cached = 0;

@@ -77,9 +77,6 @@ pub(crate) fn random_model(shape: ModelShape) -> Result<Model> {
 }
 
 /// Returns [`random_model`] on the device and in the dtype of the arguments.
-///
-/// # Errors
-/// The device does not exist.
 pub(crate) fn random_model_on(shape: ModelShape, args: &BenchPolicyArgs) -> Result<Model> {
     let device = args.device.open()?;
     let mut model = random_model(shape)?;

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::number;
 
-/// A horizontal line to compare with.
+/// A name at a height: a horizontal line to compare with, or the end of a line.
+#[derive(Clone)]
 pub(crate) struct ReferenceLevel {
     pub(crate) label: String,
     pub(crate) class: &'static str,
@@ -66,13 +67,6 @@ impl PlotArea {
     }
 }
 
-/// The name of a line, beside its last point.
-struct EndLabel<'a> {
-    text: &'a str,
-    class: &'static str,
-    y: f64,
-}
-
 impl LineChart {
     /// Tells whether there is nothing to draw.
     pub(crate) fn is_empty(&self) -> bool {
@@ -97,7 +91,7 @@ impl LineChart {
         let longest = self
             .end_labels()
             .iter()
-            .map(|l| l.text.chars().count())
+            .map(|l| l.label.chars().count())
             .max();
         let margin = longest.map_or(12.0, |n| 22.0 + CHARACTER_WIDTH * n as f64);
         let (left, right) = (40.0, width - margin);
@@ -171,35 +165,27 @@ impl LineChart {
                     &format!("leader {}", end.class),
                     format!("M{from:.1} {wanted:.1}L{to:.1} {y:.1}h4"),
                 ))
-                (label("name", (area.right + 18.0, y + 4.0), "start", end.text))
+                (label("name", (area.right + 18.0, y + 4.0), "start", &end.label))
             }
         }
     }
 
     /// Returns the names to draw. A line that is alone needs none, since the title of the chart
     /// names it.
-    fn end_labels(&self) -> Vec<EndLabel<'_>> {
-        let series = self.series.iter().filter_map(|series| {
-            Some(EndLabel {
-                text: &series.label,
+    fn end_labels(&self) -> Vec<ReferenceLevel> {
+        let ends = self.series.iter().filter_map(|series| {
+            Some(ReferenceLevel {
+                label: series.label.clone(),
                 class: series.class,
                 y: series.finite().last()?.y,
             })
         });
-        let references = self.references.iter().map(|level| EndLabel {
-            text: &level.label,
-            class: level.class,
-            y: level.y,
-        });
-        let all: Vec<_> = series
-            .chain(references)
-            .filter(|l| !l.text.is_empty())
-            .collect();
-        if all.len() > 1 || !self.references.is_empty() {
-            all
-        } else {
-            Vec::new()
+        let mut all: Vec<_> = ends.chain(self.references.iter().cloned()).collect();
+        all.retain(|level| !level.label.is_empty());
+        if all.len() == 1 && self.references.is_empty() {
+            all.clear();
         }
+        all
     }
 
     fn line(&self, series: &Series, area: &PlotArea) -> Markup {
