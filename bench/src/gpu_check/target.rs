@@ -39,7 +39,7 @@ impl CheckTarget<'_> {
     }
 }
 
-/// Why a check could not run. As an error it gives [`CheckStatus::Skipped`].
+/// Why a check could not run. As an error it marks the check as skipped.
 #[derive(Debug)]
 pub(super) struct Skipped(pub(super) String);
 
