@@ -234,15 +234,15 @@ mod tests {
             let sample = |member: usize| sample(prompt, 20, member as u32);
             (0..8).map(sample).collect()
         };
-        let fed = |samples: &[Sample]| -> Vec<usize> {
+        let forward_tokens = |samples: &[Sample]| -> Vec<usize> {
             let batches = micro_batches(samples, 2_048, Prefixes::Shared);
             batches
                 .iter()
                 .map(|micro| micro.packed.tokens.len())
                 .collect()
         };
-        assert_eq!(fed(&group(1_000)), [1_000 + 4 * 19; 2]);
-        assert_eq!(fed(&group(100)), [100 + 8 * 19]);
+        assert_eq!(forward_tokens(&group(1_000)), [1_000 + 4 * 19; 2]);
+        assert_eq!(forward_tokens(&group(100)), [100 + 8 * 19]);
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         let samples = [
             sample(20, 3, 1),
             sample(20, 2, 2),
-            // Fed up to the end of the beginning: the others share one token less.
+            // The first sample holds the whole shared prefix; the others share one token less.
             sample(20, 1, 3),
             sample(5, 4, 4),
         ];

@@ -17,7 +17,7 @@ use crate::{
     scheduler::GroupSummary,
 };
 
-/// What a group must obey.
+/// The limits that a group is checked against.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
     /// Trajectories in a group.
@@ -356,7 +356,7 @@ mod tests {
         };
         let group = Group::new(request(vec![trajectory(0, true), broken]), &rules()).unwrap();
         assert_eq!(group.rewards[1], [None, None, None]);
-        assert!(!group.summary.kept, "one scorable member has no spread");
+        assert!(!group.summary.kept, "one scorable member has no variance");
     }
 
     #[test]

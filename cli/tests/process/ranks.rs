@@ -99,7 +99,7 @@ fn a_run_of_two_ranks_survives_a_killed_rank_and_a_killed_learner() {
     assert!(run.learner.0.wait().unwrap().success());
     assert!(
         run.rank.0.wait().unwrap().success(),
-        "the rank hears of the end"
+        "the rank learns of the end"
     );
     assert_eq!(steps(&whole), 6);
     assert_gradients(&whole);

@@ -1,4 +1,4 @@
-//! A group whose prompt is fed once: the gradient of every weight is that of whole rows, and every
+//! A group whose prompt is prefilled once: the gradient of every weight is that of whole rows, and every
 //! score their bits.
 
 use std::collections::BTreeMap;
