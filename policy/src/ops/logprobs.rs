@@ -1,5 +1,5 @@
-//! Log-probability and entropy of chosen tokens, without ever holding the logits [N, V] of a large
-//! batch.
+//! Per-token log-probability and entropy of chosen tokens, without ever holding the logits [N, V]
+//! of a large batch.
 //!
 //! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
 //! Sampling reads it through [`log_softmax_at`] and training through [`token_logprobs`], so the two
