@@ -1,5 +1,5 @@
-//! A group whose prompt is prefilled once: the gradient of every weight is that of whole rows, and every
-//! score their bits.
+//! A group whose prompt is prefilled once: the gradient of every weight is that of whole rows, and
+//! every score their bits.
 
 use std::collections::BTreeMap;
 
