@@ -17,11 +17,12 @@ use data::{Question, answer_text};
 use crate::{
     draws::Draws,
     hasty::hasty_action,
-    observation::{answer_from_result, described_columns},
+    observation::{answer_from_result, described_columns, table_with_column},
     oracle::{CarefulStep, careful_step},
     scripted_policy::ActionPolicy,
     solutions::Solutions,
     sql_mistakes::{with_wrong_table_name, wrong_variants},
+    unnamed_column::unnamed_column,
 };
 
 // What each of an episode's draws decides. The guess of a hasty episode uses another number.
@@ -40,6 +41,9 @@ pub struct DemonstratorMix {
     pub wrong_query_share: f64,
     /// Share of the careful episodes that name a missing table, read the error and correct it.
     pub error_share: f64,
+    /// Whether careful episodes look at rows before they query a column that the question does not
+    /// name.
+    pub looks_at_rows: bool,
 }
 
 impl DemonstratorMix {
@@ -49,6 +53,7 @@ impl DemonstratorMix {
             hasty_share: 0.5,
             wrong_query_share: 0.25,
             error_share: 0.07,
+            looks_at_rows: false,
         }
     }
 }
@@ -84,9 +89,17 @@ impl ActionPolicy for Demonstrator {
         let errs = draws.uniform(ERROR_DRAW) < self.mix.error_share;
         let is_wrong = draws.uniform(WRONG_QUERY_DRAW) < self.mix.wrong_query_share;
         let gold_query = || action("QUERY", &*question.gold_sql);
-        match careful_step(question, observation, usize::from(errs)) {
+        let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
+            .filter(|_| self.mix.looks_at_rows);
+        let looks = usize::from(unnamed.is_some());
+        match careful_step(question, observation, looks + usize::from(errs)) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
-            CarefulStep::Query(0) if errs => {
+            CarefulStep::Query(0) if looks == 1 => {
+                let table = unnamed.and_then(|column| table_with_column(observation, column));
+                // A table that the budget left out of the descriptions is not looked at.
+                table.map_or_else(gold_query, |table| action("SAMPLE", table))
+            }
+            CarefulStep::Query(query) if errs && query == looks => {
                 let sql = with_wrong_table_name(&question.gold_sql, &question.tables_involved);
                 action("QUERY", sql)
             }

@@ -17,6 +17,7 @@ mod random;
 mod scripted_policy;
 mod solutions;
 mod sql_mistakes;
+mod unnamed_column;
 
 pub use demonstrations::{Demonstrations, demonstrate};
 pub use demonstrator::{Demonstrator, DemonstratorMix};

@@ -8,6 +8,21 @@ pub(crate) fn table_names(observation: &Observation) -> Vec<&str> {
     listed.map_while(|line| line.strip_prefix("- ")).collect()
 }
 
+/// Returns the described table that has a column of this name.
+pub(crate) fn table_with_column<'a>(observation: &'a Observation, column: &str) -> Option<&'a str> {
+    let mut table = None;
+    for line in observation.schema_info.lines() {
+        if let Some(rest) = line.strip_prefix("Table '") {
+            table = rest.split('\'').next();
+        } else if let Some((name, _)) = line.strip_prefix("- ").and_then(|it| it.rsplit_once(": "))
+            && name.eq_ignore_ascii_case(column)
+        {
+            return table;
+        }
+    }
+    None
+}
+
 /// Returns the column names of each table described so far.
 pub(crate) fn described_columns(observation: &Observation) -> Vec<Vec<String>> {
     let mut tables: Vec<Vec<String>> = Vec::new();

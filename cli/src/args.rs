@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Train(TrainArgs),
     /// Run only the supervised warm start and write a model folder.
     Sft(SftArgs),
+    /// Make a base policy: train random weights on procedural databases that nobody declared.
+    Pretrain(PretrainArgs),
     /// Evaluate a policy on questions.
     Eval(EvalArgs),
     /// Play an episode yourself.
@@ -118,6 +120,8 @@ pub(crate) enum Preset {
     Tiny,
     /// A pretrained model from a folder.
     Model,
+    /// The training of the embedded policy's weights on procedural databases (`sqlenv pretrain`).
+    Base,
     /// Every stage with the least work: shows that the installation works, not that the policy
     /// learns.
     Smoke,
@@ -149,6 +153,20 @@ pub(crate) struct SftArgs {
     /// Model folder to write.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
+}
+
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct PretrainArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Folder to write: settings, checkpoints, evaluations, and at the end the folder `model`. A
+    /// training that was interrupted continues.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Hugging Face folder of another model to train: config.json, tokenizer and chat template.
+    /// Weights in it are not read. Default: the embedded policy.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) architecture: Option<PathBuf>,
 }
 
 impl TrainArgs {
@@ -279,6 +297,27 @@ pub(crate) enum DataCommand {
         /// Databases to use, by name, separated by commas; `all` for every one.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         databases: Option<Vec<String>>,
+    },
+    /// Generate procedural databases, whose schemas nobody declared.
+    Procedural {
+        /// Folder to write.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Seed of the generator.
+        #[arg(long, default_value_t = data::DEFAULT_SEED)]
+        seed: u64,
+        /// Databases.
+        #[arg(long, default_value_t = 100)]
+        databases: usize,
+        /// Questions about each database.
+        #[arg(long, default_value_t = 8)]
+        questions: usize,
+        /// Use only words that the training of the base policy never uses.
+        #[arg(long)]
+        held_out: bool,
+        /// Percentage of databases of a declared domain.
+        #[arg(long, default_value_t = 0)]
+        declared_percent: usize,
     },
     /// Train the embedded policy's tokenizer on demonstrations of the train split.
     Tokenizer {

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command,
+    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command, pretrain,
     progress::Progress,
     roles,
     shutdown::{self, Interrupted},
@@ -40,6 +40,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
     match command {
         Command::Train(args) => train::train(&args, progress, shutdown).await?,
         Command::Sft(args) => train::sft(&args, progress, shutdown).await?,
+        Command::Pretrain(args) => pretrain::pretrain(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Play(args) => play_command::play(&args, progress).await?,
         Command::Report(args) => {
@@ -67,6 +68,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
 fn shutdown_message(command: &Command) -> Option<&'static str> {
     match command {
         Command::Train(_) => Some("stopping where the run can be resumed"),
+        Command::Pretrain(_) => Some("stopping; the same command continues after the last shard"),
         Command::Sft(_) => Some("stopping; no model is written"),
         Command::EnvNode(_) | Command::Actor(_) | Command::Learner(_) | Command::Rank(_) => {
             Some("stopping")

@@ -19,6 +19,7 @@ use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smart_default::SmartDefault;
 use toml::Table;
 
 use crate::{args::ConfigArgs, threads};
@@ -46,6 +47,8 @@ pub(crate) struct RunConfig {
     pub(crate) env_node: env_node::EnvNodeSettings,
     /// The supervised warm start.
     pub(crate) warm_start: WarmStartConfig,
+    /// The training of the base policy.
+    pub(crate) pretrain: PretrainConfig,
     /// GRPO.
     pub(crate) learner: LearnerConfig,
     /// The sampler.
@@ -180,6 +183,67 @@ impl Default for WarmStartConfig {
     }
 }
 
+/// The training of the base policy on procedural databases (`sqlenv pretrain`).
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PretrainConfig {
+    /// Shards; each is a number of databases that the policy meets once.
+    #[default(32)]
+    pub(crate) shards: u64,
+    /// Shards at the beginning whose databases are small and whose questions are simple.
+    pub(crate) simple_shards: u64,
+    /// Databases of a shard.
+    #[default(512)]
+    pub(crate) databases_per_shard: usize,
+    /// Questions about a database.
+    #[default(8)]
+    pub(crate) questions_per_database: usize,
+    /// Percentage of databases of a declared domain that is trained on.
+    #[default(25)]
+    pub(crate) declared_percent: usize,
+    /// Share of the demonstrations that make an SQL error and recover from it.
+    #[default(0.03)]
+    pub(crate) recovery_share: f64,
+    /// Shards between two evaluations.
+    #[default(4)]
+    pub(crate) evaluate_every_shards: u64,
+    /// Optimizer, schedule and batches. The budget of tokens has no effect.
+    pub(crate) sft: learner::sft::SftConfig,
+}
+
+impl PretrainConfig {
+    /// Returns the number of optimizer updates of the whole training, over which the learning rate
+    /// follows its schedule.
+    pub(crate) fn planned_steps(&self) -> u64 {
+        let episodes = self.databases_per_shard * self.questions_per_database;
+        self.shards * episodes.div_ceil(self.sft.batch_episodes) as u64
+    }
+
+    fn validate(&self) -> Result<()> {
+        for (name, value) in [
+            ("databases_per_shard", self.databases_per_shard),
+            ("questions_per_database", self.questions_per_database),
+        ] {
+            if value == 0 {
+                bail!("pretrain.{name} is 0; set it to 1 or more");
+            }
+        }
+        if self.declared_percent > 100 {
+            bail!(
+                "pretrain.declared_percent is {}; give 0 to 100",
+                self.declared_percent
+            );
+        }
+        if !(0.0..=1.0).contains(&self.recovery_share) {
+            bail!(
+                "pretrain.recovery_share is {}; a share lies between 0 and 1",
+                self.recovery_share
+            );
+        }
+        self.sft.validate().context("in [pretrain.sft]")
+    }
+}
+
 /// Evaluations of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -227,6 +291,7 @@ impl RoleSettings for RunConfig {
             );
         }
         self.warm_start.validate()?;
+        self.pretrain.validate()?;
         validate_learner(&self.learner)?;
         Ok(self.actor.validate()?)
     }

@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
-use data::Dataset;
+use data::{Dataset, ProceduralData, WordShare};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -27,6 +27,33 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
         DataCommand::Check { dir } => check(&dir)?,
         DataCommand::Stats { dir, databases } => {
             stdout::print(data::stats(&Dataset::open(&dir, databases.as_deref())?))?;
+        }
+        DataCommand::Procedural {
+            out,
+            seed,
+            databases,
+            questions,
+            held_out,
+            declared_percent,
+        } => {
+            let words = if held_out {
+                WordShare::HeldOut
+            } else {
+                WordShare::Training
+            };
+            let wanted = ProceduralData {
+                seed,
+                first: 0,
+                databases,
+                questions,
+                words,
+                declared_percent,
+                is_simple: false,
+            };
+            let stage = progress.stage("building data", databases as u64, "databases");
+            data::build_procedural(&out, &wanted, &mut |built| stage.set(built.done as u64))?;
+            stage.finish(&format!("in {}", out.display()));
+            stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }
         DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
     }

@@ -5,21 +5,17 @@
 //! oracle alone for as many tokens. Its row in the report shows how much of GRPO's gain a better
 //! teacher would give.
 
-use std::{ops::ControlFlow, path::Path, sync::Arc};
+use std::{ops::ControlFlow, path::Path};
 
-use actor::{EpisodeSettings, EpisodeSpec, run_episode};
-use anyhow::{Result, anyhow, bail, ensure};
-use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
+use anyhow::{Result, bail};
+use baselines::DemonstratorMix;
 use candle_core::{DType, Device};
 use learner::sft::{self, SftConfig};
-use policy::{Chat, Coordinates, Model, random::derive_seed};
+use policy::{Model, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
 
-use crate::{
-    evaluation::{Evaluator, shuffled},
-    shutdown::{Interrupted, unless_interrupted},
-};
+use crate::{demonstrations::demonstrations, evaluation::Evaluator, shutdown::Interrupted};
 
 /// The policies of the warm start.
 pub(crate) struct WarmStart {
@@ -41,7 +37,7 @@ pub(crate) async fn warm_start(
         error_share: config.recovery_share,
         ..DemonstratorMix::default()
     };
-    let oracle = trainer.demonstrations("oracle", base, careful).await?;
+    let oracle = demonstrations(evaluator, "oracle", base, careful).await?;
     let (first, totals) = trainer.imitate(
         "imitating the oracle",
         base,
@@ -59,8 +55,9 @@ pub(crate) async fn warm_start(
         hasty_share: config.hasty_share,
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
+        looks_at_rows: false,
     };
-    let mixed = trainer.demonstrations("mixed habits", base, mixed).await?;
+    let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
     let (warm, _) = trainer.imitate(
         "imitating mixed habits",
         &first,
@@ -96,80 +93,6 @@ struct WarmStartTrainer<'a> {
 }
 
 impl WarmStartTrainer<'_> {
-    /// Returns one demonstration of each training question. `name` is the label of its random seed,
-    /// too: another name gives other weights.
-    async fn demonstrations(
-        &self,
-        name: &str,
-        model: &Model,
-        mix: DemonstratorMix,
-    ) -> Result<Vec<Segment>> {
-        let setup = self.evaluator.setup;
-        let config = &self.evaluator.config.warm_start;
-        let chat: Arc<Chat> = Arc::new(model.chat.clone());
-        let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
-        let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-        let mut question_ids: Vec<String> = shuffled(setup, "train")
-            .into_iter()
-            .map(|question| question.question_id)
-            .collect();
-        if config.demonstrations > 0 {
-            question_ids.truncate(config.demonstrations);
-        }
-        ensure!(
-            !question_ids.is_empty(),
-            "the train split has no questions to demonstrate; choose other data or other --databases"
-        );
-        let title = format!("demonstrations, {name}");
-        let stage = self
-            .evaluator
-            .progress
-            .stage(&title, question_ids.len() as u64, "episodes");
-        let wanted = Demonstrations {
-            question_ids: &question_ids,
-            seed: derive_seed(self.evaluator.config.seed, name),
-            concurrency: self.evaluator.config.evaluation.concurrency,
-        };
-        let settings = self.evaluator.episode_settings(&chat);
-        let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
-        let episodes = unless_interrupted(self.evaluator.shutdown, play).await?;
-        if episodes.is_empty() {
-            return Err(self
-                .why_unusable(&policy, &settings, &question_ids[0])
-                .await?);
-        }
-        stage.finish(&format!("{} usable", episodes.len()));
-        Ok(episodes
-            .into_iter()
-            .flat_map(|episode| episode.segments)
-            .collect())
-    }
-
-    /// Plays a demonstration again to find out why it cannot be used.
-    async fn why_unusable(
-        &self,
-        policy: &ScriptedPolicy<Demonstrator>,
-        settings: &EpisodeSettings,
-        question_id: &str,
-    ) -> Result<anyhow::Error> {
-        let spec = EpisodeSpec {
-            question_id: question_id.to_owned(),
-            coordinates: Coordinates::default(),
-        };
-        let episode = run_episode(policy, settings, &spec);
-        let outcome = unless_interrupted(self.evaluator.shutdown, episode).await?;
-        Ok(if outcome.trajectory.failure.is_empty() {
-            anyhow!(
-                "no demonstration fits into one context; raise learner.rollout.max_context_tokens"
-            )
-        } else {
-            anyhow!(
-                "every demonstration failed; {question_id}: {}",
-                outcome.trajectory.failure
-            )
-        })
-    }
-
     /// Trains on demonstrations, and returns the model and the totals of this training. If `before`
     /// is given, the steps are recorded and counted from there. `title` is the label of the random
     /// seed, too.

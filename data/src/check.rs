@@ -124,6 +124,8 @@ fn misplaced(dataset: &Dataset, manifest: &Manifest) -> Vec<String> {
             Some(DatabaseRole::Known) => &["train", "eval"],
             Some(DatabaseRole::UnseenDatabase) => &["eval-unseen/database"],
             Some(DatabaseRole::UnseenDomain) => &["eval-unseen/domain"],
+            Some(DatabaseRole::UnseenWords) => &["eval-unseen/words"],
+            Some(DatabaseRole::Training) => &["train"],
             None => &[],
         };
         !allowed.contains(&question.split.as_str())

@@ -23,7 +23,10 @@ mod stats;
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
 pub use error::DataError;
-pub use generator::{BuildProgress, DEFAULT_SEED, build, build_if_needed};
+pub use generator::{
+    BuildProgress, DEFAULT_SEED, ProceduralData, WordShare, build, build_if_needed,
+    build_procedural,
+};
 pub use hash::file_sha256;
 pub use manifest::{DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};

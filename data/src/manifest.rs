@@ -53,6 +53,10 @@ pub enum DatabaseRole {
     UnseenDatabase,
     /// A database of a domain that is never trained on: `eval-unseen/domain`.
     UnseenDomain,
+    /// A database whose questions are all for training: `train`.
+    Training,
+    /// A procedural database whose words training never uses: `eval-unseen/words`.
+    UnseenWords,
 }
 
 impl Manifest {

@@ -5,6 +5,9 @@ use std::fmt;
 
 use crate::Dataset;
 
+/// The number of databases of a split that are listed by name.
+const LISTED_DATABASES: usize = 40;
+
 /// The number of questions by split, and within a split by difficulty, answer type and database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DatasetStats {
@@ -95,8 +98,11 @@ impl fmt::Display for DatasetStats {
                 "  answers     {}",
                 shares(&split.answer_types, questions)
             )?;
-            let databases = split.databases.iter();
-            let databases: Vec<_> = databases.map(|(name, n)| format!("{name} {n}")).collect();
+            let databases = split.databases.iter().take(LISTED_DATABASES);
+            let mut databases: Vec<_> = databases.map(|(name, n)| format!("{name} {n}")).collect();
+            if let Some(others) = split.databases.len().checked_sub(LISTED_DATABASES + 1) {
+                databases.push(format!("and {} more", others + 1));
+            }
             writeln!(f, "  databases   {}", databases.join(", "))?;
         }
         for (reason, count) in &self.left_out {

@@ -6,7 +6,7 @@
 //! Budgets are tokens, never seconds, and this file reads no clock: a caller that wants a rate
 //! divides [`SftProgress::tokens`] by its own time.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
 
 use policy::{Model, Weights};
 use proto::v1::Segment;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     batch::{Prefixes, Sample, micro_batches},
     bounds::{at_least_one, range},
+    checkpoint::{self, Checkpoint, CheckpointState},
     config::RunArguments,
     error::{LearnerError, Result},
     network::{LossDerivatives, Network, PassSettings, Scores},
@@ -23,6 +24,8 @@ use crate::{
     schedule::{ScheduleKind, ScheduleSettings},
     scheduler::{epoch_rng, shuffled},
 };
+
+const KEPT_CHECKPOINTS: usize = 2;
 
 /// Settings of a supervised training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -125,94 +128,152 @@ pub fn train(
     arguments: RunArguments,
     progress: &mut dyn FnMut(SftProgress) -> ControlFlow<()>,
 ) -> Result<SftOutcome> {
-    config.validate()?;
-    let training = Training {
-        episodes: WeightedEpisodes::new(episodes, config.context_weight),
-        config,
-        arguments,
+    let mut trainer = SftTrainer::new(model, config, arguments)?;
+    let episodes = WeightedEpisodes::new(episodes, config.context_weight)?;
+    let batches = trainer.batches(&episodes);
+    let planned = PlannedTraining {
+        steps: batches.len() as u64,
+        tokens: batches.iter().map(|batch| episodes.tokens(batch)).sum(),
     };
-    let plan = training.plan()?;
-    let steps = plan.len() as u64;
-    let budget_tokens = plan
-        .iter()
-        .map(|batch| training.episodes.tokens(batch))
-        .sum();
-    let mut network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
-    let (mut tokens, mut finished) = (0, true);
-    for (step, batch) in (1..).zip(&plan) {
-        let factor = config.schedule.factor(step - 1, steps);
-        let learning_rate = config.optimizer.learning_rate * factor;
-        let (loss, grad_norm) = training.update(&mut network, batch, learning_rate)?;
-        tokens += training.episodes.tokens(batch);
-        let state = SftProgress {
-            step,
-            steps,
-            tokens,
-            budget_tokens,
-            loss,
-            grad_norm,
-            learning_rate,
-        };
-        if progress(state).is_break() {
-            finished = step == steps;
-            break;
-        }
-    }
+    let finished = trainer.run(&episodes, &batches, planned, progress)?;
     Ok(SftOutcome {
-        weights: network.weights(),
-        steps: network.optimizer.updates,
-        tokens,
+        weights: trainer.network.weights(),
+        steps: trainer.network.optimizer.updates,
+        tokens: trainer.tokens,
         finished,
     })
 }
 
-/// Episodes as samples, with the weight of each scored token.
-struct WeightedEpisodes {
-    samples: Vec<Sample>,
-    weights: Vec<Vec<f64>>,
+/// How long a whole training is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedTraining {
+    /// Updates, over which the learning rate follows its schedule.
+    pub steps: u64,
+    /// Tokens, for display.
+    pub tokens: u64,
 }
 
-impl WeightedEpisodes {
-    fn new(episodes: &[Segment], context_weight: f64) -> Self {
-        let weighted = episodes.iter().map(|Segment { tokens, mask, .. }| {
-            let weight = |at: usize| if mask[at] == 1 { 1.0 } else { context_weight };
-            let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
-            let weights = scored.iter().map(|&at| weight(at)).collect();
-            let tokens = tokens.clone();
-            (Sample { tokens, scored }, weights)
-        });
-        let (samples, weights) = weighted.unzip();
-        Self { samples, weights }
-    }
-
-    /// Tokens of a batch's forward passes.
-    fn tokens(&self, batch: &[usize]) -> u64 {
-        let tokens = batch.iter().map(|&episode| self.length(episode));
-        tokens.sum()
-    }
-
-    fn length(&self, episode: usize) -> u64 {
-        self.samples[episode].forward_tokens() as u64
-    }
-}
-
-/// Everything that decides the weights, beside those it starts from.
-struct Training<'a> {
-    episodes: WeightedEpisodes,
+/// A supervised training in progress. A training on more episodes than fit into memory goes over
+/// one shard of them after the other.
+pub struct SftTrainer<'a> {
+    network: Network,
     config: &'a SftConfig,
     arguments: RunArguments,
+    tokens: u64,
 }
 
-impl Training<'_> {
+impl<'a> SftTrainer<'a> {
+    /// Returns a trainer that starts from a copy of the model's weights.
+    ///
+    /// # Errors
+    /// A setting cannot be used.
+    pub fn new(model: &Model, config: &'a SftConfig, arguments: RunArguments) -> Result<Self> {
+        config.validate()?;
+        Ok(Self {
+            network: Network::new(&model.config, &model.weights, config.optimizer.clone())?,
+            config,
+            arguments,
+            tokens: 0,
+        })
+    }
+
+    /// Returns the weights.
+    pub fn weights(&self) -> Weights {
+        self.network.weights()
+    }
+
+    /// Returns the number of updates made.
+    pub fn steps(&self) -> u64 {
+        self.network.optimizer.updates
+    }
+
+    /// Returns the number of tokens trained on.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Trains on the episodes of a shard once, in an order that depends on the seed and on
+    /// `shard`. Returns false if `progress` ended the training before the last of them.
+    ///
+    /// # Errors
+    /// No episode has a token to learn, a pass failed or training diverged.
+    pub fn train_shard(
+        &mut self,
+        shard: u64,
+        episodes: &[Segment],
+        planned: PlannedTraining,
+        progress: &mut dyn FnMut(SftProgress) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let episodes = WeightedEpisodes::new(episodes, self.config.context_weight)?;
+        let batches = self.epoch_batches(&episodes, shard);
+        self.run(&episodes, &batches, planned, progress)
+    }
+
+    /// Writes a checkpoint of the training after `shards` shards. `model` gets the weights.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn save(&self, folder: &Path, shards: u64, fingerprint: &str, model: &Model) -> Result<()> {
+        let state = CheckpointState {
+            step: shards,
+            next_group_index: 0,
+            journal_offset: 0,
+            updates: self.steps(),
+            tokens_seen: self.tokens,
+            fingerprint: fingerprint.to_owned(),
+            files: BTreeMap::new(),
+        };
+        checkpoint::save(folder, state, model, &self.network, KEPT_CHECKPOINTS)?;
+        Ok(())
+    }
+
+    /// Continues from a checkpoint that [`Self::save`] wrote.
+    ///
+    /// # Errors
+    /// The checkpoint is of another model.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        checkpoint.restore(&mut self.network)?;
+        self.tokens = checkpoint.state.tokens_seen;
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        episodes: &WeightedEpisodes,
+        batches: &[Vec<usize>],
+        planned: PlannedTraining,
+        progress: &mut dyn FnMut(SftProgress) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        for (number, batch) in (1..).zip(batches) {
+            let factor = self.config.schedule.factor(self.steps(), planned.steps);
+            let learning_rate = self.config.optimizer.learning_rate * factor;
+            let (loss, grad_norm) = self.update(episodes, batch, learning_rate)?;
+            self.tokens += episodes.tokens(batch);
+            let state = SftProgress {
+                step: self.steps(),
+                steps: planned.steps,
+                tokens: self.tokens,
+                budget_tokens: planned.tokens,
+                loss,
+                grad_norm,
+                learning_rate,
+            };
+            if progress(state).is_break() {
+                return Ok(number == batches.len());
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes one optimizer update; returns the mean loss of the assistant tokens and the gradient's
     /// norm.
     fn update(
-        &self,
-        network: &mut Network,
+        &mut self,
+        episodes: &WeightedEpisodes,
         batch: &[usize],
         learning_rate: f64,
     ) -> Result<(f64, f64)> {
-        let WeightedEpisodes { samples, weights } = &self.episodes;
+        let WeightedEpisodes { samples, weights } = episodes;
         let samples: Vec<Sample> = batch.iter().map(|&at| samples[at].clone()).collect();
         let weights: Vec<Vec<f64>> = batch.iter().map(|&at| weights[at].clone()).collect();
         let total: f64 = weights.iter().flatten().sum();
@@ -224,58 +285,97 @@ impl Training<'_> {
             checkpointing: PassSettings::checkpointing(self.config.gradient_checkpointing),
         };
         let (gradients, parts) =
-            network.gradients(&micro_batches, computation, |_, micro, scores| {
-                weighted_likelihood(scores, &micro.gather(&weights), total)
-            })?;
+            self.network
+                .gradients(&micro_batches, computation, |_, micro, scores| {
+                    weighted_likelihood(scores, &micro.gather(&weights), total)
+                })?;
         let (sum, count) = parts
             .iter()
             .fold((0.0, 0.0), |a, part| (a.0 + part.0, a.1 + part.1));
-        let norm = network.update(gradients, learning_rate)?;
+        let norm = self.network.update(gradients, learning_rate)?;
         Ok((sum / f64::max(count, 1.0), norm))
     }
 
-    /// Returns the batches of the whole training, as indices of episodes.
-    fn plan(&self) -> Result<Vec<Vec<usize>>> {
-        let count = self.episodes.samples.len();
-        let usable = (0..count).filter(|&episode| self.episodes.length(episode) > 0);
-        let usable: Vec<usize> = usable.collect();
-        if usable.is_empty() {
-            let problem =
-                format!("{count} episodes, none with a token to learn; give demonstrations");
-            return Err(LearnerError::setting("sft", problem));
-        }
+    /// Returns the batches of a whole training on `episodes`, as indices.
+    fn batches(&self, episodes: &WeightedEpisodes) -> Vec<Vec<usize>> {
         let budget_tokens = self.config.budget_tokens;
         let mut batches = Vec::new();
         let mut tokens = 0;
         for epoch in 0.. {
-            for batch in self.epoch_batches(&usable, epoch) {
-                tokens += self.episodes.tokens(&batch);
+            for batch in self.epoch_batches(episodes, epoch) {
+                tokens += episodes.tokens(&batch);
                 batches.push(batch);
                 if budget_tokens > 0 && tokens >= budget_tokens {
-                    return Ok(batches);
+                    return batches;
                 }
             }
             if budget_tokens == 0 {
                 break;
             }
         }
-        Ok(batches)
+        batches
     }
 
-    fn epoch_batches(&self, usable: &[usize], epoch: u64) -> Vec<Vec<usize>> {
+    fn epoch_batches(&self, episodes: &WeightedEpisodes, epoch: u64) -> Vec<Vec<usize>> {
         let mut rng = epoch_rng(self.arguments.seed, epoch, b"episodes");
+        let usable = episodes.usable();
         let order = shuffled(usable.len(), &mut rng).into_iter();
         let order: Vec<usize> = order.map(|at| usable[at]).collect();
         let batch_episodes = self.config.batch_episodes;
         let mut batches = Vec::new();
         for block in order.chunks(batch_episodes * self.config.block_batches) {
             let mut block = block.to_vec();
-            block.sort_by_key(|&episode| self.episodes.length(episode));
+            block.sort_by_key(|&episode| episodes.length(episode));
             let sorted: Vec<&[usize]> = block.chunks(batch_episodes).collect();
             let order = shuffled(sorted.len(), &mut rng);
             batches.extend(order.into_iter().map(|at| sorted[at].to_vec()));
         }
         batches
+    }
+}
+
+/// Episodes as samples, with the weight of each scored token.
+struct WeightedEpisodes {
+    samples: Vec<Sample>,
+    weights: Vec<Vec<f64>>,
+}
+
+impl WeightedEpisodes {
+    fn new(episodes: &[Segment], context_weight: f64) -> Result<Self> {
+        let weighted = episodes.iter().map(|Segment { tokens, mask, .. }| {
+            let weight = |at: usize| if mask[at] == 1 { 1.0 } else { context_weight };
+            let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
+            let weights = scored.iter().map(|&at| weight(at)).collect();
+            let tokens = tokens.clone();
+            (Sample { tokens, scored }, weights)
+        });
+        let (samples, weights) = weighted.unzip();
+        let weighted = Self { samples, weights };
+        if weighted.usable().is_empty() {
+            let count = weighted.samples.len();
+            let problem =
+                format!("{count} episodes, none with a token to learn; give demonstrations");
+            return Err(LearnerError::setting("sft", problem));
+        }
+        Ok(weighted)
+    }
+
+    /// Returns the episodes with a token to learn.
+    fn usable(&self) -> Vec<usize> {
+        let count = self.samples.len();
+        (0..count)
+            .filter(|&episode| self.length(episode) > 0)
+            .collect()
+    }
+
+    /// Tokens of a batch's forward passes.
+    fn tokens(&self, batch: &[usize]) -> u64 {
+        let tokens = batch.iter().map(|&episode| self.length(episode));
+        tokens.sum()
+    }
+
+    fn length(&self, episode: usize) -> u64 {
+        self.samples[episode].forward_tokens() as u64
     }
 }
 

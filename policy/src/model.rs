@@ -70,6 +70,17 @@ impl Model {
         })
     }
 
+    /// Opens a Hugging Face folder, but draws the weights at random. Weights in the folder are not
+    /// read.
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is missing, malformed or unsupported.
+    pub fn random(dir: &Path, seed: u64) -> Result<Self> {
+        let files = read_files(dir)?;
+        let weights = Weights::random(&config_of(&files)?, seed).map_err(|e| within(dir, e))?;
+        Self::from_files(files, weights).map_err(|e| within(dir, e))
+    }
+
     /// Builds a model of files that are in memory, as an actor receives them from the learner.
     ///
     /// # Errors

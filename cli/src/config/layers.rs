@@ -123,6 +123,7 @@ pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {
 
 fn preset_table(preset: Preset) -> Table {
     let text = match preset {
+        Preset::Base => include_str!("../../presets/base.toml"),
         Preset::Tiny => include_str!("../../presets/tiny.toml"),
         Preset::Model => include_str!("../../presets/model.toml"),
         Preset::Smoke => include_str!("../../presets/smoke.toml"),

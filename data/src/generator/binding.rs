@@ -53,6 +53,23 @@ pub(crate) fn bindings(
     bindings
 }
 
+/// Draws one way to fill a template's slots, or returns none if a slot that it comes to has no
+/// filler.
+pub(crate) fn draw_binding(
+    template: &QueryTemplate,
+    schema: &GeneratedSchema,
+    rows: &DatabaseRows,
+    rng: &mut RngStream,
+) -> Option<Binding> {
+    let mut binding = Binding::new();
+    for slot in &template.bind {
+        let mut fillers = fillers(slot, &binding, schema, rows);
+        let drawn = (!fillers.is_empty()).then(|| rng.below(fillers.len()))?;
+        binding.push((slot.letter, fillers.swap_remove(drawn)));
+    }
+    Some(binding)
+}
+
 fn fillers(
     slot: &Slot,
     binding: &Binding,

@@ -20,6 +20,8 @@ const FILES: &[(&str, &str)] = domain_files!(
     "airline" "clinic" "company" "farm" "festival" "harbor" "hotel" "league" "library" "metro"
     "museum" "rental" "restaurant" "school" "shop"
 );
+/// The number of rows up to which a table is small.
+const MOST_SMALL_ROWS: i64 = 1_000;
 const WORDS: &str = include_str!("../../domains/words.toml");
 
 /// Word lists that several domains share, by name.
@@ -33,6 +35,17 @@ pub(crate) struct Domain {
     #[serde(default)]
     pub(crate) held_out: bool,
     pub(crate) tables: Vec<TableSpec>,
+}
+
+impl Domain {
+    /// Whether the domain is trained on and its databases are small enough to build thousands.
+    pub(crate) fn is_small_and_known(&self) -> bool {
+        !self.held_out
+            && self
+                .tables
+                .iter()
+                .all(|table| table.rows[1] <= MOST_SMALL_ROWS)
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -8,6 +8,7 @@ mod binding;
 mod domain;
 mod filter;
 mod folder;
+mod procedural;
 mod questions;
 mod render;
 mod rng;
@@ -25,7 +26,9 @@ use crate::manifest::{DatabaseRole, FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
 use domain::Domain;
-use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs};
+pub use procedural::WordShare;
+use procedural::{Lexicon, Size};
+use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs, QuestionPlan, SchemaSource};
 
 /// The seed of the default data.
 pub const DEFAULT_SEED: u64 = 1;
@@ -61,7 +64,47 @@ pub fn build(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     let _lock = folder::lock(out)?;
-    build_locked(out, seed, progress)
+    build_locked(out, seed, &database_specs(&domain::domains()), progress)
+}
+
+/// Which databases [`build_procedural`] builds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProceduralData {
+    /// The seed of everything.
+    pub seed: u64,
+    /// The number of the first database. Databases of other numbers differ.
+    pub first: usize,
+    /// The number of databases.
+    pub databases: usize,
+    /// The number of questions on each database.
+    pub questions: usize,
+    /// The words of the databases.
+    pub words: WordShare,
+    /// The percentage of databases of a declared domain that is trained on, with rows and a
+    /// selection of columns of their own.
+    pub declared_percent: usize,
+    /// Whether databases have one or two small tables and questions are simple (levels 0 and 1).
+    pub is_simple: bool,
+}
+
+/// Builds procedural databases and their questions into `out`, and replaces an earlier build.
+///
+/// # Errors
+/// Fails like [`build`].
+pub fn build_procedural(
+    out: &Path,
+    data: &ProceduralData,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> Result<Manifest, DataError> {
+    let _lock = folder::lock(out)?;
+    let lexicon = Lexicon::read(data.words);
+    let domains = domain::domains();
+    build_locked(
+        out,
+        data.seed,
+        &procedural_specs(data, &lexicon, &domains),
+        progress,
+    )
 }
 
 /// Builds like [`build`], but keeps a build of the same seed and recipe whose files are intact.
@@ -82,12 +125,14 @@ pub fn build_if_needed(
         return Ok(manifest);
     }
     let _lock = folder::lock(out)?;
-    find().map_or_else(|| build_locked(out, seed, progress), Ok)
+    let build = || build_locked(out, seed, &database_specs(&domain::domains()), progress);
+    find().map_or_else(build, Ok)
 }
 
 fn build_locked(
     out: &Path,
     seed: u64,
+    specs: &[DatabaseSpec<'_>],
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     let is_foreign = out.exists() && Manifest::read(out).is_err() && !folder::is_empty_folder(out);
@@ -99,7 +144,7 @@ fn build_locked(
     }
     let draft = folder::sibling(out, "draft");
     folder::remove(&draft)?;
-    let manifest = write_build(&draft, seed, progress).inspect_err(|_| {
+    let manifest = write_build(&draft, seed, specs, progress).inspect_err(|_| {
         // The first error is the one to report.
         let _ = folder::remove(&draft);
     })?;
@@ -110,17 +155,16 @@ fn build_locked(
 fn write_build(
     dir: &Path,
     seed: u64,
+    specs: &[DatabaseSpec<'_>],
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     folder::create_folder(&dir.join("questions"))?;
-    let domains = domain::domains();
-    let specs = database_specs(&domains);
     let inputs = GeneratorInputs {
         words: domain::word_lists(),
         templates: template::templates(),
         seed,
     };
-    let built = build_databases(&specs, &inputs, &dir.join("databases"), progress)?;
+    let built = build_databases(specs, &inputs, &dir.join("databases"), progress)?;
     let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
     for question in built.iter().flat_map(|database| &database.questions) {
         splits.entry(&question.split).or_default().push(question);
@@ -143,7 +187,7 @@ fn write_build(
     };
     let database = |(spec, built): (&DatabaseSpec<'_>, &BuiltDatabase)| ManifestDatabase {
         name: spec.name.clone(),
-        domain: spec.domain.name.clone(),
+        domain: spec.schema.domain_name().to_owned(),
         role: spec.role,
         rows: built.rows,
     };
@@ -168,7 +212,15 @@ fn write_build(
 /// Returns one database of each domain, and a second, unseen one of each domain that is trained on,
 /// sorted by name.
 fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
-    let spec = |domain, name, role| DatabaseSpec { name, domain, role };
+    let spec = |domain, name, role| DatabaseSpec {
+        name,
+        schema: SchemaSource::Declared {
+            domain,
+            renamed: role == DatabaseRole::UnseenDatabase,
+        },
+        role,
+        questions: QuestionPlan::ByRole,
+    };
     let mut specs = Vec::new();
     for domain in domains {
         let name = domain.name.clone();
@@ -180,6 +232,54 @@ fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
             specs.push(spec(domain, second, DatabaseRole::UnseenDatabase));
         }
     }
+    specs.sort_by(|left, right| left.name.cmp(&right.name));
+    specs
+}
+
+/// Returns the databases of `data`, sorted by name. A declared domain takes its turn at a steady
+/// rate, so that each part of a training has the same mix.
+fn procedural_specs<'a>(
+    data: &ProceduralData,
+    lexicon: &'a Lexicon,
+    domains: &'a [Domain],
+) -> Vec<DatabaseSpec<'a>> {
+    let declared: Vec<&Domain> = domains
+        .iter()
+        .filter(|it| it.is_small_and_known())
+        .collect();
+    let highest_level = if data.is_simple { 1 } else { 4 };
+    let size = if data.is_simple {
+        Size::Small
+    } else {
+        Size::Full
+    };
+    let role = match data.words {
+        WordShare::Training => DatabaseRole::Training,
+        WordShare::HeldOut => DatabaseRole::UnseenWords,
+    };
+    let spec = |number: usize| {
+        let before = number * data.declared_percent / 100;
+        let is_declared = (number + 1) * data.declared_percent / 100 > before;
+        let schema = match is_declared {
+            true => SchemaSource::Declared {
+                domain: declared[before % declared.len()],
+                renamed: (before / declared.len()) % 2 == 1,
+            },
+            false => SchemaSource::Procedural { lexicon, size },
+        };
+        DatabaseSpec {
+            name: format!("{}_{number:06}", schema.domain_name()),
+            schema,
+            role,
+            questions: QuestionPlan::Drawn {
+                count: data.questions,
+                highest_level,
+            },
+        }
+    };
+    let mut specs: Vec<_> = (data.first..data.first + data.databases)
+        .map(spec)
+        .collect();
     specs.sort_by(|left, right| left.name.cmp(&right.name));
     specs
 }
@@ -236,6 +336,7 @@ fn recipe() -> String {
         .into_iter()
         .chain(domain::sources())
         .chain([template::source()])
+        .chain(procedural::sources())
         .collect();
     hex::encode(hash::name_hash(&parts))
 }

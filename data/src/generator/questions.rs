@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::binding::{Binding, bindings};
+use super::binding::{Binding, bindings, draw_binding};
 use super::domain::{Domain, WordLists};
 use super::filter::accept;
+use super::procedural::{Lexicon, Size, compose};
 use super::render;
 use super::rng::RngStream;
 use super::rows::{self, DatabaseRows};
@@ -27,14 +28,48 @@ const UNSEEN_DOMAIN_QUERIES: usize = 80;
 /// From this number of rows on a database answers slowly, so it gets fewer questions.
 const LARGE_ROWS: u64 = 50_000;
 const LARGE_QUERIES: usize = 120;
+/// The weight of each level among questions that are drawn.
+const DRAWN_LEVEL_SHARES: [usize; 5] = [4, 34, 30, 21, 11];
+/// The number of draws after which a question is given up.
+const DRAWS_PER_QUESTION: usize = 20;
 const FEWEST_WORDINGS: usize = 2;
 const MOST_WORDINGS: usize = 3;
 
 /// A database to generate.
 pub(super) struct DatabaseSpec<'a> {
     pub(super) name: String,
-    pub(super) domain: &'a Domain,
+    pub(super) schema: SchemaSource<'a>,
     pub(super) role: DatabaseRole,
+    pub(super) questions: QuestionPlan,
+}
+
+/// Where a database's schema comes from.
+#[derive(Clone, Copy)]
+pub(super) enum SchemaSource<'a> {
+    /// A domain file, with or without its alternative names.
+    Declared { domain: &'a Domain, renamed: bool },
+    /// Words.
+    Procedural { lexicon: &'a Lexicon, size: Size },
+}
+
+impl SchemaSource<'_> {
+    /// Returns the name of the domain.
+    pub(super) fn domain_name(&self) -> &str {
+        match self {
+            Self::Declared { domain, .. } => &domain.name,
+            Self::Procedural { .. } => "procedural",
+        }
+    }
+}
+
+/// Which questions a database gets.
+#[derive(Clone, Copy)]
+pub(super) enum QuestionPlan {
+    /// As many queries as the role needs, from all that the grammar has for the database, each with
+    /// several wordings.
+    ByRole,
+    /// This number of queries, drawn one by one, each with one wording. Up to the level.
+    Drawn { count: usize, highest_level: usize },
 }
 
 /// What all databases of a build share.
@@ -58,13 +93,22 @@ pub(super) fn build_database(
     folder: &Path,
 ) -> Result<BuiltDatabase, DataError> {
     let name = &spec.name;
-    let renamed = spec.role == DatabaseRole::UnseenDatabase;
     let mut rng = RngStream::new(inputs.seed, &["schema", name]);
-    let schema = GeneratedSchema::draw(spec.domain, &mut rng, renamed);
+    let (schema, composed_words);
+    let words = match spec.schema {
+        SchemaSource::Declared { domain, renamed } => {
+            schema = GeneratedSchema::draw(domain, &mut rng, renamed);
+            &inputs.words
+        }
+        SchemaSource::Procedural { lexicon, size } => {
+            (schema, composed_words) = compose(lexicon, size, &mut rng);
+            &composed_words
+        }
+    };
     let folder = folder.join(name);
     super::folder::create_folder(&folder)?;
     let path = folder.join(format!("{name}.sqlite"));
-    let fill = |name: &str| rows::fill(&schema, &inputs.words, name, inputs.seed);
+    let fill = |name: &str| rows::fill(&schema, words, name, inputs.seed);
     let open = |rows| store::in_memory(&schema, rows).map_err(DataError::sqlite(&path));
     let guard = |database| GoldDatabase::guard(database).map_err(DataError::sqlite(&path));
     let rows = fill(name);
@@ -79,9 +123,16 @@ pub(super) fn build_database(
         twin: guard(open(&fill(&format!("{name} twin")))?)?,
     };
     let row_count = rows.iter().map(|table| table.len() as u64).sum();
+    let questions = match spec.questions {
+        QuestionPlan::ByRole => generator.questions(query_count(spec.role, row_count)),
+        QuestionPlan::Drawn {
+            count,
+            highest_level,
+        } => generator.drawn_questions(count, highest_level),
+    };
     Ok(BuiltDatabase {
         rows: row_count,
-        questions: generator.questions(query_count(spec.role, row_count)),
+        questions,
     })
 }
 
@@ -90,7 +141,9 @@ fn query_count(role: DatabaseRole, rows: u64) -> usize {
         DatabaseRole::Known if rows >= LARGE_ROWS => LARGE_QUERIES,
         DatabaseRole::Known => KNOWN_QUERIES,
         DatabaseRole::UnseenDatabase => UNSEEN_DATABASE_QUERIES,
-        DatabaseRole::UnseenDomain => UNSEEN_DOMAIN_QUERIES,
+        DatabaseRole::UnseenDomain | DatabaseRole::Training | DatabaseRole::UnseenWords => {
+            UNSEEN_DOMAIN_QUERIES
+        }
     }
 }
 
@@ -114,6 +167,29 @@ impl QuestionGenerator<'_> {
                 .into_iter()
                 .filter_map(|(template, binding)| self.questions_of(template, &binding, &mut seen));
             questions.extend(accepted.take(wanted).flatten());
+        }
+        assign_ids(&mut questions);
+        questions
+    }
+
+    /// Draws `count` questions, or fewer if the draws for some are all refused. Unlike
+    /// [`Self::questions`] it does not enumerate all queries, which takes too long for thousands of
+    /// databases.
+    fn drawn_questions(&self, count: usize, highest_level: usize) -> Vec<Question> {
+        let mut rng = self.rng(&["draw"]);
+        let mut seen = BTreeSet::new();
+        let mut questions = Vec::with_capacity(count);
+        for _ in 0..count {
+            let level = rng.weighted(&DRAWN_LEVEL_SHARES[..=highest_level]);
+            let templates = self.inputs.templates.iter();
+            let templates: Vec<_> = templates.filter(|it| it.level == level).collect();
+            let weights: Vec<usize> = templates.iter().map(|it| it.weight).collect();
+            let mut draw = || {
+                let template = templates[rng.weighted(&weights)];
+                let binding = draw_binding(template, self.schema, self.rows, &mut rng)?;
+                self.questions_of(template, &binding, &mut seen)?.pop()
+            };
+            questions.extend((0..DRAWS_PER_QUESTION).find_map(|_| draw()));
         }
         assign_ids(&mut questions);
         questions
@@ -189,6 +265,8 @@ impl QuestionGenerator<'_> {
         match self.spec.role {
             DatabaseRole::UnseenDatabase => "eval-unseen/database",
             DatabaseRole::UnseenDomain => "eval-unseen/domain",
+            DatabaseRole::UnseenWords => "eval-unseen/words",
+            DatabaseRole::Training => "train",
             DatabaseRole::Known if is_eval() => "eval",
             DatabaseRole::Known => "train",
         }

@@ -51,6 +51,18 @@ impl RngStream {
         n - 1
     }
 
+    /// Draws an index with a probability in proportion to its weight. One weight must be positive.
+    pub(crate) fn weighted(&mut self, weights: &[usize]) -> usize {
+        let mut point = self.below(weights.iter().sum());
+        for (index, weight) in weights.iter().enumerate() {
+            match point.checked_sub(*weight) {
+                Some(rest) => point = rest,
+                None => return index,
+            }
+        }
+        weights.len() - 1
+    }
+
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -16,6 +16,8 @@ pub(crate) struct GeneratedTable {
     pub(crate) name: String,
     /// The singular noun for a row.
     pub(crate) one: String,
+    /// The plural noun for rows.
+    pub(crate) many: String,
     /// Indices of the key's columns.
     pub(crate) key: Vec<usize>,
     pub(crate) rows: [i64; 2],
@@ -55,6 +57,7 @@ impl GeneratedSchema {
             };
             let (name, one) = names[index].clone();
             GeneratedTable {
+                many: name.replace('_', " "),
                 name,
                 one,
                 key,

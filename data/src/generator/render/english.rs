@@ -30,7 +30,7 @@ fn words(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<S
         (Filler::Table(_) | Filler::Parent { .. }, _) => {
             let table = &schema.tables[table_of(filler)];
             match attribute {
-                "" => Some(table.name.replace('_', " ")),
+                "" => Some(table.many.clone()),
                 "one" => Some(table.one.clone()),
                 "a" => Some(with_article(&table.one)),
                 _ => None,
@@ -73,7 +73,8 @@ fn value_phrase(column: &GeneratedColumn, value: &str, attribute: &str) -> Optio
     Some(declared.as_ref().unwrap_or(&default).replace("{}", value))
 }
 
-fn with_article(noun: &str) -> String {
+/// Returns a noun with its indefinite article.
+pub(crate) fn with_article(noun: &str) -> String {
     match noun.starts_with(['a', 'e', 'i', 'o']) {
         true => format!("an {noun}"),
         false => format!("a {noun}"),
@@ -81,7 +82,7 @@ fn with_article(noun: &str) -> String {
 }
 
 /// Returns the plural of a noun. "type of room" becomes "types of room".
-fn plural(noun: &str) -> String {
+pub(crate) fn plural(noun: &str) -> String {
     if let Some((head, tail)) = noun.split_once(" of ") {
         return format!("{} of {tail}", plural(head));
     }

@@ -7,7 +7,7 @@
 mod english;
 mod sql;
 
-pub(crate) use english::wordings;
+pub(crate) use english::{plural, with_article, wordings};
 pub(crate) use sql::{RenderedSql, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.

@@ -1,0 +1,83 @@
+//! Demonstrations of the training questions, for the warm start and for pretraining.
+
+use std::sync::Arc;
+
+use actor::{EpisodeSettings, EpisodeSpec, run_episode};
+use anyhow::{Result, anyhow, ensure};
+use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
+use policy::{Chat, Coordinates, Model, random::derive_seed};
+use proto::v1::Segment;
+
+use crate::{
+    evaluation::{Evaluator, shuffled},
+    shutdown::unless_interrupted,
+};
+
+/// Returns one demonstration of each training question. `name` is the label of its random seed,
+/// too: another name gives other weights.
+pub(crate) async fn demonstrations(
+    evaluator: &Evaluator<'_>,
+    name: &str,
+    model: &Model,
+    mix: DemonstratorMix,
+) -> Result<Vec<Segment>> {
+    let setup = evaluator.setup;
+    let config = &evaluator.config.warm_start;
+    let chat: Arc<Chat> = Arc::new(model.chat.clone());
+    let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
+    let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
+    let mut question_ids: Vec<String> = shuffled(setup, "train")
+        .into_iter()
+        .map(|question| question.question_id)
+        .collect();
+    if config.demonstrations > 0 {
+        question_ids.truncate(config.demonstrations);
+    }
+    ensure!(
+        !question_ids.is_empty(),
+        "the train split has no questions to demonstrate; choose other data or other --databases"
+    );
+    let title = format!("demonstrations, {name}");
+    let stage = evaluator
+        .progress
+        .stage(&title, question_ids.len() as u64, "episodes");
+    let wanted = Demonstrations {
+        question_ids: &question_ids,
+        seed: derive_seed(evaluator.config.seed, name),
+        concurrency: evaluator.config.evaluation.concurrency,
+    };
+    let settings = evaluator.episode_settings(&chat);
+    let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
+    let episodes = unless_interrupted(evaluator.shutdown, play).await?;
+    if episodes.is_empty() {
+        return Err(why_unusable(evaluator, &policy, &settings, &question_ids[0]).await?);
+    }
+    stage.finish(&format!("{} usable", episodes.len()));
+    Ok(episodes
+        .into_iter()
+        .flat_map(|episode| episode.segments)
+        .collect())
+}
+
+/// Plays a demonstration again to find out why it cannot be used.
+async fn why_unusable(
+    evaluator: &Evaluator<'_>,
+    policy: &ScriptedPolicy<Demonstrator>,
+    settings: &EpisodeSettings,
+    question_id: &str,
+) -> Result<anyhow::Error> {
+    let spec = EpisodeSpec {
+        question_id: question_id.to_owned(),
+        coordinates: Coordinates::default(),
+    };
+    let episode = run_episode(policy, settings, &spec);
+    let outcome = unless_interrupted(evaluator.shutdown, episode).await?;
+    Ok(if outcome.trajectory.failure.is_empty() {
+        anyhow!("no demonstration fits into one context; raise learner.rollout.max_context_tokens")
+    } else {
+        anyhow!(
+            "every demonstration failed; {question_id}: {}",
+            outcome.trajectory.failure
+        )
+    })
+}

@@ -1,0 +1,284 @@
+//! `sqlenv pretrain`: makes a base policy, by imitating the oracle on procedural databases.
+//!
+//! A shard is a number of databases with their questions. Each is built, demonstrated, trained on
+//! once and thrown away, so that the policy meets every database once and the disk holds one shard.
+//! After a shard there is a checkpoint, from which the same command continues. The weights are a
+//! function of settings and seed, whether the training was interrupted or not.
+
+use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use baselines::DemonstratorMix;
+use candle_core::{DType, Device};
+use data::{ProceduralData, WordShare};
+use learner::{
+    checkpoint,
+    sft::{PlannedTraining, SftProgress, SftTrainer},
+};
+use policy::{Model, random::derive_seed};
+use proto::v1::Segment;
+use report::{DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::PretrainArgs,
+    config::{DataConfig, RunConfig},
+    demonstrations::demonstrations,
+    evaluation::{EvaluatedPolicy, Evaluator, questions},
+    progress::Progress,
+    setup::Setup,
+    shutdown::Interrupted,
+};
+
+const SETTINGS: &str = "config.toml";
+const CHECKPOINTS: &str = "checkpoints";
+const SHARD: &str = "shard";
+const HELD_OUT: &str = "held-out";
+const MODEL: &str = "model";
+/// The number of held-out databases, and of the questions on each.
+const HELD_OUT_SIZE: (usize, usize) = (100, 5);
+const HELD_OUT_SPLIT: &str = "eval-unseen/words";
+
+/// Trains a base policy, or continues the training in the folder.
+pub(crate) async fn pretrain(
+    args: &PretrainArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let config = RunConfig::resolve(&args.config)?;
+    let folder = RunFolder::create(&args.out)?;
+    keep_settings(&folder, &config)?;
+    let base = initial_model(args, &config)?;
+    let pretraining = Pretraining {
+        config: &config,
+        folder: &folder,
+        progress,
+        shutdown: &shutdown,
+    };
+    let model = pretraining.run(&base).await?;
+    let out = args.out.join(MODEL);
+    model.save(&out)?;
+    progress.say(&format!("wrote {}", out.display()));
+    Ok(())
+}
+
+/// Writes the settings of a new training. Those of a training that continues must be the same.
+fn keep_settings(folder: &RunFolder, config: &RunConfig) -> Result<()> {
+    let (path, settings) = (folder.path().join(SETTINGS), config.to_toml()?);
+    match std::fs::read_to_string(&path) {
+        Ok(known) => ensure!(
+            known == settings,
+            "{} was written with other settings; give the same, or another --out",
+            path.display()
+        ),
+        Err(_) => folder.write_config(&settings)?,
+    }
+    Ok(())
+}
+
+/// Returns the model to start from, with random weights.
+fn initial_model(args: &PretrainArgs, config: &RunConfig) -> Result<Model> {
+    let seed = derive_seed(config.seed, "weights");
+    Ok(match &args.architecture {
+        Some(dir) => Model::random(dir, seed)?,
+        None => policy::tiny::model(seed)?,
+    })
+}
+
+struct Pretraining<'a> {
+    config: &'a RunConfig,
+    folder: &'a RunFolder,
+    progress: &'a Progress,
+    shutdown: &'a CancellationToken,
+}
+
+impl Pretraining<'_> {
+    async fn run(&self, base: &Model) -> Result<Model> {
+        let settings = &self.config.pretrain;
+        let placed = self.config.placement().place(base)?;
+        let arguments = self
+            .config
+            .arguments(derive_seed(self.config.seed, "pretrain"));
+        let mut trainer = SftTrainer::new(&placed, &settings.sft, arguments)?;
+        let checkpoints = self.folder.path().join(CHECKPOINTS);
+        let mut done = 0;
+        if let Some(newest) = checkpoint::load_latest(&checkpoints)? {
+            trainer.restore(&newest)?;
+            done = newest.state.step;
+            self.progress.say(&format!("continuing after shard {done}"));
+        }
+        let mut model = trained(base, &trainer)?;
+        while done < settings.shards {
+            let episodes = self.shard(base, done).await?;
+            self.train(&mut trainer, done, &episodes)?;
+            done += 1;
+            model = trained(base, &trainer)?;
+            trainer.save(&checkpoints, done, "", &model)?;
+            let is_last = done == settings.shards;
+            if is_last || done.is_multiple_of(settings.evaluate_every_shards.max(1)) {
+                self.evaluate(&model, trainer.steps()).await?;
+            }
+        }
+        Ok(model)
+    }
+
+    /// Builds the databases of a shard and returns the demonstrations of its questions.
+    async fn shard(&self, model: &Model, shard: u64) -> Result<Vec<Segment>> {
+        let settings = &self.config.pretrain;
+        let dir = self.folder.path().join(SHARD);
+        let wanted = ProceduralData {
+            seed: self.config.seed,
+            first: shard as usize * settings.databases_per_shard,
+            databases: settings.databases_per_shard,
+            questions: settings.questions_per_database,
+            words: WordShare::Training,
+            declared_percent: settings.declared_percent,
+            is_simple: shard < settings.simple_shards,
+        };
+        let stage = self
+            .progress
+            .stage("databases", wanted.databases as u64, "databases");
+        data::build_procedural(&dir, &wanted, &mut |built| stage.set(built.done as u64))?;
+        stage.finish("");
+        let config = RunConfig {
+            data: DataConfig {
+                dir: Some(dir),
+                databases: None,
+            },
+            ..self.config.clone()
+        };
+        let setup = Setup::open(&config, self.progress)?;
+        let evaluator = self.evaluator(&config, &setup);
+        let mix = DemonstratorMix {
+            error_share: settings.recovery_share,
+            looks_at_rows: true,
+            ..DemonstratorMix::default()
+        };
+        demonstrations(&evaluator, &format!("shard {shard}"), model, mix).await
+    }
+
+    fn evaluator<'a>(&'a self, config: &'a RunConfig, setup: &'a Setup) -> Evaluator<'a> {
+        Evaluator {
+            config,
+            setup,
+            progress: self.progress,
+            shutdown: self.shutdown,
+        }
+    }
+
+    fn train(&self, trainer: &mut SftTrainer<'_>, shard: u64, episodes: &[Segment]) -> Result<()> {
+        let settings = &self.config.pretrain;
+        let tokens = episodes
+            .iter()
+            .map(|episode| episode.tokens.len() as u64)
+            .sum::<u64>();
+        let planned = PlannedTraining {
+            steps: settings.planned_steps(),
+            tokens: trainer.tokens() + tokens,
+        };
+        let title = format!("shard {} of {}", shard + 1, settings.shards);
+        let stage = self.progress.stage(&title, tokens, "tokens");
+        let (before, mut losses, mut last) = (trainer.tokens(), Vec::new(), None);
+        let finished = tokio::task::block_in_place(|| {
+            trainer.train_shard(shard, episodes, planned, &mut |state| {
+                stage.set(state.tokens - before);
+                stage.note(&format!("loss {:.3}", state.loss));
+                losses.push(state.loss);
+                last = Some(state);
+                match self.shutdown.is_cancelled() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            })
+        })?;
+        if !finished {
+            bail!(Interrupted);
+        }
+        let mean = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+        stage.finish(&format!("loss {mean:.4}"));
+        last.map_or(Ok(()), |state| self.record(&state, mean))
+    }
+
+    /// Records a shard. Its loss is the mean over its updates.
+    fn record(&self, state: &SftProgress, loss: f64) -> Result<()> {
+        self.folder.append_step(&LearnerStepRecord {
+            step: state.step,
+            stage: TrainingStage::Sft,
+            policy_version: 0,
+            metrics: [
+                ("loss", loss),
+                ("grad_norm", state.grad_norm),
+                ("learning_rate", state.learning_rate),
+                ("num_tokens", state.tokens as f64),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        })?;
+        Ok(())
+    }
+
+    /// Evaluates on procedural databases of held-out words, and on what the project's own data has
+    /// unseen.
+    async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
+        let held_out = self.held_out_data()?;
+        let own = self.config.data.dir.clone();
+        for (dir, splits) in [
+            (Some(held_out), vec![HELD_OUT_SPLIT]),
+            (own, vec!["eval-unseen/database", "eval-unseen/domain"]),
+        ] {
+            let config = RunConfig {
+                data: DataConfig {
+                    dir,
+                    databases: None,
+                },
+                ..self.config.clone()
+            };
+            let setup = Setup::open(&config, self.progress)?;
+            let evaluator = self.evaluator(&config, &setup);
+            let engine = evaluator.engine(model, step)?;
+            let policy = evaluator.model(&engine, DecodingMode::Greedy);
+            let chat = Arc::new(model.chat.clone());
+            for split in splits {
+                let evaluated =
+                    EvaluatedPolicy::at_step(PolicyName::Base, step, DecodingMode::Greedy);
+                if evaluated.is_recorded(self.folder, split)? {
+                    continue;
+                }
+                let mut questions = questions(&setup, split)?;
+                questions.truncate(config.evaluation.questions);
+                let (evaluation, _) = evaluator
+                    .evaluate(evaluated, &policy, &chat, split, &questions)
+                    .await?;
+                self.folder.append_evaluation(&evaluation)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the held-out databases, unless they exist.
+    fn held_out_data(&self) -> Result<PathBuf> {
+        let dir = self.folder.path().join(HELD_OUT);
+        if !dir.is_dir() {
+            let wanted = ProceduralData {
+                seed: self.config.seed,
+                first: 0,
+                databases: HELD_OUT_SIZE.0,
+                questions: HELD_OUT_SIZE.1,
+                words: WordShare::HeldOut,
+                declared_percent: 0,
+                is_simple: false,
+            };
+            data::build_procedural(&dir, &wanted, &mut |_| {})
+                .context("building the held-out databases")?;
+        }
+        Ok(dir)
+    }
+}
+
+/// Returns the model with the trainer's weights.
+fn trained(base: &Model, trainer: &SftTrainer<'_>) -> Result<Model> {
+    Ok(Model {
+        weights: trainer.weights().to(&Device::Cpu, DType::F32)?,
+        ..base.clone()
+    })
+}

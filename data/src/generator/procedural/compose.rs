@@ -1,0 +1,329 @@
+//! Composes the schema of a procedural database, and the words its rows are filled with.
+
+use std::collections::BTreeSet;
+
+use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
+use super::super::render::{plural, with_article};
+use super::super::rng::RngStream;
+use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
+use super::column_kind::{self, ColumnDraft};
+use super::lexicon::{Lexicon, Noun, draw, invented_word};
+use super::naming::NamingStyle;
+
+/// The percentage of names that are words of no list.
+const INVENTED_PERCENT: u32 = 8;
+/// The percentage of nouns with a describing word before them.
+const DESCRIBED_PERCENT: u32 = 22;
+/// The percentage of columns for which questions use another word than the schema.
+const SYNONYM_PERCENT: u32 = 12;
+/// The percentage of columns with values missing.
+const NULLABLE_PERCENT: u32 = 10;
+
+/// How large a procedural database is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// One or two tables of few columns, for the beginning of a training.
+    Small,
+    /// Two to four tables.
+    Full,
+}
+
+/// Composes a schema and the word lists of its columns.
+pub(crate) fn compose(
+    lexicon: &Lexicon,
+    size: Size,
+    rng: &mut RngStream,
+) -> (GeneratedSchema, WordLists) {
+    let style = NamingStyle::draw(rng);
+    let mut composer = Composer {
+        lexicon,
+        size,
+        style,
+        words: WordLists::new(),
+        rng,
+    };
+    let count = match size {
+        Size::Small => 1 + composer.rng.below(2),
+        Size::Full => 2 + composer.rng.below(3),
+    };
+    let nouns = composer.nouns(count);
+    let mut tables = Vec::with_capacity(count);
+    for index in 0..count {
+        let table = composer.table(&nouns, index, &tables);
+        tables.push(table);
+    }
+    (GeneratedSchema { tables }, composer.words)
+}
+
+struct Composer<'a> {
+    lexicon: &'a Lexicon,
+    size: Size,
+    style: NamingStyle,
+    words: WordLists,
+    rng: &'a mut RngStream,
+}
+
+impl Composer<'_> {
+    /// Draws what the rows of each table are, all different.
+    fn nouns(&mut self, count: usize) -> Vec<Noun> {
+        let mut names = BTreeSet::new();
+        let mut nouns = Vec::with_capacity(count);
+        while nouns.len() < count {
+            let noun = self.noun();
+            let is_new = names.insert(self.style.table(&noun).to_lowercase());
+            if is_new && names.insert(noun.one.clone()) {
+                nouns.push(noun);
+            }
+        }
+        nouns
+    }
+
+    fn noun(&mut self) -> Noun {
+        let noun = if self.rng.chance(INVENTED_PERCENT) {
+            let one = invented_word(self.rng);
+            Noun {
+                many: plural(&one),
+                one,
+            }
+        } else {
+            self.lexicon.thing(self.rng).clone()
+        };
+        if !self.rng.chance(DESCRIBED_PERCENT) {
+            return noun;
+        }
+        let describer = draw(&self.lexicon.describers, self.rng);
+        Noun {
+            one: format!("{describer} {}", noun.one),
+            many: format!("{describer} {}", noun.many),
+        }
+    }
+
+    /// Composes a table that may refer to those before it.
+    fn table(&mut self, nouns: &[Noun], index: usize, before: &[GeneratedTable]) -> GeneratedTable {
+        let noun = &nouns[index];
+        let name = self.style.table(noun);
+        let key = self.style.key(noun);
+        let mut columns = vec![GeneratedColumn {
+            noun: format!("{} number", noun.one),
+            spec: ColumnSpec {
+                name: key.clone(),
+                kind: ColumnKind::Key,
+                ..ColumnSpec::default()
+            },
+            name: key,
+            parent: None,
+        }];
+        for parent in self.parents(index) {
+            columns.push(self.foreign_key(&nouns[parent], parent, &before[parent]));
+        }
+        for draft in self.drafts() {
+            if let Some(column) = self.column(noun, &name, draft, &columns) {
+                columns.push(column);
+            }
+        }
+        if self.rng.chance(35) {
+            self.rng.shuffle(&mut columns[1..]);
+        }
+        let rows = match index {
+            0 => [8, 30],
+            _ => [20, 60],
+        };
+        GeneratedTable {
+            name,
+            one: noun.one.clone(),
+            many: noun.many.clone(),
+            key: vec![0],
+            rows,
+            columns,
+        }
+    }
+
+    /// Draws the tables that a table refers to, among those before it.
+    fn parents(&mut self, index: usize) -> Vec<usize> {
+        if index == 0 || self.rng.chance(8) {
+            return Vec::new();
+        }
+        let mut parents: Vec<usize> = (0..index).collect();
+        self.rng.shuffle(&mut parents);
+        parents.truncate(if self.rng.chance(30) { 2 } else { 1 });
+        parents
+    }
+
+    fn foreign_key(
+        &mut self,
+        noun: &Noun,
+        parent: usize,
+        table: &GeneratedTable,
+    ) -> GeneratedColumn {
+        let name = self.style.foreign_key(noun);
+        let relation = self
+            .rng
+            .chance(60)
+            .then(|| draw(&self.lexicon.relations, self.rng));
+        GeneratedColumn {
+            noun: noun.one.clone(),
+            spec: ColumnSpec {
+                name: name.clone(),
+                kind: ColumnKind::Parent(table.name.clone()),
+                skewed: self.rng.chance(60),
+                says: relation.map(str::to_owned),
+                ..ColumnSpec::default()
+            },
+            name,
+            parent: Some(parent),
+        }
+    }
+
+    /// Draws which columns a table has beside its keys.
+    fn drafts(&mut self) -> Vec<ColumnDraft> {
+        let most = if self.size == Size::Small { 1 } else { 2 };
+        let mut drafts = Vec::new();
+        if self.rng.chance(85) {
+            drafts.push(ColumnDraft::Label);
+        }
+        let categories = self
+            .rng
+            .below(most + 1)
+            .max(usize::from(self.rng.chance(60)));
+        drafts.extend((0..categories).map(|_| ColumnDraft::Category));
+        let numbers = 1 + self.rng.below(most);
+        drafts.extend((0..numbers).map(|_| ColumnDraft::Number));
+        if self.size == Size::Full && self.rng.chance(25) {
+            drafts.push(ColumnDraft::Date);
+        }
+        drafts
+    }
+
+    /// Composes a column, or returns none if its name is taken.
+    fn column(
+        &mut self,
+        table: &Noun,
+        table_name: &str,
+        draft: ColumnDraft,
+        before: &[GeneratedColumn],
+    ) -> Option<GeneratedColumn> {
+        let words = self.column_words(draft);
+        let name = self.style.column(table, &words, self.lexicon, self.rng);
+        let is_taken = |column: &GeneratedColumn| column.name.eq_ignore_ascii_case(&name);
+        if before.iter().any(is_taken) {
+            return None;
+        }
+        let noun = self.spoken(&words);
+        let list = format!("{table_name}.{name}");
+        let mut spec =
+            column_kind::draw_spec(draft, &list, self.lexicon, &mut self.words, self.rng);
+        spec.name.clone_from(&name);
+        for phrase in [&mut spec.says, &mut spec.above, &mut spec.below]
+            .into_iter()
+            .flatten()
+        {
+            *phrase = phrase
+                .replace("{noun}", &noun)
+                .replace("{a}", &with_article(&noun));
+        }
+        if draft != ColumnDraft::Label && self.rng.chance(NULLABLE_PERCENT) {
+            spec.nulls = 10;
+        }
+        Some(GeneratedColumn {
+            name,
+            noun,
+            spec,
+            parent: None,
+        })
+    }
+
+    /// Draws the words of a column's name.
+    fn column_words(&mut self, draft: ColumnDraft) -> String {
+        let lexicon = self.lexicon;
+        let attribute = match draft {
+            ColumnDraft::Label if self.rng.chance(70) => {
+                return (draw(&["name", "title", "label", "full name", "code"], self.rng))
+                    .to_owned();
+            }
+            ColumnDraft::Date if self.rng.chance(70) => {
+                let thing = lexicon.thing(self.rng);
+                let word = draw(&["date", "day"], self.rng);
+                return format!("{} {word}", thing.one);
+            }
+            _ if self.rng.chance(INVENTED_PERCENT) => return invented_word(self.rng),
+            ColumnDraft::Label | ColumnDraft::Category | ColumnDraft::Date => {
+                draw(&lexicon.texts, self.rng)
+            }
+            ColumnDraft::Number => draw(&lexicon.numbers, self.rng),
+        };
+        match self.rng.below(100) {
+            0..18 => format!("{} {attribute}", draw(&lexicon.describers, self.rng)),
+            18..34 => format!("{} {attribute}", lexicon.thing(self.rng).one),
+            34..50 => lexicon.thing(self.rng).one.clone(),
+            _ => attribute.to_owned(),
+        }
+    }
+
+    /// Returns how questions name a column: by its words, or by a synonym of the last one.
+    fn spoken(&mut self, words: &str) -> String {
+        if !self.rng.chance(SYNONYM_PERCENT) {
+            return words.to_owned();
+        }
+        let (before, last) = words.rsplit_once(' ').unwrap_or(("", words));
+        let synonym = self.lexicon.synonym(last, self.rng);
+        format!("{before} {synonym}").trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lexicon::WordShare;
+    use super::*;
+
+    fn composed(share: WordShare, size: Size) -> Vec<(GeneratedSchema, WordLists)> {
+        let lexicon = Lexicon::read(share);
+        let schema = |number: usize| {
+            let name = number.to_string();
+            compose(&lexicon, size, &mut RngStream::new(1, &["compose", &name]))
+        };
+        (0..300).map(schema).collect()
+    }
+
+    #[test]
+    fn names_are_unique_and_foreign_keys_refer_to_earlier_tables() {
+        for (schema, _) in composed(WordShare::Training, Size::Full) {
+            let names: BTreeSet<String> = schema
+                .tables
+                .iter()
+                .map(|table| table.name.to_lowercase())
+                .collect();
+            assert_eq!(names.len(), schema.tables.len());
+            for (index, table) in schema.tables.iter().enumerate() {
+                let columns: BTreeSet<String> = table
+                    .columns
+                    .iter()
+                    .map(|column| column.name.to_lowercase())
+                    .collect();
+                assert_eq!(columns.len(), table.columns.len(), "{}", table.name);
+                let parents = table.columns.iter().filter_map(|column| column.parent);
+                assert!(parents.into_iter().all(|parent| parent < index));
+            }
+        }
+    }
+
+    #[test]
+    fn schemas_differ_and_some_styles_are_not_plain() {
+        let schemas = composed(WordShare::Training, Size::Full);
+        let first: BTreeSet<&str> = schemas
+            .iter()
+            .map(|(schema, _)| schema.tables[0].name.as_str())
+            .collect();
+        assert!(first.len() > 280, "{}", first.len());
+        let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase());
+        let plain = first.iter().filter(|name| is_plain(name)).count();
+        assert!((60..240).contains(&plain), "{plain}");
+    }
+
+    #[test]
+    fn small_databases_are_small() {
+        for (schema, _) in composed(WordShare::HeldOut, Size::Small) {
+            assert!(schema.tables.len() <= 2);
+            assert!(schema.tables.iter().all(|table| table.columns.len() <= 5));
+        }
+    }
+}

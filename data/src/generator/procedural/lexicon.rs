@@ -1,0 +1,245 @@
+//! The words that procedural databases are composed of.
+//!
+//! Invariant: a word belongs either to training or to the held-out databases, in whatever list it
+//! stands. Its hash decides. Only relations and abbreviations are shared.
+
+use std::collections::BTreeMap;
+
+use super::super::render::plural;
+use super::super::rng::RngStream;
+use crate::hash;
+
+/// The share of words that occur only in held-out databases.
+const HELD_OUT_PERCENT: u64 = 20;
+const CONSONANTS: &[u8] = b"bcdfghjklmnprstvwz";
+const VOWELS: &[u8] = b"aeiou";
+
+const THINGS: &str = include_str!("../../../words/things.txt");
+const ATTRIBUTES: &str = include_str!("../../../words/attributes.txt");
+const DESCRIBERS: &str = include_str!("../../../words/describers.txt");
+const VALUES: &str = include_str!("../../../words/values.txt");
+const FIRST_NAMES: &str = include_str!("../../../words/first_names.txt");
+const SURNAMES: &str = include_str!("../../../words/surnames.txt");
+const PLACES: &str = include_str!("../../../words/places.txt");
+const RELATIONS: &str = include_str!("../../../words/relations.txt");
+const ABBREVIATIONS: &str = include_str!("../../../words/abbreviations.txt");
+const SYNONYMS: &str = include_str!("../../../words/synonyms.txt");
+
+/// Returns the texts that determine a build.
+pub(crate) fn sources() -> [&'static str; 10] {
+    [
+        THINGS,
+        ATTRIBUTES,
+        DESCRIBERS,
+        VALUES,
+        FIRST_NAMES,
+        SURNAMES,
+        PLACES,
+        RELATIONS,
+        ABBREVIATIONS,
+        SYNONYMS,
+    ]
+}
+
+/// Which databases the words are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WordShare {
+    /// The words of training.
+    Training,
+    /// The words that training never uses.
+    HeldOut,
+}
+
+/// A noun that counts things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Noun {
+    pub(crate) one: String,
+    pub(crate) many: String,
+}
+
+/// The word lists of one share.
+pub(crate) struct Lexicon {
+    pub(crate) things: Vec<Noun>,
+    /// Attributes whose values are numbers.
+    pub(crate) numbers: Vec<&'static str>,
+    /// Attributes whose values are texts.
+    pub(crate) texts: Vec<&'static str>,
+    pub(crate) describers: Vec<&'static str>,
+    pub(crate) values: Vec<&'static str>,
+    pub(crate) first_names: Vec<&'static str>,
+    pub(crate) surnames: Vec<&'static str>,
+    pub(crate) places: Vec<&'static str>,
+    /// What links a row to the row that it refers to: "owned by".
+    pub(crate) relations: Vec<&'static str>,
+    abbreviations: BTreeMap<&'static str, &'static str>,
+    synonyms: BTreeMap<&'static str, Vec<&'static str>>,
+}
+
+impl Lexicon {
+    /// Reads the lists that are compiled in.
+    pub(crate) fn read(share: WordShare) -> Self {
+        let own = |word: &str| {
+            (hash::percentile(&["word", word]) < HELD_OUT_PERCENT) == (share == WordShare::HeldOut)
+        };
+        let list = |text| -> Vec<&'static str> { lines(text).filter(|word| own(word)).collect() };
+        let attributes = |kind: &str| {
+            let fields = lines(ATTRIBUTES).filter_map(|line| line.split_once(' '));
+            let words = fields.filter(|(word, found)| own(word) && *found == kind);
+            words.map(|(word, _)| word).collect()
+        };
+        let fields = |line: &'static str| line.split_once(' ');
+        let synonyms = lines(SYNONYMS)
+            .filter_map(fields)
+            .map(|(word, others)| (word, others.split(' ').filter(|other| own(other)).collect()));
+        Self {
+            things: lines(THINGS)
+                .map(noun)
+                .filter(|noun| own(&noun.one))
+                .collect(),
+            numbers: attributes("number"),
+            texts: attributes("text"),
+            describers: list(DESCRIBERS),
+            values: list(VALUES),
+            first_names: list(FIRST_NAMES),
+            surnames: list(SURNAMES),
+            places: list(PLACES),
+            relations: lines(RELATIONS).collect(),
+            abbreviations: lines(ABBREVIATIONS).filter_map(fields).collect(),
+            synonyms: synonyms.collect(),
+        }
+    }
+
+    /// Draws what the rows of a table are.
+    pub(crate) fn thing(&self, rng: &mut RngStream) -> &Noun {
+        &self.things[rng.below(self.things.len())]
+    }
+
+    /// Draws another word for `word`, or returns `word` if it has no synonym.
+    pub(crate) fn synonym<'a>(&'a self, word: &'a str, rng: &mut RngStream) -> &'a str {
+        match self.synonyms.get(word) {
+            Some(others) if !others.is_empty() => draw(others, rng),
+            _ => word,
+        }
+    }
+
+    /// Shortens a word as people do in schemas: by a customary abbreviation, to its first letters,
+    /// or without its vowels.
+    pub(crate) fn abbreviated(&self, word: &str, rng: &mut RngStream) -> String {
+        if let Some(short) = self.abbreviations.get(word) {
+            return (*short).to_owned();
+        }
+        if word.len() < 5 {
+            return word.to_owned();
+        }
+        if rng.chance(50) {
+            return word[..3 + rng.below(2)].to_owned();
+        }
+        let is_kept = |(index, letter): &(usize, char)| *index == 0 || !"aeiou".contains(*letter);
+        let short: String = word
+            .char_indices()
+            .filter(is_kept)
+            .map(|(_, letter)| letter)
+            .collect();
+        short[..short.len().min(5)].to_owned()
+    }
+}
+
+/// Draws an item of a list.
+pub(crate) fn draw<T: Copy>(list: &[T], rng: &mut RngStream) -> T {
+    list[rng.below(list.len())]
+}
+
+/// Draws a word that no list has, of two or three syllables.
+pub(crate) fn invented_word(rng: &mut RngStream) -> String {
+    let mut word = String::new();
+    for _ in 0..2 + rng.below(2) {
+        word.push(char::from(draw(CONSONANTS, rng)));
+        word.push(char::from(draw(VOWELS, rng)));
+        if rng.chance(40) {
+            word.push(char::from(draw(CONSONANTS, rng)));
+        }
+    }
+    word
+}
+
+fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
+    let lines = text.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// Parses `singular` or `singular plural`.
+fn noun(line: &str) -> Noun {
+    let (one, many) = match line.split_once(' ') {
+        Some((one, many)) => (one, many.to_owned()),
+        None => (line, plural(line)),
+    };
+    Noun {
+        one: one.to_owned(),
+        many,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn words(lexicon: &Lexicon) -> BTreeSet<String> {
+        let things = lexicon
+            .things
+            .iter()
+            .flat_map(|noun| [noun.one.clone(), noun.many.clone()]);
+        let lists = [
+            &lexicon.numbers,
+            &lexicon.texts,
+            &lexicon.describers,
+            &lexicon.values,
+            &lexicon.first_names,
+            &lexicon.surnames,
+            &lexicon.places,
+        ];
+        let lists = lists.into_iter().flatten().map(|word| (*word).to_owned());
+        let synonyms = lexicon
+            .synonyms
+            .values()
+            .flatten()
+            .map(|word| (*word).to_owned());
+        things.chain(lists).chain(synonyms).collect()
+    }
+
+    #[test]
+    fn no_word_is_both_trained_on_and_held_out() {
+        let training = words(&Lexicon::read(WordShare::Training));
+        let held_out = words(&Lexicon::read(WordShare::HeldOut));
+        let shared: Vec<_> = training.intersection(&held_out).collect();
+        assert!(shared.is_empty(), "{shared:?}");
+        assert!(training.len() > 4_000 && held_out.len() > 1_000);
+    }
+
+    #[test]
+    fn every_list_suffices_for_a_database() {
+        for share in [WordShare::Training, WordShare::HeldOut] {
+            let lexicon = Lexicon::read(share);
+            assert!(lexicon.things.len() >= 200, "{share:?}");
+            assert!(lexicon.values.len() >= 200, "{share:?}");
+            for list in [&lexicon.numbers, &lexicon.texts, &lexicon.describers] {
+                assert!(list.len() >= 30, "{share:?}: {list:?}");
+            }
+            for list in [&lexicon.first_names, &lexicon.surnames, &lexicon.places] {
+                assert!(list.len() >= 30, "{share:?}: {list:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn abbreviations_are_customary_or_short() {
+        let lexicon = Lexicon::read(WordShare::Training);
+        let mut rng = RngStream::new(1, &["abbreviation"]);
+        assert_eq!(lexicon.abbreviated("quantity", &mut rng), "qty");
+        assert_eq!(lexicon.abbreviated("tone", &mut rng), "tone");
+        for _ in 0..20 {
+            let short = lexicon.abbreviated("harvester", &mut rng);
+            assert!(["har", "harv", "hrvst"].contains(&&*short), "{short}");
+        }
+    }
+}

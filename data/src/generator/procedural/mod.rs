@@ -1,0 +1,13 @@
+//! Procedural databases: schemas that nobody declared, composed of words by seed.
+//!
+//! A policy that has met thousands of them must read DESCRIBE and copy names, because nothing that
+//! it remembers about other databases helps.
+
+mod column_kind;
+mod compose;
+mod lexicon;
+mod naming;
+
+pub(crate) use compose::{Size, compose};
+pub use lexicon::WordShare;
+pub(crate) use lexicon::{Lexicon, sources};

@@ -1,0 +1,133 @@
+//! Tests procedural databases: their bytes, their questions, and the words they use.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails as the test does"
+)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use data::{Dataset, ProceduralData, WordShare, build_procedural, check};
+
+fn wanted(words: WordShare) -> ProceduralData {
+    ProceduralData {
+        seed: 7,
+        first: 0,
+        databases: 60,
+        questions: 6,
+        words,
+        declared_percent: if words == WordShare::Training { 25 } else { 0 },
+        is_simple: false,
+    }
+}
+
+fn built(dir: &Path, wanted: &ProceduralData) -> Dataset {
+    build_procedural(dir, wanted, &mut |_| {}).unwrap();
+    Dataset::open(dir, None).unwrap()
+}
+
+/// Returns the names of all tables and columns.
+fn names(dataset: &Dataset) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in dataset.databases.values() {
+        let database = rusqlite::Connection::open(&file.path).unwrap();
+        let sql = "SELECT t.name, c.name FROM sqlite_schema t, pragma_table_info(t.name) c";
+        let mut statement = database.prepare(sql).unwrap();
+        let mut rows = statement.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            names.extend([row.get(0).unwrap(), row.get(1).unwrap()]);
+        }
+    }
+    names
+}
+
+#[test]
+fn the_same_numbers_give_the_same_bytes_and_other_numbers_give_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let wanted = ProceduralData {
+        databases: 8,
+        ..wanted(WordShare::Training)
+    };
+    let manifest = |name: &str, wanted: &ProceduralData| {
+        build_procedural(&dir.path().join(name), wanted, &mut |_| {}).unwrap()
+    };
+    let first = manifest("a", &wanted);
+    assert_eq!(first, manifest("b", &wanted));
+    // A shard holds the databases that a larger build holds under the same numbers.
+    let second_half = ProceduralData {
+        first: 4,
+        databases: 4,
+        ..wanted.clone()
+    };
+    let half = manifest("c", &second_half);
+    let databases = half
+        .files
+        .iter()
+        .filter(|(name, _)| name.ends_with(".sqlite"));
+    for (name, sha256) in databases {
+        assert_eq!(first.files.get(name), Some(sha256), "{name}");
+    }
+    let other = ProceduralData { seed: 8, ..wanted };
+    assert_ne!(first.files, manifest("d", &other).files);
+}
+
+#[test]
+fn a_build_passes_the_check_and_has_its_questions() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, split) in [
+        (WordShare::Training, "train"),
+        (WordShare::HeldOut, "eval-unseen/words"),
+    ] {
+        let dir = dir.path().join(split.replace('/', "-"));
+        let dataset = built(&dir, &wanted(words));
+        assert!(check(&dir, None).unwrap().is_clean());
+        assert_eq!(dataset.split_names(), [split]);
+        assert_eq!(dataset.databases.len(), 60);
+        let questions = dataset.questions.len();
+        assert!((300..=360).contains(&questions), "{questions} questions");
+        let levels: BTreeSet<&str> = dataset
+            .questions
+            .iter()
+            .map(|question| question.difficulty.as_str())
+            .collect();
+        assert!(levels.len() >= 4, "{levels:?}");
+    }
+}
+
+#[test]
+fn a_simple_build_has_small_databases_and_simple_questions() {
+    let dir = tempfile::tempdir().unwrap();
+    let wanted = ProceduralData {
+        is_simple: true,
+        declared_percent: 0,
+        ..wanted(WordShare::Training)
+    };
+    let dataset = built(dir.path(), &wanted);
+    assert!(
+        dataset
+            .questions
+            .iter()
+            .all(|it| ["level-0", "level-1"].contains(&&*it.difficulty))
+    );
+}
+
+/// Names that both shares may use: keys, labels, and what is not a word of a list.
+#[test]
+fn names_of_held_out_databases_hardly_occur_in_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let training = built(&dir.path().join("training"), &wanted(WordShare::Training));
+    let held_out = built(&dir.path().join("held-out"), &wanted(WordShare::HeldOut));
+    let (training, held_out) = (names(&training), names(&held_out));
+    let folded: BTreeSet<String> = training.iter().map(|name| name.to_lowercase()).collect();
+    let shared: Vec<&String> = held_out
+        .iter()
+        .filter(|name| folded.contains(&name.to_lowercase()))
+        .collect();
+    assert!(
+        shared.len() * 20 < held_out.len(),
+        "{shared:?} of {}",
+        held_out.len()
+    );
+    assert!(training.len() > 600, "{}", training.len());
+}
