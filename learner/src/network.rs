@@ -149,7 +149,9 @@ impl Network {
         }
         for (name, moments) in &self.optimizer.moments {
             tensors.insert(format!("{FIRST}.{name}"), moments.first.clone());
-            tensors.insert(format!("{SECOND}.{name}"), moments.second.clone());
+            if let Some(second) = &moments.second {
+                tensors.insert(format!("{SECOND}.{name}"), second.clone());
+            }
         }
         Weights::new(tensors)
     }
@@ -168,8 +170,8 @@ impl Network {
                     parameters.insert(name.to_owned(), Parameter::new(tensor)?);
                 }
                 Some((FIRST, name)) => {
-                    let (first, second) = (tensor, state.get(&format!("{SECOND}.{name}"))?);
-                    let (first, second) = (first.clone(), second.clone());
+                    let second = state.get(&format!("{SECOND}.{name}")).ok().cloned();
+                    let first = tensor.clone();
                     moments.insert(name.to_owned(), Moments { first, second });
                 }
                 _ => {}

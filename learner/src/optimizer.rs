@@ -1,5 +1,6 @@
-//! AdamW with decoupled weight decay (arXiv:1711.05101) and clipping by the global norm, with
-//! torch's semantics (golden values in `tests/golden/adamw.json` and `tests/golden/clip.json`).
+//! AdamW with decoupled weight decay (arXiv:1711.05101), Muon for matrices where the settings ask
+//! for it, and clipping by the global norm, with torch's semantics (golden values in
+//! `tests/golden/adamw.json` and `tests/golden/clip.json`).
 //!
 //! Pure. Weights and moments are f32 on the weights' device whatever the model computes in (f64 for
 //! a model in f64): in bf16 a step of 1e-6 on a weight of 0.02 would round away. Nothing is changed
@@ -7,6 +8,7 @@
 //! updates a tensor; elsewhere tensor operations do. Sums run in the order of names, so the bits
 //! depend on nothing else.
 
+mod muon;
 mod update;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,8 @@ use crate::{
     bounds::{below_one, positive, range},
     error::Result,
 };
+pub use muon::MuonSettings;
+use muon::MuonUpdate;
 use update::AdamWUpdate;
 pub(crate) use update::on_slices;
 
@@ -48,6 +52,9 @@ pub struct OptimizerSettings {
     /// Global norm that gradients are scaled down to; 0: no clipping.
     #[default(1.0)]
     pub max_grad_norm: f64,
+    /// Muon for the matrices of the layers; absent: AdamW for all parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub muon: Option<MuonSettings>,
 }
 
 impl OptimizerSettings {
@@ -60,7 +67,8 @@ impl OptimizerSettings {
         below_one("optimizer.adam_beta1", self.adam_beta1)?;
         below_one("optimizer.adam_beta2", self.adam_beta2)?;
         positive("optimizer.adam_epsilon", self.adam_epsilon)?;
-        range("optimizer.max_grad_norm", self.max_grad_norm, 0.0, most)
+        range("optimizer.max_grad_norm", self.max_grad_norm, 0.0, most)?;
+        self.muon.map_or(Ok(()), MuonSettings::validate)
     }
 }
 
@@ -96,10 +104,10 @@ impl Parameter {
 /// Running means of one parameter's gradient and squared gradient, in its shape, dtype and device.
 #[derive(Clone, Debug)]
 pub struct Moments {
-    /// torch's `exp_avg`.
+    /// torch's `exp_avg`, or `momentum_buffer` of Muon.
     pub first: Tensor,
-    /// torch's `exp_avg_sq`.
-    pub second: Tensor,
+    /// torch's `exp_avg_sq`; absent for a matrix that Muon updates.
+    pub second: Option<Tensor>,
 }
 
 /// The optimizer and its state.
@@ -138,30 +146,72 @@ impl AdamW {
             let parameter = parameters
                 .get_mut(&name)
                 .expect("a gradient belongs to a parameter: this is a bug");
-            let moments = match self.moments.remove(&name) {
-                Some(moments) => moments,
-                None => Moments {
-                    first: gradient.zeros_like()?,
-                    second: gradient.zeros_like()?,
-                },
+            let known = self.moments.remove(&name);
+            let is_matrix = muon::applies_to(&name, &parameter.value);
+            let (value, moments) = match self.settings.muon.filter(|_| is_matrix) {
+                Some(muon) => {
+                    let update = MuonUpdate {
+                        factor,
+                        momentum: muon.momentum,
+                        learning_rate,
+                        weight_decay: self.settings.weight_decay,
+                    };
+                    let before = known.map_or_else(|| gradient.zeros_like(), |it| Ok(it.first))?;
+                    let (value, first) = update.run(&parameter.value, &gradient, &before)?;
+                    (
+                        value,
+                        Moments {
+                            first,
+                            second: None,
+                        },
+                    )
+                }
+                None => self.adamw(parameter, &gradient, known, factor, learning_rate)?,
             };
-            let decays = parameter.decays;
-            let update =
-                AdamWUpdate::new(&self.settings, self.updates, learning_rate, decays, factor);
-            let (value, moments) = update.run(&parameter.value, &gradient, &moments)?;
             parameter.value = value;
             self.moments.insert(name, moments);
         }
         Ok(())
+    }
+
+    fn adamw(
+        &self,
+        parameter: &Parameter,
+        gradient: &Tensor,
+        known: Option<Moments>,
+        factor: f64,
+        learning_rate: f64,
+    ) -> Result<(Tensor, Moments)> {
+        let before = match known {
+            Some(Moments {
+                first,
+                second: Some(second),
+            }) => [first, second],
+            _ => [gradient.zeros_like()?, gradient.zeros_like()?],
+        };
+        let decays = parameter.decays;
+        let update = AdamWUpdate::new(&self.settings, self.updates, learning_rate, decays, factor);
+        let (value, [first, second]) = update.run(&parameter.value, gradient, before.each_ref())?;
+        Ok((
+            value,
+            Moments {
+                first,
+                second: Some(second),
+            },
+        ))
     }
 }
 
 /// Returns the norm of all tensors together. It is finite only if all values are. Another device
 /// than the CPU sends one scalar.
 pub fn global_norm(tensors: &Gradients) -> Result<f64> {
+    norm(tensors.values())
+}
+
+fn norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut host = 0.0;
     let mut device = Vec::new();
-    for tensor in tensors.values() {
+    for tensor in tensors {
         let squares = |[values]: [&[f32]; 1]| {
             let squares = values.iter().map(|&value| f64::from(value).powi(2));
             squares.sum::<f64>()

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Storage, Tensor};
 
-use super::{Moments, OptimizerSettings};
+use super::OptimizerSettings;
 use crate::error::Result;
 
 /// Elements that the fused loop updates at a time: copies of them stay in the L1 cache.
@@ -48,9 +48,9 @@ impl AdamWUpdate {
         &self,
         value: &Tensor,
         gradient: &Tensor,
-        moments: &Moments,
-    ) -> Result<(Tensor, Moments)> {
-        let tensors = [value, gradient, &moments.first, &moments.second];
+        moments: [&Tensor; 2],
+    ) -> Result<(Tensor, [Tensor; 2])> {
+        let tensors = [value, gradient, moments[0], moments[1]];
         let fused = on_slices(tensors, |[value, gradient, first, second]| {
             self.fused(value, gradient, [first, second])
         })?;
@@ -59,8 +59,7 @@ impl AdamWUpdate {
         };
         let tensor = |values: Vec<f32>| Tensor::from_vec(values, value.shape(), value.device());
         let [value, first, second] = fused.map(tensor);
-        let (first, second) = (first?, second?);
-        Ok((value?, Moments { first, second }))
+        Ok((value?, [first?, second?]))
     }
 
     /// Computes [`Self::run`] on the CPU in f32; memory is read and written once.
@@ -104,18 +103,18 @@ impl AdamWUpdate {
         &self,
         value: &Tensor,
         gradient: &Tensor,
-        moments: &Moments,
-    ) -> Result<(Tensor, Moments)> {
+        [first, second]: [&Tensor; 2],
+    ) -> Result<(Tensor, [Tensor; 2])> {
         let gradient = gradient.affine(self.factor, 0.0)?;
-        let towards = (&gradient - &moments.first)?.affine(self.first_rate, 0.0)?;
-        let first = (&moments.first + towards)?;
+        let towards = (&gradient - first)?.affine(self.first_rate, 0.0)?;
+        let first = (first + towards)?;
         let squares = gradient.sqr()?.affine(1.0 - self.second_keep, 0.0)?;
-        let second = (moments.second.affine(self.second_keep, 0.0)? + squares)?;
+        let second = (second.affine(self.second_keep, 0.0)? + squares)?;
         let denominator = second.sqrt()?;
         let denominator = denominator.affine(1.0 / self.second_correction, self.epsilon)?;
         let step = (&first / denominator)?.affine(self.step_size, 0.0)?;
         let value = (value.affine(self.keep, 0.0)? - step)?;
-        Ok((value, Moments { first, second }))
+        Ok((value, [first, second]))
     }
 }
 
@@ -171,31 +170,21 @@ mod tests {
         };
         for dtype in [DType::F32, DType::F64] {
             let zeros = tensor(dtype, 0).zeros_like().unwrap();
-            let moments = Moments {
-                first: zeros.clone(),
-                second: zeros,
-            };
-            let mut by_ops = (tensor(dtype, 0), moments);
+            let mut by_ops = (tensor(dtype, 0), [zeros.clone(), zeros]);
             let narrow = |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap();
-            let mut fused = (
-                narrow(&by_ops.0),
-                Moments {
-                    first: narrow(&by_ops.1.first),
-                    second: narrow(&by_ops.1.second),
-                },
-            );
+            let mut fused = (narrow(&by_ops.0), by_ops.1.each_ref().map(narrow));
             for update in 1..8 {
                 let gradient = tensor(dtype, update);
                 let update = AdamWUpdate::new(&settings, update as u64, 1e-2, true, 0.3);
                 by_ops = update
-                    .by_tensor_ops(&by_ops.0, &gradient, &by_ops.1)
+                    .by_tensor_ops(&by_ops.0, &gradient, by_ops.1.each_ref())
                     .unwrap();
-                fused = update.run(&fused.0, &narrow(&gradient), &fused.1).unwrap();
+                fused = update
+                    .run(&fused.0, &narrow(&gradient), fused.1.each_ref())
+                    .unwrap();
             }
-            let all = |(value, moments): (Tensor, Moments)| {
-                [&value, &moments.first, &moments.second]
-                    .map(doubles)
-                    .concat()
+            let all = |(value, [first, second]): (Tensor, [Tensor; 2])| {
+                [&value, &first, &second].map(doubles).concat()
             };
             for (found, expected) in all(by_ops).into_iter().zip(all(fused)) {
                 assert!(

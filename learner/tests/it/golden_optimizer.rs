@@ -125,7 +125,7 @@ fn check_moments(context: &str, optimizer: &AdamW, expected: &Value) {
             let got = if first {
                 &moments.first
             } else {
-                &moments.second
+                moments.second.as_ref().unwrap()
             };
             assert_close(
                 &format!("{context}: {field} {name}"),
