@@ -157,7 +157,8 @@ fn named_column(
     }
 }
 
-fn key_name(one: &str) -> String {
+/// Returns the name of a table's key column.
+pub(crate) fn key_name(one: &str) -> String {
     format!("{}_id", one.replace(' ', "_"))
 }
 

@@ -12,8 +12,12 @@ pub(crate) fn wordings(
     schema: &GeneratedSchema,
 ) -> Vec<String> {
     let render = |text: &String| {
+        let linked = |letter| text.contains(&format!("{{{letter}.link}}"));
         fill(text, |letter, attribute| {
-            words(find(binding, letter), attribute, schema)
+            let filler = find(binding, letter);
+            role(filler, attribute, schema)
+                .filter(|_| !linked(letter))
+                .or_else(|| words(filler, attribute, schema))
         })
     };
     let texts = template.words.iter().filter_map(render);
@@ -52,6 +56,22 @@ fn words(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<S
         }
         (Filler::Count(count), "") => Some(count.to_string()),
         (Filler::Count(_), _) => None,
+    }
+}
+
+/// Returns the noun of a foreign key ("sender") that shares its parent with another one
+/// ("receiver"). Without a phrase that links the two tables, only this noun tells them apart.
+fn role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<String> {
+    let Filler::Parent { foreign_key, table } = filler else {
+        return None;
+    };
+    let columns = schema.tables[foreign_key.table].columns.iter();
+    let shared = columns.filter(|it| it.parent == Some(*table)).count() > 1;
+    let noun = &schema.column(*foreign_key).noun;
+    match attribute {
+        "" if shared => Some(plural(noun)),
+        "one" if shared => Some(noun.clone()),
+        _ => None,
     }
 }
 

@@ -51,7 +51,7 @@ mod tests {
         columns = [
           { name = "name", label = ["names", "marks"] },
           { name = "owner_id", parent = "owners" },
-          { name = "vet_id", parent = "owners", says = "seen by" },
+          { name = "vet_id", noun = "vet", parent = "owners", says = "seen by" },
           { name = "weight", text_integer = [1, 60], nulls = 50, most = "heaviest" },
           { name = "age", integer = [1, 15], above = "older than {}" },
           { name = "color", one_of = ["red"] },
@@ -178,7 +178,10 @@ mod tests {
         assert_renders(
             "count-by-parent-category",
             "SELECT count(*) FROM dogs JOIN owners ON dogs.vet_id = owners.owner_id WHERE city = 'Rome'",
-            &["How many dogs seen by owners from Rome are there?"],
+            &[
+                "How many dogs seen by owners from Rome are there?",
+                "Count the dogs whose vet has the city Rome.",
+            ],
         );
         assert_renders(
             "without-children",
