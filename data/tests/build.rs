@@ -202,10 +202,10 @@ fn levels_and_answer_types_are_mixed() {
     };
     let bounds = [
         ("level-0", 0.5, 2.0),
-        ("level-1", 35.0, 42.0),
-        ("level-2", 30.0, 37.0),
-        ("level-3", 16.0, 24.0),
-        ("level-4", 5.0, 10.0),
+        ("level-1", 29.0, 36.0),
+        ("level-2", 28.0, 35.0),
+        ("level-3", 18.0, 26.0),
+        ("level-4", 10.0, 17.0),
     ];
     for (level, low, high) in bounds {
         let share = share(&|question| question.difficulty == level);
