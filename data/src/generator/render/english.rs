@@ -59,9 +59,6 @@ fn words(
             let one = &schema.tables[id.table].one;
             phrases::row(one, schema.column(*id), &said(value))
         }
-        (Filler::Value(id, value), "says" | "are") if schema.column(*id).spec.says.is_some() => {
-            phrases::of_value(schema.column(*id), &sql::plain(value), attribute)
-        }
         (Filler::Value(id, value), _) => {
             phrases::of_value(schema.column(*id), &said(value), attribute)
         }

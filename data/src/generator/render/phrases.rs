@@ -58,11 +58,7 @@ pub(super) fn of_value(column: &GeneratedColumn, value: &str, attribute: &str) -
     };
     let phrases = match kind {
         "says" => equal(column, value),
-        "not" => vec![
-            format!("whose {} is not {value}", column.noun),
-            format!("with {} other than {value}", with_article(&column.noun)),
-            format!("that do not have the {} {value}", column.noun),
-        ],
+        "not" => different(column, value),
         _ => compared(column, value, kind),
     };
     match is_predicate {
@@ -94,6 +90,28 @@ fn equal(column: &GeneratedColumn, value: &str) -> Vec<String> {
     let mut phrases = declared(column.spec.says.as_deref(), value);
     phrases.push(format!("whose {noun} is {value}"));
     phrases.push(format!("with the {noun} {value}"));
+    phrases
+}
+
+/// Returns phrases for another value: "whose city is not Paris", "that are not from Paris".
+fn different(column: &GeneratedColumn, value: &str) -> Vec<String> {
+    let noun = &column.noun;
+    let negated = |phrase: String| {
+        let predicate = predicate(&phrase)?;
+        let (verb, rest) = predicate.split_once(' ')?;
+        let verb = match verb {
+            "have" => "do not have",
+            _ => "are not",
+        };
+        Some(format!("that {verb} {rest}"))
+    };
+    let declared = declared(column.spec.says.as_deref(), value);
+    let mut phrases: Vec<String> = declared.into_iter().filter_map(negated).collect();
+    phrases.extend([
+        format!("whose {noun} is not {value}"),
+        format!("with {} other than {value}", with_article(noun)),
+        format!("that do not have the {noun} {value}"),
+    ]);
     phrases
 }
 
@@ -242,5 +260,23 @@ mod tests {
             "{phrases:?}"
         );
         assert_eq!(of_value(&bags, "3", "colour"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_declared_phrase_is_negated() {
+        let phrases = |says: &str, attribute| {
+            let column = GeneratedColumn {
+                name: "soil".to_owned(),
+                noun: "soil".to_owned(),
+                spec: super::super::super::domain::ColumnSpec {
+                    says: Some(says.to_owned()),
+                    ..Default::default()
+                },
+                parent: None,
+            };
+            of_value(&column, "clay", attribute)
+        };
+        assert!(phrases("in {}", "not").contains(&"that are not in clay".to_owned()));
+        assert!(phrases("with {} soil", "are_not").contains(&"do not have clay soil".to_owned()));
     }
 }
