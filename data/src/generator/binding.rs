@@ -12,6 +12,12 @@ use super::template::{QueryTemplate, Slot, SlotKind};
 const LABEL_SAMPLES: usize = 12;
 /// The approximate number of rows whose other values are used.
 const VALUE_SAMPLES: usize = 500;
+/// The approximate number of rows in which thresholds are sought.
+const THRESHOLD_SAMPLES: usize = 2000;
+/// The length of the shortest word that a question searches for.
+const SHORTEST_WORD: usize = 3;
+/// The largest number of rows beyond an extreme bound, if all values differ.
+const MAX_BEYOND: usize = 4;
 /// The number of parts into which thresholds divide a column.
 const PARTS: usize = 6;
 
@@ -25,7 +31,10 @@ pub(crate) enum Filler {
         table: usize,
     },
     Column(ColumnId),
+    /// A value of a column, or a part of one.
     Value(ColumnId, SqlValue),
+    /// The smallest and the largest value of a range.
+    Range(ColumnId, SqlValue, SqlValue),
     Count(i64),
 }
 
@@ -82,7 +91,24 @@ fn fillers(
         (SlotKind::Few, None) => [2, 3, 4, 5, 8, 10].map(Filler::Count).to_vec(),
         (SlotKind::Parent, Some(of)) => parents(table_of(of), schema),
         (SlotKind::Value, Some(Filler::Column(id))) => values(*id, schema, rows),
-        (SlotKind::Threshold, Some(Filler::Column(id))) => thresholds(*id, schema, rows),
+        (SlotKind::Other, Some(Filler::Value(id, value))) => {
+            let mut values = values(*id, schema, rows).into_iter();
+            let is_value = |filler: &Filler| *filler == Filler::Value(*id, value.clone());
+            values.by_ref().find(is_value);
+            values.collect()
+        }
+        (SlotKind::Threshold | SlotKind::Extreme, Some(Filler::Column(id))) => {
+            let indices = match slot.kind {
+                SlotKind::Threshold => quantiles,
+                _ => ends,
+            };
+            let bounds = bounds(*id, schema, rows, indices).into_iter();
+            bounds.map(|bound| Filler::Value(*id, bound)).collect()
+        }
+        (SlotKind::Range, Some(Filler::Column(id))) => ranges(*id, schema, rows),
+        (SlotKind::Word | SlotKind::Letter, Some(Filler::Column(id))) => {
+            fragments(slot.kind, *id, schema, rows)
+        }
         (kind, Some(of)) => columns(kind, table_of(of), schema),
         _ => panic!("slot {}: this is a bug in the grammar", slot.letter),
     };
@@ -102,7 +128,7 @@ pub(crate) fn find(binding: &Binding, letter: char) -> &Filler {
 pub(crate) fn table_of(filler: &Filler) -> usize {
     match filler {
         Filler::Table(table) | Filler::Parent { table, .. } => *table,
-        Filler::Column(id) | Filler::Value(id, _) => id.table,
+        Filler::Column(id) | Filler::Value(id, _) | Filler::Range(id, ..) => id.table,
         Filler::Count(_) => panic!("a count belongs to no table: this is a bug in the grammar"),
     }
 }
@@ -125,6 +151,8 @@ fn parents(child: usize, schema: &GeneratedSchema) -> Vec<Filler> {
 }
 
 fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler> {
+    let is_label = |column: &GeneratedColumn| matches!(column.spec.kind, ColumnKind::Label(_));
+    let has_label = schema.tables[table].columns.iter().any(is_label);
     let fits = |column: &GeneratedColumn| {
         let is_number = matches!(
             column.spec.kind,
@@ -132,10 +160,12 @@ fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler
         );
         match (kind, &column.spec.kind) {
             (SlotKind::Nullable, _) => column.spec.nulls > 0,
-            (SlotKind::Label, ColumnKind::Label(_))
+            (SlotKind::Key, kind) => *kind == ColumnKind::Key,
+            (SlotKind::Any, kind) => !matches!(kind, ColumnKind::Key | ColumnKind::Parent(_)),
+            (SlotKind::Name, ColumnKind::Key) => !has_label,
+            (SlotKind::Label | SlotKind::Name, ColumnKind::Label(_))
             | (SlotKind::Category, ColumnKind::Words(_) | ColumnKind::OneOf(_))
-            | (SlotKind::Number, ColumnKind::Year(_))
-            | (SlotKind::Date, ColumnKind::Date(_)) => true,
+            | (SlotKind::Number, ColumnKind::Year(_) | ColumnKind::Date(_)) => true,
             (SlotKind::Number | SlotKind::Measure, _) => is_number,
             (SlotKind::Additive, _) => is_number && column.spec.additive,
             _ => false,
@@ -147,14 +177,12 @@ fn columns(kind: SlotKind, table: usize, schema: &GeneratedSchema) -> Vec<Filler
 
 /// Returns distinct values of a column, in the order of their first row.
 fn values(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Filler> {
-    let rows = &rows[id.table];
     let samples = match schema.column(id).spec.kind {
         ColumnKind::Label(_) => LABEL_SAMPLES,
         _ => VALUE_SAMPLES,
     };
     let mut values: Vec<&SqlValue> = Vec::new();
-    for row in rows.iter().step_by((rows.len() / samples).max(1)) {
-        let value = &row[id.column];
+    for value in sampled(id, rows, samples) {
         if *value != SqlValue::Null && !values.contains(&value) {
             values.push(value);
         }
@@ -163,26 +191,86 @@ fn values(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Fi
     values.into_iter().map(filler).collect()
 }
 
-/// Returns round numbers near the quantiles of a column, or the first days of years for dates.
-fn thresholds(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Filler> {
+/// Returns the values of about `samples` rows.
+fn sampled(id: ColumnId, rows: &DatabaseRows, samples: usize) -> impl Iterator<Item = &SqlValue> {
+    let rows = &rows[id.table];
+    let step = (rows.len() / samples).max(1);
+    rows.iter().step_by(step).map(move |row| &row[id.column])
+}
+
+/// Returns round numbers of a column, or the first days of years for dates. `indices` chooses among
+/// the sorted values of so many rows.
+fn bounds(
+    id: ColumnId,
+    schema: &GeneratedSchema,
+    rows: &DatabaseRows,
+    indices: impl Fn(usize) -> Vec<usize>,
+) -> Vec<SqlValue> {
     let kind = &schema.column(id).spec.kind;
-    let values = rows[id.table].iter().map(|row| &row[id.column]);
+    let values = sampled(id, rows, THRESHOLD_SAMPLES);
     let mut numbers: Vec<i64> = match kind {
         ColumnKind::Date(_) => values.filter_map(year).collect(),
         _ => values.filter_map(whole).collect(),
     };
     numbers.sort_unstable();
-    let quantiles = (1..PARTS).filter_map(|part| numbers.get(part * numbers.len() / PARTS));
-    let mut thresholds: Vec<SqlValue> = quantiles
+    let indices = indices(numbers.len()).into_iter();
+    let mut bounds: Vec<SqlValue> = indices
+        .filter_map(|index| numbers.get(index))
         .map(|number| match kind {
             ColumnKind::Date(_) => SqlValue::Text(format!("{number}-01-01")),
             ColumnKind::Year(_) => SqlValue::Integer(*number),
             _ => SqlValue::Integer(two_digits(*number)),
         })
         .collect();
-    thresholds.dedup();
-    let filler = |value| Filler::Value(id, value);
-    thresholds.into_iter().map(filler).collect()
+    bounds.dedup();
+    bounds
+}
+
+/// Returns the indices that divide so many values into equal parts.
+fn quantiles(count: usize) -> Vec<usize> {
+    (1..PARTS).map(|part| part * count / PARTS).collect()
+}
+
+/// Returns the indices of the smallest and the largest of so many values, without the very ends.
+fn ends(count: usize) -> Vec<usize> {
+    let low = 1..=MAX_BEYOND.min(count);
+    let high = count.saturating_sub(MAX_BEYOND + 1)..count.saturating_sub(1);
+    low.chain(high).collect()
+}
+
+/// Returns the pairs of thresholds.
+fn ranges(id: ColumnId, schema: &GeneratedSchema, rows: &DatabaseRows) -> Vec<Filler> {
+    let bounds = bounds(id, schema, rows, quantiles);
+    let range =
+        |(low, high): (usize, usize)| Filler::Range(id, bounds[low].clone(), bounds[high].clone());
+    let highs = |low| (low + 1..bounds.len()).map(move |high| (low, high));
+    (0..bounds.len()).flat_map(highs).map(range).collect()
+}
+
+/// Returns distinct words or first letters of a column's values.
+fn fragments(
+    kind: SlotKind,
+    id: ColumnId,
+    schema: &GeneratedSchema,
+    rows: &DatabaseRows,
+) -> Vec<Filler> {
+    let mut fragments: Vec<String> = Vec::new();
+    for value in values(id, schema, rows) {
+        let Filler::Value(_, SqlValue::Text(text)) = value else {
+            continue;
+        };
+        match kind {
+            SlotKind::Letter => fragments.extend(text.chars().next().map(String::from)),
+            _ => fragments.extend(text.split_whitespace().map(str::to_owned)),
+        }
+    }
+    let is_plain = |text: &String| text.chars().all(char::is_alphanumeric);
+    let is_long = |text: &String| kind == SlotKind::Letter || text.len() >= SHORTEST_WORD;
+    fragments.retain(|text| is_plain(text) && is_long(text));
+    fragments.sort();
+    fragments.dedup();
+    let filler = |text| Filler::Value(id, SqlValue::Text(text));
+    fragments.into_iter().map(filler).collect()
 }
 
 /// Truncates a number to two significant digits, since people choose round bounds.
@@ -216,7 +304,7 @@ mod tests {
     use super::super::{domain, render, rows};
     use super::*;
 
-    /// No template is dead, and each has two wordings wherever it applies.
+    /// No template is dead, and each has three wordings wherever it applies.
     #[test]
     fn every_template_applies_somewhere_in_the_known_domains() {
         let words = domain::word_lists();
@@ -232,9 +320,10 @@ mod tests {
                 let bindings = bindings(template, &schema, &rows, &mut RngStream::new(1, &[]));
                 used[index] += bindings.len();
                 for binding in bindings.iter().take(20) {
-                    let wordings = render::wordings(template, binding, &schema);
+                    let mut rng = RngStream::new(1, &["words"]);
+                    let wordings = render::wordings(template, binding, &schema, &mut rng);
                     assert!(
-                        wordings.len() >= 2,
+                        wordings.len() >= 3,
                         "{} in {}: {wordings:?}",
                         template.name,
                         domain.name
@@ -246,6 +335,13 @@ mod tests {
             assert!(used > 0, "{} applies nowhere", template.name);
             assert!(template.level <= 4, "{}", template.name);
         }
+    }
+
+    #[test]
+    fn extreme_bounds_leave_few_values_beyond() {
+        assert_eq!(ends(20), [1, 2, 3, 4, 15, 16, 17, 18]);
+        assert_eq!(ends(2), [1, 2, 0]);
+        assert_eq!(quantiles(12), [2, 4, 6, 8, 10]);
     }
 
     #[test]

@@ -23,8 +23,6 @@ const FILES: &[(&str, &str)] = domain_files!(
     "restaurant" "school" "shop" "space" "tracker" "trial" "university" "warehouse" "weather"
     "wildlife" "workshop" "zoo"
 );
-/// The number of rows up to which a table is small.
-const MOST_SMALL_ROWS: i64 = 1_000;
 const WORDS: &str = include_str!("../../domains/words.toml");
 
 /// Word lists that several domains share, by name.
@@ -34,21 +32,22 @@ pub(crate) type WordLists = BTreeMap<String, Vec<String>>;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Domain {
     pub(crate) name: String,
-    /// Whether the domain is excluded from training.
-    #[serde(default)]
-    pub(crate) held_out: bool,
+    #[serde(default, rename = "use")]
+    pub(crate) domain_use: DomainUse,
     pub(crate) tables: Vec<TableSpec>,
 }
 
-impl Domain {
-    /// Whether the domain is trained on and its databases are small enough to build thousands.
-    pub(crate) fn is_small_and_known(&self) -> bool {
-        !self.held_out
-            && self
-                .tables
-                .iter()
-                .all(|table| table.rows[1] <= MOST_SMALL_ROWS)
-    }
+/// What the databases of a domain are for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DomainUse {
+    /// The training of the base policy.
+    #[default]
+    Base,
+    /// The training of a run, which starts from a base policy that does not know the domain.
+    Run,
+    /// Evaluations. No policy is trained on the domain.
+    Unseen,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,11 +175,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn thirty_two_domains_are_trained_on_and_nine_are_not() {
-        let (held_out, known): (Vec<_>, Vec<_>) =
-            domains().into_iter().partition(|domain| domain.held_out);
-        assert_eq!((known.len(), held_out.len()), (32, 9));
-        for domain in known.iter().chain(&held_out) {
+    fn most_domains_are_for_the_base_policy() {
+        let domains = domains();
+        let count = |wanted| domains.iter().filter(|it| it.domain_use == wanted).count();
+        let counts = [DomainUse::Base, DomainUse::Run, DomainUse::Unseen].map(count);
+        assert_eq!(counts, [32, 3, 6]);
+        for domain in &domains {
             assert!((3..=5).contains(&domain.tables.len()), "{}", domain.name);
         }
     }

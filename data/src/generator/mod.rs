@@ -14,6 +14,7 @@ mod render;
 mod rng;
 mod rows;
 mod schema;
+mod specs;
 mod store;
 mod template;
 
@@ -25,16 +26,17 @@ use std::sync::mpsc;
 use crate::manifest::{DatabaseRole, FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
-use domain::Domain;
+use procedural::Lexicon;
 pub use procedural::WordShare;
-use procedural::{Lexicon, Size};
-use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs, QuestionPlan, SchemaSource};
+use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs};
+pub use specs::ProceduralData;
+use specs::{database_specs, procedural_specs};
 
 /// The seed of the default data.
 pub const DEFAULT_SEED: u64 = 1;
 
 /// The version of the generator's code. Raise it with every change that alters what is built.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 
 /// The progress of a build.
@@ -65,26 +67,6 @@ pub fn build(
 ) -> Result<Manifest, DataError> {
     let _lock = folder::lock(out)?;
     build_locked(out, seed, &database_specs(&domain::domains()), progress)
-}
-
-/// Which databases [`build_procedural`] builds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProceduralData {
-    /// The seed of everything.
-    pub seed: u64,
-    /// The number of the first database. Databases of other numbers differ.
-    pub first: usize,
-    /// The number of databases.
-    pub databases: usize,
-    /// The number of questions on each database.
-    pub questions: usize,
-    /// The words of the databases.
-    pub words: WordShare,
-    /// The percentage of databases of a declared domain that is trained on, with rows and a
-    /// selection of columns of their own.
-    pub declared_percent: usize,
-    /// Whether databases have one or two small tables and questions are simple (levels 0 and 1).
-    pub is_simple: bool,
 }
 
 /// Builds procedural databases and their questions into `out`, and replaces an earlier build.
@@ -209,81 +191,6 @@ fn write_build(
     Ok(manifest)
 }
 
-/// Returns one database of each domain, and a second, unseen one of each domain that is trained on,
-/// sorted by name.
-fn database_specs(domains: &[Domain]) -> Vec<DatabaseSpec<'_>> {
-    let spec = |domain, name, role| DatabaseSpec {
-        name,
-        schema: SchemaSource::Declared {
-            domain,
-            renamed: role == DatabaseRole::UnseenDatabase,
-        },
-        role,
-        questions: QuestionPlan::ByRole,
-    };
-    let mut specs = Vec::new();
-    for domain in domains {
-        let name = domain.name.clone();
-        if domain.held_out {
-            specs.push(spec(domain, name, DatabaseRole::UnseenDomain));
-        } else {
-            let second = format!("{name}_2");
-            specs.push(spec(domain, name, DatabaseRole::Known));
-            specs.push(spec(domain, second, DatabaseRole::UnseenDatabase));
-        }
-    }
-    specs.sort_by(|left, right| left.name.cmp(&right.name));
-    specs
-}
-
-/// Returns the databases of `data`, sorted by name. A declared domain takes its turn at a steady
-/// rate, so that each part of a training has the same mix.
-fn procedural_specs<'a>(
-    data: &ProceduralData,
-    lexicon: &'a Lexicon,
-    domains: &'a [Domain],
-) -> Vec<DatabaseSpec<'a>> {
-    let declared: Vec<&Domain> = domains
-        .iter()
-        .filter(|it| it.is_small_and_known())
-        .collect();
-    let highest_level = if data.is_simple { 1 } else { 4 };
-    let size = if data.is_simple {
-        Size::Small
-    } else {
-        Size::Full
-    };
-    let role = match data.words {
-        WordShare::Training => DatabaseRole::Training,
-        WordShare::HeldOut => DatabaseRole::UnseenWords,
-    };
-    let spec = |number: usize| {
-        let before = number * data.declared_percent / 100;
-        let is_declared = (number + 1) * data.declared_percent / 100 > before;
-        let schema = match is_declared {
-            true => SchemaSource::Declared {
-                domain: declared[before % declared.len()],
-                renamed: (before / declared.len()) % 2 == 1,
-            },
-            false => SchemaSource::Procedural { lexicon, size },
-        };
-        DatabaseSpec {
-            name: format!("{}_{number:06}", schema.domain_name()),
-            schema,
-            role,
-            questions: QuestionPlan::Drawn {
-                count: data.questions,
-                highest_level,
-            },
-        }
-    };
-    let mut specs: Vec<_> = (data.first..data.first + data.databases)
-        .map(spec)
-        .collect();
-    specs.sort_by(|left, right| left.name.cmp(&right.name));
-    specs
-}
-
 /// Builds every database. The results have the order of `specs`, whatever the threads do.
 fn build_databases(
     specs: &[DatabaseSpec<'_>],
@@ -335,7 +242,7 @@ fn recipe() -> String {
     let parts: Vec<&str> = [VERSION, rusqlite::version()]
         .into_iter()
         .chain(domain::sources())
-        .chain([template::source()])
+        .chain(template::sources())
         .chain(procedural::sources())
         .collect();
     hex::encode(hash::name_hash(&parts))

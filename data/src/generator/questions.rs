@@ -20,7 +20,7 @@ use crate::sql_text::case_folded_form;
 use crate::{DataError, Question, hash};
 
 /// The share of each level in a database's queries, per mille.
-const LEVEL_SHARES: [usize; 5] = [10, 380, 330, 200, 80];
+const LEVEL_SHARES: [usize; 5] = [10, 320, 310, 220, 140];
 const EVAL_PERCENT: u64 = 14;
 const KNOWN_QUERIES: usize = 480;
 const UNSEEN_DATABASE_QUERIES: usize = 40;
@@ -46,8 +46,13 @@ pub(super) struct DatabaseSpec<'a> {
 /// Where a database's schema comes from.
 #[derive(Clone, Copy)]
 pub(super) enum SchemaSource<'a> {
-    /// A domain file, with or without its alternative names.
-    Declared { domain: &'a Domain, renamed: bool },
+    /// A domain file, with or without its alternative names, and with tables of at most so many
+    /// rows.
+    Declared {
+        domain: &'a Domain,
+        renamed: bool,
+        most_rows: i64,
+    },
     /// Words.
     Procedural { lexicon: &'a Lexicon, size: Size },
 }
@@ -96,8 +101,16 @@ pub(super) fn build_database(
     let mut rng = RngStream::new(inputs.seed, &["schema", name]);
     let (schema, composed_words);
     let words = match spec.schema {
-        SchemaSource::Declared { domain, renamed } => {
-            schema = GeneratedSchema::draw(domain, &mut rng, renamed);
+        SchemaSource::Declared {
+            domain,
+            renamed,
+            most_rows,
+        } => {
+            let mut drawn = GeneratedSchema::draw(domain, &mut rng, renamed);
+            for table in &mut drawn.tables {
+                table.rows = table.rows.map(|rows| rows.min(most_rows));
+            }
+            schema = drawn;
             &inputs.words
         }
         SchemaSource::Procedural { lexicon, size } => {
@@ -147,6 +160,13 @@ fn query_count(role: DatabaseRole, rows: u64) -> usize {
     }
 }
 
+/// What a database's questions contain so far.
+#[derive(Default)]
+struct Seen {
+    queries: BTreeSet<String>,
+    texts: BTreeSet<String>,
+}
+
 struct QuestionGenerator<'a> {
     spec: &'a DatabaseSpec<'a>,
     inputs: &'a GeneratorInputs,
@@ -158,7 +178,7 @@ struct QuestionGenerator<'a> {
 
 impl QuestionGenerator<'_> {
     fn questions(&self, queries: usize) -> Vec<Question> {
-        let mut seen = BTreeSet::new();
+        let mut seen = Seen::default();
         let mut questions = Vec::new();
         for (level, share) in LEVEL_SHARES.iter().enumerate() {
             let wanted = (queries * share).div_ceil(1000);
@@ -177,7 +197,7 @@ impl QuestionGenerator<'_> {
     /// databases.
     fn drawn_questions(&self, count: usize, highest_level: usize) -> Vec<Question> {
         let mut rng = self.rng(&["draw"]);
-        let mut seen = BTreeSet::new();
+        let mut seen = Seen::default();
         let mut questions = Vec::with_capacity(count);
         for _ in 0..count {
             let level = rng.weighted(&DRAWN_LEVEL_SHARES[..=highest_level]);
@@ -196,7 +216,8 @@ impl QuestionGenerator<'_> {
     }
 
     /// Returns the filled templates of a level, whose queries may become questions. They are taken
-    /// from the templates in turn, so that none displaces the others.
+    /// from the templates in turn, so that none displaces the others. The order of the templates is
+    /// random: a database with few questions does not always take them from the same templates.
     fn candidates(&self, level: usize) -> Vec<(&QueryTemplate, Binding)> {
         let templates = self.inputs.templates.iter();
         let mut queues: Vec<_> = templates
@@ -207,6 +228,8 @@ impl QuestionGenerator<'_> {
                 (template, bindings.into_iter())
             })
             .collect();
+        self.rng(&["templates", &level.to_string()])
+            .shuffle(&mut queues);
         let mut candidates = Vec::new();
         loop {
             let before = candidates.len();
@@ -227,11 +250,11 @@ impl QuestionGenerator<'_> {
         &self,
         template: &QueryTemplate,
         binding: &Binding,
-        seen: &mut BTreeSet<String>,
+        seen: &mut Seen,
     ) -> Option<Vec<Question>> {
         let sql = render::sql(template, binding, self.schema);
         let normal = case_folded_form(&sql.text);
-        if seen.contains(&normal) {
+        if seen.queries.contains(&normal) {
             return None;
         }
         let accepted = accept(&sql, template.limit, &self.database, &self.twin)?;
@@ -247,17 +270,27 @@ impl QuestionGenerator<'_> {
             tables_involved: accepted.tables.clone(),
             split: split.to_owned(),
         };
-        let wordings = self.wordings(template, binding, &normal);
-        seen.insert(normal);
+        let wordings = self.wordings(template, binding, &normal, &seen.texts)?;
+        seen.queries.insert(normal);
+        seen.texts.extend(wordings.iter().cloned());
         Some(wordings.into_iter().map(question).collect())
     }
 
-    fn wordings(&self, template: &QueryTemplate, binding: &Binding, normal: &str) -> Vec<String> {
+    /// Draws wordings that ask for no other query, if there are enough.
+    fn wordings(
+        &self,
+        template: &QueryTemplate,
+        binding: &Binding,
+        normal: &str,
+        taken: &BTreeSet<String>,
+    ) -> Option<Vec<String>> {
         let mut rng = self.rng(&["words", normal]);
-        let mut wordings = render::wordings(template, binding, self.schema);
+        let wordings = render::wordings(template, binding, self.schema, &mut rng);
+        let wordings: BTreeSet<String> = wordings.into_iter().collect();
+        let mut wordings: Vec<String> = wordings.difference(taken).cloned().collect();
         rng.shuffle(&mut wordings);
         wordings.truncate(FEWEST_WORDINGS + rng.below(MOST_WORDINGS - FEWEST_WORDINGS + 1));
-        wordings
+        (wordings.len() >= FEWEST_WORDINGS).then_some(wordings)
     }
 
     fn split(&self, normal: &str) -> &'static str {

@@ -166,7 +166,7 @@ fn key_column(one: &str) -> GeneratedColumn {
     let name = key_name(one);
     GeneratedColumn {
         name: name.clone(),
-        noun: format!("{one} number"),
+        noun: "id".to_owned(),
         spec: ColumnSpec {
             name,
             kind: ColumnKind::Key,

@@ -6,7 +6,20 @@
 use serde::Deserialize;
 use serde::de::value::{Error, StrDeserializer};
 
-const GRAMMAR: &str = include_str!("../../domains/grammar.toml");
+/// Texts of files of the grammar, read at compile time.
+macro_rules! grammar_files {
+    ($($name:literal)*) => {
+        &[$(include_str!(concat!("../../domains/grammar/", $name, ".toml"))),*]
+    };
+}
+
+/// The files of the grammar: the ways to ask for a thing, and the templates by level.
+const FRAMES: &str = include_str!("../../domains/grammar/frames.toml");
+const FILES: &[&str] = grammar_files!(
+    "level-0" "level-1" "level-2-conditions" "level-2-groups" "level-2-order" "level-2-rows"
+    "level-3-aggregates" "level-3-groups" "level-3-links" "level-3-rows" "level-4-groups"
+    "level-4-nesting" "level-4-sets"
+);
 
 /// One form of query with its wordings in English.
 #[derive(Debug, Deserialize)]
@@ -34,8 +47,26 @@ pub(crate) struct QueryTemplate {
     pub(crate) limit: Option<usize>,
     /// A set operation with a second query.
     pub(crate) then: Option<String>,
-    /// The wordings, as texts with slots.
-    pub(crate) words: Vec<String>,
+    /// Whole sentences, as texts with slots.
+    #[serde(default)]
+    words: Vec<String>,
+    /// Names of one thing to ask for: "the price of {x}". A frame makes a sentence of them.
+    #[serde(default)]
+    is: Vec<String>,
+    /// Names of several things to ask for: "the names of the {t}".
+    #[serde(default)]
+    are: Vec<String>,
+    /// All of these as sentences. Those of one group differ only in their frame.
+    #[serde(skip)]
+    pub(crate) wordings: Vec<Vec<String>>,
+}
+
+/// Sentences with `{}` for the name of a thing, or `{bare}` for the name without its article.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Frames {
+    is: Vec<String>,
+    are: Vec<String>,
 }
 
 fn default_weight() -> usize {
@@ -58,37 +89,74 @@ pub(crate) enum SlotKind {
     Parent,
     Label,
     Category,
-    /// A number that can be compared.
+    /// A number, a year or a date: what can be compared.
     Number,
     /// A number that can be averaged. A year cannot.
     Measure,
     /// A number that can be added up.
     Additive,
-    Date,
     Nullable,
+    /// The key of a table whose key is one column.
+    Key,
+    /// The label of a table, or the key if it has none.
+    Name,
+    /// Any column but keys.
+    Any,
     /// A value that occurs in a column.
     Value,
+    /// A value of the same column that comes after another value.
+    Other,
     /// A number inside a column's range.
     Threshold,
+    /// A number near an end of a column's range: few rows are beyond it.
+    Extreme,
+    /// Two numbers inside a column's range.
+    Range,
+    /// A word of a label.
+    Word,
+    /// The first letter of a label.
+    Letter,
     /// A small count.
     Few,
 }
 
-/// Parses the templates of the grammar file.
+/// Parses the templates of the grammar.
 pub(crate) fn templates() -> Vec<QueryTemplate> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Grammar {
+    struct TemplateFile {
         templates: Vec<QueryTemplate>,
     }
-    let grammar: Grammar = toml::from_str(GRAMMAR)
-        .unwrap_or_else(|error| panic!("embedded grammar: {error}: this is a bug"));
-    grammar.templates
+    let frames: Frames = parse(FRAMES);
+    let files = FILES
+        .iter()
+        .map(|text| parse::<TemplateFile>(text).templates);
+    let mut templates: Vec<QueryTemplate> = files.flatten().collect();
+    for template in &mut templates {
+        template.wordings = wordings(template, &frames);
+    }
+    templates
 }
 
-/// Returns the text of the grammar file.
-pub(crate) fn source() -> &'static str {
-    GRAMMAR
+fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> T {
+    toml::from_str(text).unwrap_or_else(|error| panic!("embedded grammar: {error}: this is a bug"))
+}
+
+fn wordings(template: &QueryTemplate, frames: &Frames) -> Vec<Vec<String>> {
+    let framed = |thing: &String, frames: &[String]| {
+        let bare = thing.strip_prefix("the ").unwrap_or(thing);
+        let frame = |frame: &String| frame.replace("{}", thing).replace("{bare}", bare);
+        frames.iter().map(frame).collect()
+    };
+    let sentences = template.words.iter().map(|text| vec![text.clone()]);
+    let is = template.is.iter().map(|thing| framed(thing, &frames.is));
+    let are = template.are.iter().map(|thing| framed(thing, &frames.are));
+    sentences.chain(is).chain(are).collect()
+}
+
+/// Returns the texts of the grammar's files.
+pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
+    FILES.iter().copied().chain([FRAMES])
 }
 
 impl TryFrom<String> for Slot {

@@ -1,118 +1,139 @@
 //! The English side of a filled template.
 
 use super::super::binding::{Binding, Filler, find, table_of};
-use super::super::schema::{GeneratedColumn, GeneratedSchema};
+use super::super::domain::ColumnKind;
+use super::super::rng::RngStream;
+use super::super::schema::{ColumnId, GeneratedSchema};
 use super::super::template::QueryTemplate;
-use super::{fill, sql};
+use super::nouns::{plural, with_article};
+use super::{fill, phrases, sql};
 
-/// Renders the wordings of a filled template for which the domain has the necessary phrases.
+/// The percentage of wordings that have their values in quotation marks.
+const QUOTED_PERCENT: u32 = 25;
+
+/// Draws the wordings of a filled template for which the domain has the necessary phrases.
 pub(crate) fn wordings(
     template: &QueryTemplate,
     binding: &Binding,
     schema: &GeneratedSchema,
+    rng: &mut RngStream,
 ) -> Vec<String> {
-    let render = |text: &String| {
-        let linked = |letter| text.contains(&format!("{{{letter}.link}}"));
+    let draw = |group: &Vec<String>| {
+        let text = &group[rng.below(group.len())];
+        let is_quoted = rng.chance(QUOTED_PERCENT);
         fill(text, |letter, attribute| {
             let filler = find(binding, letter);
-            role(filler, attribute, schema)
-                .filter(|_| !linked(letter))
-                .or_else(|| words(filler, attribute, schema))
+            let is_linked = text.contains(&format!("{{{letter}.link}}"));
+            let mut words = match shared_role(filler, attribute, schema) {
+                Some(role) if !is_linked => vec![role],
+                _ => words(filler, attribute, schema, is_quoted),
+            };
+            (!words.is_empty()).then(|| words.swap_remove(rng.below(words.len())))
         })
     };
-    let texts = template.words.iter().filter_map(render);
+    let texts = template.wordings.iter().filter_map(draw);
     texts.map(|text| capitalized(&text)).collect()
 }
 
-/// Returns the words for an attribute of a filler, if the domain declares them.
-fn words(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<String> {
+/// Returns alternative words for an attribute of a filler, or none if the domain declares none.
+fn words(
+    filler: &Filler,
+    attribute: &str,
+    schema: &GeneratedSchema,
+    is_quoted: bool,
+) -> Vec<String> {
+    let said = |value| phrases::value(&sql::plain(value), is_quoted);
     match (filler, attribute) {
         (Filler::Parent { foreign_key, .. }, "link") => {
             let says = schema.column(*foreign_key).spec.says.as_deref();
-            Some(says.unwrap_or("of").to_owned())
+            vec![says.unwrap_or("of").to_owned()]
         }
+        (Filler::Parent { foreign_key, .. }, "role") => vec![role(*foreign_key, schema)],
         (Filler::Table(_) | Filler::Parent { .. }, _) => {
             let table = &schema.tables[table_of(filler)];
             match attribute {
-                "" => Some(table.many.clone()),
-                "one" => Some(table.one.clone()),
-                "a" => Some(with_article(&table.one)),
-                _ => None,
+                "" => vec![table.many.clone()],
+                "one" => vec![table.one.clone()],
+                "a" => vec![with_article(&table.one)],
+                _ => Vec::new(),
             }
         }
-        (Filler::Column(id), _) => {
-            let column = schema.column(*id);
-            match attribute {
-                "" => Some(column.noun.clone()),
-                "a" => Some(with_article(&column.noun)),
-                "many" => Some(plural(&column.noun)),
-                "most" => column.spec.most.clone(),
-                "least" => column.spec.least.clone(),
-                _ => None,
-            }
+        (Filler::Column(id), _) => of_column(*id, attribute, schema),
+        (Filler::Value(_, value), "") => vec![said(value)],
+        (Filler::Value(id, value), "it") => {
+            let one = &schema.tables[id.table].one;
+            phrases::row(one, schema.column(*id), &said(value))
         }
         (Filler::Value(id, value), _) => {
-            value_phrase(schema.column(*id), &sql::plain(value), attribute)
+            phrases::of_value(schema.column(*id), &said(value), attribute)
         }
-        (Filler::Count(count), "") => Some(count.to_string()),
-        (Filler::Count(_), _) => None,
+        (Filler::Range(id, low, high), _) => {
+            let (low, high) = (sql::plain(low), sql::plain(high));
+            phrases::of_range(schema.column(*id), &low, &high, attribute)
+        }
+        (Filler::Count(count), "") => of_count(*count),
+        (Filler::Count(_), _) => Vec::new(),
     }
+}
+
+/// Returns the noun for the parent that a foreign key refers to: "home team" for `home_team_id`.
+fn role(foreign_key: ColumnId, schema: &GeneratedSchema) -> String {
+    let noun = &schema.column(foreign_key).noun;
+    noun.strip_suffix(" id").unwrap_or(noun).to_owned()
 }
 
 /// Returns the noun of a foreign key ("sender") that shares its parent with another one
 /// ("receiver"). Without a phrase that links the two tables, only this noun tells them apart.
-fn role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<String> {
+fn shared_role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Option<String> {
     let Filler::Parent { foreign_key, table } = filler else {
         return None;
     };
     let columns = schema.tables[foreign_key.table].columns.iter();
-    let shared = columns.filter(|it| it.parent == Some(*table)).count() > 1;
-    let noun = &schema.column(*foreign_key).noun;
+    let is_shared = columns.filter(|it| it.parent == Some(*table)).count() > 1;
     match attribute {
-        "" if shared => Some(plural(noun)),
-        "one" if shared => Some(noun.clone()),
+        "" if is_shared => Some(plural(&role(*foreign_key, schema))),
+        "one" if is_shared => Some(role(*foreign_key, schema)),
         _ => None,
     }
 }
 
-fn value_phrase(column: &GeneratedColumn, value: &str, attribute: &str) -> Option<String> {
-    let noun = &column.noun;
-    let (declared, default) = match attribute {
-        "" => return Some(value.to_owned()),
-        "says" => (&column.spec.says, format!("with {noun} {{}}")),
-        "above" => (
-            &column.spec.above,
-            format!("with {} above {{}}", with_article(noun)),
-        ),
-        "below" => (
-            &column.spec.below,
-            format!("with {} below {{}}", with_article(noun)),
-        ),
-        _ => return None,
+fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<String> {
+    let (table, column) = (&schema.tables[id.table], schema.column(id));
+    let is_label = matches!(column.spec.kind, ColumnKind::Label(_));
+    let is_time = matches!(column.spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
+    let owned = |words: &[&str]| {
+        words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
     };
-    Some(declared.as_ref().unwrap_or(&default).replace("{}", value))
-}
-
-/// Returns a noun with its indefinite article.
-pub(crate) fn with_article(noun: &str) -> String {
-    match noun.starts_with(['a', 'e', 'i', 'o']) {
-        true => format!("an {noun}"),
-        false => format!("a {noun}"),
+    match attribute {
+        "" => vec![column.noun.clone()],
+        "a" => vec![with_article(&column.noun)],
+        "many" => vec![plural(&column.noun)],
+        "most" => column.spec.most.iter().cloned().collect(),
+        "least" => column.spec.least.iter().cloned().collect(),
+        "top" if is_time => owned(&["latest", "most recent"]),
+        "bottom" if is_time => owned(&["earliest"]),
+        "top" => owned(&["highest", "highest", "largest", "maximum", "greatest"]),
+        "bottom" => owned(&["lowest", "lowest", "smallest", "minimum"]),
+        "which" if is_label => vec![format!("which {}", table.one)],
+        "which_many" if is_label => vec![format!("which {}", table.many)],
+        _ => Vec::new(),
     }
 }
 
-/// Returns the plural of a noun. "type of room" becomes "types of room".
-pub(crate) fn plural(noun: &str) -> String {
-    if let Some((head, tail)) = noun.split_once(" of ") {
-        return format!("{} of {tail}", plural(head));
-    }
-    match noun.strip_suffix('y') {
-        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
-        _ if noun.ends_with(['s', 'x', 'z']) || noun.ends_with("ch") || noun.ends_with("sh") => {
-            format!("{noun}es")
-        }
-        _ => format!("{noun}s"),
-    }
+fn of_count(count: i64) -> Vec<String> {
+    let word = match count {
+        2 => Some("two"),
+        3 => Some("three"),
+        4 => Some("four"),
+        5 => Some("five"),
+        _ => None,
+    };
+    std::iter::once(count.to_string())
+        .chain(word.map(str::to_owned))
+        .collect()
 }
 
 fn capitalized(text: &str) -> String {
@@ -120,23 +141,4 @@ fn capitalized(text: &str) -> String {
     characters.next().map_or_else(String::new, |first| {
         first.to_uppercase().chain(characters).collect()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plurals_follow_the_head_of_a_noun() {
-        let cases = [
-            ("city", "cities"),
-            ("day", "days"),
-            ("class", "classes"),
-            ("type of room", "types of room"),
-            ("price", "prices"),
-        ];
-        for (noun, expected) in cases {
-            assert_eq!(plural(noun), expected);
-        }
-    }
 }

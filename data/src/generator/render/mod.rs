@@ -5,9 +5,12 @@
 //! phrase which the domain does not declare is dropped.
 
 mod english;
+mod nouns;
+mod phrases;
 mod sql;
 
-pub(crate) use english::{plural, with_article, wordings};
+pub(crate) use english::wordings;
+pub(crate) use nouns::{plural, with_article};
 pub(crate) use sql::{RenderedSql, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.
@@ -33,6 +36,10 @@ mod tests {
     use super::super::template::templates;
     use super::super::{domain, rows};
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Enough to draw every alternative.
+    const DRAWS: u64 = 400;
 
     const DOMAIN: &str = r#"
         name = "kennel"
@@ -58,7 +65,7 @@ mod tests {
         ]
     "#;
 
-    /// The SQL and the wordings of every filling of a template, sorted.
+    /// The SQL and many draws of the wordings of every filling of a template, sorted.
     fn rendered(name: &str) -> Vec<(String, Vec<String>)> {
         let domain: domain::Domain = toml::from_str(DOMAIN).unwrap();
         let list = |words: &[&str]| {
@@ -85,10 +92,13 @@ mod tests {
         let mut rendered: Vec<_> = bindings
             .iter()
             .map(|binding| {
-                (
-                    sql(template, binding, &schema).text,
-                    wordings(template, binding, &schema),
-                )
+                let draw = |seed| {
+                    let mut rng = RngStream::new(seed, &["words"]);
+                    wordings(template, binding, &schema, &mut rng)
+                };
+                let drawn: BTreeSet<String> = (0..DRAWS).flat_map(draw).collect();
+                let drawn = drawn.into_iter().collect();
+                (sql(template, binding, &schema).text, drawn)
             })
             .collect();
         rendered.sort();
@@ -114,7 +124,7 @@ mod tests {
             "count-where",
             "SELECT count(*) FROM owners WHERE city = 'O''Hara'",
             &[
-                "How many owners from O'Hara are there?",
+                "How many owners are from O'Hara?",
                 "What is the number of owners whose city is O'Hara?",
             ],
         );
@@ -122,7 +132,7 @@ mod tests {
             "count-where",
             "SELECT count(*) FROM dogs WHERE color = 'red'",
             &[
-                "Count the dogs with color red.",
+                "Count the dogs with the color 'red'.",
                 "How many dogs have the color red?",
             ],
         );
@@ -131,14 +141,14 @@ mod tests {
     #[test]
     fn numbers_kept_as_text_are_cast_and_unknown_ones_skipped() {
         assert_renders(
-            "label-of-lowest",
+            "name-of-lowest",
             "SELECT name FROM dogs WHERE weight IS NOT NULL ORDER BY CAST(weight AS INTEGER) LIMIT 1",
             &["Which dog has the lowest weight?"],
         );
         assert_renders(
-            "label-of-lowest",
+            "name-of-lowest",
             "SELECT name FROM dogs ORDER BY age LIMIT 1",
-            &["Name the dog with the smallest age."],
+            &["Find the name of the dog with the smallest age."],
         );
     }
 
@@ -146,23 +156,28 @@ mod tests {
     fn a_wording_without_its_phrase_is_dropped() {
         let phrase = "What is the name of the heaviest dog?";
         assert_renders(
-            "label-of-highest",
+            "name-of-highest",
             "SELECT name FROM dogs ORDER BY CAST(weight AS INTEGER) DESC LIMIT 1",
             &[phrase],
         );
-        let all = rendered("label-of-highest");
+        let all = rendered("name-of-highest");
         let age = all
             .iter()
             .find(|(sql, _)| sql.contains("ORDER BY age"))
             .unwrap();
-        assert_eq!(age.1.len(), 3, "no word for the highest age: {:?}", age.1);
+        let has_noun = |wording: &String| wording.contains(" age");
+        assert!(
+            age.1.iter().all(has_noun),
+            "no word for the highest age: {:?}",
+            age.1
+        );
         assert_renders(
             "average",
             "SELECT avg(age) FROM dogs",
             &["On average, what is the age of a dog?"],
         );
         assert_renders(
-            "above-average",
+            "count-above-average",
             "SELECT count(*) FROM dogs WHERE age > (SELECT avg(age) FROM dogs)",
             &["How many dogs have an age above the average?"],
         );
@@ -173,20 +188,58 @@ mod tests {
         assert_renders(
             "parent-of-highest",
             "SELECT owners.name FROM dogs JOIN owners USING (owner_id) ORDER BY age DESC LIMIT 1",
-            &["Which owner has the dog with the highest age?"],
+            &["What is the name of the owner of the dog with the highest age?"],
         );
         assert_renders(
             "count-by-parent-category",
             "SELECT count(*) FROM dogs JOIN owners ON dogs.vet_id = owners.owner_id WHERE city = 'Rome'",
             &[
                 "How many dogs seen by owners from Rome are there?",
-                "Count the dogs whose vet has the city Rome.",
+                "For how many dogs is the vet's city Rome?",
             ],
         );
         assert_renders(
-            "without-children",
+            "count-without-children",
             "SELECT count(*) FROM owners WHERE owner_id NOT IN (SELECT owner_id FROM dogs)",
             &["How many owners have no dogs?"],
+        );
+    }
+
+    #[test]
+    fn parts_ranges_and_alternatives_are_rendered() {
+        assert_renders(
+            "count-containing",
+            "SELECT count(*) FROM owners WHERE name LIKE '%Ann%'",
+            &["How many owners have Ann in their name?"],
+        );
+        assert_renders(
+            "count-starting",
+            "SELECT count(*) FROM owners WHERE name LIKE 'F%'",
+            &["What is the number of owners whose name starts with the letter F?"],
+        );
+        for (_, wordings) in rendered("count-between") {
+            assert!(
+                wordings.iter().all(|wording| wording.contains(" between ")),
+                "{wordings:?}"
+            );
+        }
+        let either: Vec<_> = rendered("count-either")
+            .into_iter()
+            .filter(|(sql, _)| sql.contains("FROM owners"))
+            .collect();
+        assert_eq!(
+            either.len(),
+            1,
+            "the two values stand in one order only: {either:#?}"
+        );
+    }
+
+    #[test]
+    fn a_row_without_a_label_is_named_by_its_key() {
+        assert_renders(
+            "lookup-by-id",
+            "SELECT name FROM owners WHERE owner_id = 3",
+            &["What is the name of the owner with the id 3?"],
         );
     }
 

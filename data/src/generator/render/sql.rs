@@ -89,6 +89,11 @@ impl QueryNames<'_> {
                 _ => format!("{} IS NOT NULL", self.column(*id)),
             },
             (Filler::Value(_, value), "") => literal(value),
+            (Filler::Value(_, value), "part") => pattern(value, "%", "%"),
+            (Filler::Value(_, value), "start") => pattern(value, "", "%"),
+            (Filler::Range(_, low, high), "") => {
+                format!("{} AND {}", literal(low), literal(high))
+            }
             (Filler::Count(count), "") => count.to_string(),
             _ => panic!("{{{letter}.{attribute}}} has no SQL: this is a bug in the grammar"),
         }
@@ -147,6 +152,10 @@ fn literal(value: &SqlValue) -> String {
         SqlValue::Text(text) => format!("'{}'", text.replace('\'', "''")),
         value => plain(value),
     }
+}
+
+fn pattern(value: &SqlValue, before: &str, after: &str) -> String {
+    literal(&SqlValue::Text(format!("{before}{}{after}", plain(value))))
 }
 
 /// Returns a value as text without quotes.
