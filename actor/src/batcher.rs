@@ -97,7 +97,8 @@ impl Batcher {
     pub(crate) fn schedule(&mut self) -> Vec<ScheduledTokens> {
         let mut budget = self.pass_tokens;
         let mut rows: Vec<&mut PendingRow> = self.running.iter_mut().collect();
-        // The sort is stable: decoding rows and prompts each keep their order of admission.
+        // The sort is stable: decoding rows and prompts each keep their order of admission. The
+        // budget covers every decoding row, so only prompts are cut into chunks.
         rows.sort_by_key(|row| row.pending_tokens > 1);
         rows.into_iter()
             .filter_map(|row| {

@@ -34,8 +34,8 @@ use crate::{
     weights::SnapshotStream,
 };
 
-/// How often an episode that a service broke off is rolled out; each time its calls are retried as
-/// configured.
+/// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
+/// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
@@ -80,8 +80,8 @@ async fn work(
     };
     let (actor, published) =
         Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
-    // The weights stream says that the run is over, which ends an actor in the middle of a group,
-    // too.
+    // The end of the run arrives on the weights stream alone, so that it also stops an actor in the
+    // middle of a group.
     tokio::select! {
         failed = actor.run_claim_loops(config.concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
@@ -189,7 +189,7 @@ impl Actor {
     async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
             let claim = {
-                let _turn = claimer.lock().await;
+                let _permit = claimer.lock().await;
                 self.next_group().await?
             };
             let trajectories = self.roll_out(&claim).await?;
@@ -214,7 +214,8 @@ impl Actor {
                     self.wait_for_other_than(version, wait.retry_after_milliseconds)
                         .await;
                 }
-                // Only an older learner says so here; the weights stream says it, too.
+                // Only an older learner returns this. The actor still stops by one route: the end
+                // that the weights stream delivers.
                 Some(Outcome::Finished(_)) => std::future::pending().await,
                 None => {
                     let status = tonic::Status::internal("a claim without an outcome");

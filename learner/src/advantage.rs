@@ -108,14 +108,14 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     present.sum()
 }
 
-/// Whether a group's total rewards differ. Unscorable members (NaN) are left out.
+/// Returns whether a group's total rewards differ. Unscorable members (NaN) are left out.
 pub fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
 
-/// Whether a group has a gradient: its total rewards differ or, where columns are normalised before
-/// they are summed, those of some column do. Dynamic sampling draws another group in place of one
-/// without (DAPO, arXiv:2503.14476).
+/// Returns whether a group has reward variance, and so a gradient: its total rewards differ or,
+/// where columns are normalised before they are summed, those of some column do. Dynamic sampling
+/// draws another group in place of a zero-variance group (DAPO, arXiv:2503.14476).
 pub fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],

@@ -76,7 +76,7 @@ pub struct Learner {
 pub(crate) enum RunEnd {
     /// The last step is made and its checkpoint is on disk: no actor is needed any more.
     Finished,
-    /// The server stops; the run may go on in another process.
+    /// The server stops; another process may continue the run.
     Closed,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
-    /// None while the run goes on.
+    /// None while the run continues.
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
     question_ids: Vec<String>,
     order: Mutex<QuestionOrder>,

@@ -64,12 +64,11 @@ pub struct Group {
     pub index: u64,
     /// The lease under which it was rolled out.
     pub lease_id: u64,
-    /// The bytes in which it arrived: what the journal and other ranks get.
+    /// The bytes in which it arrived. The journal and other ranks get the same bytes.
     pub encoded: EncodedGroup,
     /// Members in order.
     pub trajectories: Vec<Trajectory>,
-    /// Reward columns of each member; missing where the episode broke off for a reason outside the
-    /// agent.
+    /// Reward columns of each member; missing if the episode failed for a reason outside the agent.
     pub rewards: Vec<Vec<Option<f64>>>,
     /// What the scheduler must know.
     pub summary: GroupSummary,
@@ -129,13 +128,13 @@ impl Group {
     }
 }
 
-/// The policy versions that sampled.
+/// Returns the policy versions that sampled.
 fn versions(trajectories: &[Trajectory]) -> impl Iterator<Item = u64> {
     let turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
     turns.map(|turn| turn.policy_version)
 }
 
-/// The columns `correct`, `shaping`, `return`.
+/// Returns the columns `correct`, `shaping`, `return`.
 fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
     let terminal = |turn: &Turn| turn.reward_components.map_or(0.0, |c| c.terminal);
     let shaping = trajectory.episode_return - trajectory.turns.iter().map(terminal).sum::<f64>();
@@ -212,7 +211,7 @@ fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
     let mut masks: Vec<Vec<u8>> = trajectory.segments.iter().map(given).collect();
     for (number, turn) in trajectory.turns.iter().enumerate() {
         let range = completion_range(turn);
-        // A turn that sampled nothing has no place.
+        // A turn that sampled nothing occupies no tokens.
         if range.is_empty() {
             continue;
         }
@@ -237,7 +236,7 @@ fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a turn's completion lies in its segment.
+/// Returns the range of a turn's completion in its segment.
 fn completion_range(turn: &Turn) -> Range<usize> {
     let start = turn.completion_start as usize;
     start..start + turn.completion_tokens as usize

@@ -101,8 +101,8 @@ impl Journal {
     /// begins.
     ///
     /// # Errors
-    /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where
-    /// even the part that was written cannot be removed, nothing more is appended.
+    /// [`LearnerError::Journal`] if the disk is full or fails. The journal then does not hold the
+    /// group. If the part that was written cannot be removed, nothing more is appended.
     pub fn append(&mut self, group: &EncodedGroup) -> Result<u64> {
         let offset = self.end;
         let written = self.write(group.bytes()).map_err(|fault| {

@@ -75,11 +75,11 @@ pub struct Lease {
 pub enum Admission {
     /// The group is needed: journal it, then [`Scheduler::record`] it.
     Accept,
-    /// The group is there already, or its step is made.
+    /// The group is recorded already, or its step is made.
     Duplicate,
     /// Sampled with weights that are too old; the group is handed out again.
     Stale,
-    /// This learner did not hand the group out: a learner before a restart did, if any. It is
+    /// This learner did not hand the group out; a learner before a restart may have. The group is
     /// handed out again.
     Unknown,
 }
@@ -122,8 +122,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a
-    /// new run.
+    /// Creates a scheduler that has made `version` steps and continues at group `start`; (0, 0) for
+    /// a new run.
     pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
         Self {
             settings,
@@ -164,7 +164,8 @@ impl Scheduler {
         expiries.filter(|expires| *expires > now).min()
     }
 
-    /// Claims a group for an actor that holds the weights of `actor_version`.
+    /// Claims a group for an actor that holds the weights of `actor_version`. A claim is refused by
+    /// any other variant than [`Claim::Group`].
     pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
         if self.is_finished() {
             return Claim::Finished;
@@ -203,14 +204,16 @@ impl Scheduler {
         let capacity = groups_per_step * self.steps_ahead();
         let mut ahead = 0;
         for index in self.start..self.limit() {
-            // A leased group counts as kept until it is in: that is what keeps the batch
-            // independent of timing.
+            // A leased group counts as kept until its result is known. Otherwise the number of
+            // groups handed out, and with it the batch, would depend on timing.
             if ahead >= capacity {
                 return None;
             }
             match self.groups.get(&index) {
                 Some(GroupState::Finished(summary)) => ahead += u64::from(summary.kept),
                 Some(GroupState::Leased { expires, .. }) if now < *expires => ahead += 1,
+                // An expired lease is as good as none: the group is handed out again, in index
+                // order, because the batch cannot be complete without it.
                 Some(GroupState::Leased { .. }) | None => {
                     let last_step_before = self.version + ahead / groups_per_step;
                     return Some((index, last_step_before.saturating_sub(max_staleness)));
@@ -227,7 +230,7 @@ impl Scheduler {
         (1 + self.settings.max_staleness).min(left)
     }
 
-    /// No group from here on can have been handed out.
+    /// Returns the first group that cannot have been handed out yet.
     fn limit(&self) -> u64 {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
@@ -249,8 +252,8 @@ impl Scheduler {
             }
             Admission::Stale
         } else {
-            // Under whichever lease: the first result of a group counts, also one whose lease
-            // expired.
+            // The first result of a group counts, even if its lease has expired. The content of a
+            // group does not depend on the actor, so a late result is as good as a repeated one.
             Admission::Accept
         }
     }
@@ -259,7 +262,7 @@ impl Scheduler {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
-    /// Takes in an accepted group, or one read back from the journal, which may belong to any later
+    /// Records an accepted group, or one read back from the journal, which may belong to any later
     /// step.
     pub fn record(&mut self, group_index: u64, mut summary: GroupSummary) {
         if group_index >= self.start {
@@ -269,7 +272,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the next step's batch, once all its groups are in.
+    /// Returns the next step's batch, once all its groups are recorded.
     pub fn batch(&self) -> Option<Batch> {
         let (mut group_indices, mut left_out) = (Vec::new(), Vec::new());
         let end = self.start + self.settings.max_groups_per_step;
@@ -293,7 +296,7 @@ impl Scheduler {
         })
     }
 
-    /// Goes on to the next step, after the step on `batch` is made and its version published.
+    /// Continues with the next step, after the step on `batch` is made and its version published.
     /// Groups that are now too stale are dropped when a step looks at them.
     pub fn advance(&mut self, batch: &Batch) {
         self.version += 1;
@@ -313,7 +316,7 @@ impl Scheduler {
 pub struct QuestionOrder {
     questions: usize,
     run_seed: u64,
-    /// The epoch asked for last, and its order.
+    /// The epoch that was requested last, and its order.
     last: Option<(u64, Vec<usize>)>,
 }
 

@@ -178,8 +178,9 @@ impl Trainer {
         let learning_rate = self.learning_rate();
         let norm = self.network.update(gradients, learning_rate)?;
         if share.old.is_none() {
-            // Later iterations hold their ratios against this policy, and only here does the gap to
-            // the sampler measure the mismatch of the two alone.
+            // Later iterations compute their ratios against this policy. Before the first update,
+            // the gap to the sampler measures staleness and mismatch alone, without the step's own
+            // updates.
             share.old = Some(logprobs);
             let sampling = statistics.iter().map(|statistics| &statistics.sampling);
             metrics.extend(merged(sampling, SamplingStats::merge).metrics());

@@ -5,12 +5,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Fewer tokens do not keep a worker busy.
 pub(super) const LEAST_TOKENS: usize = 512;
 
-/// Spreads items evenly over few bins. Items of length 0 are left out; one longer than the budget
-/// has a bin to itself.
+/// Distributes items evenly over few bins. Items of length 0 are left out; one longer than the
+/// budget has a bin to itself.
 ///
-/// The longest item comes first, each goes to the emptiest bin, ties to the lower index. Bins and
-/// their items are returned in index order. The number of bins is a multiple of `workers`, so that
-/// these finish together, as far as the bins then hold [`LEAST_TOKENS`] each.
+/// The longest item comes first. Each goes to the emptiest bin, and ties go to the lower index.
+/// Bins and their items are returned in index order. The number of bins is a multiple of `workers`,
+/// so that all workers finish at about the same time, unless the bins would then hold less than
+/// [`LEAST_TOKENS`] each.
 pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
@@ -34,8 +35,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     bins
 }
 
-/// Spreads the items over exactly `count` bins of about the same length. Bins may be empty, but not
-/// the first one if there are items of some length.
+/// Distributes the items over exactly `count` bins of about the same length. Bins may be empty, but
+/// not the first one if there are items of some length.
 pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&item| Reverse(lengths[item]));
@@ -44,7 +45,7 @@ pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     shares
 }
 
-/// Spreads the items over `count` bins; returns none if a bin would exceed the budget.
+/// Distributes the items over `count` bins; returns none if a bin would exceed the budget.
 fn spread(
     items: &[usize],
     lengths: &[usize],

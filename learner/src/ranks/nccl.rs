@@ -80,6 +80,8 @@ impl Nccl {
             gradient.inplace_op1(self)?;
             gradients.insert(name.clone(), gradient);
         }
+        // Polls an event, because synchronizing with the stream would block for ever if another
+        // rank died within the collective.
         let event = self.comm.stream().record_event(None).map_err(fault)?;
         let began = now();
         while !event.try_is_complete().map_err(fault)? {
