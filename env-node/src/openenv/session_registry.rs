@@ -165,6 +165,7 @@ impl SessionRegistry {
         owner: SessionOwner,
     ) -> Result<(String, SharedSession), AtCapacity> {
         let mut open = self.lock();
+        // Idle sessions cost a token each, so they are removed only when their room is needed.
         if open.len() >= self.max_sessions {
             self.remove_idle(&mut open);
         }
@@ -206,6 +207,7 @@ impl Drop for SessionGuard {
     fn drop(&mut self) {
         let mut open = self.registry.lock();
         match open.get_mut(&self.id) {
+            // Its client created it over HTTP and may still use it there.
             Some(entry) if matches!(entry.owner, SessionOwner::Attached { is_closing: false }) => {
                 entry.owner = SessionOwner::Registry { since: now() };
             }

@@ -197,12 +197,12 @@ impl Attention {
         let v = split(self.v.forward(x)?, config.kv_heads)?;
         let mut qk_before_norm = None;
         if let Some((q_norm, k_norm)) = &self.norms {
-            let attention_input = (
+            let normed = (
                 q_norm.forward(&q, config.rms_norm_eps)?,
                 k_norm.forward(&k, config.rms_norm_eps)?,
             );
             qk_before_norm = Some((q, k));
-            (q, k) = attention_input;
+            (q, k) = normed;
         }
         let q = ops::rope(&q, &inputs.cos_sin)?;
         let k = ops::rope(&k, &inputs.cos_sin)?;

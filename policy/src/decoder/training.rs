@@ -191,7 +191,7 @@ impl<'a> TrainingPass<'a> {
         let mut dx = decoder
             .norm
             .backward(&self.residual, eps, &dnormed, None, &mut gradients)?;
-        // Free the large tensors before the layers need memory for their own.
+        // Frees the large tensors before the layers need memory for their own.
         drop((dhidden, dnormed, self.residual, self.hidden));
         let inputs = decoder.pass_inputs(self.batch)?;
         for layer in decoder.layers.iter().rev() {
@@ -205,7 +205,7 @@ impl<'a> TrainingPass<'a> {
             };
             dx = layer.backward(&activations, &dx, &inputs, &mut gradients)?;
         }
-        // A tied embedding is the LM head too: its gradient is the sum of both.
+        // A tied embedding is also the LM head, so its gradient is the sum of both.
         let dembedding = if decoder.config.tie_word_embeddings {
             dhead
         } else {

@@ -99,6 +99,8 @@ pub fn token_logprobs(
             entropies.push(row.entropy());
         }
     };
+    // Both branches compute a row's logits by the same product and the same reduction, so the bits
+    // do not depend on the number of rows.
     let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
         let logits = all_logits(hidden, head)?;
         score(0, &logits);
@@ -315,6 +317,8 @@ impl Kernel for SoftmaxReduction<'_> {
             inverse_temperature: self.inverse_temperature,
             max,
             sum,
+            // One logarithm a row, so the pure-Rust libm in f64 costs little. Its bits are the same
+            // on every machine.
             log_sum: libm::log(f64::from(sum)) as f32,
             weighted: weighted.sum_lanes(),
         }
@@ -349,6 +353,7 @@ impl Kernel for LogitGradient<'_> {
             let pull = dentropy.fma(shifted.add(offset), dlogprob);
             S::splat(0.0).sub(p.mul(pull).mul(scale)).store_some(logits);
         }
+        // The term 1[target] is added last, so that the loop over the vocabulary has no branch.
         self.logits[self.target] += self.dlogprob * row.inverse_temperature;
     }
 }

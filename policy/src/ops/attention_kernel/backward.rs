@@ -77,6 +77,8 @@ impl Kernel for Backward<'_> {
             let inverses = block.softmax::<S>(weights);
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
+            // rowsum(P dP) is computed as dO·O: D products for each query instead of one for each
+            // key.
             for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
                 let at = row_head.offset(start + i);
                 let range = i * block.padded()..(i + 1) * block.padded();
