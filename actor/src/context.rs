@@ -22,7 +22,7 @@ struct TurnTokens {
     result: Vec<u32>,
 }
 
-/// Where a completion lies in the segments.
+/// The position of a completion in the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompletionSpan {
     /// Index of the segment.

@@ -42,7 +42,7 @@ impl SnapshotStream {
     /// where the stream breaks. Not cancel safe.
     ///
     /// # Errors
-    /// The learner stays away, or sends damaged snapshots again and again.
+    /// The learner cannot be reached, or it sends damaged snapshots again and again.
     pub(crate) async fn next(&mut self) -> Result<Option<Snapshot>, ActorError> {
         let mut damaged_left = MAX_DAMAGED;
         loop {

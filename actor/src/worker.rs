@@ -41,8 +41,8 @@ const GROUP_ATTEMPTS: u32 = 3;
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
-/// The learner stays away or sends settings that cannot be used. An episode that breaks off is not
-/// an error but an unscored trajectory.
+/// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
+/// is not an error but an unscored trajectory.
 pub async fn run(
     env: EnvClient,
     learner: LearnerClient,
@@ -255,8 +255,8 @@ impl Actor {
         let _ = tokio::time::timeout(pause, newest.wait_for(|newest| *newest != version)).await;
     }
 
-    /// Rolls out a group. Members that a failed call broke off are rolled out again, since an
-    /// unscored one teaches nothing.
+    /// Rolls out a group. Members whose calls failed are rolled out again, since an unscored one
+    /// gives no gradient.
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let mut pending: Vec<EpisodeSpec> = (0..claim.group_size)
             .map(|member| self.episode_spec(claim, member))
@@ -277,7 +277,7 @@ impl Actor {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
                     Some(error) if error.is_call_failure() => {
-                        tracing::warn!(%error, group = claim.group_index, "an episode broke off");
+                        tracing::warn!(%error, group = claim.group_index, "an episode failed");
                         broken.push(spec);
                     }
                     _ => {}
@@ -327,9 +327,9 @@ impl Actor {
     }
 }
 
-/// Encodes a group of at most `max_bytes`. A larger one would be refused by the learner and handed
-/// out again without end. Its trajectories become unscored instead, with the reason, so that the
-/// run goes on without it.
+/// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
+/// again without end. Its trajectories become unscored instead, with the reason, so that the run
+/// continues without it.
 fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
     let group_index = request.group_index;
     let group = EncodedGroup::from(&request);

@@ -222,8 +222,9 @@ impl RoleSettings for RunConfig {
         );
         if points > 0 && (checkpoints == 0 || !points.is_multiple_of(checkpoints)) {
             bail!(
-                "evaluation.every_steps is {points} and learner.checkpoint.every_steps {checkpoints}; checkpoints are \
-                 what is evaluated, so give a multiple of it, or 0 for no points"
+                "evaluation.every_steps is {points} and learner.checkpoint.every_steps \
+                 {checkpoints}; checkpoints are what is evaluated, so give a multiple of it, or 0 \
+                 for no points"
             );
         }
         self.warm_start.validate()?;

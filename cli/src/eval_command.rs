@@ -26,8 +26,8 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
         args.policy != PolicyChoice::Model || config.model.dir.is_some(),
-        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging Face folder; \
-         --policy random and --policy oracle require no model"
+        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging \
+         Face folder; --policy random and --policy oracle require no model"
     );
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {

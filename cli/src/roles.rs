@@ -49,8 +49,8 @@ pub(crate) async fn env_node(
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
         progress.say(
-            "tokens are signed with a random key and end with this process; nodes that share episodes \
-             need the same key: --set env.signing_key_file=FILE",
+            "tokens are signed with a random key and end with this process; nodes that share \
+             episodes need the same key: --set env.signing_key_file=FILE",
         );
     }
     let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;

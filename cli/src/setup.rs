@@ -62,7 +62,10 @@ impl Setup {
         client.list_questions(request).await.map_err(|status| {
             let remedy = match status.code() {
                 Code::Unauthenticated => "give its token by --env-token-file FILE",
-                _ => "start one with `sqlenv env-node`, or leave out --env to use one in this process",
+                _ => {
+                    "start one with `sqlenv env-node`, or leave out --env to use one in this \
+                      process"
+                }
             };
             anyhow!(
                 "--env {address}: no env-node serves this client ({}); {remedy}",
@@ -111,12 +114,13 @@ pub(crate) fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<D
     Ok(dataset)
 }
 
-/// Refuses to replace a build of another seed: somebody built it with `sqlenv data build --seed`.
+/// Refuses to replace a build of another seed, which a user made with `sqlenv data build --seed`.
 fn keep_other_seed() -> Result<()> {
     if let Ok(manifest) = data::Manifest::read(Path::new(OWN_DATA_DIR)) {
         ensure!(
             manifest.seed == data::DEFAULT_SEED,
-            "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove it",
+            "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove \
+             it",
             manifest.seed
         );
     }

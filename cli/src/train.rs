@@ -41,8 +41,8 @@ pub(crate) async fn train(
     let config = plan.config.clone();
     ensure!(
         config.learner.ranks.is_alone(),
-        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or start \
-         `sqlenv learner` and `sqlenv rank`"
+        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
+         start `sqlenv learner` and `sqlenv rank`"
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;

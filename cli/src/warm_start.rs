@@ -60,6 +60,7 @@ pub(crate) async fn warm_start(
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
     };
+    // These two labels also seed random numbers, so other words would give other weights.
     let mixed = trainer.demonstrations("mixed habits", base, mixed).await?;
     let (warm, _) = trainer.imitate(
         "imitating mixed habits",
@@ -118,7 +119,8 @@ impl WarmStartTrainer<'_> {
         }
         ensure!(
             !question_ids.is_empty(),
-            "the train split has no questions to demonstrate; choose other data or other --databases"
+            "the train split has no questions to demonstrate; choose other data or other \
+             --databases"
         );
         let title = format!("demonstrations, {name}");
         let stage = self

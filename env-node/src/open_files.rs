@@ -36,7 +36,8 @@ pub fn fit_open_files(
     env.connections_per_thread = kept;
     server.max_connections = server.max_connections.min(connections);
     Some(format!(
-        "this process may open {limit} files: env-node takes {} connections at once and keeps {kept} databases open per thread; for all that is set, allow it {wanted} (ulimit -n)",
+        "this process may open {limit} files: env-node takes {} connections at once and keeps \
+         {kept} databases open per thread; for all that is set, allow it {wanted} (ulimit -n)",
         server.max_connections
     ))
 }

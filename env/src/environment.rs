@@ -246,7 +246,8 @@ impl EnvironmentState {
             budget => Err(EnvError::Request {
                 field: "step_budget",
                 message: format!(
-                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
+                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's \
+                     default"
                 ),
             }),
         }
@@ -367,7 +368,8 @@ fn random_key() -> Result<TokenKey, EnvError> {
     let key = TokenKey::new(&bytes);
     tracing::info!(
         key_id = key.id(),
-        "signing episode tokens with a random key: they end with this process; set signing_key_file to share them between nodes"
+        "signing episode tokens with a random key: they end with this process; set \
+         signing_key_file to share them between nodes"
     );
     Ok(key)
 }

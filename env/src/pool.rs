@@ -190,7 +190,8 @@ fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
     match File::open(&file.path) {
         Err(cause) if is_out_of_files(&cause) => EnvError::Overloaded {
             problem: format!(
-                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or lower server.max_connections",
+                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or \
+                 lower server.max_connections",
                 file.name
             ),
         },

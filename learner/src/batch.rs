@@ -17,8 +17,8 @@ use policy::{PackedRows, ScoredTokens};
 /// Shorter common prefixes are not worth a row of their own.
 const MIN_PREFIX_TOKENS: usize = 16;
 
-/// Micro-batches are cut for two workers even where one computes, so that the number of threads
-/// does not matter.
+/// Micro-batches are cut for two workers even if one thread computes them, so that the number of
+/// threads does not change the result.
 pub const LEAST_WORKERS: usize = 2;
 
 /// How often the common prefix of neighbouring samples is computed.
@@ -61,7 +61,7 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
 }
 
-/// Neighbouring samples and the length of the prefix that they share; 0 for a sample by itself.
+/// Neighbouring samples and the length of the prefix that they share; 0 for a single sample.
 ///
 /// Samples without scored tokens in the range do not count; the first one has some.
 #[derive(Clone, Debug, PartialEq, Eq)]

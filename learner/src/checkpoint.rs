@@ -34,7 +34,7 @@ pub struct CheckpointState {
     pub step: u64,
     /// The first group that the next step looks at.
     pub next_group_index: u64,
-    /// The journal's records before this byte are not needed any more.
+    /// No record of the journal before this byte is needed.
     pub journal_offset: u64,
     /// Optimizer updates made.
     pub updates: u64,

@@ -2,7 +2,7 @@
 //! share.
 //!
 //! Invariant: a run folder belongs to one base model, one list of questions and one set of
-//! settings; a run that does not match what is there is refused. The loop over the steps is in
+//! settings; a run that does not match the folder's is refused. The loop over the steps is in
 //! `run`.
 
 use std::{
@@ -103,7 +103,7 @@ pub(crate) struct RunContext {
 }
 
 impl Learner {
-    /// Opens a run in `run_dir`: a new one, or with `resume` the one that is there, if any.
+    /// Opens a run in `run_dir`: a new one, or with `resume` the run in that folder, if any.
     ///
     /// `model` is the base model in both cases; a resumed run takes its weights from the newest
     /// whole checkpoint.

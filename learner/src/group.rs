@@ -148,7 +148,7 @@ fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
 
 fn check(trajectory: &Trajectory, member: usize, rules: &GroupRules) -> Result<(), String> {
     if trajectory.member as usize != member {
-        return Err(format!("stands in place of member {}", trajectory.member));
+        return Err(format!("has the number of member {}", trajectory.member));
     }
     if !trajectory.episode_return.is_finite() {
         return Err(format!("episode_return is {}", trajectory.episode_return));

@@ -48,7 +48,7 @@ impl Learner {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Returns the `Ranks` service of the run's other ranks, likewise.
+    /// Returns the `Ranks` service, which the run's other ranks call.
     pub fn rank_service(&self) -> RanksServer<Self> {
         RanksServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)

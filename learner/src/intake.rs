@@ -41,7 +41,7 @@ struct IntakeState {
     fault: Option<LearnerError>,
 }
 
-/// A group whose step is not made yet, and where its record lies in the journal.
+/// A group whose step is not made yet, and the position of its record in the journal.
 struct JournaledGroup {
     group: Arc<Group>,
     journal_offset: u64,

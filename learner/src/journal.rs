@@ -71,9 +71,9 @@ impl Journal {
         let length = file.metadata().at("read the journal", path)?.len();
         if from > length {
             let reason = format!(
-                "ends at byte {length}, but the checkpoint goes on at byte {from}: groups are lost; \
-                 restore the whole file, or start a new run from the checkpoint's hf folder by \
-                 --model"
+                "ends at byte {length}, but the checkpoint continues at byte {from}: groups are \
+                 lost; restore the whole file, or start a new run from the checkpoint's hf folder \
+                 by --model"
             );
             return Err(LearnerError::broken(path, reason));
         }

@@ -196,7 +196,7 @@ impl WeightedEpisodes {
     }
 }
 
-/// Everything that decides the weights, beside those it starts from.
+/// Everything that decides the weights, besides the initial ones.
 struct Training<'a> {
     episodes: WeightedEpisodes,
     config: &'a SftConfig,

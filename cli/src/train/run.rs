@@ -53,7 +53,8 @@ impl PlannedRun {
             && path.join(SETTINGS).exists()
         {
             bail!(
-                "{} contains a run already; continue it with --resume --name {}, or choose another --name",
+                "{} contains a run already; continue it with --resume --name {}, or choose another \
+                 --name",
                 path.display(),
                 path.file_name().unwrap_or_default().display()
             );
@@ -67,8 +68,8 @@ impl PlannedRun {
     fn resumed(args: &TrainArgs) -> Result<Self> {
         ensure!(
             args.config == ConfigArgs::default(),
-            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, --data, \
-             --databases and --model, or start a new run"
+            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, \
+             --data, --databases and --model, or start a new run"
         );
         let name = match &args.name {
             Some(name) => name.clone(),

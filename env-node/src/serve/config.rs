@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::SettingError;
 
-/// What a request holds beside the argument and the token: tags and lengths.
+/// Bytes of a request besides the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
 /// The longest time that a setting may name: a day.
 const MAX_SECONDS: f64 = 86_400.0;
@@ -72,8 +72,8 @@ pub struct TlsConfig {
     pub certificate_file: PathBuf,
     /// The certificate's private key.
     pub key_file: PathBuf,
-    /// Certificate authorities of clients. If given, a client without a certificate of theirs is
-    /// refused.
+    /// Certificate authorities of clients. If given, a client without a certificate from one of
+    /// them is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
 }

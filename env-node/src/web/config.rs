@@ -45,8 +45,9 @@ impl WebConfig {
             origins => origins.join(" "),
         };
         let policy = format!(
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-             base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}; require-trusted-types-for 'script'; \
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+             connect-src 'self'; base-uri 'none'; form-action 'none'; \
+             frame-ancestors {ancestors}; require-trusted-types-for 'script'; \
              trusted-types 'none'"
         );
         HeaderValue::try_from(policy).expect("origins are checked by validate: this is a bug")

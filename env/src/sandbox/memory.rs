@@ -57,7 +57,7 @@ impl StatementMemory {
     }
 
     /// Continues with a new account of at most `cap_bytes`. What is held by now is neither counted
-    /// nor refunded. The peak goes on.
+    /// nor refunded. The peak continues.
     pub(super) fn restart(&self, cap_bytes: u64) {
         ACCOUNT.with(|account| {
             account.id.set(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);

@@ -176,10 +176,10 @@ pub struct LossSettings {
     #[serde(alias = "vllm_importance_sampling_clip_max")]
     #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
-    /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss;
+    /// Rows of negative advantage whose mean log-probability fell by more than this have no loss;
     /// absent: none.
     pub off_policy_mask_threshold: Option<f64>,
-    /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all
+    /// Share of a micro-batch's tokens, by entropy, that have the policy term; 1: all
     /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
     /// depends on `micro_batch_tokens`.
     #[default(1.0)]
@@ -205,7 +205,7 @@ pub struct LossSettings {
     /// lambda where the advantage is negative. For `vespo`.
     #[default(2.0)]
     pub vespo_lambda_neg: f64,
-    /// Whether rows cut by a token limit bear no loss.
+    /// Whether rows that a token limit cut have no loss.
     pub mask_truncated_completions: bool,
 }
 

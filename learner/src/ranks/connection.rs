@@ -208,7 +208,7 @@ impl RankConnection {
         let received = self.stream.receive();
         match received.map_err(|problem| self.fault(problem))?.part {
             Some(train_request::Part::Fault(reason)) => {
-                Err(self.fault(format!("cannot go on: {reason}")))
+                Err(self.fault(format!("cannot continue: {reason}")))
             }
             Some(part) => Ok(part),
             None => Err(self.unexpected("a message")),
@@ -276,7 +276,7 @@ impl LeaderConnection {
         received.part.ok_or_else(|| self.unexpected("a message"))
     }
 
-    /// Tells rank 0 why this rank cannot go on, if rank 0 still reads.
+    /// Tells rank 0 why this rank cannot continue, if rank 0 still reads.
     pub(super) fn give_up(&mut self, fault: &LearnerError) {
         match self.send(train_request::Part::Fault(fault.to_string())) {
             Ok(()) => self.0.linger(),

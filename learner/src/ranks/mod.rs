@@ -318,7 +318,7 @@ impl Ranks {
         }
     }
 
-    /// Tells rank 0 why this rank cannot go on.
+    /// Tells rank 0 why this rank cannot continue.
     pub(crate) fn give_up(&mut self, fault: &LearnerError) {
         if let RankRole::Member { leader, .. } = &mut self.role {
             leader.give_up(fault);

@@ -54,7 +54,8 @@ impl Nccl {
         let Device::Cuda(device) = device else {
             return Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give grpc",
+                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or \
+                 give grpc",
             ));
         };
         let bytes: [u8; 128] = id

@@ -1,7 +1,7 @@
 //! Sums gradients over ranks on rank 0, over the streams that connect it with the others.
 //!
-//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the
-//! same bits. A rank sends first and then receives, rank 0 receives first and then sends, so that
+//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks continue with
+//! the same bits. A rank sends first and then receives. Rank 0 receives first and then sends. So
 //! the two never wait for each other.
 
 use std::collections::BTreeMap;

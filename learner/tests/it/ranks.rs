@@ -269,7 +269,7 @@ async fn a_rank_that_fails_before_the_first_step_says_why() {
     tokio::spawn(async move { while let Ok(Some(_)) = heard.message().await {} });
     let fault = train(&learner, 1).await.unwrap_err().to_string();
     assert!(
-        fault.starts_with("rank 1 of the run cannot go on: no memory"),
+        fault.starts_with("rank 1 of the run cannot continue: no memory"),
         "{fault}"
     );
 }

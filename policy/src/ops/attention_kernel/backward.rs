@@ -112,7 +112,7 @@ impl Kernel for Backward<'_> {
                 }
             }
         }
-        // Rows that continue this one add to the same keys, hence the sums.
+        // Added rather than written, because rows that continue this one share its keys.
         for position in 0..keys {
             let at = row_head.kv_offset(position)..row_head.kv_offset(position) + head_dim;
             add_from_panels(&b.dkeys, keys, position, &mut self.dk[at.clone()]);

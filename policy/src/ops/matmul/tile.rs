@@ -213,7 +213,7 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
     accumulate: bool,
 ) {
     let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
-    // SAFETY: all offsets stay inside what the caller vouches for.
+    // SAFETY: all offsets stay inside the bounds that the caller guarantees.
     unsafe {
         if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {
@@ -257,7 +257,7 @@ unsafe fn wide_tile<S: Simd, const ROWS: usize, const STRIPS: usize>(
     accumulate: bool,
 ) {
     let mut sums = [[[S::splat(0.0); 2]; STRIPS]; ROWS];
-    // SAFETY: all offsets stay inside what the caller vouches for.
+    // SAFETY: all offsets stay inside the bounds that the caller guarantees.
     unsafe {
         if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {
