@@ -87,6 +87,7 @@ impl Environment {
         settings.validate()?;
         let shared_key = settings.shared_key()?;
         let catalog = Catalog::open(dataset, &settings)?;
+        // The self-test depends on the sandbox and not on the data, so the smallest file will do.
         let smallest = catalog
             .databases()
             .min_by_key(|database| database.file.size_bytes);
@@ -202,6 +203,7 @@ impl Environment {
         } else {
             env.run_action(entry, &token, &body.state, action).await?
         };
+        // The state of an episode never changes after its end, so the token stays the same.
         let token = if body.state.done {
             token
         } else {

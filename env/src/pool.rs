@@ -125,6 +125,7 @@ impl Lane {
         let left = Arc::clone(waiting);
         let boxed: Job = Box::new(move |connections| {
             queue_depth(left.fetch_sub(1, Ordering::Relaxed) - 1);
+            // SQL that nobody waits for would delay the jobs behind it.
             if reply.is_closed() {
                 return;
             }

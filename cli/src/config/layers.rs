@@ -1,5 +1,4 @@
-//! Layers of settings: a preset, a TOML file, `--set` and the named flags, laid over each other as
-//! tables.
+//! Layers of settings: a preset, a TOML file, `--set` and the named flags, merged as tables.
 //!
 //! Invariant: every layer is brought to today's names before it is merged, so an old and a new
 //! spelling of one setting never meet in one table.
@@ -59,7 +58,7 @@ pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
     merged_on(table, args)
 }
 
-/// Lays `--set` and the flags over `table`.
+/// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
     for assignment in &args.set {
         merge(&mut table, renamed(parse_assignment(assignment)?));
@@ -82,8 +81,7 @@ pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// Deserialises a role's settings. Sections of other roles are allowed; their contents are not
-/// looked at.
+/// Deserializes a role's settings. Sections of other roles are allowed and not read.
 pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
     let known = to_table(&RunConfig::default())?;
     if let Some(unknown) = table.keys().find(|name| !known.contains_key(name.as_str())) {
@@ -196,7 +194,7 @@ fn renamed(mut table: Table) -> Table {
     table
 }
 
-/// Lays `upper` over `lower`, table by table.
+/// Merges `upper` into `lower`, table by table; `upper` has priority.
 pub(super) fn merge(lower: &mut Table, upper: Table) {
     for (key, value) in upper {
         match (lower.get_mut(&key), value) {
