@@ -1,4 +1,4 @@
-//! `sqlenv.v1.Env` over the in-process transport: statuses, pages and what Info tells.
+//! Tests `sqlenv.v1.Env` over the in-process transport: statuses, pages and the content of Info.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

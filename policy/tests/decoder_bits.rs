@@ -1,4 +1,4 @@
-//! Batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
+//! Tests batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,5 +1,5 @@
-//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers
-//! (run here).
+//! Compares the decoder with transformers (recorded in `golden/models`) and with
+//! candle-transformers (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,5 +1,5 @@
-//! Every gradient: tensor operations against finite differences in f64, kernels against tensor
-//! operations in f32.
+//! Checks every gradient: tensor operations against finite differences in f64, kernels against
+//! tensor operations in f32.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,6 +1,6 @@
-//! The decoder by tensor operations, as other devices run it, on the CPU. In f32 they are compared
-//! with the kernels, in f64 the KV cache with the whole forward pass, in f32 and bf16 sampling with
-//! training bit for bit.
+//! Tests the decoder by tensor operations, as other devices run it, on the CPU. It compares them in
+//! f32 with the kernels, in f64 the KV cache with the whole forward pass, and in f32 and bf16
+//! sampling with training, bit for bit.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,5 +1,5 @@
-//! Log-probabilities and entropies, by the kernel and by tensor operations, against TRL 1.16.0
-//! (`golden/logprobs.json`): values and gradients.
+//! Compares log-probabilities and entropies, by the kernel and by tensor operations, with TRL
+//! 1.16.0 (`golden/logprobs.json`): values and gradients.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,4 +1,4 @@
-//! Names of public types: one name has one meaning in the whole workspace.
+//! Checks the names of public types: one name has one meaning in the whole workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Refusals over gRPC: code, reason, details.
+//! Tests refusals over gRPC: code, reason, details.
 
 use std::time::Duration;
 

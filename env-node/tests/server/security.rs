@@ -1,4 +1,4 @@
-//! Bearer tokens, TLS and client certificates.
+//! Tests bearer tokens, TLS and client certificates.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! A person's episode on the page, by keyboard and mouse.
+//! Tests a person's episode on the page, by keyboard and mouse.
 
 use env_node::EnvNodeSettings;
 use serde_json::json;

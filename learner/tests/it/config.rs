@@ -1,4 +1,4 @@
-//! Settings: TRL's names and defaults, and errors that name the field.
+//! Tests settings: TRL's names and defaults, and errors that name the field.
 
 use learner::{
     LearnerConfig,

@@ -1,4 +1,4 @@
-//! The golden cases of the loss (`tests/golden/README.md`) as our loss takes them.
+//! Converts the golden cases of the loss (`tests/golden/README.md`) to the input of our loss.
 
 use learner::{
     advantage::{AdvantageSettings, Advantages, advantages},

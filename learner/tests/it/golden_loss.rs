@@ -1,9 +1,9 @@
-//! Advantages, losses, gradients and metrics against TRL 1.16.0's own output
+//! Compares advantages, losses, gradients and metrics with TRL 1.16.0's own output
 //! (`tests/golden/README.md`).
 //!
-//! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go
-//! back in f32. So every case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32,
-//! and to 1e-5 through the kernel to the logits.
+//! The loss is f64 by design. The decoder gives it f32 and takes its derivatives in f32. So every
+//! case must agree to 1e-10 as it is, to 1e-5 with inputs rounded to f32, and to 1e-5 through the
+//! kernel to the logits.
 
 use candle_core::{DType, Device, Tensor};
 use learner::loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats};

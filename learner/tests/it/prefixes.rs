@@ -1,5 +1,5 @@
-//! A group whose prompt is prefilled once: the gradient of every weight is that of whole rows, and
-//! every score their bits.
+//! Tests a group whose prompt is prefilled once: the gradient of every weight is that of whole
+//! rows, and every score has the same bits.
 
 use std::collections::BTreeMap;
 

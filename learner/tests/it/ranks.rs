@@ -1,5 +1,5 @@
-//! Several ranks: equal to each other bit for bit, equal to one rank within rounding; a missing one
-//! is an error.
+//! Tests several ranks: they are equal to each other bit for bit and to one rank within rounding,
+//! and a missing rank is an error.
 
 use std::{sync::Arc, time::Duration};
 

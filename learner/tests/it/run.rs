@@ -1,5 +1,5 @@
-//! Whole runs over the in-process transport: the same bits with any actors, threads and
-//! interruptions.
+//! Tests whole runs over the in-process transport: they have the same bits with any actors, threads
+//! and interruptions.
 
 use std::{fs, path::Path};
 

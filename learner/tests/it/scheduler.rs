@@ -1,4 +1,4 @@
-//! The scheduler: timing independence as a property, staleness, leases and limits as tables.
+//! Tests the scheduler: timing independence as a property; staleness, leases and limits as tables.
 
 use std::{collections::BTreeMap, time::Duration};
 

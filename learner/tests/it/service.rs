@@ -1,4 +1,4 @@
-//! The `Learner` service over TCP: responses to valid and invalid calls.
+//! Tests the `Learner` service over TCP: responses to valid and invalid calls.
 
 use std::time::Duration;
 

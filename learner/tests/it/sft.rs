@@ -1,4 +1,4 @@
-//! Supervised training and the gradients under it.
+//! Tests supervised training and the gradients under it.
 
 use std::ops::ControlFlow;
 
