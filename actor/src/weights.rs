@@ -69,7 +69,7 @@ impl SnapshotStream {
         }
     }
 
-    /// Returns the next message, or none where the stream broke.
+    /// Returns the next message, or none if the stream broke.
     async fn next_message(&mut self) -> Result<Option<WeightsResponse>, ActorError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compiles candle's kernels, the PTX in the folder $1, to machine code in the folder $2. Next to each
-# cubin it writes the key by which the program identifies the PTX (length and CRC-32). It prints each
-# kernel that spills registers, then the number of kernels and the most registers that one uses.
-# It needs ptxas on the PATH.
+# Compiles candle's kernels, the PTX in the folder $1, to machine code in the folder $2. Next to
+# each cubin it writes the key by which the program identifies the PTX (length and CRC-32). It
+# prints each kernel that spills registers, then the number of kernels and the most registers that
+# one uses. It needs ptxas on the PATH.
 set -euo pipefail
 ptx_folder=$1
 cubins=$2

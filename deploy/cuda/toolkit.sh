@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Creates a CUDA_HOME in the folder $1, without a GPU and without root: nvcc, headers, and empty link
-# libraries. It does so once, until toolkit.txt or this file changes. Prints the path of CUDA_HOME.
+# Creates a CUDA_HOME in the folder $1, without a GPU and without root: nvcc, headers, and empty
+# link libraries. It does so once, until toolkit.txt or this file changes. Prints the path of
+# CUDA_HOME.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1

@@ -6,6 +6,6 @@
 pub struct SettingError {
     /// The setting.
     pub field: &'static str,
-    /// What is wrong, where the field does not say it, and what to give.
+    /// What is wrong, unless the field shows it, and what to give.
     pub remedy: String,
 }

@@ -116,7 +116,7 @@ pub enum StepEvent {
     },
     /// QUERY.
     Query {
-        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` where it
+        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` if it
         /// failed.
         level: Option<u32>,
         /// Whether it was asked before in the episode.

@@ -27,9 +27,9 @@ const MIN_SIGNING_KEY_BYTES: usize = 32;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
-    /// Actions per episode where the caller does not say; 1 to 1,000.
+    /// Default number of actions per episode, which a caller may change; 1 to 1,000.
     pub step_budget: u32,
-    /// Reward profile where the caller does not say.
+    /// Default reward profile, which a caller may change.
     pub reward_profile: RewardProfile,
     /// Penalty for each action after the end of an episode. `SQLEnv`'s adapter takes 0.1.
     pub post_episode_penalty: f64,
@@ -208,7 +208,7 @@ impl EnvSettings {
         Ok(())
     }
 
-    /// Returns the key that nodes share, from the setting or the file; `None` where neither is
+    /// Returns the key that nodes share, from the setting or the file; `None` if neither is
     /// given.
     pub(crate) fn shared_key(&self) -> Result<Option<SigningKey>, EnvError> {
         let (field, key) = match (&self.signing_key, &self.signing_key_file) {

@@ -29,8 +29,8 @@ pub struct GoldAnswer<'a> {
     pub ordered: bool,
 }
 
-/// Returns whether `predicted` is correct. A missing or blank answer never is, nor is any answer to
-/// a missing or empty gold.
+/// Returns whether `predicted` is correct. A missing or blank answer is never correct, and no
+/// answer to a missing or empty gold value is.
 pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     let predicted = unwrapped(predicted.unwrap_or_default());
     if predicted.is_empty() || is_empty(gold.answer) {

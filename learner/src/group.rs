@@ -122,7 +122,7 @@ impl Group {
         })
     }
 
-    /// Returns the newest policy version that sampled; none where nothing was sampled.
+    /// Returns the newest policy version that sampled; none if nothing was sampled.
     pub fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }

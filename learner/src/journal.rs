@@ -158,7 +158,7 @@ pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> +
     }))
 }
 
-/// The whole records of a journal. Warns where they end before the file does.
+/// The complete records of a journal. Warns if they end before the file does.
 struct Entries<F> {
     reader: BufReader<F>,
     path: PathBuf,

@@ -201,7 +201,7 @@ impl Network {
         let mut sum = Gradients::new();
         let mut values = Vec::with_capacity(micro_batches.len());
         let one = |number: usize, micro: &MicroBatch| {
-            // Less is kept than was asked for where the device has too little memory.
+            // A device with too little memory keeps less than the settings request.
             let (config, tokens) = (self.decoder.config(), micro.packed.tokens.len());
             let free = free_memory(self.device());
             let checkpointing = pass

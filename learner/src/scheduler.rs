@@ -11,13 +11,17 @@
 //!
 //! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out
 //! only while fewer than N of the indices in b..i are kept or leased. Claim: i is ever handed out
-//! if and only if fewer than N of b..i are kept *in the end*. If i is handed out, the groups kept
-//! in the end are among those then kept or leased, so fewer than N. If fewer than N are kept in the
-//! end, then nothing holds i back once all of b..i are finished, and all of them do finish, since
-//! an expired lease is handed out again. So the set handed out is a function of the groups'
-//! contents alone; so is the batch; and since a group's content is a function of its index and of
-//! the policy version, which all groups of a step share, so is the whole run, whatever the number,
-//! speed and deaths of actors. No group beyond those needed is rolled out.
+//! if and only if fewer than N of b..i are kept *in the end*.
+//!
+//! * If i is handed out, the groups kept in the end are among those that are kept or leased at that
+//!   time, so they are fewer than N.
+//! * If fewer than N are kept in the end, nothing holds i back once all of b..i are finished. All
+//!   of them do finish, because an expired lease is handed out again.
+//!
+//! So the set of groups handed out depends on the groups' contents alone, and the batch does too. A
+//! group's content is a function of its index and of the policy version, which all groups of a step
+//! share. The whole run is therefore independent of the number, speed and failures of actors. No
+//! group beyond those needed is rolled out.
 //!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule. Batches are then a function of the journal (contents in index order), and contents depend

@@ -29,7 +29,7 @@ const HEADER_BYTES: usize = size_of::<Header>();
 
 /// The account that a thread charges.
 struct ThreadAccount {
-    /// Number of the account; 0 where nothing is charged.
+    /// Number of the account; 0 if nothing is charged.
     id: Cell<u64>,
     cap_bytes: Cell<u64>,
     live_bytes: Cell<u64>,
@@ -71,7 +71,7 @@ impl StatementMemory {
         ACCOUNT.with(|account| account.peak_bytes.get())
     }
 
-    /// Charges `bytes` that our own code keeps for the statement. Returns false where the cap does
+    /// Charges `bytes` that our own code keeps for the statement. Returns false if the cap does
     /// not allow them.
     pub(super) fn charge(&self, bytes: u64) -> bool {
         ACCOUNT.with(|account| account.charge(bytes)).is_some()
@@ -97,7 +97,7 @@ pub(super) fn uncharged<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl ThreadAccount {
-    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` where they are
+    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` if they are
     /// over the cap.
     fn charge(&self, bytes: u64) -> Option<u64> {
         let id = self.id.get();

@@ -81,7 +81,7 @@ pub struct ClipRange {
     /// Largest ratio that is not clipped.
     pub high: f64,
     /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
-    /// infinite where there is none.
+    /// infinite if there is none.
     pub delta: f64,
 }
 

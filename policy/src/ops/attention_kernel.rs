@@ -52,7 +52,7 @@ pub(crate) struct RowHead {
     pub(crate) len: usize,
     /// The number of keys before the first token's own.
     pub(crate) past: usize,
-    /// The packed token of the first past key. Unused where the keys come from a cache.
+    /// The packed token of the first past key. Unused if the keys come from a cache.
     pub(crate) past_offset: usize,
 }
 
