@@ -1,4 +1,4 @@
-//! Retries of calls while a service is away.
+//! Retries of calls while a service cannot be reached.
 //!
 //! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are
 //! retried; any other status is final at once. The pauses double from 50 ms to 2 s.

@@ -1,8 +1,8 @@
 //! The actor's role: joins the learner, claims groups, rolls them out and submits them.
 //!
-//! An actor keeps nothing that matters. A group that it held when it stopped is handed out again
-//! when the lease expires, and becomes the same trajectories on any actor that holds the same
-//! weights.
+//! An actor stores nothing that cannot be made again. A group that it held when it stopped is
+//! handed out again when the lease expires, and becomes the same trajectories on any actor that
+//! holds the same weights.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -2,8 +2,8 @@
 //! step.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
-//! and group i asks the question that [`QuestionOrder`] gives it. A group is *kept* if it can
-//! teach, which a zero-variance group cannot. Step s begins at some index b and takes the first N
+//! and [`QuestionOrder`] gives group i its question. A group is *kept* if it has reward variance,
+//! since a zero-variance group has no gradient. Step s begins at some index b and takes the first N
 //! (`groups_per_step`) kept groups in index order; the next step begins behind the last group it
 //! looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further groups
 //! replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and
