@@ -225,7 +225,8 @@ mod tests {
                 }
                 let scheduled = batcher.schedule();
                 prop_assert!(!scheduled.is_empty(), "each pass makes progress");
-                prop_assert!(scheduled.iter().map(|run| run.tokens).sum::<usize>() <= pass_tokens.max(slots));
+                let tokens: usize = scheduled.iter().map(|run| run.tokens).sum();
+                prop_assert!(tokens <= pass_tokens.max(slots));
                 prop_assert!(scheduled.len() <= slots);
                 for run in scheduled {
                     let (pending, samples) = left.get_mut(&run.row).unwrap();

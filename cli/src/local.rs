@@ -74,7 +74,9 @@ impl LocalRun {
             tokio::select! {
                 biased;
                 event = self.events.recv() => return Ok(event),
-                Some(ended) = self.actors.join_next() => ended.context("an actor panicked")?.context("an actor failed")?,
+                Some(ended) = self.actors.join_next() => {
+                    ended.context("an actor panicked")?.context("an actor failed")?;
+                }
             }
         }
     }

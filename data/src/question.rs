@@ -347,12 +347,15 @@ mod tests {
         fn reals_are_written_as_sqlite_writes_them(cents in -10_000_000_i64..10_000_000) {
             let number = cents as f64 / 100.0;
             let connection = rusqlite::Connection::open_in_memory().unwrap();
-            let text: String = connection.query_row("SELECT CAST(?1 AS TEXT)", [number], |row| row.get(0)).unwrap();
+            let cast = "SELECT CAST(?1 AS TEXT)";
+            let text: String = connection.query_row(cast, [number], |row| row.get(0)).unwrap();
             prop_assert_eq!(real_text(number), text);
         }
 
         #[test]
-        fn a_cut_real_is_a_prefix_within_one_per_cent(number in prop_oneof![-1e9..1e9, -1.0..1.0, -1e-3..1e-3]) {
+        fn a_cut_real_is_a_prefix_within_one_per_cent(
+            number in prop_oneof![-1e9..1e9, -1.0..1.0, -1e-3..1e-3],
+        ) {
             let full = real_text(number);
             let cut = cut_real(number);
             prop_assert!(full.starts_with(&cut));

@@ -402,7 +402,8 @@ mod tests {
             answered in any::<bool>(),
         ) {
             let right = total(&play(RewardProfile::Default, budget, &right, Some(true)));
-            let wrong = total(&play(RewardProfile::Default, budget, &wrong, answered.then_some(false)));
+            let answer = answered.then_some(false);
+            let wrong = total(&play(RewardProfile::Default, budget, &wrong, answer));
             prop_assert!(right > wrong, "{right} {wrong}");
         }
 
@@ -422,7 +423,8 @@ mod tests {
             let mut earned = 0;
             let back = StepEvent::Query { level: Some(start.level), repeated: true };
             for event in cycle.into_iter().chain([back]) {
-                let (after, reward) = score(RewardProfile::Default, budget, &reward_state, event, false);
+                let (after, reward) =
+                    score(RewardProfile::Default, budget, &reward_state, event, false);
                 earned += reward.points();
                 reward_state = after;
             }
@@ -441,7 +443,9 @@ mod tests {
 
         #[test]
         fn parity_steps_stay_in_the_published_bounds(
-            budget in 1..100_u32, events in proptest::collection::vec(event(), 0..100), right in any::<bool>(),
+            budget in 1..100_u32,
+            events in proptest::collection::vec(event(), 0..100),
+            right in any::<bool>(),
         ) {
             for profile in [RewardProfile::SqlenvFinal, RewardProfile::SqlenvF003] {
                 for reward in play(profile, budget, &events, Some(right)) {

@@ -220,7 +220,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_without_a_panic(token in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_refused_without_a_panic(
+            token in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             prop_assert!(TokenKey::new(KEY).open(&token, "1-ab", 0).is_err());
         }
     }

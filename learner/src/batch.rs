@@ -359,7 +359,8 @@ mod tests {
                 prop_assert!(scored.next().is_none());
             }
             seen.sort_unstable();
-            let all: Vec<usize> = (0..samples.len()).filter(|&i| samples[i].forward_tokens() > 0).collect();
+            let is_scored = |&i: &usize| samples[i].forward_tokens() > 0;
+            let all: Vec<usize> = (0..samples.len()).filter(is_scored).collect();
             prop_assert_eq!(seen, all);
         }
     }

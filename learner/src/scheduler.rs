@@ -2,12 +2,12 @@
 //! step.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
-//! and [`QuestionOrder`] gives group i its question. A group is *kept* if it has reward variance,
-//! since a zero-variance group has no gradient. Step s begins at some index b and takes the first N
-//! (`groups_per_step`) kept groups in index order; the next step begins behind the last group it
-//! looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further groups
-//! replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and
-//! then trains on those that were kept.
+//! and [`QuestionOrder`] gives group i its question. A group is *kept* if it can be trained on,
+//! which excludes zero-variance groups under dynamic sampling. Step s begins at some index b and
+//! takes the first N (`groups_per_step`) kept groups in index order; the next step begins behind
+//! the last group it looked at. This is dynamic sampling (DAPO,
+//! <https://arxiv.org/abs/2503.14476>): further groups replace zero-variance ones. A step looks at
+//! no more than M (`max_groups_per_step`) groups and then trains on those that were kept.
 //!
 //! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out
 //! only while fewer than N of the indices in b..i are kept or leased. Claim: i is ever handed out

@@ -186,7 +186,8 @@ mod tests {
                     }
                 }
                 let held: usize = tables.slots.iter().map(Vec::len).sum();
-                prop_assert_eq!(held, tables.reference_counts.iter().map(|&n| n as usize).sum::<usize>());
+                let counts = tables.reference_counts.iter().map(|&count| count as usize);
+                prop_assert_eq!(held, counts.sum::<usize>());
             }
         }
     }

@@ -178,7 +178,9 @@ impl MonitoredSocket {
                     self.last_heard = Instant::now();
                     self.is_pinged = false;
                     match frame {
-                        Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => return Ok(frame),
+                        Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => {
+                            return Ok(frame);
+                        }
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                         Some(Ok(Message::Close(_))) => return Err(SocketEnd::ClosedByPeer),
                         None => return Err(SocketEnd::Lost),

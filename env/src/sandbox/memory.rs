@@ -38,7 +38,12 @@ struct ThreadAccount {
 
 thread_local! {
     static ACCOUNT: ThreadAccount = const {
-        ThreadAccount { id: Cell::new(0), cap_bytes: Cell::new(0), live_bytes: Cell::new(0), peak_bytes: Cell::new(0) }
+        ThreadAccount {
+            id: Cell::new(0),
+            cap_bytes: Cell::new(0),
+            live_bytes: Cell::new(0),
+            peak_bytes: Cell::new(0),
+        }
     };
 }
 

@@ -89,7 +89,8 @@ mod tests {
                 prop_assert!(bin.is_sorted());
             }
             let total: usize = lengths.iter().sum();
-            prop_assert!(bins.len() <= 2 * total.div_ceil(budget) + 1, "bins are at least half full");
+            let most = 2 * total.div_ceil(budget) + 1;
+            prop_assert!(bins.len() <= most, "bins are at least half full");
         }
     }
 
@@ -104,8 +105,10 @@ mod tests {
             let mut seen = shares.concat();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
-            let totals = shares.iter().map(|share| share.iter().map(|&i| lengths[i]).sum::<usize>());
-            let (least, most) = totals.fold((usize::MAX, 0), |(a, b), total| (a.min(total), b.max(total)));
+            let total = |share: &Vec<usize>| share.iter().map(|&i| lengths[i]).sum::<usize>();
+            let totals: Vec<usize> = shares.iter().map(total).collect();
+            let least = totals.iter().copied().min().unwrap_or(usize::MAX);
+            let most = totals.iter().copied().max().unwrap_or(0);
             prop_assert!(most - least <= lengths.iter().copied().max().unwrap_or(0));
             prop_assert!(shares.iter().all(|share| share.is_sorted()));
         }
