@@ -102,7 +102,7 @@ pub struct EpisodeState {
     /// Keys of queries that count as asked before.
     #[prost(fixed64, repeated, tag = "7")]
     pub query_keys: Vec<u64>,
-    /// What the reward profile remembers.
+    /// The state of the reward profile.
     #[prost(message, required, tag = "8")]
     pub reward_state: RewardState,
     /// Whether the episode is over.

@@ -142,7 +142,7 @@ pub struct RewardComponents {
     pub clip: f64,
 }
 
-/// What a profile remembers from step to step; part of the episode token.
+/// The state that a profile keeps from step to step; part of the episode token.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RewardState {
     /// Level of the last successful QUERY; in `sqlenv-f003`, the best level so far.

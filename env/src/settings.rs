@@ -77,8 +77,8 @@ pub struct SqlLimits {
     pub statement_bytes: u32,
     /// Rows read from a result. Progress compares as many.
     pub rows: usize,
-    /// Whether a query may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE
-    /// costs an action to see.
+    /// Whether a query may read SQLite's schema table, `sqlite_schema`. It shows all tables at
+    /// once, while DESCRIBE costs an action for each.
     pub allow_schema_tables: bool,
 }
 

@@ -188,7 +188,7 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
         ));
     }
     if mask.first() == Some(&1) {
-        return Err("the first token cannot be sampled, nothing stands before it".to_owned());
+        return Err("the first token cannot be sampled, because no token precedes it".to_owned());
     }
     if mask.iter().any(|&byte| byte > 1) {
         return Err("mask bytes must be 0 or 1".to_owned());

@@ -70,8 +70,8 @@ impl Run {
         if step >= steps {
             self.trainer.ranks.finish();
             self.context.registry.finish();
-            // After the checkpoint: a learner that dies before it is written needs its actors
-            // again.
+            // After the checkpoint: a learner that is killed before needs its actors again when it
+            // resumes.
             self.context.end(RunEnd::Finished);
         }
         self.emit(TrainEvent::Finished {

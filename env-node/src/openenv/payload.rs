@@ -15,7 +15,7 @@ pub(crate) struct Payload {
     pub(super) metadata: Metadata,
 }
 
-/// What env-node tells beyond `SQLEnv`'s fields. Absent parts are left out.
+/// The fields that env-node adds to `SQLEnv`'s. Absent ones are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Metadata {
     /// After a reset: the id of the question.

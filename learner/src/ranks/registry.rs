@@ -108,7 +108,7 @@ impl RankRegistry {
         self.changed.notify_all();
     }
 
-    /// Admits no more ranks and tells those that wait that the run is over.
+    /// Admits no more ranks and sends the waiting ones the end of the run.
     pub(crate) fn finish(&self) {
         let waiting = {
             let mut state = self.lock();
