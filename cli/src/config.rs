@@ -103,11 +103,19 @@ pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     fn validate(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Refuses settings that have no effect. Only for new runs: settings in the folder of an earlier
+    /// run may hold such.
+    fn refuse_unused(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Resolves the settings of a role.
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
-    checked(layers::merged(args)?)
+    let settings: T = checked(layers::merged(args)?)?;
+    settings.refuse_unused()?;
+    Ok(settings)
 }
 
 /// Writes settings as the text of a TOML file, which resolves to the same settings again.
@@ -230,6 +238,10 @@ impl RoleSettings for RunConfig {
         self.warm_start.validate()?;
         validate_learner(&self.learner)?;
         Ok(self.actor.validate()?)
+    }
+
+    fn refuse_unused(&self) -> Result<()> {
+        self.learner.loss.refuse_unused().context("in [learner]")
     }
 }
 

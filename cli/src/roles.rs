@@ -287,6 +287,12 @@ impl ServingLearner<'_> {
             }
         };
         ready.set(false);
+        let is_finished = matches!(trained, Ok(step) if step >= self.steps);
+        if is_finished && !self.learner.has_been_joined() {
+            // The run was over when it was opened. Actors that wait for a learner learn that at
+            // their next attempt.
+            tokio::time::sleep(2 * actor::LONGEST_PAUSE).await;
+        }
         // The server first sends every connected actor the end of the run.
         served.cancel();
         let ended = serving.await.context("the server panicked");

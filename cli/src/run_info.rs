@@ -16,6 +16,12 @@ pub(crate) struct DatasetSummary {
     pub(crate) eval_queries_in_train: Option<u64>,
 }
 
+/// Returns the command line. Arguments that are not UTF-8 are shown as well as they can be.
+fn command_line() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Describes a run that starts now, on this machine, with this command line.
 pub(crate) fn run_info(
     name: &str,
@@ -41,6 +47,6 @@ pub(crate) fn run_info(
         run_seed: seed,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: format!("{cores} cores, CPU"),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: command_line(),
     }
 }

@@ -8,7 +8,10 @@
 use std::{
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -89,6 +92,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// Whether an actor has joined since the run was opened.
+    pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
     question_ids: Vec<String>,
@@ -152,6 +157,7 @@ impl Learner {
                 intake,
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
@@ -172,6 +178,11 @@ impl Learner {
     /// Returns the newest policy version's weights.
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
+    }
+
+    /// Returns whether an actor has joined since the run was opened.
+    pub fn has_been_joined(&self) -> bool {
+        self.context.has_been_joined.load(Ordering::Relaxed)
     }
 
     /// Ends all open weights streams and waiting claims, so that a server can stop.

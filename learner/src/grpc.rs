@@ -6,7 +6,10 @@
 //! be journaled ends the run and is refused with UNAVAILABLE, so that actors wait until the run is
 //! resumed. A claim is refused by the outcome `Wait`, never by a status.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+};
 
 use proto::{
     CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot,
@@ -114,6 +117,7 @@ impl proto::v1::learner_server::Learner for Learner {
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         tracing::info!(actor_id = request.get_ref().actor_id, "actor joined");
+        self.context.has_been_joined.store(true, Ordering::Relaxed);
         Ok(Response::new(self.context.join_response()))
     }
 

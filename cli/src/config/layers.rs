@@ -61,7 +61,7 @@ pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
 /// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
     for assignment in &args.set {
-        merge(&mut table, renamed(parse_assignment(assignment)?));
+        merge(&mut table, renamed(parse_assignment(assignment)?)?);
     }
     merge(&mut table, flags(args)?);
     for (name, remedy) in REMOVED {
@@ -134,7 +134,7 @@ fn read_table(path: &Path) -> Result<Table> {
     let table = text
         .parse()
         .with_context(|| format!("{} is not valid TOML", path.display()))?;
-    Ok(renamed(table))
+    renamed(table).with_context(|| format!("in {}", path.display()))
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.
@@ -185,13 +185,28 @@ fn nested(name: &str, value: Value) -> Table {
     )
 }
 
-fn renamed(mut table: Table) -> Table {
+fn renamed(mut table: Table) -> Result<Table> {
     for (old, name) in RENAMED {
         if let Some(value) = remove(&mut table, old) {
-            merge(&mut table, nested(name, value));
+            let value = nested(name, value);
+            if let Some(twice) = common_name(&table, &value) {
+                bail!("{twice} is given twice, once under its earlier name {old}; remove one");
+            }
+            merge(&mut table, value);
         }
     }
-    table
+    Ok(table)
+}
+
+/// Returns the name of a value that both tables have.
+fn common_name(one: &Table, other: &Table) -> Option<String> {
+    one.iter()
+        .find_map(|(key, value)| match (value, other.get(key)?) {
+            (Value::Table(one), Value::Table(other)) => {
+                common_name(one, other).map(|name| format!("{key}.{name}"))
+            }
+            _ => Some(key.clone()),
+        })
 }
 
 /// Merges `upper` into `lower`, table by table; `upper` has priority.

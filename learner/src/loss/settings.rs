@@ -244,7 +244,6 @@ impl LossSettings {
 
     /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        self.check_ownership()?;
         if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
             let problem =
                 "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
@@ -280,16 +279,16 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use.
-    fn check_ownership(&self) -> Result<()> {
+    /// Refuses numbers that the loss does not use. [`Self::validate`] accepts them: settings of
+    /// earlier versions may hold them.
+    pub fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
         macro_rules! check {
             ($($is_used:expr => $($field:ident)+;)+) => {$($(
                 if !$is_used && self.$field != default.$field {
-                    let problem =
-                        format!("is set, but the loss {loss:?} does not use it; leave it out");
+                    let problem = "is set, but loss_type does not use it; leave it out";
                     let field = concat!("loss.", stringify!($field));
                     return Err(LearnerError::setting(field, problem));
                 }
