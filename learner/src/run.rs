@@ -72,10 +72,6 @@ impl Run {
             // again.
             self.context.end(RunEnd::Finished);
         }
-        self.emit(TrainEvent::Finished {
-            step,
-            interrupted: step < steps,
-        });
         Ok(step)
     }
 
