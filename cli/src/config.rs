@@ -19,6 +19,7 @@ use learner::{LearnerConfig, RunArguments};
 use policy::{DTypeChoice, DeviceChoice, Placement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use smart_default::SmartDefault;
 use toml::Table;
 
 use crate::{args::ConfigArgs, threads};
@@ -149,10 +150,11 @@ pub(crate) struct ModelConfig {
 }
 
 /// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WarmStartConfig {
     /// Whether there is a warm start. Without one GRPO starts from the base model.
+    #[default(true)]
     pub(crate) enabled: bool,
     /// Demonstrations per stage; 0: one per training question.
     pub(crate) demonstrations: usize,
@@ -162,61 +164,43 @@ pub(crate) struct WarmStartConfig {
     /// skips it.
     pub(crate) demonstrators: learner::sft::SftConfig,
     /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
+    #[default(0.5)]
     pub(crate) hasty_share: f64,
     /// Share of the careful episodes in the second stage that run a subtly wrong query.
+    #[default(0.25)]
     pub(crate) wrong_query_share: f64,
     /// Share of the careful episodes that make an SQL error and recover from it.
+    #[default(0.07)]
     pub(crate) recovery_share: f64,
     /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens
     /// as both stages. The report shows it, so that GRPO's gain is not confused with that of more
     /// imitation.
+    #[default(true)]
     pub(crate) compare_oracle_only: bool,
 }
 
-impl Default for WarmStartConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            demonstrations: 0,
-            oracle: learner::sft::SftConfig::default(),
-            demonstrators: learner::sft::SftConfig::default(),
-            hasty_share: 0.5,
-            wrong_query_share: 0.25,
-            recovery_share: 0.07,
-            compare_oracle_only: true,
-        }
-    }
-}
-
 /// Evaluations of a run.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EvaluationConfig {
     /// Questions of the split `eval` in the comparison table. Their ids decide, so they are the
     /// same in every run.
+    #[default(400)]
     pub(crate) questions: usize,
     /// Questions of each part of the split `eval-unseen` in the comparison table.
+    #[default(200)]
     pub(crate) unseen_questions: usize,
     /// Questions of the learning curve: questions of `eval` that are not in the table, the same in
     /// every run.
+    #[default(200)]
     pub(crate) curve_questions: usize,
     /// Learner steps between two points of the learning curve; 0: no points. Checkpoints are
     /// evaluated, so this is a multiple of `learner.checkpoint.every_steps`.
+    #[default(10)]
     pub(crate) every_steps: u64,
     /// Episodes that run at once.
+    #[default(64)]
     pub(crate) concurrency: usize,
-}
-
-impl Default for EvaluationConfig {
-    fn default() -> Self {
-        Self {
-            questions: 400,
-            unseen_questions: 200,
-            curve_questions: 200,
-            every_steps: 10,
-            concurrency: 64,
-        }
-    }
 }
 
 impl RoleSettings for RunConfig {

@@ -10,14 +10,15 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 use actor::{EpisodeSettings, EpisodeSpec, run_episode};
 use anyhow::{Result, anyhow, bail, ensure};
 use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
-use candle_core::{DType, Device};
+use candle_core::Device;
 use learner::sft::{self, SftConfig};
-use policy::{Chat, Coordinates, Model, random::derive_seed};
+use policy::{Chat, Coordinates, Model, Placement, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
 
 use crate::{
     evaluation::{Evaluator, shuffled},
+    setup::open_model,
     shutdown::{Interrupted, unless_interrupted},
 };
 
@@ -190,7 +191,8 @@ impl WarmStartTrainer<'_> {
         let mut failure = None;
         let run = self.evaluator.config;
         let arguments = run.arguments(derive_seed(run.seed, title));
-        let placed = run.placement().place(start)?;
+        let (device, dtype) = run.placement().open()?;
+        let placed = start.to(&device, dtype)?;
         let outcome = tokio::task::block_in_place(|| {
             sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
@@ -211,7 +213,7 @@ impl WarmStartTrainer<'_> {
         }
         stage.finish("");
         let model = Model {
-            weights: outcome.weights.to(&Device::Cpu, DType::F32)?,
+            weights: outcome.weights.to(&Device::Cpu, dtype)?,
             ..start.clone()
         };
         let totals = TrainingTotals {
@@ -247,12 +249,12 @@ impl WarmStart {
     const ORACLE_ONLY: &str = "oracle-imitation";
 
     /// Opens the models that an earlier part of the run wrote to `run_dir`, if there are any.
-    pub(crate) fn open(run_dir: &Path) -> Result<Option<Self>> {
+    pub(crate) fn open(run_dir: &Path, placement: Placement) -> Result<Option<Self>> {
         let open = |name: &str| -> Result<Option<Model>> {
             let dir = run_dir.join(name);
             let found = dir
                 .is_dir()
-                .then(|| Model::open(&dir, &Device::Cpu, DType::F32))
+                .then(|| open_model(&dir, placement))
                 .transpose()?;
             Ok(found)
         };

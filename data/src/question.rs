@@ -209,16 +209,16 @@ fn cut_real(number: f64) -> String {
 /// that identify it.
 pub fn real_text(number: f64) -> String {
     let magnitude = number.abs();
-    if magnitude != 0.0 && !(1e-4..1e15).contains(&magnitude) {
-        let text = format!("{number:e}");
-        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let point = if mantissa.contains('.') { "" } else { ".0" };
-        let (sign, digits) = exponent
-            .strip_prefix('-')
-            .map_or(('+', exponent), |digits| ('-', digits));
-        return format!("{mantissa}{point}e{sign}{digits:0>2}");
+    if magnitude == 0.0 || (1e-4..1e15).contains(&magnitude) {
+        return format!("{number:?}");
     }
-    format!("{number:?}")
+    let text = format!("{number:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, ""));
+    let point = if mantissa.contains('.') { "" } else { ".0" };
+    format!(
+        "{mantissa}{point}e{:+03}",
+        exponent.parse::<i32>().unwrap_or(0)
+    )
 }
 
 #[cfg(test)]

@@ -9,3 +9,20 @@ pub struct SettingError {
     /// What is wrong, unless the field shows it, and what to give.
     pub remedy: String,
 }
+
+impl SettingError {
+    /// Refuses a setting where `holds` is false.
+    pub(crate) fn unless(
+        holds: bool,
+        field: &'static str,
+        remedy: impl Into<String>,
+    ) -> Result<(), Self> {
+        match holds {
+            true => Ok(()),
+            false => Err(Self {
+                field,
+                remedy: remedy.into(),
+            }),
+        }
+    }
+}

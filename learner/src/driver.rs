@@ -58,13 +58,6 @@ pub enum TrainEvent {
         /// Its folder.
         path: PathBuf,
     },
-    /// Training has ended.
-    Finished {
-        /// Steps made in all.
-        step: u64,
-        /// True where a shutdown came before the last step.
-        interrupted: bool,
-    },
 }
 
 /// A training run; cheap to clone. It serves actors from the moment it is opened and trains while
@@ -108,22 +101,20 @@ pub(crate) struct RunContext {
 }
 
 impl Learner {
-    /// Opens a run in `run_dir`: a new one, or with `resume` the run in that folder, if any.
+    /// Opens the run in `run_dir`, or begins one there.
     ///
     /// `model` is the base model in both cases; a resumed run takes its weights from the newest
     /// whole checkpoint.
     ///
     /// # Errors
-    /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is
-    /// false, or holds one with other settings, questions or base model; a file cannot be read or
-    /// written.
+    /// A setting cannot be used; there are no questions; the folder holds a run with other settings,
+    /// questions or base model; a file cannot be read or written.
     pub fn open(
         config: LearnerConfig,
         arguments: RunArguments,
         model: Model,
         question_ids: Vec<String>,
         run_dir: &Path,
-        resume: bool,
     ) -> Result<Self> {
         config.validate()?;
         if question_ids.is_empty() {
@@ -131,10 +122,6 @@ impl Learner {
             return Err(LearnerError::setting("questions", problem));
         }
         let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
-        if !resume && (journal.exists() || checkpoints.exists()) {
-            let reason = "holds a run already; resume it or choose another run folder";
-            return Err(LearnerError::broken(run_dir, reason));
-        }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
         durable::sync_parent(run_dir).at("sync the folder of", run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;

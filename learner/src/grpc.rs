@@ -75,7 +75,7 @@ impl Learner {
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
                 // After the last step the claim waits for the checkpoint; the weights stream then
                 // ends the actor.
-                (Claim::Wait | Claim::Finished, expiry) => expiry,
+                (Claim::Wait, expiry) => expiry,
             };
             let expiry = expiry.map(|expiry| Instant::now() + (expiry - now));
             let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));

@@ -74,10 +74,6 @@ impl Run {
             // resumes.
             self.context.end(RunEnd::Finished);
         }
-        self.emit(TrainEvent::Finished {
-            step,
-            interrupted: step < steps,
-        });
         Ok(step)
     }
 

@@ -54,13 +54,12 @@ pub struct SchedulerSettings {
 pub enum Claim {
     /// The actor rolls out this group.
     Group(Lease),
-    /// Nothing can be handed out now: the batch is complete, or all that is missing is leased.
+    /// Nothing can be handed out now: the batch is complete, all that is missing is leased, or all
+    /// steps are made.
     Wait,
     /// There is work, but not for the version that the actor holds: it is too old, or this learner
     /// has not made it (after a restart from an older checkpoint).
     OtherVersion,
-    /// All steps are made.
-    Finished,
 }
 
 /// A group given to an actor.
@@ -149,11 +148,6 @@ impl Scheduler {
         self.start
     }
 
-    /// Returns whether all steps are made.
-    pub fn is_finished(&self) -> bool {
-        self.version >= self.settings.steps
-    }
-
     /// Returns how many expired leases were handed out again so far.
     pub fn expired_leases(&self) -> u64 {
         self.expired_leases
@@ -171,9 +165,6 @@ impl Scheduler {
     /// Claims a group for an actor that holds the weights of `actor_version`. A claim is refused by
     /// any other variant than [`Claim::Group`].
     pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
-        if self.is_finished() {
-            return Claim::Finished;
-        }
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };

@@ -8,65 +8,50 @@
 
 use std::ops::ControlFlow;
 
-use policy::{Model, Weights};
+use policy::{Model, Weights, ops::LogprobGradients};
 use proto::v1::Segment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::{
     batch::{Prefixes, Sample, micro_batches},
     bounds::{at_least_one, range},
     config::RunArguments,
     error::{LearnerError, Result},
-    network::{LossDerivatives, Network, PassSettings, Scores},
+    network::{Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
     scheduler::{epoch_rng, shuffled},
 };
 
-/// Settings of a supervised training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Settings of a supervised training. The defaults suit pretrained models: assistant tokens only
+/// and a small rate (TRL's `SFTConfig`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
     /// Tokens after which training stops, at the end of a batch; 0: one epoch.
     pub budget_tokens: u64,
     /// Episodes per optimizer update.
+    #[default(8)]
     pub batch_episodes: usize,
     /// Batches per block; episodes are sorted by length inside a block, so that a batch holds
     /// similar lengths.
+    #[default(16)]
     pub block_batches: usize,
     /// Weight of the tokens that the assistant did not write; 0: only assistant tokens count.
     pub context_weight: f64,
     /// Largest number of tokens in a forward pass; a longer episode has a pass of its own.
+    #[default(4096)]
     pub micro_batch_tokens: usize,
     /// As `learner.gradient_checkpointing`.
     pub gradient_checkpointing: bool,
     /// AdamW and gradient clipping.
+    #[default(OptimizerSettings { learning_rate: 2e-5, ..OptimizerSettings::default() })]
     pub optimizer: OptimizerSettings,
     /// The learning rate over time.
+    #[default(ScheduleSettings { kind: ScheduleKind::Linear, ..ScheduleSettings::default() })]
     pub schedule: ScheduleSettings,
-}
-
-impl Default for SftConfig {
-    /// Suits pretrained models: assistant tokens only and a small rate (TRL's `SFTConfig`).
-    fn default() -> Self {
-        Self {
-            budget_tokens: 0,
-            batch_episodes: 8,
-            block_batches: 16,
-            context_weight: 0.0,
-            micro_batch_tokens: 4096,
-            gradient_checkpointing: false,
-            optimizer: OptimizerSettings {
-                learning_rate: 2e-5,
-                ..OptimizerSettings::default()
-            },
-            schedule: ScheduleSettings {
-                kind: ScheduleKind::Linear,
-                ..ScheduleSettings::default()
-            },
-        }
-    }
 }
 
 impl SftConfig {
@@ -86,12 +71,8 @@ impl SftConfig {
 pub struct SftProgress {
     /// Updates made.
     pub step: u64,
-    /// Updates planned.
-    pub steps: u64,
     /// Tokens trained on so far.
     pub tokens: u64,
-    /// Tokens planned.
-    pub budget_tokens: u64,
     /// Mean negative log-likelihood, in nats, of the batch's assistant tokens before the update.
     pub loss: f64,
     /// Gradient norm before clipping.
@@ -133,10 +114,6 @@ pub fn train(
     };
     let plan = training.plan()?;
     let steps = plan.len() as u64;
-    let budget_tokens = plan
-        .iter()
-        .map(|batch| training.episodes.tokens(batch))
-        .sum();
     let mut network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
     let (mut tokens, mut finished) = (0, true);
     for (step, batch) in (1..).zip(&plan) {
@@ -146,9 +123,7 @@ pub fn train(
         tokens += training.episodes.tokens(batch);
         let state = SftProgress {
             step,
-            steps,
             tokens,
-            budget_tokens,
             loss,
             grad_norm,
             learning_rate,
@@ -167,18 +142,18 @@ pub fn train(
 }
 
 /// Episodes as samples, with the weight of each scored token.
-struct WeightedEpisodes {
-    samples: Vec<Sample>,
+struct WeightedEpisodes<'a> {
+    samples: Vec<Sample<'a>>,
     weights: Vec<Vec<f64>>,
 }
 
-impl WeightedEpisodes {
-    fn new(episodes: &[Segment], context_weight: f64) -> Self {
+impl<'a> WeightedEpisodes<'a> {
+    fn new(episodes: &'a [Segment], context_weight: f64) -> Self {
         let weighted = episodes.iter().map(|Segment { tokens, mask, .. }| {
             let weight = |at: usize| if mask[at] == 1 { 1.0 } else { context_weight };
             let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
             let weights = scored.iter().map(|&at| weight(at)).collect();
-            let tokens = tokens.clone();
+            let tokens = tokens.into();
             (Sample { tokens, scored }, weights)
         });
         let (samples, weights) = weighted.unzip();
@@ -198,7 +173,7 @@ impl WeightedEpisodes {
 
 /// Everything that decides the weights, besides the initial ones.
 struct Training<'a> {
-    episodes: WeightedEpisodes,
+    episodes: WeightedEpisodes<'a>,
     config: &'a SftConfig,
     arguments: RunArguments,
 }
@@ -213,7 +188,7 @@ impl Training<'_> {
         learning_rate: f64,
     ) -> Result<(f64, f64)> {
         let WeightedEpisodes { samples, weights } = &self.episodes;
-        let samples: Vec<Sample> = batch.iter().map(|&at| samples[at].clone()).collect();
+        let samples: Vec<Sample<'_>> = batch.iter().map(|&at| samples[at].clone()).collect();
         let weights: Vec<Vec<f64>> = batch.iter().map(|&at| weights[at].clone()).collect();
         let total: f64 = weights.iter().flatten().sum();
         let budget = self.config.micro_batch_tokens;
@@ -285,16 +260,16 @@ fn weighted_likelihood(
     scores: &Scores,
     weights: &[f64],
     total: f64,
-) -> (LossDerivatives, (f64, f64)) {
+) -> (LogprobGradients, (f64, f64)) {
     debug_assert_eq!(scores.logprobs.len(), weights.len());
     let tokens = weights.iter().zip(&scores.logprobs);
     let assistant = tokens.filter(|(weight, _)| **weight == 1.0);
     let part = assistant.fold((0.0, 0.0), |(sum, count), (_, logprob)| {
         (sum - logprob, count + 1.0)
     });
-    let derivatives = LossDerivatives {
-        d_logprobs: weights.iter().map(|weight| -weight / total).collect(),
-        d_entropies: None,
+    let derivatives = LogprobGradients {
+        logprobs: weights.iter().map(|weight| -weight / total).collect(),
+        entropies: None,
     };
     (derivatives, part)
 }

@@ -240,6 +240,7 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
             let prompt = real(&prompts[row], &prompt_mask[row]);
             let tokens = [prompt.clone(), real(&completions[row], &mask[row])].concat();
             let scored = (prompt.len()..tokens.len()).collect();
+            let tokens = tokens.into();
             samples.push(Sample { tokens, scored });
         }
         let pass = PassSettings {
