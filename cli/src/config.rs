@@ -105,8 +105,8 @@ pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
         Ok(())
     }
 
-    /// Refuses settings that have no effect. Only for new runs: settings in the folder of an earlier
-    /// run may hold such.
+    /// Refuses settings that have no effect. Only for new runs: the settings in the folder of an
+    /// earlier run may hold such.
     fn refuse_unused(&self) -> Result<()> {
         Ok(())
     }

@@ -107,8 +107,8 @@ impl Learner {
     /// whole checkpoint.
     ///
     /// # Errors
-    /// A setting cannot be used; there are no questions; the folder holds a run with other settings,
-    /// questions or base model; a file cannot be read or written.
+    /// A setting cannot be used; there are no questions; the folder holds a run with other
+    /// settings, questions or base model; a file cannot be read or written.
     pub fn open(
         config: LearnerConfig,
         arguments: RunArguments,

@@ -367,7 +367,7 @@ mod tests {
         };
         type Change = fn(&mut Trajectory);
         let table: [(Change, &str); 12] = [
-            (|t| t.member = 0, "in place of member 0"),
+            (|t| t.member = 0, "has the number of member 0"),
             (|t| t.episode_return = f64::NAN, "episode_return"),
             (|t| t.segments[0].mask.truncate(1), "must be as many"),
             (

@@ -31,8 +31,8 @@ impl PackedRows {
         self.push_after(tokens, 0, 0);
     }
 
-    /// Appends the next tokens of a sequence after the `past` tokens that its slot holds or, without
-    /// a KV cache, with which row `slot` begins.
+    /// Appends the next tokens of a sequence after the `past` tokens that its slot holds or,
+    /// without a KV cache, with which row `slot` begins.
     pub fn push_after(&mut self, tokens: &[u32], past: usize, slot: usize) {
         self.tokens.extend_from_slice(tokens);
         self.rows.push(PackedRow {

@@ -85,8 +85,8 @@ struct LearningCurve<'a> {
 }
 
 impl LearningCurve<'_> {
-    /// Records the steps of the run until its end, and evaluates its checkpoints. Returns the newest
-    /// one.
+    /// Records the steps of the run until its end, and evaluates its checkpoints. Returns the
+    /// newest one.
     async fn record(
         &self,
         run: &mut LocalRun,
