@@ -1,4 +1,4 @@
-//! What a person gets wrong is answered by an error that names the thing and what to do.
+//! Tests that an error of a person is answered by a message that names the thing and what to do.
 
 use std::{fs, path::Path};
 
@@ -140,13 +140,13 @@ fn broken_data() {
         "{}",
         String::from_utf8_lossy(&built.stderr)
     );
-    let database = Path::new(data).join("databases/shop/shop.sqlite");
+    let database = Path::new(data).join("databases/warehouse/warehouse.sqlite");
     let mut bytes = fs::read(&database).unwrap();
     bytes[5_000] ^= 1;
     fs::write(&database, &bytes).unwrap();
     check(
         &["eval", "--data", data, "--policy", "random"],
-        &["shop.sqlite"],
+        &["warehouse.sqlite"],
     );
     bytes[5_000] ^= 1;
     fs::write(&database, bytes).unwrap();

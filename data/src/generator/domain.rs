@@ -37,6 +37,35 @@ pub(crate) struct Domain {
     pub(crate) tables: Vec<TableSpec>,
 }
 
+impl Domain {
+    /// Returns the names of tables and columns, the nouns for them, and the values that the domain
+    /// lists.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        let mut texts = Vec::new();
+        for table in &self.tables {
+            texts.extend([table.name.as_str(), &table.one]);
+            texts.extend(
+                table
+                    .also
+                    .iter()
+                    .flat_map(|also| [also.name.as_str(), &also.one]),
+            );
+            for column in &table.columns {
+                texts.push(&column.name);
+                texts.extend(column.noun.as_deref());
+                for also in &column.also {
+                    texts.push(&also.name);
+                    texts.extend(also.noun.as_deref());
+                }
+                if let ColumnKind::OneOf(values) = &column.kind {
+                    texts.extend(values.iter().map(String::as_str));
+                }
+            }
+        }
+        texts
+    }
+}
+
 /// What the databases of a domain are for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

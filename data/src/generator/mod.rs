@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use crate::manifest::{DatabaseRole, FILE_NAME, Manifest, ManifestDatabase};
+use crate::manifest::{FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
 use procedural::Lexicon;

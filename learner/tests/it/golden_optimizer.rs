@@ -1,4 +1,4 @@
-//! AdamW, clipping and schedules against torch and transformers (`tests/golden/README.md`).
+//! Compares AdamW, clipping and schedules with torch and transformers (`tests/golden/README.md`).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The tokenizer of the embedded policy: byte-level BPE within words, and whole pieces of the format,
-//! of SQL and of questions as single tokens.
+//! The tokenizer of the embedded policy: byte-level BPE within words, and whole pieces of the
+//! format, of SQL and of questions as single tokens.
 
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
