@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 /// changes with the domains, the grammar, the generator and the version of SQLite. After an
 /// intended change, copy the new value from the message of this test, and raise `VERSION` in
 /// `generator/mod.rs` if the change was in code.
-const MANIFEST_SHA256: &str = "@@SHA@@";
+const MANIFEST_SHA256: &str = "04b720fa4743cac2a26f192dc98308ffc9ed6cc2b37bdb14b92dd44d3c5a8f41";
 
 struct Build {
     _dir: tempfile::TempDir,
@@ -336,11 +336,8 @@ fn the_databases_have_the_quirks_of_real_ones() {
     assert!(count(&warehouse, cases) > 1, "mixed case");
     let keys = "SELECT count(*) FROM sqlite_schema s, pragma_table_info(s.name) WHERE pk > 1";
     assert!(count(&connection("gym_2"), keys) > 0, "a composite key");
-    let sizes = "SELECT max(rowid) FROM rides";
-    assert!(
-        count(&connection("metro_2"), sizes) >= 100_000,
-        "a large table"
-    );
+    let mut databases = shared().manifest.databases.iter();
+    assert!(databases.any(|it| it.rows >= 100_000), "a large table");
     for name in shared().dataset.databases.keys() {
         assert_eq!(
             count(
