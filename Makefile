@@ -19,14 +19,16 @@ proto-lint: ## needs npm
 STATIC := $(shell uname -m)-unknown-linux-musl
 ENGINE ?= podman
 
-image: ## env-node's container; needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
+# needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
+image: ## env-node's container
 	cargo build --profile dist --locked --target $(STATIC)
 	mkdir -p target/image
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data
 	$(ENGINE) build --tag sqlenv-env-node --file deploy/Containerfile target/image
 
-cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP; needs python3 with pip and g++, neither CUDA nor a GPU
+# needs python3 with pip and g++, and neither CUDA nor a GPU
+cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP
 	deploy/cuda/build.sh
 
 cuda-test: ## every test with CUDA built in; needs what `cuda` needs

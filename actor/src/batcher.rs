@@ -97,7 +97,8 @@ impl Batcher {
     pub(crate) fn schedule(&mut self) -> Vec<ScheduledTokens> {
         let mut budget = self.pass_tokens;
         let mut rows: Vec<&mut PendingRow> = self.running.iter_mut().collect();
-        // The sort is stable: decoding rows and prompts each keep their order of admission.
+        // The sort is stable: decoding rows and prompts each keep their order of admission. The
+        // budget covers every decoding row, so only prompts are cut into chunks.
         rows.sort_by_key(|row| row.pending_tokens > 1);
         rows.into_iter()
             .filter_map(|row| {
@@ -224,7 +225,8 @@ mod tests {
                 }
                 let scheduled = batcher.schedule();
                 prop_assert!(!scheduled.is_empty(), "each pass makes progress");
-                prop_assert!(scheduled.iter().map(|run| run.tokens).sum::<usize>() <= pass_tokens.max(slots));
+                let tokens: usize = scheduled.iter().map(|run| run.tokens).sum();
+                prop_assert!(tokens <= pass_tokens.max(slots));
                 prop_assert!(scheduled.len() <= slots);
                 for run in scheduled {
                     let (pending, samples) = left.get_mut(&run.row).unwrap();

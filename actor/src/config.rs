@@ -8,31 +8,19 @@ use smart_default::SmartDefault;
 use crate::{error::ActorError, retry::Retry};
 
 /// Settings of one actor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActorConfig {
     /// Groups whose episodes run at the same time.
+    #[default(8)]
     pub concurrent_groups: usize,
     /// The sampling engine.
     pub engine: EngineSettings,
     /// Retries of calls to env-nodes. When they are used up, the episode fails.
     pub env_retry: Retry,
     /// Retries of calls to the learner. When they are used up, the actor stops.
+    #[default(Retry { attempts: 150, ..Retry::default() })]
     pub learner_retry: Retry,
-}
-
-impl Default for ActorConfig {
-    fn default() -> Self {
-        Self {
-            concurrent_groups: 8,
-            engine: EngineSettings::default(),
-            env_retry: Retry::default(),
-            learner_retry: Retry {
-                attempts: 150,
-                ..Retry::default()
-            },
-        }
-    }
 }
 
 impl ActorConfig {

@@ -22,7 +22,7 @@ struct TurnTokens {
     result: Vec<u32>,
 }
 
-/// Where a completion lies in the segments.
+/// The position of a completion in the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompletionSpan {
     /// Index of the segment.
@@ -294,7 +294,8 @@ mod tests {
                 next += tokens.len() as u32;
                 spans.push((context.push_completion(&tokens, &vec![-1.0; tokens.len()]), tokens));
                 context.push_result(if cut { &[5] } else { &[] }, &vec![3; result], WANTED);
-                prop_assert!(context.room_tokens() >= WANTED, "there is room for a whole completion");
+                let room = context.room_tokens();
+                prop_assert!(room >= WANTED, "there is room for a whole completion");
             }
             let segments = context.segments.to_vec();
             let mut sampled = Vec::new();
@@ -303,7 +304,8 @@ mod tests {
                 prop_assert_eq!(segment.tokens.len(), segment.mask.len());
                 prop_assert_eq!(segment.tokens.len(), segment.logprobs.len());
                 prop_assert_eq!(&segment.tokens[..prompt], &vec![1; prompt][..]);
-                for ((token, mask), logprob) in segment.tokens.iter().zip(&segment.mask).zip(&segment.logprobs) {
+                let tokens = segment.tokens.iter().zip(&segment.mask);
+                for ((token, mask), logprob) in tokens.zip(&segment.logprobs) {
                     prop_assert_eq!(*logprob != 0.0, *mask == 1);
                     if *mask == 1 {
                         sampled.push(*token);

@@ -40,7 +40,7 @@ pub use evaluate::{
     list_questions,
 };
 pub use model_policy::{ModelPolicy, Policy, TurnView};
-pub use retry::Retry;
+pub use retry::{LONGEST_PAUSE, Retry};
 pub use rollout::{Rollout, RolloutLimits, RolloutRequest};
 pub use rollout_driver::{RolloutOutcome, run_episode, run_episodes};
 pub use tool_schemas::tool_schemas;

@@ -1,4 +1,4 @@
-//! Retries of calls while a service is away.
+//! Retries of calls while a service cannot be reached.
 //!
 //! Invariant: only calls that are safe to repeat are made here, and only statuses that may pass are
 //! retried; any other status is final at once. The pauses double from 50 ms to 2 s.
@@ -13,7 +13,8 @@ use tonic::{Code, Response, Status};
 use crate::{error::ActorError, metrics};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The longest pause between two attempts of a call.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How long a caller keeps trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, SmartDefault)]
@@ -50,7 +51,7 @@ impl Retry {
                     Status::deadline_exceeded(format!("no answer within {} s", limit.as_secs()))
                 }
             };
-            if attempts_left == 0 || !may_pass(status.code()) {
+            if attempts_left == 0 || !may_pass(&status) {
                 return Err(ActorError::call(name, status));
             }
             tracing::debug!(call = name, %status, "retrying");
@@ -62,17 +63,20 @@ impl Retry {
     }
 }
 
-/// Returns whether the status may pass. UNKNOWN is the status of a call whose connection broke.
-pub(crate) fn may_pass(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable
-            | Code::DeadlineExceeded
-            | Code::ResourceExhausted
-            | Code::Aborted
-            | Code::Cancelled
-            | Code::Unknown
-    )
+/// Returns whether the status may pass. A status with a source was made on this side of a
+/// connection that broke. UNKNOWN is another status of a call whose connection broke.
+pub(crate) fn may_pass(status: &Status) -> bool {
+    let is_of_connection = std::error::Error::source(status).is_some();
+    is_of_connection
+        || matches!(
+            status.code(),
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::ResourceExhausted
+                | Code::Aborted
+                | Code::Cancelled
+                | Code::Unknown
+        )
 }
 
 #[cfg(test)]

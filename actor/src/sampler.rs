@@ -143,6 +143,8 @@ impl Sampler {
     /// Handles commands and samples in turn, until all handles are dropped and all rows are done.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<EngineCommand>) {
         loop {
+            // Blocks only while there is nothing to sample. Otherwise commands are handled between
+            // passes, so new rows join the batch at the next pass.
             if self.batcher.is_idle() {
                 match commands.blocking_recv() {
                     Some(command) => self.handle(command),
@@ -212,9 +214,11 @@ impl Sampler {
         reason = "the duration of the pass is only a metric"
     )]
     fn pass(&mut self) {
+        // Before the admission, so that the slots of abandoned rows serve waiting rows at once.
         self.remove_abandoned();
         self.admit();
         metrics::set_rows(self.batcher.running(), self.batcher.waiting());
+        // A forward pass runs one decoder, so rows of different weights versions cannot share it.
         let mut by_version: BTreeMap<u64, Vec<ScheduledTokens>> = BTreeMap::new();
         for run in self.batcher.schedule() {
             let version = self.row(run.row).weights.number;
@@ -304,6 +308,8 @@ impl Sampler {
         let (packed, last_positions) = self.pack(runs);
         let weights = self.row(runs[0].row).weights.clone();
         let hidden = weights.decoder.forward(&packed, Some(&mut self.cache))?;
+        // Only after the pass succeeded: other rows copy the keys and values that are recorded
+        // here.
         for run in runs {
             let row = self.row(run.row);
             row.cached_tokens += run.tokens;
@@ -313,6 +319,8 @@ impl Sampler {
         if last_positions.is_empty() {
             return Ok(0);
         }
+        // Only sampling positions need logits. A prompt's other positions would cost a product with
+        // the whole vocabulary each.
         let positions = Tensor::new(last_positions.as_slice(), hidden.device())?;
         let logits = weights
             .decoder
@@ -387,7 +395,8 @@ impl Sampler {
         }
     }
 
-    /// Removes a row. Its slot keeps the cached tokens for the next turn of the conversation.
+    /// Removes a row. Its slot keeps the cached tokens for the next turn of the conversation. The
+    /// token that was sampled last is not among them, because no pass has computed it.
     fn remove(&mut self, id: RowId) -> ActiveRow {
         self.batcher.remove(id);
         let row = self

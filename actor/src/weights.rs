@@ -11,8 +11,8 @@ use tonic::Streaming;
 
 use crate::{error::ActorError, retry::Retry};
 
-/// Damaged snapshots in a row after which the subscription fails: by then the fault is not the
-/// connection's.
+/// Damaged snapshots in a row after which the subscription fails, because the connection is then
+/// not the cause.
 const MAX_DAMAGED: u32 = 3;
 
 /// A subscription that outlives broken streams.
@@ -38,11 +38,11 @@ impl SnapshotStream {
         }
     }
 
-    /// Waits for a snapshot newer than all before; none once the run is over. Subscribes again
-    /// where the stream breaks. Not cancel safe.
+    /// Waits for the next snapshot; none once the run is over. Subscribes again if the stream
+    /// breaks. Not cancel safe.
     ///
     /// # Errors
-    /// The learner stays away, or sends damaged snapshots again and again.
+    /// The learner cannot be reached, or it sends damaged snapshots again and again.
     pub(crate) async fn next(&mut self) -> Result<Option<Snapshot>, ActorError> {
         let mut damaged_left = MAX_DAMAGED;
         loop {
@@ -69,11 +69,12 @@ impl SnapshotStream {
         }
     }
 
-    /// Returns the next message, or none where the stream broke.
+    /// Returns the next message, or none if the stream broke.
     async fn next_message(&mut self) -> Result<Option<WeightsResponse>, ActorError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => {
+                // A new stream begins with a header, so chunks of the broken one are of no use.
                 mem::take(&mut self.assembler);
                 let request = WeightsRequest {
                     actor_id: self.actor_id.clone(),

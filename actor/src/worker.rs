@@ -1,8 +1,8 @@
 //! The actor's role: joins the learner, claims groups, rolls them out and submits them.
 //!
-//! An actor keeps nothing that matters. A group that it held when it stopped is handed out again
-//! when the lease expires, and becomes the same trajectories on any actor that holds the same
-//! weights.
+//! An actor stores nothing that cannot be made again. A group that it held when it stopped is
+//! handed out again when the lease expires, and becomes the same trajectories on any actor that
+//! holds the same weights.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -34,15 +34,15 @@ use crate::{
     weights::SnapshotStream,
 };
 
-/// How often an episode that a service broke off is rolled out; each time its calls are retried as
-/// configured.
+/// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
+/// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
 /// # Errors
-/// The learner stays away or sends settings that cannot be used. An episode that breaks off is not
-/// an error but an unscored trajectory.
+/// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
+/// is not an error but an unscored trajectory.
 pub async fn run(
     env: EnvClient,
     learner: LearnerClient,
@@ -80,8 +80,8 @@ async fn work(
     };
     let (actor, published) =
         Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
-    // The weights stream says that the run is over, which ends an actor in the middle of a group,
-    // too.
+    // The end of the run arrives on the weights stream alone, so that it also stops an actor in the
+    // middle of a group.
     tokio::select! {
         failed = actor.run_claim_loops(config.concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
@@ -189,7 +189,7 @@ impl Actor {
     async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
             let claim = {
-                let _turn = claimer.lock().await;
+                let _permit = claimer.lock().await;
                 self.next_group().await?
             };
             let trajectories = self.roll_out(&claim).await?;
@@ -214,7 +214,8 @@ impl Actor {
                     self.wait_for_other_than(version, wait.retry_after_milliseconds)
                         .await;
                 }
-                // Only an older learner says so here; the weights stream says it, too.
+                // Only an older learner returns this. The actor still stops by one route: the end
+                // that the weights stream delivers.
                 Some(Outcome::Finished(_)) => std::future::pending().await,
                 None => {
                     let status = tonic::Status::internal("a claim without an outcome");
@@ -254,8 +255,8 @@ impl Actor {
         let _ = tokio::time::timeout(pause, newest.wait_for(|newest| *newest != version)).await;
     }
 
-    /// Rolls out a group. Members that a failed call broke off are rolled out again, since an
-    /// unscored one teaches nothing.
+    /// Rolls out a group. Members whose calls failed are rolled out again, since an unscored one
+    /// gives no gradient.
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let mut pending: Vec<EpisodeSpec> = (0..claim.group_size)
             .map(|member| self.episode_spec(claim, member))
@@ -276,7 +277,7 @@ impl Actor {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
                     Some(error) if error.is_call_failure() => {
-                        tracing::warn!(%error, group = claim.group_index, "an episode broke off");
+                        tracing::warn!(%error, group = claim.group_index, "an episode failed");
                         broken.push(spec);
                     }
                     _ => {}
@@ -326,9 +327,9 @@ impl Actor {
     }
 }
 
-/// Encodes a group of at most `max_bytes`. A larger one would be refused by the learner and handed
-/// out again without end. Its trajectories become unscored instead, with the reason, so that the
-/// run goes on without it.
+/// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
+/// again without end. Its trajectories become unscored instead, with the reason, so that the run
+/// continues without it.
 fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
     let group_index = request.group_index;
     let group = EncodedGroup::from(&request);

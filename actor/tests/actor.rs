@@ -1,4 +1,4 @@
-//! A whole actor with stand-ins for both services.
+//! Tests a whole actor with stand-ins for both services.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod support;

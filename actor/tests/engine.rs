@@ -1,5 +1,6 @@
-//! The guarantee of the engine: a completion depends on weights, context, settings and coordinates
-//! alone, and the recorded log-probabilities are those that the learner computes, bit for bit.
+//! Tests the guarantee of the engine: a completion depends on weights, context, settings and
+//! coordinates alone, and the recorded log-probabilities are those that the learner computes, bit
+//! for bit.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod support;

@@ -1,5 +1,5 @@
-//! The rollout state machine alone, with arbitrary completions and observations, no service and no
-//! model.
+//! Tests the rollout state machine alone, with arbitrary completions and observations, no service
+//! and no model.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Completions that TRL 1.16.0's `parse_response` parsed (`../policy/tests/golden/chat/parse.json`)
-//! give the same calls here.
+//! Tests that completions that TRL 1.16.0's `parse_response` parsed
+//! (`../policy/tests/golden/chat/parse.json`) give the same calls here.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use actor::tool_call;

@@ -1,4 +1,4 @@
-//! The tools' schemas against transformers 5.23.0's `get_json_schema`.
+//! Compares the tools' schemas with transformers 5.23.0's `get_json_schema`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

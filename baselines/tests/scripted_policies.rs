@@ -1,4 +1,4 @@
-//! Evaluation and demonstrations of scripted policies on a stand-in for env-node.
+//! Tests the evaluation and the demonstrations of scripted policies on a stand-in for env-node.
 #![allow(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 #[path = "../../actor/tests/support/env.rs"]

@@ -106,11 +106,19 @@ pub(crate) trait RoleSettings: Serialize + DeserializeOwned {
     fn validate(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Refuses settings that have no effect. Only for new runs: the settings in the folder of an
+    /// earlier run may hold such.
+    fn refuse_unused(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Resolves the settings of a role.
 pub(crate) fn resolve<T: RoleSettings>(args: &ConfigArgs) -> Result<T> {
-    checked(layers::merged(args)?)
+    let settings: T = checked(layers::merged(args)?)?;
+    settings.refuse_unused()?;
+    Ok(settings)
 }
 
 /// Writes settings as the text of a TOML file, which resolves to the same settings again.
@@ -144,10 +152,11 @@ pub(crate) struct ModelConfig {
 }
 
 /// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WarmStartConfig {
     /// Whether there is a warm start. Without one GRPO starts from the base model.
+    #[default(true)]
     pub(crate) enabled: bool,
     /// Demonstrations per stage; 0: one per training question.
     pub(crate) demonstrations: usize,
@@ -157,30 +166,19 @@ pub(crate) struct WarmStartConfig {
     /// skips it.
     pub(crate) demonstrators: learner::sft::SftConfig,
     /// Share of the second stage's episodes by a hasty demonstrator, which answers without a query.
+    #[default(0.5)]
     pub(crate) hasty_share: f64,
     /// Share of the careful episodes in the second stage that run a subtly wrong query.
+    #[default(0.25)]
     pub(crate) wrong_query_share: f64,
     /// Share of the careful episodes that make an SQL error and recover from it.
+    #[default(0.07)]
     pub(crate) recovery_share: f64,
     /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens
     /// as both stages. The report shows it, so that GRPO's gain is not confused with that of more
     /// imitation.
+    #[default(true)]
     pub(crate) compare_oracle_only: bool,
-}
-
-impl Default for WarmStartConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            demonstrations: 0,
-            oracle: learner::sft::SftConfig::default(),
-            demonstrators: learner::sft::SftConfig::default(),
-            hasty_share: 0.5,
-            wrong_query_share: 0.25,
-            recovery_share: 0.07,
-            compare_oracle_only: true,
-        }
-    }
 }
 
 /// The training of the base policy on procedural databases (`sqlenv pretrain`).
@@ -245,34 +243,27 @@ impl PretrainConfig {
 }
 
 /// Evaluations of a run.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EvaluationConfig {
     /// Questions of the split `eval` in the comparison table. Their ids decide, so they are the
     /// same in every run.
+    #[default(400)]
     pub(crate) questions: usize,
     /// Questions of each part of the split `eval-unseen` in the comparison table.
+    #[default(200)]
     pub(crate) unseen_questions: usize,
     /// Questions of the learning curve: questions of `eval` that are not in the table, the same in
     /// every run.
+    #[default(200)]
     pub(crate) curve_questions: usize,
     /// Learner steps between two points of the learning curve; 0: no points. Checkpoints are
     /// evaluated, so this is a multiple of `learner.checkpoint.every_steps`.
+    #[default(10)]
     pub(crate) every_steps: u64,
     /// Episodes that run at once.
+    #[default(64)]
     pub(crate) concurrency: usize,
-}
-
-impl Default for EvaluationConfig {
-    fn default() -> Self {
-        Self {
-            questions: 400,
-            unseen_questions: 200,
-            curve_questions: 200,
-            every_steps: 10,
-            concurrency: 64,
-        }
-    }
 }
 
 impl RoleSettings for RunConfig {
@@ -286,14 +277,19 @@ impl RoleSettings for RunConfig {
         );
         if points > 0 && (checkpoints == 0 || !points.is_multiple_of(checkpoints)) {
             bail!(
-                "evaluation.every_steps is {points} and learner.checkpoint.every_steps {checkpoints}; checkpoints are \
-                 what is evaluated, so give a multiple of it, or 0 for no points"
+                "evaluation.every_steps is {points} and learner.checkpoint.every_steps \
+                 {checkpoints}; checkpoints are what is evaluated, so give a multiple of it, or 0 \
+                 for no points"
             );
         }
         self.warm_start.validate()?;
         self.pretrain.validate()?;
         validate_learner(&self.learner)?;
         Ok(self.actor.validate()?)
+    }
+
+    fn refuse_unused(&self) -> Result<()> {
+        self.learner.loss.refuse_unused().context("in [learner]")
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
     ensure!(
         args.policy != PolicyChoice::Model || config.model.dir.is_some(),
-        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging Face folder; \
-         --policy random and --policy oracle require no model"
+        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging \
+         Face folder; --policy random and --policy oracle require no model"
     );
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
@@ -41,7 +41,7 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     };
     let mut questions = questions(&setup, &args.split)?;
     questions.truncate(args.questions.unwrap_or(usize::MAX));
-    let model = setup::base_model(&config.model, config.seed)?;
+    let model = setup::base_model(&config.model, config.seed, config.placement())?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         DecodingMode::Greedy
@@ -57,7 +57,11 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         PolicyChoice::Random | PolicyChoice::Oracle => evaluator.scripted(name, &chat),
         PolicyChoice::Model => Box::new(evaluator.model(&evaluator.engine(&model, 0)?, mode)),
     };
-    let evaluated = EvaluatedPolicy::at_step(name, 0, mode);
+    let evaluated = EvaluatedPolicy {
+        policy: name,
+        step: 0,
+        mode,
+    };
     let (evaluation, episodes) = evaluator
         .evaluate(evaluated, &*policy, &chat, &args.split, &questions)
         .await?;

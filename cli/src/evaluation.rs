@@ -92,10 +92,6 @@ pub(crate) struct EvaluatedPolicy {
 }
 
 impl EvaluatedPolicy {
-    pub(crate) fn at_step(policy: PolicyName, step: u64, mode: DecodingMode) -> Self {
-        Self { policy, step, mode }
-    }
-
     /// Tells whether the folder already has this evaluation.
     pub(crate) fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
         let known = folder.read()?.evaluations;
@@ -201,7 +197,7 @@ impl Evaluator<'_> {
     pub(crate) fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
         EpisodeSettings {
-            env: self.setup.env(),
+            env: self.setup.env.clone(),
             chat: Arc::clone(chat),
             limits: RolloutLimits {
                 max_completion_tokens: rollout.max_completion_tokens as usize,

@@ -5,19 +5,20 @@ use std::path::Path;
 
 use actor::ActorConfig;
 use anyhow::{Context as _, Result};
-use candle_core::{DType, Device};
 use learner::{Learner, TrainEvent};
 use policy::{Model, Placement};
 use proto::{EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::setup::open_model;
+
 /// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
 
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
-    pub(crate) events: mpsc::Receiver<TrainEvent>,
+    events: mpsc::Receiver<TrainEvent>,
     learner: Learner,
     training: tokio::task::JoinHandle<learner::Result<u64>>,
     actors: JoinSet<Result<(), actor::ActorError>>,
@@ -74,7 +75,9 @@ impl LocalRun {
             tokio::select! {
                 biased;
                 event = self.events.recv() => return Ok(event),
-                Some(ended) = self.actors.join_next() => ended.context("an actor panicked")?.context("an actor failed")?,
+                Some(ended) = self.actors.join_next() => {
+                    ended.context("an actor panicked")?.context("an actor failed")?;
+                }
             }
         }
     }
@@ -93,14 +96,14 @@ impl LocalRun {
 }
 
 /// Opens the model of a checkpoint.
-pub(crate) fn checkpoint_model(path: &Path) -> Result<Model> {
-    Ok(Model::open(&path.join("hf"), &Device::Cpu, DType::F32)?)
+pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Model> {
+    open_model(&path.join("hf"), placement)
 }
 
 /// Opens the model of the newest complete checkpoint of a run, if there is one.
-pub(crate) fn newest_model(run_dir: &Path) -> Result<Option<Model>> {
+pub(crate) fn newest_model(run_dir: &Path, placement: Placement) -> Result<Option<Model>> {
     let newest = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))?;
     newest
-        .map(|checkpoint| checkpoint_model(&checkpoint.path))
+        .map(|checkpoint| checkpoint_model(&checkpoint.path, placement))
         .transpose()
 }

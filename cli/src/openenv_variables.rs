@@ -53,7 +53,10 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         let host = match self.get("HOST") {
             None => LISTEN.0,
             Some(host) => host.parse().with_context(|| {
-                format!("HOST is {host:?}; give an IP address such as 0.0.0.0, or use --listen ADDRESS:PORT")
+                format!(
+                    "HOST is {host:?}; give an IP address such as 0.0.0.0, or use --listen \
+                         ADDRESS:PORT"
+                )
             })?,
         };
         let port = match self.get("PORT") {

@@ -38,7 +38,14 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
             answer: data::answer_text(question),
         })
     };
-    play::play(setup.env(), request, gold, stdin().lock(), stdout::lock()).await?;
+    play::play(
+        setup.env.clone(),
+        request,
+        gold,
+        stdin().lock(),
+        stdout::lock(),
+    )
+    .await?;
     Ok(())
 }
 

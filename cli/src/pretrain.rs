@@ -13,7 +13,7 @@ use candle_core::{DType, Device};
 use data::{ProceduralData, WordShare};
 use learner::{
     checkpoint,
-    sft::{PlannedTraining, SftProgress, SftTrainer},
+    sft::{SftProgress, SftTrainer},
 };
 use policy::{Model, random::derive_seed};
 use proto::v1::Segment;
@@ -107,19 +107,21 @@ impl Pretraining<'_> {
             done = newest.state.step;
             self.progress.say(&format!("continuing after shard {done}"));
         }
-        let mut model = trained(base, &trainer)?;
-        while done < settings.shards {
+        loop {
+            let model = trained(base, &trainer)?;
+            let is_last = done == settings.shards;
+            let is_due = done.is_multiple_of(settings.evaluate_every_shards.max(1)) && done > 0;
+            if is_last || is_due {
+                self.evaluate(&model, trainer.steps()).await?;
+            }
+            if is_last {
+                return Ok(model);
+            }
             let episodes = self.shard(base, done).await?;
             self.train(&mut trainer, done, &episodes)?;
             done += 1;
-            model = trained(base, &trainer)?;
-            trainer.save(&checkpoints, done, "", &model)?;
-            let is_last = done == settings.shards;
-            if is_last || done.is_multiple_of(settings.evaluate_every_shards.max(1)) {
-                self.evaluate(&model, trainer.steps()).await?;
-            }
+            trainer.save(&checkpoints, done, &trained(base, &trainer)?)?;
         }
-        Ok(model)
     }
 
     /// Builds the databases of a shard and returns the demonstrations of its questions.
@@ -172,15 +174,11 @@ impl Pretraining<'_> {
             .iter()
             .map(|episode| episode.tokens.len() as u64)
             .sum::<u64>();
-        let planned = PlannedTraining {
-            steps: settings.planned_steps(),
-            tokens: trainer.tokens() + tokens,
-        };
         let title = format!("shard {} of {}", shard + 1, settings.shards);
         let stage = self.progress.stage(&title, tokens, "tokens");
         let (before, mut losses, mut last) = (trainer.tokens(), Vec::new(), None);
         let finished = tokio::task::block_in_place(|| {
-            trainer.train_shard(shard, episodes, planned, &mut |state| {
+            trainer.train_shard(shard, episodes, settings.planned_steps(), &mut |state| {
                 stage.set(state.tokens - before);
                 stage.note(&format!("loss {:.3}", state.loss));
                 losses.push(state.loss);
@@ -239,8 +237,11 @@ impl Pretraining<'_> {
             let policy = evaluator.model(&engine, DecodingMode::Greedy);
             let chat = Arc::new(model.chat.clone());
             for split in splits {
-                let evaluated =
-                    EvaluatedPolicy::at_step(PolicyName::Base, step, DecodingMode::Greedy);
+                let evaluated = EvaluatedPolicy {
+                    policy: PolicyName::Base,
+                    step,
+                    mode: DecodingMode::Greedy,
+                };
                 if evaluated.is_recorded(self.folder, split)? {
                     continue;
                 }

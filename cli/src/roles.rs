@@ -13,7 +13,7 @@ use env_node::{EnvNode, Server};
 use learner::{Learner, RunArguments, TrainEvent, ranks::RankOptions};
 use policy::{Model, Placement};
 use proto::{LearnerClient, RanksClient, Transport, v1::Question};
-use report::{LearnerStepRecord, RunFolder, RunStatus, TrainingStage};
+use report::{LearnerStepRecord, RunFolder, RunInfo, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,7 @@ use crate::{
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     openenv_variables::Variables,
     progress::Progress,
-    run_info::{DatasetSummary, run_info},
+    run_info::run_info,
     setup,
     shutdown::{Interrupted, unless_interrupted},
     threads,
@@ -49,8 +49,8 @@ pub(crate) async fn env_node(
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
         progress.say(
-            "tokens are signed with a random key and end with this process; nodes that share episodes \
-             need the same key: --set env.signing_key_file=FILE",
+            "tokens are signed with a random key and end with this process; nodes that share \
+             episodes need the same key: --set env.signing_key_file=FILE",
         );
     }
     let node = EnvNode::new(environment, config.env_node).context("in [env_node]")?;
@@ -166,16 +166,14 @@ pub(crate) async fn learner(
     if config.model.dir.is_none() {
         progress.say("without --model: starts from the embedded policy with random weights");
     }
-    let base = setup::base_model(&config.model, config.seed)?;
+    let placement = Placement {
+        device: config.device,
+        dtype: config.dtype,
+    };
+    let base = setup::base_model(&config.model, config.seed, placement)?;
     let folder = RunFolder::create(&args.run_dir)?;
-    let name = folder.path().file_name().unwrap_or_default();
-    let mut info = run_info(
-        &name.to_string_lossy(),
-        (config.seed, &config.model),
-        &base,
-        summarize(&args.env, &questions),
-    );
-    let learner = open_learner(&config, &base, questions, &folder)?;
+    let mut info = describe(args, &config, &base, &questions);
+    let learner = open_learner(&config, placement.place(&base)?, questions, &folder)?;
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
@@ -211,42 +209,41 @@ pub(crate) async fn learner(
 /// Opens the run in the folder, or resumes it.
 fn open_learner(
     config: &LearnerRole,
-    base: &Model,
+    base: Model,
     questions: Vec<Question>,
     folder: &RunFolder,
 ) -> Result<Learner> {
-    let placement = Placement {
-        device: config.device,
-        dtype: config.dtype,
-    };
     let learner = Learner::open(
         config.learner.clone(),
         RunArguments {
             seed: config.seed,
             threads: threads::or_cores(config.threads),
         },
-        placement.place(base)?,
+        base,
         questions
             .into_iter()
             .map(|question| question.question_id)
             .collect(),
         folder.path(),
-        true,
     )?;
     Ok(learner)
 }
 
-/// Summarizes the questions of an env-node for the run folder.
-fn summarize(env: &str, questions: &[Question]) -> DatasetSummary {
-    let databases: BTreeSet<&str> = questions
-        .iter()
-        .map(|question| question.database_name.as_str())
-        .collect();
-    DatasetSummary {
-        dataset: format!("the questions of {env}"),
+/// Describes the run, with the questions of its env-node as dataset.
+fn describe(
+    args: &LearnerArgs,
+    config: &LearnerRole,
+    base: &Model,
+    questions: &[Question],
+) -> RunInfo {
+    let name = args.run_dir.file_name().unwrap_or_default();
+    let databases = questions.iter().map(|question| &question.database_name);
+    let databases: BTreeSet<&String> = databases.collect();
+    RunInfo {
+        dataset: format!("the questions of {}", args.env),
         databases: databases.len() as u64,
         questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
-        eval_queries_in_train: None,
+        ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)
     }
 }
 
@@ -287,6 +284,12 @@ impl ServingLearner<'_> {
             }
         };
         ready.set(false);
+        let is_finished = matches!(trained, Ok(step) if step >= self.steps);
+        if is_finished && !self.learner.has_been_joined() {
+            // The run was over when it was opened. Actors that wait for a learner learn that at
+            // their next attempt.
+            tokio::time::sleep(2 * actor::LONGEST_PAUSE).await;
+        }
         // The server first sends every connected actor the end of the run.
         served.cancel();
         let ended = serving.await.context("the server panicked");

@@ -7,22 +7,15 @@ use report::{RunInfo, RunStatus};
 
 use crate::config::ModelConfig;
 
-/// The questions of a run in numbers.
-pub(crate) struct DatasetSummary {
-    pub(crate) dataset: String,
-    pub(crate) databases: u64,
-    pub(crate) questions: BTreeMap<String, u64>,
-    /// Questions of `eval` whose SQL is also that of a training question, if known.
-    pub(crate) eval_queries_in_train: Option<u64>,
+/// Returns the command line. Arguments that are not UTF-8 are shown as well as they can be.
+fn command_line() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
 }
 
-/// Describes a run that starts now, on this machine, with this command line.
-pub(crate) fn run_info(
-    name: &str,
-    (seed, model): (u64, &ModelConfig),
-    base: &Model,
-    summary: DatasetSummary,
-) -> RunInfo {
+/// Describes a run that starts now, on this machine, with this command line. The dataset is left
+/// empty.
+pub(crate) fn run_info(name: &str, (seed, model): (u64, &ModelConfig), base: &Model) -> RunInfo {
     let model = match &model.dir {
         Some(dir) => dir.display().to_string(),
         None => "the embedded policy".to_owned(),
@@ -34,13 +27,13 @@ pub(crate) fn run_info(
         status: RunStatus::Running,
         model,
         parameters: tensors.map(|(_, tensor)| tensor.elem_count() as u64).sum(),
-        dataset: summary.dataset,
-        databases: summary.databases,
-        questions: summary.questions,
-        eval_queries_in_train: summary.eval_queries_in_train,
+        dataset: String::new(),
+        databases: 0,
+        questions: BTreeMap::new(),
+        eval_queries_in_train: None,
         run_seed: seed,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: format!("{cores} cores, CPU"),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: command_line(),
     }
 }

@@ -4,11 +4,11 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use baselines::Solutions;
-use candle_core::{DType, Device};
+use candle_core::Device;
 use data::Dataset;
 use env::Environment;
 use env_node::EnvNode;
-use policy::{Model, random::derive_seed};
+use policy::{Model, Placement, random::derive_seed};
 use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
 use tonic::Code;
 
@@ -22,13 +22,10 @@ use crate::{
 pub(crate) struct Setup {
     /// The questions with their gold answers.
     pub(crate) dataset: Arc<Dataset>,
-    /// The environment that serves them.
-    pub(crate) node: EnvNode,
+    /// A client of the environment that serves them: the one in this process, or an env-node.
+    pub(crate) env: EnvClient,
     /// The solution of each question, which scripted policies know.
     pub(crate) solutions: Arc<Solutions>,
-    /// A client of an env-node in another process that serves the same questions. It replaces
-    /// `node` if present.
-    pub(crate) remote: Option<EnvClient>,
 }
 
 impl Setup {
@@ -42,9 +39,8 @@ impl Setup {
         let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
         Ok(Self {
             dataset: Arc::new(dataset),
-            node,
+            env: EnvClient::new(Transport::in_process(node.service())),
             solutions,
-            remote: None,
         })
     }
 
@@ -62,23 +58,18 @@ impl Setup {
         client.list_questions(request).await.map_err(|status| {
             let remedy = match status.code() {
                 Code::Unauthenticated => "give its token by --env-token-file FILE",
-                _ => "start one with `sqlenv env-node`, or leave out --env to use one in this process",
+                _ => {
+                    "start one with `sqlenv env-node`, or leave out --env to use one in this \
+                      process"
+                }
             };
             anyhow!(
                 "--env {address}: no env-node serves this client ({}); {remedy}",
                 status.message()
             )
         })?;
-        self.remote = Some(client);
+        self.env = client;
         Ok(())
-    }
-
-    /// Returns a client of the environment.
-    pub(crate) fn env(&self) -> EnvClient {
-        match &self.remote {
-            Some(client) => client.clone(),
-            None => EnvClient::new(Transport::in_process(self.node.service())),
-        }
     }
 }
 
@@ -111,12 +102,13 @@ pub(crate) fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<D
     Ok(dataset)
 }
 
-/// Refuses to replace a build of another seed: somebody built it with `sqlenv data build --seed`.
+/// Refuses to replace a build of another seed, which a user made with `sqlenv data build --seed`.
 fn keep_other_seed() -> Result<()> {
     if let Ok(manifest) = data::Manifest::read(Path::new(OWN_DATA_DIR)) {
         ensure!(
             manifest.seed == data::DEFAULT_SEED,
-            "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove it",
+            "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove \
+             it",
             manifest.seed
         );
     }
@@ -137,14 +129,18 @@ pub(crate) fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()
     Ok(())
 }
 
-/// Returns the policy to start from: that of a Hugging Face folder, or the embedded one with random
-/// weights.
-pub(crate) fn base_model(config: &ModelConfig, seed: u64) -> Result<Model> {
-    let model = match &config.dir {
-        Some(dir) => Model::open(dir, &Device::Cpu, DType::F32)?,
-        None => policy::tiny::model(derive_seed(seed, "weights"))?,
-    };
-    Ok(model)
+/// Opens the policy to start from.
+pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) -> Result<Model> {
+    match &config.dir {
+        Some(dir) => open_model(dir, placement),
+        None => Ok(policy::tiny::model(derive_seed(seed, "weights"))?),
+    }
+}
+
+/// Opens a model folder on the CPU, in the dtype in which the model computes.
+pub(crate) fn open_model(dir: &Path, placement: Placement) -> Result<Model> {
+    let (_, dtype) = placement.open()?;
+    Ok(Model::open(dir, &Device::Cpu, dtype)?)
 }
 
 /// Reports questions that cannot be used, so that none is dropped silently.

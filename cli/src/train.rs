@@ -41,12 +41,12 @@ pub(crate) async fn train(
     let config = plan.config.clone();
     ensure!(
         config.learner.ranks.is_alone(),
-        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or start \
-         `sqlenv learner` and `sqlenv rank`"
+        "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
+         start `sqlenv learner` and `sqlenv rank`"
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;
-    let base = setup::base_model(&config.model, config.seed)?;
+    let base = setup::base_model(&config.model, config.seed, config.placement())?;
     let mut run = plan.open(progress)?;
     run.describe(&setup, &base)?;
     let evaluator = Evaluator {
@@ -111,7 +111,7 @@ async fn warm_models(
             oracle_only: None,
         });
     }
-    if let Some(found) = WarmStart::open(folder.path())? {
+    if let Some(found) = WarmStart::open(folder.path(), evaluator.config.placement())? {
         return Ok(found);
     }
     let trained = warm_start(evaluator, base, Some(folder)).await?;
@@ -136,7 +136,7 @@ pub(crate) async fn sft(
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config.model, config.seed)?;
+    let base = setup::base_model(&config.model, config.seed, config.placement())?;
     let trained = warm_start(&evaluator, &base, None).await?;
     trained.warm.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));

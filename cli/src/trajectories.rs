@@ -12,7 +12,7 @@ use std::{
 use actor::tool_call;
 use anyhow::{Context as _, Result};
 use learner::journal;
-use policy::{Chat, ToolCall};
+use policy::{Chat, DTypeChoice, DeviceChoice, Placement, ToolCall};
 use proto::v1::{Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
@@ -20,7 +20,11 @@ use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
 
 /// Writes all trajectories.
 pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
-    let chat = newest_model(&args.run_dir)?
+    let on_cpu = Placement {
+        device: DeviceChoice::Cpu,
+        dtype: DTypeChoice::F32,
+    };
+    let chat = newest_model(&args.run_dir, on_cpu)?
         .with_context(|| {
             format!(
                 "{} has no checkpoint; give the folder of a run",

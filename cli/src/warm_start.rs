@@ -9,13 +9,15 @@ use std::{ops::ControlFlow, path::Path};
 
 use anyhow::{Result, bail};
 use baselines::DemonstratorMix;
-use candle_core::{DType, Device};
+use candle_core::Device;
 use learner::sft::{self, SftConfig};
-use policy::{Model, random::derive_seed};
+use policy::{Model, Placement, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
 
-use crate::{demonstrations::demonstrations, evaluation::Evaluator, shutdown::Interrupted};
+use crate::{
+    demonstrations::demonstrations, evaluation::Evaluator, setup::open_model, shutdown::Interrupted,
+};
 
 /// The policies of the warm start.
 pub(crate) struct WarmStart {
@@ -57,6 +59,7 @@ pub(crate) async fn warm_start(
         error_share: config.recovery_share,
         looks_at_rows: false,
     };
+    // These two labels also seed random numbers, so other words would give other weights.
     let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
     let (warm, _) = trainer.imitate(
         "imitating mixed habits",
@@ -111,7 +114,8 @@ impl WarmStartTrainer<'_> {
         let mut failure = None;
         let run = self.evaluator.config;
         let arguments = run.arguments(derive_seed(run.seed, title));
-        let placed = run.placement().place(start)?;
+        let (device, dtype) = run.placement().open()?;
+        let placed = start.to(&device, dtype)?;
         let outcome = tokio::task::block_in_place(|| {
             sft::train(&placed, episodes, config, arguments, &mut |state| {
                 stage.set(state.tokens.min(config.budget_tokens));
@@ -132,7 +136,7 @@ impl WarmStartTrainer<'_> {
         }
         stage.finish("");
         let model = Model {
-            weights: outcome.weights.to(&Device::Cpu, DType::F32)?,
+            weights: outcome.weights.to(&Device::Cpu, dtype)?,
             ..start.clone()
         };
         let totals = TrainingTotals {
@@ -168,12 +172,12 @@ impl WarmStart {
     const ORACLE_ONLY: &str = "oracle-imitation";
 
     /// Opens the models that an earlier part of the run wrote to `run_dir`, if there are any.
-    pub(crate) fn open(run_dir: &Path) -> Result<Option<Self>> {
+    pub(crate) fn open(run_dir: &Path, placement: Placement) -> Result<Option<Self>> {
         let open = |name: &str| -> Result<Option<Model>> {
             let dir = run_dir.join(name);
             let found = dir
                 .is_dir()
-                .then(|| Model::open(&dir, &Device::Cpu, DType::F32))
+                .then(|| open_model(&dir, placement))
                 .transpose()?;
             Ok(found)
         };

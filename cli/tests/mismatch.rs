@@ -185,7 +185,7 @@ fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], vers
             .filter(|turn| turn.policy_version == version)
             .collect();
         samples.push(Sample {
-            tokens: episode.tokens.clone(),
+            tokens: (&episode.tokens).into(),
             scored: turns.iter().flat_map(|turn| turn.place.clone()).collect(),
         });
         recorded.push(

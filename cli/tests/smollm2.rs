@@ -138,7 +138,7 @@ fn greedy(model: &Model, decoder: &Decoder, prompt: &[u32]) -> Vec<u32> {
     let (mut greedy, mut next) = (Vec::new(), prompt.to_vec());
     while greedy.len() < NEW_TOKENS {
         let mut rows = PackedRows::default();
-        rows.push_cached(&next, cache.length(0), 0);
+        rows.push_after(&next, cache.length(0), 0);
         let hidden = decoder.forward(&rows, Some(&mut cache)).unwrap();
         let last = hidden.narrow(0, next.len() - 1, 1).unwrap();
         let logits = decoder.logits(&last).unwrap().squeeze(0).unwrap();

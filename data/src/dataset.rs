@@ -120,8 +120,8 @@ fn read_layout(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, Data
     }
     Err(DataError::format(
         dir,
-        "not a data folder: it holds neither manifest.json (own build), nor tables.json (Spider), nor \
-         questions/questions_train.json (SQLEnv)",
+        "not a data folder: it holds neither manifest.json (own build), nor tables.json (Spider), \
+         nor questions/questions_train.json (SQLEnv)",
     ))
 }
 

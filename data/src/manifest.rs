@@ -87,7 +87,8 @@ pub(crate) fn verify_file(path: &Path, sha256: &str) -> Result<(), DataError> {
     Err(DataError::format(
         path,
         format!(
-            "altered: its SHA-256 is {found}, manifest.json says {sha256}; run `sqlenv data build` again"
+            "altered: its SHA-256 is {found}, manifest.json says {sha256}; run `sqlenv data build` \
+             again"
         ),
     ))
 }

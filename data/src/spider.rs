@@ -58,7 +58,8 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
     let names = select(dir, &known, databases, ten)?;
     if names.is_empty() {
         return Err(DataError::Request(format!(
-            "{}: none of SQLEnv's ten databases has questions here; choose databases by name, or `all`",
+            "{}: none of SQLEnv's ten databases has questions here; choose databases by name, or \
+             `all`",
             dir.display()
         )));
     }

@@ -130,7 +130,8 @@ impl GoldDatabase {
 }
 
 fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE \
+               'sqlite\\_%' ESCAPE '\\'";
     connection
         .prepare(sql)?
         .query_map([], |row| row.get(0))?

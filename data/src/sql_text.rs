@@ -100,7 +100,7 @@ fn normalized(sql: &str, push: impl Fn(&mut String, &str)) -> String {
     normal
 }
 
-/// Returns the first word in upper case; empty where the statement does not begin with one.
+/// Returns the first word in upper case; empty if the statement does not begin with one.
 pub fn first_keyword(sql: &str) -> String {
     let mut tokens = sql_tokens(sql).skip_while(|token| matches!(token, SqlToken::Gap(_)));
     match tokens.next() {

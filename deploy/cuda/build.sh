@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds target/cuda/sqlenv, the program with CUDA, for GPUs of compute capability $CUDA_COMPUTE_CAP (90: H100 and H200), and
-# checks it. Neither a GPU nor CUDA need be there. Further arguments go to cargo.
+# Builds target/cuda/sqlenv, the program with CUDA, for GPUs of compute capability $CUDA_COMPUTE_CAP
+# (90: H100 and H200), and checks it. It needs neither a GPU nor CUDA. Further arguments go to
+# cargo.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit_mib=60

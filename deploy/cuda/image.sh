@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the container sqlenv-cuda by $1 (podman, docker): target/cuda/sqlenv with the C library it was linked to and NVIDIA's
-# libraries of libraries.txt. The driver is not in it: NVIDIA's container runtime brings the host's.
+# Builds the container sqlenv-cuda with $1 (podman or docker). It contains target/cuda/sqlenv, the C
+# library that the program was linked to, and NVIDIA's libraries of libraries.txt. It does not
+# contain the driver: NVIDIA's container runtime adds the driver of the host.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 engine=$1
@@ -12,17 +13,19 @@ stamp=$(sha256sum <deploy/cuda/libraries.txt)
 if [ "$(cat "$libraries/stamp" 2>/dev/null)" != "$stamp" ]; then
   rm -rf "$libraries"
   # 1.2 GB, unpacked.
-  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-user --no-deps --only-binary=:all: \
-    --require-hashes --target "$libraries" --requirement deploy/cuda/libraries.txt
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-user \
+    --no-deps --only-binary=:all: --require-hashes --target "$libraries" --requirement deploy/cuda/libraries.txt
   echo "$stamp" >"$libraries/stamp"
 fi
 
 rm -rf "$root"
 mkdir -p "$root"/{etc,tmp,runs,usr/lib/cuda}
 cp "$program" "$root/sqlenv"
-find "$libraries/nvidia" -name 'lib*.so*' ! -name 'libnvblas*' ! -name '*.alt.*' -exec cp --dereference {} "$root/usr/lib/cuda" \;
-# The C library and its kin, where the loader looks for them.
-find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr -d ' \t(' | grep -v "^$PWD" | sort -u | while read -r library; do
+find "$libraries/nvidia" -name 'lib*.so*' ! -name 'libnvblas*' ! -name '*.alt.*' \
+  -exec cp --dereference {} "$root/usr/lib/cuda" \;
+# The C library and the libraries of the compiler, at the paths where the loader finds them.
+find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr -d ' \t(' |
+  grep -v "^$PWD" | sort -u | while read -r library; do
   mkdir -p "$root$(dirname "$library")"
   cp --dereference "$library" "$root$library"
 done

@@ -6,6 +6,23 @@
 pub struct SettingError {
     /// The setting.
     pub field: &'static str,
-    /// What is wrong, where the field does not say it, and what to give.
+    /// What is wrong, unless the field shows it, and what to give.
     pub remedy: String,
+}
+
+impl SettingError {
+    /// Refuses a setting where `holds` is false.
+    pub(crate) fn unless(
+        holds: bool,
+        field: &'static str,
+        remedy: impl Into<String>,
+    ) -> Result<(), Self> {
+        match holds {
+            true => Ok(()),
+            false => Err(Self {
+                field,
+                remedy: remedy.into(),
+            }),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! one port.
 //!
 //! The environment itself is the crate `env`. This one holds no episodes: a token comes in with
-//! each call and goes out with its reply. Leaves out the admin port.
+//! each call and goes out with its reply. The admin port is not part of this crate.
 
 mod clock;
 mod error;

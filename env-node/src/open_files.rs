@@ -1,9 +1,8 @@
 //! How many files a node holds open: one for each connection, one for each database that a thread
 //! keeps.
 //!
-//! Invariant: a node that fits into its limit refuses connections by itself, at once, and finds a
-//! file for its databases. A node that runs into the limit does neither. Leaves out where the limit
-//! comes from.
+//! Invariant: a node that fits into its limit refuses connections by itself, at once, and can open
+//! its databases. A node that runs into the limit can do neither. The caller supplies the limit.
 
 use env::EnvSettings;
 
@@ -36,7 +35,8 @@ pub fn fit_open_files(
     env.connections_per_thread = kept;
     server.max_connections = server.max_connections.min(connections);
     Some(format!(
-        "this process may open {limit} files: env-node takes {} connections at once and keeps {kept} databases open per thread; for all that is set, allow it {wanted} (ulimit -n)",
+        "this process may open {limit} files: env-node takes {} connections at once and keeps \
+         {kept} databases open per thread; for all that is set, allow it {wanted} (ulimit -n)",
         server.max_connections
     ))
 }

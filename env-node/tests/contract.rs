@@ -1,4 +1,4 @@
-//! `sqlenv.v1.Env` over the in-process transport: statuses, pages and what Info tells.
+//! Tests `sqlenv.v1.Env` over the in-process transport: statuses, pages and the content of Info.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +7,12 @@ mod common;
 use common::{Fixture, step_request};
 use env::EnvSettings;
 use proto::v1::{ListQuestionsRequest, ResetRequest};
-use tonic::Code;
+use tonic::{Code, Status};
+
+fn assert_refused(status: &Status, code: Code, part: &str) {
+    assert_eq!(status.code(), code);
+    assert!(status.message().contains(part), "{}", status.message());
+}
 
 #[tokio::test]
 async fn bad_calls_are_refused_with_a_remedy() {
@@ -16,24 +21,18 @@ async fn bad_calls_are_refused_with_a_remedy() {
     let token = fixture.reset("cars-1", "").await.token;
     let mut forged = token.clone();
     *forged.last_mut().unwrap() ^= 1;
-    for (token, code, part) in [
-        (Vec::new(), Code::Unauthenticated, "malformed"),
-        (forged, Code::Unauthenticated, "forged or altered"),
-        (
-            Fixture::new(EnvSettings::default())
-                .reset("cars-1", "")
-                .await
-                .token,
-            Code::Unauthenticated,
-            "signing_key",
-        ),
+    let other = Fixture::new(EnvSettings::default());
+    let foreign = other.reset("cars-1", "").await.token;
+    for (token, part) in [
+        (Vec::new(), "malformed"),
+        (forged, "forged or altered"),
+        (foreign, "signing_key"),
     ] {
         let status = client
             .step(step_request(&token, "DESCRIBE", "Cars"))
             .await
             .unwrap_err();
-        assert_eq!(status.code(), code);
-        assert!(status.message().contains(part), "{}", status.message());
+        assert_refused(&status, Code::Unauthenticated, part);
     }
     let reset = |change: fn(&mut ResetRequest)| {
         let mut request = ResetRequest::default();
@@ -68,8 +67,7 @@ async fn bad_calls_are_refused_with_a_remedy() {
         ),
     ] {
         let status = client.reset(request).await.unwrap_err();
-        assert_eq!(status.code(), code);
-        assert!(status.message().contains(part), "{}", status.message());
+        assert_refused(&status, code, part);
     }
 }
 
@@ -99,12 +97,7 @@ async fn tokens_of_other_rules_or_another_time_are_refused() {
         .step(step_request(&token, "ANSWER", "40"))
         .await
         .unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(
-        status.message().contains("environment version"),
-        "{}",
-        status.message()
-    );
+    assert_refused(&status, Code::FailedPrecondition, "environment version");
 }
 
 #[tokio::test]

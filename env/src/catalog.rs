@@ -153,7 +153,8 @@ fn join(
             .ok_or_else(|| EnvError::Dataset {
                 dataset: dataset.to_owned(),
                 reason: format!(
-                    "question {:?} is on database {:?}, which is not there; add it or leave the question out",
+                    "question {:?} is on database {:?}, which is not there; add it or leave the \
+                     question out",
                     question.question_id, question.database_name
                 ),
             })?;

@@ -43,7 +43,8 @@ impl Database {
             .map_err(|error| refuse(format!("cannot be read: {error}; check the path")))?;
         if sha256 != file.sha256 {
             return Err(refuse(format!(
-                "has SHA-256 {sha256}, the dataset says {}; the file was changed, build or copy the dataset again",
+                "has SHA-256 {sha256}, the dataset says {}; the file was changed, build or copy \
+                 the dataset again",
                 file.sha256
             )));
         }
@@ -65,8 +66,8 @@ impl Database {
 fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Result<(Schema, u32)> {
     let names: Vec<(String, bool)> = connection
         .prepare(
-            "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' \
-             ESCAPE '\\' ORDER BY rowid",
+            "SELECT name, type = 'table' FROM sqlite_master WHERE type IN ('table', 'view') AND \
+             name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;

@@ -182,7 +182,9 @@ mod tests {
     proptest::proptest! {
         /// Against integer arithmetic: |p - g| <= g / 100 over values scaled to whole numbers.
         #[test]
-        fn tolerance_matches_integer_arithmetic(p in -200_000_i64..200_000, g in -200_000_i64..200_000) {
+        fn tolerance_matches_integer_arithmetic(
+            p in -200_000_i64..200_000, g in -200_000_i64..200_000,
+        ) {
             proptest::prop_assume!(g != 0);
             let expected = 100 * (p - g).abs() <= g.abs();
             let p = number(&format!("{p}e-3"));

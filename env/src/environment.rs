@@ -87,6 +87,7 @@ impl Environment {
         settings.validate()?;
         let shared_key = settings.shared_key()?;
         let catalog = Catalog::open(dataset, &settings)?;
+        // The self-test depends on the sandbox and not on the data, so the smallest file will do.
         let smallest = catalog
             .databases()
             .min_by_key(|database| database.file.size_bytes);
@@ -202,6 +203,7 @@ impl Environment {
         } else {
             env.run_action(entry, &token, &body.state, action).await?
         };
+        // The state of an episode never changes after its end, so the token stays the same.
         let token = if body.state.done {
             token
         } else {
@@ -246,7 +248,8 @@ impl EnvironmentState {
             budget => Err(EnvError::Request {
                 field: "step_budget",
                 message: format!(
-                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's default"
+                    "step_budget is {budget}; give 1 to {MAX_STEP_BUDGET}, or 0 for the node's \
+                     default"
                 ),
             }),
         }
@@ -367,7 +370,8 @@ fn random_key() -> Result<TokenKey, EnvError> {
     let key = TokenKey::new(&bytes);
     tracing::info!(
         key_id = key.id(),
-        "signing episode tokens with a random key: they end with this process; set signing_key_file to share them between nodes"
+        "signing episode tokens with a random key: they end with this process; set \
+         signing_key_file to share them between nodes"
     );
     Ok(key)
 }

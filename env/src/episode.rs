@@ -62,9 +62,9 @@ pub struct Observation {
     pub question: String,
     /// The table names, and the columns of the tables that were described.
     pub schema_info: String,
-    /// What the action returned; empty where it failed.
+    /// What the action returned; empty if it failed.
     pub result: String,
-    /// Why the action failed; empty where it did not.
+    /// Why the action failed; empty if it did not.
     pub error: String,
     /// Actions made.
     pub step_count: u32,
@@ -102,7 +102,7 @@ pub struct EpisodeState {
     /// Keys of queries that count as asked before.
     #[prost(fixed64, repeated, tag = "7")]
     pub query_keys: Vec<u64>,
-    /// What the reward profile remembers.
+    /// The state of the reward profile.
     #[prost(message, required, tag = "8")]
     pub reward_state: RewardState,
     /// Whether the episode is over.

@@ -34,7 +34,8 @@ pub enum EnvError {
     /// The sandbox lets a hostile statement pass, so the environment must not be served. Remedy:
     /// build from unchanged sources with the SQLite that they name.
     #[error(
-        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its own folder, with the SQLite it names and the flags in .cargo/config.toml"
+        "the SQL sandbox does not stop {statement:?}; do not serve, build env-node again from its \
+         own folder, with the SQLite it names and the flags in .cargo/config.toml"
     )]
     SelfTest {
         /// The statement.
@@ -79,7 +80,8 @@ pub enum EnvError {
     /// A query ran into the wall clock: the machine is too busy, or the query does much work per
     /// work unit. Remedy: retry; the step was not applied.
     #[error(
-        "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if this lasts, ease the machine or raise sql.wall_clock_seconds"
+        "{query} ran into the wall clock after {seconds} s; the step was not applied, retry it; if \
+         this lasts, ease the machine or raise sql.wall_clock_seconds"
     )]
     WallClock {
         /// Which query: the agent's, or a question's gold SQL.

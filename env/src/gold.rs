@@ -19,9 +19,9 @@ use crate::{
 
 /// The result of the gold SQL.
 pub(crate) struct GoldRows {
-    /// `None` where the gold SQL fails. No query then makes progress.
+    /// `None` if the gold SQL fails. No query then makes progress.
     pub(crate) summary: Option<ResultSummary<'static>>,
-    /// All rows, for lists and tables. `None` where there are more than are read.
+    /// All rows, for lists and tables. `None` if there are more than are read.
     pub(crate) rows: Option<Vec<Vec<Value>>>,
 }
 

@@ -3,7 +3,7 @@
 //! An episode is a value that a signed token carries. [`Environment`] joins the pure step
 //! ([`episode`], [`reward`], [`verifier`], [`progress`]) to sandboxed SQLite and keeps nothing but
 //! caches. What the agent does wrong is an observation. Only faults of the caller or of the machine
-//! are errors. This crate has no sockets and knows no server; `env-node` serves it.
+//! are errors. This crate has no sockets and no settings of a server; `env-node` serves it.
 
 mod catalog;
 mod database;

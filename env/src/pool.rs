@@ -125,6 +125,7 @@ impl Lane {
         let left = Arc::clone(waiting);
         let boxed: Job = Box::new(move |connections| {
             queue_depth(left.fetch_sub(1, Ordering::Relaxed) - 1);
+            // SQL that nobody waits for would delay the jobs behind it.
             if reply.is_closed() {
                 return;
             }
@@ -190,7 +191,8 @@ fn cannot_open(file: &DatabaseFile, error: &rusqlite::Error) -> EnvError {
     match File::open(&file.path) {
         Err(cause) if is_out_of_files(&cause) => EnvError::Overloaded {
             problem: format!(
-                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or lower server.max_connections",
+                "no file is left to open for database {:?}; if this lasts, raise `ulimit -n` or \
+                 lower server.max_connections",
                 file.name
             ),
         },

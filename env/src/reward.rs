@@ -116,7 +116,7 @@ pub enum StepEvent {
     },
     /// QUERY.
     Query {
-        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` where it
+        /// Closeness of the returned rows, 0 to [`crate::progress::TOP_LEVEL`]. `None` if it
         /// failed.
         level: Option<u32>,
         /// Whether it was asked before in the episode.
@@ -142,7 +142,7 @@ pub struct RewardComponents {
     pub clip: f64,
 }
 
-/// What a profile remembers from step to step; part of the episode token.
+/// The state that a profile keeps from step to step; part of the episode token.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RewardState {
     /// Level of the last successful QUERY; in `sqlenv-f003`, the best level so far.
@@ -402,7 +402,8 @@ mod tests {
             answered in any::<bool>(),
         ) {
             let right = total(&play(RewardProfile::Default, budget, &right, Some(true)));
-            let wrong = total(&play(RewardProfile::Default, budget, &wrong, answered.then_some(false)));
+            let answer = answered.then_some(false);
+            let wrong = total(&play(RewardProfile::Default, budget, &wrong, answer));
             prop_assert!(right > wrong, "{right} {wrong}");
         }
 
@@ -422,7 +423,8 @@ mod tests {
             let mut earned = 0;
             let back = StepEvent::Query { level: Some(start.level), repeated: true };
             for event in cycle.into_iter().chain([back]) {
-                let (after, reward) = score(RewardProfile::Default, budget, &reward_state, event, false);
+                let (after, reward) =
+                    score(RewardProfile::Default, budget, &reward_state, event, false);
                 earned += reward.points();
                 reward_state = after;
             }
@@ -441,7 +443,9 @@ mod tests {
 
         #[test]
         fn parity_steps_stay_in_the_published_bounds(
-            budget in 1..100_u32, events in proptest::collection::vec(event(), 0..100), right in any::<bool>(),
+            budget in 1..100_u32,
+            events in proptest::collection::vec(event(), 0..100),
+            right in any::<bool>(),
         ) {
             for profile in [RewardProfile::SqlenvFinal, RewardProfile::SqlenvF003] {
                 for reward in play(profile, budget, &events, Some(right)) {

@@ -8,32 +8,26 @@ use std::fmt::{self, Write as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use smart_default::SmartDefault;
 
 use crate::truncate::truncated;
 
 /// Limits of one observation.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResultLimits {
     /// Rows of a QUERY.
+    #[default(20)]
     pub rows: usize,
     /// Bytes of one cell.
+    #[default(500)]
     pub cell_bytes: usize,
     /// Bytes of one row.
+    #[default(4_000)]
     pub row_bytes: usize,
     /// Bytes of all rows. The first row is always shown.
+    #[default(16_000)]
     pub result_bytes: usize,
-}
-
-impl Default for ResultLimits {
-    fn default() -> Self {
-        Self {
-            rows: 20,
-            cell_bytes: 500,
-            row_bytes: 4_000,
-            result_bytes: 16_000,
-        }
-    }
 }
 
 /// One value of a row.

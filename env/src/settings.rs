@@ -13,6 +13,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use smart_default::SmartDefault;
 
 use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 
@@ -24,29 +25,35 @@ pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
 const MIN_SIGNING_KEY_BYTES: usize = 32;
 
 /// Settings of the environment; every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
-    /// Actions per episode where the caller does not say; 1 to 1,000.
+    /// Default number of actions per episode, which a caller may change; 1 to 1,000.
+    #[default(15)]
     pub step_budget: u32,
-    /// Reward profile where the caller does not say.
+    /// Default reward profile, which a caller may change.
+    #[default(RewardProfile::Default)]
     pub reward_profile: RewardProfile,
     /// Penalty for each action after the end of an episode. `SQLEnv`'s adapter takes 0.1.
     pub post_episode_penalty: f64,
     /// Bytes of an action's argument. A longer one is an error observation. This bounds answers;
     /// `sql.statement_bytes` bounds SQL.
+    #[default(1 << 20)]
     pub argument_bytes: usize,
     /// Threads that run SQL; 0: one per core. As many more threads run the few long statements.
     pub sql_threads: usize,
     /// Queries that may wait for a thread. Further ones are refused with `RESOURCE_EXHAUSTED`.
+    #[default(4_096)]
     pub sql_queue: usize,
     /// Databases that a thread keeps open.
+    #[default(160)]
     pub connections_per_thread: usize,
     /// Limits of one query.
     pub sql: SqlLimits,
     /// Limits of one observation.
     pub result: ResultLimits,
     /// Seconds from Reset until a token expires.
+    #[default(24 * 3_600)]
     pub token_ttl_seconds: u64,
     /// Key that signs tokens, at least 32 bytes; all nodes that share episodes need the same key.
     /// Without a key and a key file the key is random, and tokens end with the process. It is never
@@ -60,25 +67,31 @@ pub struct EnvSettings {
 }
 
 /// Limits of one query.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct SqlLimits {
     /// Work units: steps of SQLite's virtual machine, plus one for each 64 bytes that a function
     /// reads, writes or compares. This is a timeout that is the same on every machine.
+    #[default(20_000_000)]
     pub work_units: u64,
     /// Bytes of memory that SQLite may hold for the query, rows that were read included.
+    #[default(32 << 20)]
     pub memory_bytes: u64,
     /// Seconds that the query may take, as a backstop for work that the units do not count. The
     /// first time that a step runs into it, the call fails with `UNAVAILABLE`.
+    #[default(2.0)]
     pub wall_clock_seconds: f64,
     /// Bytes of one string, blob or row. A database with longer rows raises it to its longest row.
+    #[default(16 << 10)]
     pub value_bytes: u32,
     /// Bytes of the statement.
+    #[default(16 << 10)]
     pub statement_bytes: u32,
     /// Rows read from a result. Progress compares as many.
+    #[default(200)]
     pub rows: usize,
-    /// Whether a query may read SQLite's schema table, `sqlite_schema`, which tells what DESCRIBE
-    /// costs an action to see.
+    /// Whether a query may read SQLite's schema table, `sqlite_schema`. It shows all tables at
+    /// once, while DESCRIBE costs an action for each.
     pub allow_schema_tables: bool,
 }
 
@@ -115,39 +128,6 @@ impl SigningKey {
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SigningKey(secret)")
-    }
-}
-
-impl Default for EnvSettings {
-    fn default() -> Self {
-        Self {
-            step_budget: 15,
-            reward_profile: RewardProfile::Default,
-            post_episode_penalty: 0.0,
-            argument_bytes: 1 << 20,
-            sql_threads: 0,
-            sql_queue: 4_096,
-            connections_per_thread: 160,
-            sql: SqlLimits::default(),
-            result: ResultLimits::default(),
-            token_ttl_seconds: 24 * 3_600,
-            signing_key: None,
-            signing_key_file: None,
-        }
-    }
-}
-
-impl Default for SqlLimits {
-    fn default() -> Self {
-        Self {
-            work_units: 20_000_000,
-            memory_bytes: 32 << 20,
-            wall_clock_seconds: 2.0,
-            value_bytes: 16 << 10,
-            statement_bytes: 16 << 10,
-            rows: 200,
-            allow_schema_tables: false,
-        }
     }
 }
 
@@ -208,7 +188,7 @@ impl EnvSettings {
         Ok(())
     }
 
-    /// Returns the key that nodes share, from the setting or the file; `None` where neither is
+    /// Returns the key that nodes share, from the setting or the file; `None` if neither is
     /// given.
     pub(crate) fn shared_key(&self) -> Result<Option<SigningKey>, EnvError> {
         let (field, key) = match (&self.signing_key, &self.signing_key_file) {

@@ -26,7 +26,8 @@ pub enum TokenError {
     Malformed(usize),
     /// A node with another key made it.
     #[error(
-        "episode token was signed with key {theirs}, this node has key {ours}; give all nodes the same signing_key, or call Reset again"
+        "episode token was signed with key {theirs}, this node has key {ours}; give all nodes the \
+         same signing_key, or call Reset again"
     )]
     ForeignKey {
         /// Key id in the token.
@@ -36,7 +37,8 @@ pub enum TokenError {
     },
     /// The signature does not match: the token was forged or altered.
     #[error(
-        "episode token is forged or altered: its signature does not match; pass on the bytes of the newest reply unchanged"
+        "episode token is forged or altered: its signature does not match; pass on the bytes of \
+         the newest reply unchanged"
     )]
     Forged,
     /// It is too old, by so many seconds.
@@ -44,7 +46,8 @@ pub enum TokenError {
     Expired(u64),
     /// It was made under other rules.
     #[error(
-        "episode token is of environment version {theirs}, this node serves {ours}; call Reset again"
+        "episode token is of environment version {theirs}, this node serves {ours}; call Reset \
+         again"
     )]
     ForeignVersion {
         /// Version in the token.
@@ -54,7 +57,8 @@ pub enum TokenError {
     },
     /// The question is unknown here, or its database differs.
     #[error(
-        "episode token is for question {question_id:?} on another copy of its database; serve the same dataset on all nodes, or call Reset again"
+        "episode token is for question {question_id:?} on another copy of its database; serve the \
+         same dataset on all nodes, or call Reset again"
     )]
     ForeignDatabase {
         /// The question.
@@ -216,7 +220,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_without_a_panic(token in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_refused_without_a_panic(
+            token in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             prop_assert!(TokenKey::new(KEY).open(&token, "1-ab", 0).is_err());
         }
     }

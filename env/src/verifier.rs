@@ -29,8 +29,8 @@ pub struct GoldAnswer<'a> {
     pub ordered: bool,
 }
 
-/// Returns whether `predicted` is correct. A missing or blank answer never is, nor is any answer to
-/// a missing or empty gold.
+/// Returns whether `predicted` is correct. A missing or blank answer is never correct, and no
+/// answer to a missing or empty gold value is.
 pub fn verify_answer(predicted: Option<&str>, gold: &GoldAnswer<'_>) -> bool {
     let predicted = unwrapped(predicted.unwrap_or_default());
     if predicted.is_empty() || is_empty(gold.answer) {
@@ -349,24 +349,33 @@ mod tests {
         fn total(predicted in "\\PC{0,40}", gold in "\\PC{0,20}") {
             let answer = Value::from(gold.clone());
             let verdict = |predicted: &str, answer_type| {
-                verify_answer(Some(predicted), &GoldAnswer { answer: &answer, answer_type, rows: None, ordered: false })
+                let gold = GoldAnswer { answer: &answer, answer_type, rows: None, ordered: false };
+                verify_answer(Some(predicted), &gold)
             };
-            for answer_type in [AnswerType::Integer, AnswerType::Float, AnswerType::List, AnswerType::Table] {
+            for answer_type in
+                [AnswerType::Integer, AnswerType::Float, AnswerType::List, AnswerType::Table]
+            {
                 verdict(&predicted, answer_type);
             }
-            prop_assert_eq!(verdict(&format!("\"{gold}\""), AnswerType::String), !gold.trim().is_empty());
+            let quoted = format!("\"{gold}\"");
+            prop_assert_eq!(verdict(&quoted, AnswerType::String), !gold.trim().is_empty());
         }
 
         /// Row order and list order never matter; a changed integer always does.
         #[test]
-        fn order_is_free(rows in proptest::collection::vec((0..50_i64, "[a-z]{1,3}"), 1..8), seed in 0..100_usize) {
-            let gold: Vec<Value> = rows.iter().map(|(number, word)| json!([number, word])).collect();
+        fn order_is_free(
+            rows in proptest::collection::vec((0..50_i64, "[a-z]{1,3}"), 1..8),
+            seed in 0..100_usize,
+        ) {
+            let value = |(number, word): &(i64, String)| json!([number, word]);
+            let gold: Vec<Value> = rows.iter().map(value).collect();
+            let line = |(number, word): &(i64, String)| format!("{number} | {word}");
             let mut turned = rows.clone();
             turned.rotate_left(seed % rows.len());
-            let text: Vec<String> = turned.iter().map(|(number, word)| format!("{number} | {word}")).collect();
+            let text: Vec<String> = turned.iter().map(line).collect();
             prop_assert!(table(&text.join("\n"), &Value::from(gold.clone())));
             turned[0].0 += 100;
-            let text: Vec<String> = turned.iter().map(|(number, word)| format!("{number} | {word}")).collect();
+            let text: Vec<String> = turned.iter().map(line).collect();
             prop_assert!(!table(&text.join("\n"), &Value::from(gold)));
         }
     }

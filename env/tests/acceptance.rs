@@ -1,4 +1,4 @@
-//! The specification's acceptance vectors for episodes (B) and rewards (C), on the environment
+//! Tests the specification's acceptance vectors for episodes (B) and rewards (C) on the environment
 //! itself.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -1,5 +1,5 @@
-//! The project's golden vectors for verifier, rewards and cardinality (`golden/README.md`); every
-//! case holds exactly.
+//! Checks every case of the project's golden vectors for verifier, rewards and cardinality exactly
+//! (`golden/README.md`).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

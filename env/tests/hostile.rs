@@ -1,5 +1,5 @@
-//! Hostile statements through an environment, beside honest players; the corpus itself is judged in
-//! `src/sandbox/tests/corpus.rs`.
+//! Runs hostile statements through an environment next to honest players.
+//! `src/sandbox/tests/corpus.rs` checks the statements one by one.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,5 @@
-//! The oracle on real data: describe the tables, run the gold SQL, answer. Needs
-//! `../shared/data/spider`.
+//! Runs the oracle on real data: it describes the tables, runs the gold SQL and answers. The test
+//! needs `../shared/data/spider`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

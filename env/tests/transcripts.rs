@@ -1,5 +1,5 @@
-//! Whole episodes as text files, replayed byte for byte. A file gives the question, the profile
-//! and, on lines with `> `, the actions; all else is what the environment says.
+//! Replays whole episodes from text files, byte for byte. A file has the question, the profile and,
+//! on lines that begin with `> `, the actions. All other text is the environment's.
 //! `UPDATE_TRANSCRIPTS=1 cargo test` rewrites the files.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

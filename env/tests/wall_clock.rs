@@ -1,5 +1,5 @@
-//! The wall clock: a fault of the machine at first, an answer only when the same step hits it
-//! again.
+//! Tests the wall clock: the first hit of a step is a fault of the machine, and only a second hit
+//! of the same step is answered.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

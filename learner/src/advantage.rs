@@ -52,47 +52,21 @@ pub struct AdvantageSettings {
     pub aggregation: RewardAggregation,
 }
 
-/// Advantages of a batch and the statistics logged with them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Advantages {
-    /// One per row; 0 for unscorable rows.
-    pub advantages: Vec<f64>,
-    /// Mean of the weighted rewards over scorable rows; NaN if there is none.
-    pub reward_mean: f64,
-    /// Standard deviation (n - 1) over the whole batch.
-    pub reward_std: f64,
-    /// Share of rows whose standard deviation, of the group or the batch, is zero.
-    pub zero_std_share: f64,
-}
-
-/// Computes advantages from `rewards[rows][columns]` and `weights[columns]`.
+/// Computes advantages, one per row, from `rewards[rows][columns]` and `weights[columns]`.
 pub fn advantages(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
     group_size: usize,
     settings: AdvantageSettings,
-) -> Advantages {
-    let totals: Vec<f64> = rewards
-        .iter()
-        .map(|row| weighted_sum(row, weights))
-        .collect();
-    let batch = MeanStd::of(&totals);
-    let (raw, deviations) = match settings.aggregation {
+) -> Vec<f64> {
+    let raw = match settings.aggregation {
         RewardAggregation::SumThenNormalize => {
-            sum_then_normalize(&totals, group_size, settings.scale_rewards)
+            sum_then_normalize(rewards, weights, group_size, settings.scale_rewards)
         }
         RewardAggregation::NormalizeThenSum => normalize_then_sum(rewards, weights, group_size),
     };
-    let zero = deviations
-        .iter()
-        .filter(|std| std.abs() <= ZERO_STD)
-        .count();
-    Advantages {
-        advantages: raw.into_iter().map(zero_unless_finite).collect(),
-        reward_mean: batch.mean,
-        reward_std: batch.std,
-        zero_std_share: zero as f64 / deviations.len().max(1) as f64,
-    }
+    let zero_unless_finite = |value: f64| if value.is_finite() { value } else { 0.0 };
+    raw.into_iter().map(zero_unless_finite).collect()
 }
 
 /// Returns the weighted sum of the rewards that are present; NaN if none is.
@@ -108,14 +82,14 @@ pub fn weighted_sum(row: &[Option<f64>], weights: &[f64]) -> f64 {
     present.sum()
 }
 
-/// Whether a group's total rewards differ. Unscorable members (NaN) are left out.
+/// Returns whether a group's total rewards differ. Unscorable members (NaN) are left out.
 pub fn has_variance(totals: &[f64]) -> bool {
     MeanStd::of(totals).std > ZERO_STD
 }
 
-/// Whether a group has a gradient: its total rewards differ or, where columns are normalised before
-/// they are summed, those of some column do. Dynamic sampling draws another group in place of one
-/// without (DAPO, arXiv:2503.14476).
+/// Returns whether a group has reward variance, and so a gradient: its total rewards differ or,
+/// where columns are normalised before they are summed, those of some column do. Dynamic sampling
+/// draws another group in place of a zero-variance group (DAPO, arXiv:2503.14476).
 pub fn has_reward_variance(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
@@ -134,38 +108,40 @@ pub fn has_reward_variance(
     }
 }
 
-/// Returns centred, scaled rewards and the standard deviation that each row belongs to.
+fn weighted_sums(rewards: &[Vec<Option<f64>>], weights: &[f64]) -> Vec<f64> {
+    let sum = |row: &Vec<Option<f64>>| weighted_sum(row, weights);
+    rewards.iter().map(sum).collect()
+}
+
 fn sum_then_normalize(
-    totals: &[f64],
+    rewards: &[Vec<Option<f64>>],
+    weights: &[f64],
     group_size: usize,
     scale: ScaleRewards,
-) -> (Vec<f64>, Vec<f64>) {
-    let batch_std = MeanStd::of(totals).std_or_zero();
-    let mut out = Vec::with_capacity(totals.len());
-    let mut deviations = Vec::with_capacity(totals.len());
-    for group in totals.chunks(group_size.max(1)) {
+) -> Vec<f64> {
+    let totals = weighted_sums(rewards, weights);
+    let batch_std = MeanStd::of(&totals).std_or_zero();
+    let scaled = |group: &[f64]| {
         let stats = MeanStd::of(group);
-        let std = match scale {
-            ScaleRewards::Batch => batch_std,
-            ScaleRewards::Group | ScaleRewards::None => stats.std_or_zero(),
-        };
-        for total in group {
-            let centred = total - stats.mean;
-            out.push(match scale {
-                ScaleRewards::None => centred,
-                ScaleRewards::Group | ScaleRewards::Batch => centred / (std + STD_EPSILON),
-            });
-            deviations.push(std);
+        let centred = group.iter().map(|total| total - stats.mean);
+        match scale {
+            ScaleRewards::None => centred.collect(),
+            ScaleRewards::Group => over(centred, stats.std_or_zero()),
+            ScaleRewards::Batch => over(centred, batch_std),
         }
-    }
-    (out, deviations)
+    };
+    totals.chunks(group_size.max(1)).flat_map(scaled).collect()
+}
+
+fn over(centred: impl Iterator<Item = f64>, std: f64) -> Vec<f64> {
+    centred.map(|value| value / (std + STD_EPSILON)).collect()
 }
 
 fn normalize_then_sum(
     rewards: &[Vec<Option<f64>>],
     weights: &[f64],
     group_size: usize,
-) -> (Vec<f64>, Vec<f64>) {
+) -> Vec<f64> {
     let mut normalised = vec![vec![None; weights.len()]; rewards.len()];
     for start in (0..rewards.len()).step_by(group_size.max(1)) {
         let rows = start..(start + group_size).min(rewards.len());
@@ -181,20 +157,9 @@ fn normalize_then_sum(
             }
         }
     }
-    let totals: Vec<f64> = normalised
-        .iter()
-        .map(|row| weighted_sum(row, weights))
-        .collect();
+    let totals = weighted_sums(&normalised, weights);
     let batch = MeanStd::of(&totals);
-    let out = totals
-        .iter()
-        .map(|total| (total - batch.mean) / (batch.std + STD_EPSILON))
-        .collect();
-    (out, vec![batch.std; totals.len()])
-}
-
-fn zero_unless_finite(value: f64) -> f64 {
-    if value.is_finite() { value } else { 0.0 }
+    over(totals.iter().map(|total| total - batch.mean), batch.std)
 }
 
 /// Mean and sample standard deviation (n - 1) of the values that are not NaN.

@@ -8,7 +8,7 @@
 
 mod pack;
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
@@ -17,8 +17,8 @@ use policy::{PackedRows, ScoredTokens};
 /// Shorter common prefixes are not worth a row of their own.
 const MIN_PREFIX_TOKENS: usize = 16;
 
-/// Micro-batches are cut for two workers even where one computes, so that the number of threads
-/// does not matter.
+/// Micro-batches are cut for two workers even if one thread computes them, so that the number of
+/// threads does not change the result.
 pub const LEAST_WORKERS: usize = 2;
 
 /// How often the common prefix of neighbouring samples is computed.
@@ -32,14 +32,14 @@ pub enum Prefixes {
 
 /// A token sequence and the positions whose tokens are scored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
-    /// Token ids.
-    pub tokens: Vec<u32>,
+pub struct Sample<'a> {
+    /// Token ids, which a trajectory or an episode lends.
+    pub tokens: Cow<'a, [u32]>,
     /// Ascending positions in `tokens`, each at least 1: a token is predicted from those before it.
     pub scored: Vec<usize>,
 }
 
-impl Sample {
+impl Sample<'_> {
     /// Returns the number of tokens in the forward pass that scores all scored ones.
     pub fn forward_tokens(&self) -> usize {
         self.scored.last().copied().unwrap_or(0)
@@ -61,7 +61,7 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
 }
 
-/// Neighbouring samples and the length of the prefix that they share; 0 for a sample by itself.
+/// Neighbouring samples and the length of the prefix that they share; 0 for a single sample.
 ///
 /// Samples without scored tokens in the range do not count; the first one has some.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ struct SharedPrefix {
 }
 
 impl MicroBatch {
-    fn new(all: &[Sample], runs: &[&SharedPrefix]) -> Self {
+    fn new(all: &[Sample<'_>], runs: &[&SharedPrefix]) -> Self {
         let mut micro = Self::default();
         runs.iter().for_each(|run| micro.push(all, run));
         micro
     }
 
-    fn push(&mut self, all: &[Sample], run: &SharedPrefix) {
+    fn push(&mut self, all: &[Sample<'_>], run: &SharedPrefix) {
         let prefix = run.prefix;
         let (prefix_row, prefix_start) = (self.packed.rows.len(), self.packed.tokens.len());
         if prefix > 0 {
@@ -124,7 +124,7 @@ impl MicroBatch {
 
 /// Packs all samples that have scored tokens, for two workers.
 pub fn micro_batches(
-    samples: &[Sample],
+    samples: &[Sample<'_>],
     budget_tokens: usize,
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
@@ -135,7 +135,7 @@ pub fn micro_batches(
 /// them.
 pub fn micro_batches_for(
     workers: usize,
-    samples: &[Sample],
+    samples: &[Sample<'_>],
     budget_tokens: usize,
     prefixes: Prefixes,
 ) -> Vec<MicroBatch> {
@@ -157,7 +157,7 @@ pub fn micro_batches_for(
 /// sample.
 ///
 /// A sample joins the run before it if the run then saves no fewer tokens than without it.
-fn shared_prefixes(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec<SharedPrefix> {
+fn shared_prefixes(samples: &[Sample<'_>], budget: usize, prefixes: Prefixes) -> Vec<SharedPrefix> {
     let mut runs: Vec<SharedPrefix> = Vec::new();
     for index in (0..samples.len()).filter(|&index| samples[index].forward_tokens() > 0) {
         let joined = match (runs.last(), prefixes) {
@@ -181,13 +181,13 @@ fn shared_prefixes(samples: &[Sample], budget: usize, prefixes: Prefixes) -> Vec
 
 impl SharedPrefix {
     /// Returns the tokens of its forward pass.
-    fn tokens(&self, all: &[Sample]) -> usize {
-        let own = |sample: &Sample| sample.forward_tokens().saturating_sub(self.prefix);
+    fn tokens(&self, all: &[Sample<'_>]) -> usize {
+        let own = |sample: &Sample<'_>| sample.forward_tokens().saturating_sub(self.prefix);
         self.prefix + all[self.samples.clone()].iter().map(own).sum::<usize>()
     }
 
     /// Returns this run with the next sample, if that saves tokens.
-    fn with_next(&self, all: &[Sample], index: usize) -> Option<Self> {
+    fn with_next(&self, all: &[Sample<'_>], index: usize) -> Option<Self> {
         let (first, sample) = (&all[self.samples.start], &all[index]);
         let count = self.samples.len();
         let (most, before) = match self.prefix {
@@ -195,7 +195,7 @@ impl SharedPrefix {
             prefix => (prefix, (count - 1) * prefix),
         };
         let most = most.min(sample.forward_tokens().saturating_sub(1));
-        let pairs = first.tokens[..most].iter().zip(&sample.tokens);
+        let pairs = first.tokens[..most].iter().zip(sample.tokens.iter());
         let prefix = pairs.take_while(|(a, b)| a == b).count();
         (prefix >= MIN_PREFIX_TOKENS && count * prefix >= before).then(|| Self {
             samples: self.samples.start..index + 1,
@@ -204,7 +204,7 @@ impl SharedPrefix {
     }
 
     /// Returns two runs in its place, each with the prefix, if both keep a worker busy.
-    fn split(&self, all: &[Sample]) -> Vec<Self> {
+    fn split(&self, all: &[Sample<'_>]) -> Vec<Self> {
         let indices = self.samples.clone();
         let scored: Vec<usize> = indices
             .filter(|&index| all[index].forward_tokens() > 0)
@@ -230,11 +230,11 @@ mod tests {
 
     #[test]
     fn a_single_group_is_cut_in_two_where_both_halves_keep_a_worker_busy() {
-        let group = |prompt: usize| -> Vec<Sample> {
+        let group = |prompt: usize| -> Vec<Sample<'static>> {
             let sample = |member: usize| sample(prompt, 20, member as u32);
             (0..8).map(sample).collect()
         };
-        let forward_tokens = |samples: &[Sample]| -> Vec<usize> {
+        let forward_tokens = |samples: &[Sample<'_>]| -> Vec<usize> {
             let batches = micro_batches(samples, 2_048, Prefixes::Shared);
             batches
                 .iter()
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_sample_without_scored_tokens_does_not_part_its_group() {
-        let mut samples: Vec<Sample> = (0..4).map(|seed| sample(30, 3, seed)).collect();
+        let mut samples: Vec<Sample<'static>> = (0..4).map(|seed| sample(30, 3, seed)).collect();
         samples[1].scored.clear();
         let micro = &micro_batches(&samples, 100, Prefixes::Shared)[0];
         assert_eq!(micro.samples, [0, 2, 3]);
@@ -258,15 +258,15 @@ mod tests {
     fn tokens_predict_their_successors() {
         let samples = [
             Sample {
-                tokens: vec![10, 11, 12, 13, 14],
+                tokens: vec![10, 11, 12, 13, 14].into(),
                 scored: vec![2, 3],
             },
             Sample {
-                tokens: vec![20, 21],
+                tokens: vec![20, 21].into(),
                 scored: vec![],
             },
             Sample {
-                tokens: vec![30, 31],
+                tokens: vec![30, 31].into(),
                 scored: vec![1],
             },
         ];
@@ -281,13 +281,13 @@ mod tests {
 
     /// Samples that begin with the first `shared` of one fixed row of tokens, `own` more behind
     /// them, the last scored.
-    fn sample(shared: usize, own: usize, seed: u32) -> Sample {
+    fn sample(shared: usize, own: usize, seed: u32) -> Sample<'static> {
         let beginning = (0..shared as u32).map(|token| 1_000 + token);
         let rest = (0..own as u32).map(|at| 1 + seed * 7 + at);
         let tokens: Vec<u32> = beginning.chain(rest).collect();
         Sample {
             scored: (tokens.len().saturating_sub(own).max(1)..tokens.len()).collect(),
-            tokens,
+            tokens: tokens.into(),
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
             rows in proptest::collection::vec((0_usize..60, 0_usize..40), 1..30),
             budget in 100_usize..400,
         ) {
-            let samples: Vec<Sample> = rows
+            let samples: Vec<Sample<'static>> = rows
                 .iter()
                 .enumerate()
                 .map(|(i, &(shared, own))| sample(shared, own, i as u32))
@@ -359,7 +359,8 @@ mod tests {
                 prop_assert!(scored.next().is_none());
             }
             seen.sort_unstable();
-            let all: Vec<usize> = (0..samples.len()).filter(|&i| samples[i].forward_tokens() > 0).collect();
+            let is_scored = |&i: &usize| samples[i].forward_tokens() > 0;
+            let all: Vec<usize> = (0..samples.len()).filter(is_scored).collect();
             prop_assert_eq!(seen, all);
         }
     }

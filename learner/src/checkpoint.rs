@@ -1,10 +1,10 @@
-//! Checkpoints: all that resuming needs, on disk, whole or not at all.
+//! Checkpoints: all that resuming needs, on disk, complete or absent.
 //!
 //! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights
 //! and AdamW moments) and `state.json` (the position in the run, and the SHA-256 of every other
-//! file). A checkpoint is written under another name, synced and renamed; then `LATEST` is set to
-//! it. The old copy of one that is written again is `.step_N.old` until then. A checkpoint whose
-//! files do not match is skipped for the one before.
+//! file). A checkpoint is written under another name, synced and renamed. Then `LATEST` is set to
+//! it. If a checkpoint is written again, its old copy is `.step_N.old` until then. A checkpoint
+//! whose files do not match their hashes is skipped, and the one before it is read.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ pub struct CheckpointState {
     pub step: u64,
     /// The first group that the next step looks at.
     pub next_group_index: u64,
-    /// The journal's records before this byte are not needed any more.
+    /// No record of the journal before this byte is needed.
     pub journal_offset: u64,
     /// Optimizer updates made.
     pub updates: u64,
@@ -71,7 +71,7 @@ impl Checkpoint {
 /// others. Returns the new checkpoint's path.
 ///
 /// # Errors
-/// The disk is full or fails; the checkpoints before it are then whole.
+/// The disk is full or fails; the checkpoints before it are then complete.
 pub fn save(
     folder: &Path,
     mut state: CheckpointState,
@@ -99,17 +99,18 @@ pub fn save(
     Ok(path)
 }
 
-/// Reads the newest whole checkpoint in `folder`: the one `LATEST` names, or else the highest step
-/// that is whole.
+/// Reads the newest complete checkpoint in `folder`: the one that `LATEST` names, or else the
+/// highest step that is complete.
 ///
 /// # Errors
-/// There are checkpoints, but none is whole; or the folder cannot be read.
+/// There are checkpoints, but none is complete; or the folder cannot be read.
 pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
     let mut candidates = steps(folder)?;
     let latest = fs::read_to_string(folder.join(LATEST)).unwrap_or_default();
     let named = candidates
         .iter()
         .position(|(_, path)| path.ends_with(latest.trim()));
+    // `LATEST` has priority over a higher step, which is from before the run fell back.
     if let Some(named) = named.filter(|_| !latest.trim().is_empty()) {
         candidates[..=named].rotate_right(1);
     }
@@ -174,11 +175,11 @@ fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
 }
 
 fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
-    let (passed_over, mut run): (Vec<_>, Vec<_>) = steps(folder)?
+    let (superseded, mut run): (Vec<_>, Vec<_>) = steps(folder)?
         .into_iter()
         .partition(|(step, _)| *step > newest);
     let excess = run.split_off(keep_last.max(1).min(run.len()));
-    passed_over
+    superseded
         .iter()
         .chain(&excess)
         .try_for_each(|(_, path)| durable::remove_folder(path).at("remove", path))

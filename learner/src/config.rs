@@ -266,7 +266,8 @@ impl RolloutConfig {
         at_least_one("rollout.step_budget", self.step_budget.into())?;
         if self.max_context_tokens <= self.max_completion_tokens {
             let problem = format!(
-                "is {}, no more than rollout.max_completion_tokens ({}); a context holds a prompt too",
+                "is {}, no more than rollout.max_completion_tokens ({}); a context holds a prompt \
+                 too",
                 self.max_context_tokens, self.max_completion_tokens
             );
             return Err(LearnerError::setting("rollout.max_context_tokens", problem));

@@ -2,13 +2,16 @@
 //! share.
 //!
 //! Invariant: a run folder belongs to one base model, one list of questions and one set of
-//! settings; a run that does not match what is there is refused. The loop over the steps is in
+//! settings; a run that does not match the folder's is refused. The loop over the steps is in
 //! `run`.
 
 use std::{
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -55,13 +58,6 @@ pub enum TrainEvent {
         /// Its folder.
         path: PathBuf,
     },
-    /// Training has ended.
-    Finished {
-        /// Steps made in all.
-        step: u64,
-        /// True where a shutdown came before the last step.
-        interrupted: bool,
-    },
 }
 
 /// A training run; cheap to clone. It serves actors from the moment it is opened and trains while
@@ -76,7 +72,7 @@ pub struct Learner {
 pub(crate) enum RunEnd {
     /// The last step is made and its checkpoint is on disk: no actor is needed any more.
     Finished,
-    /// The server stops; the run may go on in another process.
+    /// The server stops; another process may continue the run.
     Closed,
 }
 
@@ -89,7 +85,9 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
-    /// None while the run goes on.
+    /// Whether an actor has joined since the run was opened.
+    pub(crate) has_been_joined: AtomicBool,
+    /// None while the run continues.
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
     question_ids: Vec<String>,
     order: Mutex<QuestionOrder>,
@@ -103,22 +101,20 @@ pub(crate) struct RunContext {
 }
 
 impl Learner {
-    /// Opens a run in `run_dir`: a new one, or with `resume` the one that is there, if any.
+    /// Opens the run in `run_dir`, or begins one there.
     ///
     /// `model` is the base model in both cases; a resumed run takes its weights from the newest
     /// whole checkpoint.
     ///
     /// # Errors
-    /// A setting cannot be used; there are no questions; the folder holds a run and `resume` is
-    /// false, or holds one with other settings, questions or base model; a file cannot be read or
-    /// written.
+    /// A setting cannot be used; there are no questions; the folder holds a run with other
+    /// settings, questions or base model; a file cannot be read or written.
     pub fn open(
         config: LearnerConfig,
         arguments: RunArguments,
         model: Model,
         question_ids: Vec<String>,
         run_dir: &Path,
-        resume: bool,
     ) -> Result<Self> {
         config.validate()?;
         if question_ids.is_empty() {
@@ -126,10 +122,6 @@ impl Learner {
             return Err(LearnerError::setting("questions", problem));
         }
         let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
-        if !resume && (journal.exists() || checkpoints.exists()) {
-            let reason = "holds a run already; resume it or choose another run folder";
-            return Err(LearnerError::broken(run_dir, reason));
-        }
         std::fs::create_dir_all(run_dir).at("create", run_dir)?;
         durable::sync_parent(run_dir).at("sync the folder of", run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
@@ -152,6 +144,7 @@ impl Learner {
                 intake,
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
@@ -172,6 +165,11 @@ impl Learner {
     /// Returns the newest policy version's weights.
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
+    }
+
+    /// Returns whether an actor has joined since the run was opened.
+    pub fn has_been_joined(&self) -> bool {
+        self.context.has_been_joined.load(Ordering::Relaxed)
     }
 
     /// Ends all open weights streams and waiting claims, so that a server can stop.

@@ -50,8 +50,8 @@ pub enum LearnerError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Every episode of a step broke off for a reason outside the agent. Remedy: fix the
-    /// environment, then resume, which rolls out the step's groups again.
+    /// Every episode of a step failed for a reason outside the agent. Remedy: fix the environment,
+    /// then resume, which rolls out the step's groups again.
     #[error(
         "step {step}: none of its {episodes} episodes was completed; the first failed with: \
          {failure}; check that the environment runs, then resume the run"
@@ -61,7 +61,7 @@ pub enum LearnerError {
         step: u64,
         /// Episodes of all groups that the step looked at.
         episodes: usize,
-        /// Why the first of them broke off.
+        /// Why the first of them failed.
         failure: String,
     },
     /// The policy could not be built or run.
@@ -90,8 +90,8 @@ pub enum LearnerError {
     /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all
     /// ranks again; the run resumes.
     #[error(
-        "rank {rank} of the run {problem}; see its log, then start the learner and its ranks again: \
-         the run resumes"
+        "rank {rank} of the run {problem}; see its log, then start the learner and its ranks \
+         again: the run resumes"
     )]
     Rank {
         /// Its number.
@@ -127,8 +127,8 @@ pub enum LearnerError {
     /// reaches it again rejoins.
     #[error("the learner {0}; see its log, start it again and then this rank")]
     LeaderAway(String),
-    /// For a rank: the run has all its ranks. Remedy: none; a rank that waits takes the place of
-    /// one that leaves.
+    /// For a rank: the run has all its ranks. Remedy: none; a waiting rank replaces one that
+    /// disconnects.
     #[error("the learner refuses this rank: {0}; it is not needed unless another leaves")]
     RunFull(String),
     /// For a rank: the learner refuses it or breaks the protocol. Remedy: the same program on both

@@ -64,12 +64,11 @@ pub struct Group {
     pub index: u64,
     /// The lease under which it was rolled out.
     pub lease_id: u64,
-    /// The bytes in which it arrived: what the journal and other ranks get.
+    /// The bytes in which it arrived. The journal and other ranks get the same bytes.
     pub encoded: EncodedGroup,
     /// Members in order.
     pub trajectories: Vec<Trajectory>,
-    /// Reward columns of each member; missing where the episode broke off for a reason outside the
-    /// agent.
+    /// Reward columns of each member; missing if the episode failed for a reason outside the agent.
     pub rewards: Vec<Vec<Option<f64>>>,
     /// What the scheduler must know.
     pub summary: GroupSummary,
@@ -123,19 +122,19 @@ impl Group {
         })
     }
 
-    /// Returns the newest policy version that sampled; none where nothing was sampled.
+    /// Returns the newest policy version that sampled; none if nothing was sampled.
     pub fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }
 }
 
-/// The policy versions that sampled.
+/// Returns the policy versions that sampled.
 fn versions(trajectories: &[Trajectory]) -> impl Iterator<Item = u64> {
     let turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
     turns.map(|turn| turn.policy_version)
 }
 
-/// The columns `correct`, `shaping`, `return`.
+/// Returns the columns `correct`, `shaping`, `return`.
 fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
     let terminal = |turn: &Turn| turn.reward_components.map_or(0.0, |c| c.terminal);
     let shaping = trajectory.episode_return - trajectory.turns.iter().map(terminal).sum::<f64>();
@@ -149,7 +148,7 @@ fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
 
 fn check(trajectory: &Trajectory, member: usize, rules: &GroupRules) -> Result<(), String> {
     if trajectory.member as usize != member {
-        return Err(format!("stands in place of member {}", trajectory.member));
+        return Err(format!("has the number of member {}", trajectory.member));
     }
     if !trajectory.episode_return.is_finite() {
         return Err(format!("episode_return is {}", trajectory.episode_return));
@@ -189,7 +188,7 @@ fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
         ));
     }
     if mask.first() == Some(&1) {
-        return Err("the first token cannot be sampled, nothing stands before it".to_owned());
+        return Err("the first token cannot be sampled, because no token precedes it".to_owned());
     }
     if mask.iter().any(|&byte| byte > 1) {
         return Err("mask bytes must be 0 or 1".to_owned());
@@ -212,7 +211,7 @@ fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
     let mut masks: Vec<Vec<u8>> = trajectory.segments.iter().map(given).collect();
     for (number, turn) in trajectory.turns.iter().enumerate() {
         let range = completion_range(turn);
-        // A turn that sampled nothing has no place.
+        // A turn that sampled nothing occupies no tokens.
         if range.is_empty() {
             continue;
         }
@@ -237,7 +236,7 @@ fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a turn's completion lies in its segment.
+/// Returns the range of a turn's completion in its segment.
 fn completion_range(turn: &Turn) -> Range<usize> {
     let start = turn.completion_start as usize;
     start..start + turn.completion_tokens as usize
@@ -368,7 +367,7 @@ mod tests {
         };
         type Change = fn(&mut Trajectory);
         let table: [(Change, &str); 12] = [
-            (|t| t.member = 0, "in place of member 0"),
+            (|t| t.member = 0, "has the number of member 0"),
             (|t| t.episode_return = f64::NAN, "episode_return"),
             (|t| t.segments[0].mask.truncate(1), "must be as many"),
             (

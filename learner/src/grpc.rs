@@ -4,9 +4,12 @@
 //! Nothing here decides what is handed out or accepted, and async code does no disk work. What an
 //! actor does wrong is refused with INVALID_ARGUMENT and does not end the run. A group that cannot
 //! be journaled ends the run and is refused with UNAVAILABLE, so that actors wait until the run is
-//! resumed.
+//! resumed. A claim is refused by the outcome `Wait`, never by a status.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+};
 
 use proto::{
     CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot,
@@ -48,7 +51,7 @@ impl Learner {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Returns the `Ranks` service of the run's other ranks, likewise.
+    /// Returns the `Ranks` service, which the run's other ranks call.
     pub fn rank_service(&self) -> RanksServer<Self> {
         RanksServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -72,7 +75,7 @@ impl Learner {
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
                 // After the last step the claim waits for the checkpoint; the weights stream then
                 // ends the actor.
-                (Claim::Wait | Claim::Finished, expiry) => expiry,
+                (Claim::Wait, expiry) => expiry,
             };
             let expiry = expiry.map(|expiry| Instant::now() + (expiry - now));
             let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));
@@ -114,6 +117,7 @@ impl proto::v1::learner_server::Learner for Learner {
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         tracing::info!(actor_id = request.get_ref().actor_id, "actor joined");
+        self.context.has_been_joined.store(true, Ordering::Relaxed);
         Ok(Response::new(self.context.join_response()))
     }
 
@@ -146,7 +150,7 @@ impl proto::v1::learner_server::Learner for Learner {
         let (verdict, name) = match admission {
             Admission::Accept => (SubmitVerdict::Accepted, "accepted"),
             Admission::Stale => (SubmitVerdict::Stale, "stale"),
-            // The same to the actor: the group is not needed as it is.
+            // An actor treats both alike: the group is not used, and the actor claims another.
             Admission::Unknown => (SubmitVerdict::Stale, "unknown"),
             Admission::Duplicate => (SubmitVerdict::Duplicate, "duplicate"),
         };
@@ -172,10 +176,10 @@ impl proto::v1::learner_server::Learner for Learner {
 }
 
 /// Sends the newest snapshot each time there is one that the actor does not have, until the actor
-/// or the learner goes away or the run is over. A version that was overtaken is never sent.
+/// disconnects, the learner stops or the run is over. A version that was overtaken is never sent.
 ///
-/// An actor that is ahead of the learner, which lost its newest steps with a disk, is sent the
-/// newest snapshot too.
+/// The comparison is for another version and not for a newer one: a learner that was restored to an
+/// older checkpoint replaces the weights of an actor that is ahead of it.
 async fn stream_snapshots(
     mut snapshots: watch::Receiver<Snapshot>,
     mut run_end: watch::Receiver<Option<RunEnd>>,
@@ -201,7 +205,7 @@ async fn stream_snapshots(
     let run_end = *run_end.borrow();
     if run_end == Some(RunEnd::Finished) {
         let part = Some(Part::Finished(Finished {}));
-        // Nothing depends on an actor that has gone.
+        // An actor that has disconnected needs no message.
         let _ = sender.send(Ok(WeightsResponse { part })).await;
     }
 }

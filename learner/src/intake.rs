@@ -1,4 +1,4 @@
-//! What stands behind `Claim` and `Submit`: the scheduler, the groups in memory and the journal.
+//! The state behind `Claim` and `Submit`: the scheduler, the groups in memory and the journal.
 //!
 //! Invariant: a group is journaled before it is recorded and recorded before it is acknowledged;
 //! every recorded group is held here until its step is made. A submission holds the journal's lock
@@ -22,7 +22,7 @@ use crate::{
     scheduler::{Admission, Batch, Claim, Scheduler},
 };
 
-/// Work going out, groups coming in.
+/// The work that is handed out and the groups that are submitted.
 pub(crate) struct Intake {
     rules: GroupRules,
     journal: Mutex<Journal>,
@@ -41,7 +41,7 @@ struct IntakeState {
     fault: Option<LearnerError>,
 }
 
-/// A group whose step is not made yet, and where its record lies in the journal.
+/// A group whose step is not made yet, and the position of its record in the journal.
 struct JournaledGroup {
     group: Arc<Group>,
     journal_offset: u64,
@@ -90,8 +90,8 @@ impl Intake {
         })
     }
 
-    /// Claims a group. Where there is none now, the second value says when an expiring lease may
-    /// bring one.
+    /// Claims a group. If the claim is refused, the second value says when the next lease expires,
+    /// which may free a group.
     pub(crate) fn claim(&self, now: Duration, actor_version: u64) -> (Claim, Option<Duration>) {
         let mut state = self.lock();
         if state.stopping {
@@ -109,10 +109,12 @@ impl Intake {
     /// Checks a group and journals it if it is needed; blocks on the disk.
     pub(crate) fn submit(&self, encoded: EncodedGroup) -> Result<Admission, SubmitError> {
         let group = Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)?;
+        // Two submissions of one group must not both be judged as new, so the journal stays locked
+        // until the group is recorded. Claims only need the state's lock and continue meanwhile.
         let mut journal = self.lock_journal();
         let admission = self.lock().judge(&group);
         if admission != Admission::Accept {
-            // A stale group's lease has ended.
+            // The lease of a stale group has ended, so a waiting claim may get the group.
             self.notify();
             return Ok(admission);
         }
@@ -135,7 +137,7 @@ impl Intake {
         submitted
     }
 
-    /// Blocks until the next step's groups are in; none if the intake was stopped.
+    /// Blocks until the next step's groups are recorded; none if the intake was stopped.
     ///
     /// # Errors
     /// A group could not be journaled.
@@ -159,7 +161,7 @@ impl Intake {
         }
     }
 
-    /// Goes on to the next step, after the step on `batch` is made and its version published.
+    /// Continues with the next step, after the step on `batch` is made and its version published.
     pub(crate) fn advance(&self, batch: &Batch) {
         let mut state = self.lock();
         state.scheduler.advance(batch);

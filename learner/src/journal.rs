@@ -71,9 +71,9 @@ impl Journal {
         let length = file.metadata().at("read the journal", path)?.len();
         if from > length {
             let reason = format!(
-                "ends at byte {length}, but the checkpoint goes on at byte {from}: groups are lost; \
-                 restore the whole file, or start a new run from the checkpoint's hf folder by \
-                 --model"
+                "ends at byte {length}, but the checkpoint continues at byte {from}: groups are \
+                 lost; restore the whole file, or start a new run from the checkpoint's hf folder \
+                 by --model"
             );
             return Err(LearnerError::broken(path, reason));
         }
@@ -101,8 +101,8 @@ impl Journal {
     /// begins.
     ///
     /// # Errors
-    /// [`LearnerError::Journal`] where the disk is full or fails; the group is then not in. Where
-    /// even the part that was written cannot be removed, nothing more is appended.
+    /// [`LearnerError::Journal`] if the disk is full or fails. The journal then does not hold the
+    /// group. If the part that was written cannot be removed, nothing more is appended.
     pub fn append(&mut self, group: &EncodedGroup) -> Result<u64> {
         let offset = self.end;
         let written = self.write(group.bytes()).map_err(|fault| {
@@ -158,7 +158,7 @@ pub fn read(path: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> +
     }))
 }
 
-/// The whole records of a journal. Warns where they end before the file does.
+/// The complete records of a journal. Warns if they end before the file does.
 struct Entries<F> {
     reader: BufReader<F>,
     path: PathBuf,

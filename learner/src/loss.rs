@@ -18,7 +18,7 @@ pub use settings::{
 };
 pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
 
-/// The loss tokens of one micro-batch; rows stand end to end.
+/// The loss tokens of one micro-batch, row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct LossInput<'a> {
     /// Loss tokens of each row.

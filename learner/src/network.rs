@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, thread};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, TrainingPass, Weights, free_memory,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, TrainingPass, Weights,
+    check_gradients, free_memory,
     ops::{LogprobGradients, TokenLogprobs},
 };
 use safetensors::View as _;
@@ -33,15 +34,6 @@ pub struct Scores {
     pub logprobs: Vec<f64>,
     /// Entropies of the distributions they come from, in nats.
     pub entropies: Vec<f64>,
-}
-
-/// Derivatives of a loss by the scores, one per token.
-#[derive(Clone, Debug)]
-pub struct LossDerivatives {
-    /// d loss / d log-probability.
-    pub d_logprobs: Vec<f64>,
-    /// d loss / d entropy; absent if the loss does not contain the entropy.
-    pub d_entropies: Option<Vec<f64>>,
 }
 
 /// Settings of the forward and backward passes over micro-batches.
@@ -198,12 +190,12 @@ impl Network {
         &self,
         micro_batches: &[MicroBatch],
         pass: PassSettings,
-        loss: impl Fn(usize, &MicroBatch, &Scores) -> (LossDerivatives, T) + Sync,
+        loss: impl Fn(usize, &MicroBatch, &Scores) -> (LogprobGradients, T) + Sync,
     ) -> Result<(Gradients, Vec<T>)> {
         let mut sum = Gradients::new();
         let mut values = Vec::with_capacity(micro_batches.len());
         let one = |number: usize, micro: &MicroBatch| {
-            // Less is kept than was asked for where the device has too little memory.
+            // A device with too little memory keeps less than the settings request.
             let (config, tokens) = (self.decoder.config(), micro.packed.tokens.len());
             let free = free_memory(self.device());
             let checkpointing = pass
@@ -214,12 +206,8 @@ impl Network {
                 TrainingPass::forward(&self.decoder, &micro.packed, scored, checkpointing)?;
             let scores = Scores::read(training.token_logprobs())?;
             let (derivatives, value) = loss(number, micro, &scores);
-            let derivatives = LogprobGradients {
-                logprobs: &derivatives.d_logprobs,
-                entropies: derivatives.d_entropies.as_deref(),
-            };
-            let gradients = training.backward(derivatives)?;
-            gradients.check(self.parameters.keys().map(String::as_str))?;
+            let gradients = training.backward(&derivatives)?;
+            check_gradients(&gradients, self.parameters.keys().map(String::as_str))?;
             Ok((gradients, value))
         };
         let threads = threads(&self.decoder, pass);
@@ -343,7 +331,7 @@ fn in_waves<T: Send>(
 }
 
 /// Adds `gradients` to `sum` in the dtype of the master copies: bf16 would lose small ones.
-fn add(sum: &mut Gradients, gradients: policy::Gradients) -> Result<()> {
+fn add(sum: &mut Gradients, gradients: Gradients) -> Result<()> {
     for (name, gradient) in gradients {
         let gradient = gradient.to_dtype(master_dtype(gradient.dtype()))?;
         match sum.get_mut(&name) {

@@ -27,8 +27,7 @@ use muon::MuonUpdate;
 use update::AdamWUpdate;
 pub(crate) use update::on_slices;
 
-/// Gradients by parameter name, each in its parameter's shape, dtype and device.
-pub type Gradients = BTreeMap<String, Tensor>;
+pub use policy::Gradients;
 
 /// Hyperparameters; names and defaults as in transformers' `TrainingArguments`, the rate as in
 /// TRL's `GRPOConfig`.
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
 
     /// Values between -1 and 1, another row of them for each seed.
-    fn tensor(dtype: DType, seed: usize) -> Tensor {
+    pub(super) fn tensor(dtype: DType, seed: usize) -> Tensor {
         let value = |at: usize| ((seed * 977 + at * at * 13 + at) as f64).sin();
         let values: Vec<f64> = (0..3 * 700).map(value).collect();
         let tensor = Tensor::from_vec(values, (3, 700), &Device::Cpu).unwrap();

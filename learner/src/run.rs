@@ -43,12 +43,14 @@ impl Run {
             let network = &self.trainer.network;
             self.trainer.ranks = Ranks::lead(others, config, model, network, version)?;
         }
-        // A run is opened at a checkpoint, its base if it is new.
+        // Every run is opened at a checkpoint. A new run has written one of its base model.
         let mut saved = Some(version);
         while self.context.intake.version() < steps {
             let version = match self.one_step() {
                 Ok(Some(version)) => version,
                 Ok(None) => break,
+                // The groups of this step are in the journal without a score. The checkpoint lies
+                // behind them, so that a resumed run rolls them out again.
                 Err(unscored @ LearnerError::Unscored { .. }) => {
                     self.context.intake.forget_groups();
                     self.checkpoint()?;
@@ -68,14 +70,10 @@ impl Run {
         if step >= steps {
             self.trainer.ranks.finish();
             self.context.registry.finish();
-            // After the checkpoint: a learner that dies before it is written needs its actors
-            // again.
+            // After the checkpoint: a learner that is killed before needs its actors again when it
+            // resumes.
             self.context.end(RunEnd::Finished);
         }
-        self.emit(TrainEvent::Finished {
-            step,
-            interrupted: step < steps,
-        });
         Ok(step)
     }
 
@@ -93,6 +91,8 @@ impl Run {
         let mut metrics = self.trainer.step(&groups, version - 1)?;
         let body = self.trainer.network.weights().to_bytes()?;
         let snapshot = Snapshot::new(version, body);
+        // Published before the scheduler hands out work for it: an actor that claims such a group
+        // can then get the weights.
         self.context.snapshots.send_replace(snapshot);
         self.context.intake.advance(&batch);
         let wait_seconds = (waited - began).as_secs_f64();
@@ -141,7 +141,7 @@ impl Run {
         Ok(step)
     }
 
-    /// Reports an event. Waits while the reader is behind and goes on without it once it is gone.
+    /// Reports an event. Waits for a slow reader, and continues if the reader has dropped its end.
     fn emit(&self, event: TrainEvent) {
         if self.events.blocking_send(event).is_err() {
             tracing::debug!("the receiver of the run's events is gone");

@@ -2,22 +2,26 @@
 //! step.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
-//! and group i asks the question that [`QuestionOrder`] gives it. A group is *kept* if it can
-//! teach, which a zero-variance group cannot. Step s begins at some index b and takes the first N
-//! (`groups_per_step`) kept groups in index order; the next step begins behind the last group it
-//! looked at. This is dynamic sampling (DAPO, <https://arxiv.org/abs/2503.14476>): further groups
-//! replace zero-variance ones. A step looks at no more than M (`max_groups_per_step`) groups and
-//! then trains on those that were kept.
+//! and [`QuestionOrder`] gives group i its question. A group is *kept* if it can be trained on,
+//! which excludes zero-variance groups under dynamic sampling. Step s begins at some index b and
+//! takes the first N (`groups_per_step`) kept groups in index order; the next step begins behind
+//! the last group it looked at. This is dynamic sampling (DAPO,
+//! <https://arxiv.org/abs/2503.14476>): further groups replace zero-variance ones. A step looks at
+//! no more than M (`max_groups_per_step`) groups and then trains on those that were kept.
 //!
 //! **The batch does not depend on timing.** Let `max_staleness` be 0. Index i >= b is handed out
 //! only while fewer than N of the indices in b..i are kept or leased. Claim: i is ever handed out
-//! if and only if fewer than N of b..i are kept *in the end*. If i is handed out, the groups kept
-//! in the end are among those then kept or leased, so fewer than N. If fewer than N are kept in the
-//! end, then nothing holds i back once all of b..i are finished, and all of them do finish, since
-//! an expired lease is handed out again. So the set handed out is a function of the groups'
-//! contents alone; so is the batch; and since a group's content is a function of its index and of
-//! the policy version, which all groups of a step share, so is the whole run, whatever the number,
-//! speed and deaths of actors. No group beyond those needed is rolled out.
+//! if and only if fewer than N of b..i are kept *in the end*.
+//!
+//! * If i is handed out, the groups kept in the end are among those that are kept or leased at that
+//!   time, so they are fewer than N.
+//! * If fewer than N are kept in the end, nothing holds i back once all of b..i are finished. All
+//!   of them do finish, because an expired lease is handed out again.
+//!
+//! So the set of groups handed out depends on the groups' contents alone, and the batch does too. A
+//! group's content is a function of its index and of the policy version, which all groups of a step
+//! share. The whole run is therefore independent of the number, speed and failures of actors. No
+//! group beyond those needed is rolled out.
 //!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule. Batches are then a function of the journal (contents in index order), and contents depend
@@ -50,13 +54,12 @@ pub struct SchedulerSettings {
 pub enum Claim {
     /// The actor rolls out this group.
     Group(Lease),
-    /// Nothing can be handed out now: the batch is complete, or all that is missing is leased.
+    /// Nothing can be handed out now: the batch is complete, all that is missing is leased, or all
+    /// steps are made.
     Wait,
     /// There is work, but not for the version that the actor holds: it is too old, or this learner
     /// has not made it (after a restart from an older checkpoint).
     OtherVersion,
-    /// All steps are made.
-    Finished,
 }
 
 /// A group given to an actor.
@@ -75,11 +78,11 @@ pub struct Lease {
 pub enum Admission {
     /// The group is needed: journal it, then [`Scheduler::record`] it.
     Accept,
-    /// The group is there already, or its step is made.
+    /// The group is recorded already, or its step is made.
     Duplicate,
     /// Sampled with weights that are too old; the group is handed out again.
     Stale,
-    /// This learner did not hand the group out: a learner before a restart did, if any. It is
+    /// This learner did not hand the group out; a learner before a restart may have. The group is
     /// handed out again.
     Unknown,
 }
@@ -122,8 +125,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler that has made `version` steps and goes on at group `start`; (0, 0) for a
-    /// new run.
+    /// Creates a scheduler that has made `version` steps and continues at group `start`; (0, 0) for
+    /// a new run.
     pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
         Self {
             settings,
@@ -145,11 +148,6 @@ impl Scheduler {
         self.start
     }
 
-    /// Returns whether all steps are made.
-    pub fn is_finished(&self) -> bool {
-        self.version >= self.settings.steps
-    }
-
     /// Returns how many expired leases were handed out again so far.
     pub fn expired_leases(&self) -> u64 {
         self.expired_leases
@@ -164,11 +162,9 @@ impl Scheduler {
         expiries.filter(|expires| *expires > now).min()
     }
 
-    /// Claims a group for an actor that holds the weights of `actor_version`.
+    /// Claims a group for an actor that holds the weights of `actor_version`. A claim is refused by
+    /// any other variant than [`Claim::Group`].
     pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
-        if self.is_finished() {
-            return Claim::Finished;
-        }
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };
@@ -203,14 +199,16 @@ impl Scheduler {
         let capacity = groups_per_step * self.steps_ahead();
         let mut ahead = 0;
         for index in self.start..self.limit() {
-            // A leased group counts as kept until it is in: that is what keeps the batch
-            // independent of timing.
+            // A leased group counts as kept until its result is known. Otherwise the number of
+            // groups handed out, and with it the batch, would depend on timing.
             if ahead >= capacity {
                 return None;
             }
             match self.groups.get(&index) {
                 Some(GroupState::Finished(summary)) => ahead += u64::from(summary.kept),
                 Some(GroupState::Leased { expires, .. }) if now < *expires => ahead += 1,
+                // An expired lease is as good as none: the group is handed out again, in index
+                // order, because the batch cannot be complete without it.
                 Some(GroupState::Leased { .. }) | None => {
                     let last_step_before = self.version + ahead / groups_per_step;
                     return Some((index, last_step_before.saturating_sub(max_staleness)));
@@ -227,7 +225,7 @@ impl Scheduler {
         (1 + self.settings.max_staleness).min(left)
     }
 
-    /// No group from here on can have been handed out.
+    /// Returns the first group that cannot have been handed out yet.
     fn limit(&self) -> u64 {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
@@ -249,8 +247,8 @@ impl Scheduler {
             }
             Admission::Stale
         } else {
-            // Under whichever lease: the first result of a group counts, also one whose lease
-            // expired.
+            // The first result of a group counts, even if its lease has expired. The content of a
+            // group does not depend on the actor, so a late result is as good as a repeated one.
             Admission::Accept
         }
     }
@@ -259,7 +257,7 @@ impl Scheduler {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
     }
 
-    /// Takes in an accepted group, or one read back from the journal, which may belong to any later
+    /// Records an accepted group, or one read back from the journal, which may belong to any later
     /// step.
     pub fn record(&mut self, group_index: u64, mut summary: GroupSummary) {
         if group_index >= self.start {
@@ -269,7 +267,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the next step's batch, once all its groups are in.
+    /// Returns the next step's batch, once all its groups are recorded.
     pub fn batch(&self) -> Option<Batch> {
         let (mut group_indices, mut left_out) = (Vec::new(), Vec::new());
         let end = self.start + self.settings.max_groups_per_step;
@@ -293,7 +291,7 @@ impl Scheduler {
         })
     }
 
-    /// Goes on to the next step, after the step on `batch` is made and its version published.
+    /// Continues with the next step, after the step on `batch` is made and its version published.
     /// Groups that are now too stale are dropped when a step looks at them.
     pub fn advance(&mut self, batch: &Batch) {
         self.version += 1;
@@ -313,7 +311,7 @@ impl Scheduler {
 pub struct QuestionOrder {
     questions: usize,
     run_seed: u64,
-    /// The epoch asked for last, and its order.
+    /// The epoch that was requested last, and its order.
     last: Option<(u64, Vec<usize>)>,
 }
 

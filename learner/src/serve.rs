@@ -9,13 +9,13 @@ use tonic::transport::Server;
 
 use crate::{Learner, error::Result};
 
-/// The longest that a shutdown waits for open calls. Only a connection that is dead uses it up:
-/// keep-alive pings end such a one after 15 s.
+/// The longest that a shutdown waits for open calls. Only a dead connection takes that long, and
+/// keep-alive pings end it after 15 s.
 const MAX_DRAIN: Duration = Duration::from_secs(15);
 
 /// Serves `learner` until `shutdown`, then ends the streams and the waiting claims and returns when
-/// all connections are closed: an actor that is connected has then received what was sent to it,
-/// the end of the run included.
+/// all connections are closed. Every connected actor has then received what was sent to it,
+/// including the end of the run.
 ///
 /// # Errors
 /// The listener failed.
@@ -36,7 +36,7 @@ pub async fn serve(
     let stop = async move {
         shutdown.await;
         learner.close_streams();
-        // Nobody waits for it if the server has failed.
+        // The receiver is gone if the server has failed.
         let _ = stopping.send(());
     };
     let server = Server::builder()

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use policy::{Decoder, DecoderMode, Model};
+use policy::{Decoder, DecoderMode, Model, ops::LogprobGradients};
 
 use crate::{
     advantage::advantages,
@@ -19,7 +19,7 @@ use crate::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
     },
     metrics::{self, Metrics},
-    network::{LossDerivatives, Network, PassSettings, Scores, scores},
+    network::{Network, PassSettings, Scores, scores},
     ranks::{MicroBatchStatistics, Ranks},
 };
 
@@ -37,8 +37,8 @@ pub struct Trainer {
 }
 
 /// The rows of the loss, with one value per scored token.
-struct LossRows {
-    samples: Vec<Sample>,
+struct LossRows<'a> {
+    samples: Vec<Sample<'a>>,
     sampler: Vec<Vec<f64>>,
     advantages: Vec<Vec<f64>>,
 }
@@ -150,7 +150,7 @@ impl Trainer {
     /// Makes one optimizer update over the whole batch.
     fn update(
         &mut self,
-        rows: &LossRows,
+        rows: &LossRows<'_>,
         share: &mut RankShare,
         metrics: &mut Metrics,
     ) -> Result<()> {
@@ -178,8 +178,9 @@ impl Trainer {
         let learning_rate = self.learning_rate();
         let norm = self.network.update(gradients, learning_rate)?;
         if share.old.is_none() {
-            // Later iterations hold their ratios against this policy, and only here does the gap to
-            // the sampler measure the mismatch of the two alone.
+            // Later iterations compute their ratios against this policy. Before the first update,
+            // the gap to the sampler measures staleness and mismatch alone, without the step's own
+            // updates.
             share.old = Some(logprobs);
             let sampling = statistics.iter().map(|statistics| &statistics.sampling);
             metrics.extend(merged(sampling, SamplingStats::merge).metrics());
@@ -205,12 +206,12 @@ impl Trainer {
 /// Returns the derivatives of the loss of the share's micro-batch at `index`, and its statistics.
 fn micro_batch_loss(
     config: &LearnerConfig,
-    rows: &LossRows,
+    rows: &LossRows<'_>,
     share: &RankShare,
     index: usize,
     scores: &Scores,
     divisors: LossDivisors,
-) -> (LossDerivatives, MicroBatchStatistics) {
+) -> (LogprobGradients, MicroBatchStatistics) {
     let micro = &share.micro_batches[index];
     let recorded = micro.gather(&rows.sampler);
     let old = share.old.as_ref().map(|old| old[index].as_slice());
@@ -235,9 +236,9 @@ fn micro_batch_loss(
         stats: output.stats,
         sampling: sampling_stats(&scores.logprobs, &recorded, &micro.scored, &config.loss),
     };
-    let derivatives = LossDerivatives {
-        d_logprobs: output.d_logprobs,
-        d_entropies: output.d_entropies,
+    let derivatives = LogprobGradients {
+        logprobs: output.d_logprobs,
+        entropies: output.d_entropies,
     };
     (derivatives, statistics)
 }
@@ -247,11 +248,11 @@ fn group_advantages(groups: &[Arc<Group>], config: &LearnerConfig) -> Vec<f64> {
     let rewards = groups.iter().flat_map(|group| group.rewards.clone());
     let rewards: Vec<Vec<Option<f64>>> = rewards.collect();
     let weights = config.rewards.weights();
-    advantages(&rewards, &weights, config.group_size, config.advantage).advantages
+    advantages(&rewards, &weights, config.group_size, config.advantage)
 }
 
-impl LossRows {
-    fn new(groups: &[Arc<Group>], config: &LearnerConfig) -> Self {
+impl<'a> LossRows<'a> {
+    fn new(groups: &'a [Arc<Group>], config: &LearnerConfig) -> Self {
         let mut rows = Self {
             samples: Vec::new(),
             sampler: Vec::new(),
@@ -268,7 +269,7 @@ impl LossRows {
                 rows.sampler.push(recorded.collect());
                 rows.advantages.push(vec![advantage; scored.len()]);
                 rows.samples.push(Sample {
-                    tokens: segment.tokens.clone(),
+                    tokens: (&segment.tokens).into(),
                     scored,
                 });
             }

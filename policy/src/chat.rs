@@ -109,7 +109,7 @@ impl ToolCall {
 pub struct Chat {
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    /// The variables of the template beside the conversation: `bos_token`, `eos_token`,
+    /// The variables of the template besides the conversation: `bos_token`, `eos_token`,
     /// `enable_thinking` and so on.
     variables: Map<String, Value>,
     stop_ids: Vec<u32>,

@@ -30,6 +30,7 @@ pub use chat::{Chat, ChatRole, Message, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
 pub use decoder::{
     Decoder, DecoderMode, GradientCheckpointing, Gradients, ScoredTokens, TrainingPass,
+    check_gradients,
 };
 pub use device::{DTypeChoice, DeviceChoice, Placement, free_memory, peak_memory, release_memory};
 pub use error::{PolicyError, Result};

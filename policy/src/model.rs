@@ -17,7 +17,7 @@ use crate::weights::Weights;
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// The files of a folder that belong to the model, beside its weights. All but the config and the
+/// The files of a folder that belong to the model, besides its weights. All but the config and the
 /// tokenizer are optional.
 const FILES: [&str; 10] = [
     CONFIG_FILE,
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Writes the folder `dir`, replacing a model that is there. The new folder is written and
+    /// Writes the folder `dir`, replacing a model in it. The new folder is written and
     /// synced beside `dir` first, so that `dir` is never half a model. A crash between the two
     /// renames leaves the old model beside `dir` as `.NAME.sqlenv-old`.
     ///

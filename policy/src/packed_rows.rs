@@ -28,16 +28,12 @@ pub struct PackedRow {
 impl PackedRows {
     /// Appends a whole sequence, as in training.
     pub fn push(&mut self, tokens: &[u32]) {
-        self.push_cached(tokens, 0, 0);
+        self.push_after(tokens, 0, 0);
     }
 
-    /// Appends the rest of a sequence whose first `past` tokens are those of row `prefix`.
-    pub fn push_after(&mut self, tokens: &[u32], past: usize, prefix: usize) {
-        self.push_cached(tokens, past, prefix);
-    }
-
-    /// Appends the next tokens of the sequence in a slot that holds `past` tokens.
-    pub fn push_cached(&mut self, tokens: &[u32], past: usize, slot: usize) {
+    /// Appends the next tokens of a sequence after the `past` tokens that its slot holds or,
+    /// without a KV cache, with which row `slot` begins.
+    pub fn push_after(&mut self, tokens: &[u32], past: usize, slot: usize) {
         self.tokens.extend_from_slice(tokens);
         self.rows.push(PackedRow {
             len: tokens.len(),

@@ -58,6 +58,8 @@ impl PageTables {
     /// Makes slot `to` hold the first `tokens` tokens of slot `from` and nothing else.
     pub(crate) fn share(&mut self, from: usize, to: usize, tokens: usize) {
         let shared = self.slots[from][..tokens.div_ceil(PAGE)].to_vec();
+        // Counted before slot `to` is emptied, because it may already hold some of these pages,
+        // which must not be freed in between.
         for &page in &shared {
             self.reference_counts[page as usize] += 1;
         }
@@ -184,7 +186,8 @@ mod tests {
                     }
                 }
                 let held: usize = tables.slots.iter().map(Vec::len).sum();
-                prop_assert_eq!(held, tables.reference_counts.iter().map(|&n| n as usize).sum::<usize>());
+                let counts = tables.reference_counts.iter().map(|&count| count as usize);
+                prop_assert_eq!(held, counts.sum::<usize>());
             }
         }
     }

@@ -9,6 +9,7 @@
 use candle_core::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::error::{PolicyError, Result};
 pub use crate::ops::Filters;
@@ -16,28 +17,19 @@ use crate::ops::{self, RowSampling, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are sampled. The default samples from the policy itself: temperature 1, no filter.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSettings {
     /// Divides the logits; 0 means greedy decoding.
+    #[default(1.0)]
     pub temperature: f32,
     /// Keeps only the `top_k` most probable tokens (and ties with the last of them); 0 means off.
     pub top_k: u32,
     /// Keeps only the most probable tokens that together reach this probability; 1 means off.
+    #[default(1.0)]
     pub top_p: f32,
     /// Keeps only tokens at least this fraction as probable as the most probable one; 0 means off.
     pub min_p: f32,
-}
-
-impl Default for SamplingSettings {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-        }
-    }
 }
 
 impl SamplingSettings {

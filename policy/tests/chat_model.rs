@@ -1,4 +1,4 @@
-//! Model folders: a saved model opens again, and errors name what is wrong.
+//! Tests model folders: a saved model opens again, and errors name what is wrong.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

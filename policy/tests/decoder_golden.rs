@@ -1,5 +1,5 @@
-//! The decoder against transformers (recorded in `golden/models`) and against candle-transformers
-//! (run here).
+//! Compares the decoder with transformers (recorded in `golden/models`) and with
+//! candle-transformers (run here).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use policy::ops::{LogprobGradients, with_tensor_ops};
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRows,
-    ScoredTokens, TrainingPass, Weights,
+    ScoredTokens, TrainingPass, Weights, check_gradients,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -238,7 +238,7 @@ fn every_value_of_the_gradients_is_that_of_transformers() {
         .unwrap();
     let (_, gradients) = cross_entropy(&model.decoder(DecoderMode::Train), batch);
     let expected = model.expected();
-    for (name, found) in gradients.iter() {
+    for (name, found) in &gradients {
         let expected = flat(&expected[&format!("right_pad.grad.{name}")]);
         let found = flat(found);
         assert_eq!(found.len(), expected.len(), "{name}");
@@ -279,10 +279,10 @@ fn cross_entropy(decoder: &Decoder, batch: &Batch) -> (f64, Gradients) {
     let share = 1.0 / chosen.len() as f64;
     let loss = -share * flat(&pass.token_logprobs().logprobs).iter().sum::<f64>();
     let derivatives = LogprobGradients {
-        logprobs: &vec![-share; chosen.len()],
+        logprobs: vec![-share; chosen.len()],
         entropies: None,
     };
-    (loss, pass.backward(derivatives).unwrap())
+    (loss, pass.backward(&derivatives).unwrap())
 }
 
 fn check_cross_entropy(model: &Golden, batch: &Batch) {
@@ -294,9 +294,9 @@ fn check_cross_entropy(model: &Golden, batch: &Batch) {
         expected.loss
     );
     let names = model.weights.iter().map(|(name, _)| name);
-    gradients.check(names).unwrap();
+    check_gradients(&gradients, names).unwrap();
     let mut total = 0.0;
-    for (name, gradient) in gradients.iter() {
+    for (name, gradient) in &gradients {
         let expected = &expected.grads[name];
         let gradient = flat(gradient);
         let squares: f64 = gradient.iter().map(|g| g * g).sum();
@@ -338,7 +338,7 @@ fn greedy_tokens_are_those_of_generate() {
         for step in 0..greedy.tokens[0].len() {
             let mut batch = PackedRows::default();
             for (slot, tokens) in next.iter().enumerate() {
-                batch.push_cached(tokens, cache.length(slot), slot);
+                batch.push_after(tokens, cache.length(slot), slot);
             }
             let hidden = decoder.forward(&batch, Some(&mut cache)).unwrap();
             let logits = decoder.logits(&hidden).unwrap().to_vec2::<f32>().unwrap();

@@ -1,5 +1,5 @@
-//! Every gradient: tensor operations against finite differences in f64, kernels against tensor
-//! operations in f32.
+//! Checks every gradient: tensor operations against finite differences in f64, kernels against
+//! tensor operations in f32.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use policy::ops::{self, LinearWeight, LogprobGradients, RopeTable};
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRow,
-    PackedRows, ScoredTokens, TrainingPass, Weights,
+    PackedRows, ScoredTokens, TrainingPass, Weights, check_gradients,
 };
 
 const CPU: Device = Device::Cpu;
@@ -110,22 +110,21 @@ fn logprobs_case() -> Case {
         "token_logprobs",
         &[&[TOKENS, 37], &[53, 37]],
         move |x| both(ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?),
-        |x| {
-            Tensor::stack(
-                &ops::token_logprobs_tensor_ops(&x[0], &x[1], &targets(), 0.8)?,
-                0,
-            )
+        move |x| {
+            both(ops::with_tensor_ops(|| {
+                ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)
+            })?)
         },
         |x, dy| {
             let found = ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?;
             let dy = flat(dy);
             let derivatives = LogprobGradients {
-                logprobs: &dy[..TOKENS],
-                entropies: Some(&dy[TOKENS..]),
+                logprobs: dy[..TOKENS].to_vec(),
+                entropies: Some(dy[TOKENS..].to_vec()),
             };
             let targets = targets();
             let (dhidden, dhead) =
-                ops::token_logprobs_backward(found, &x[0], &x[1], &targets, 0.8, derivatives)?;
+                ops::token_logprobs_backward(found, &x[0], &x[1], &targets, 0.8, &derivatives)?;
             Ok(vec![dhidden, dhead])
         },
     )
@@ -332,11 +331,12 @@ fn logits_that_are_not_kept_change_no_bit() {
         let found = ops::token_logprobs(&hidden, &head, targets, 0.9).unwrap();
         let scores = [flat(&found.logprobs), flat(&found.entropies)];
         let derivatives = LogprobGradients {
-            logprobs: &derivatives[from..to],
-            entropies: Some(&derivatives[from..to]),
+            logprobs: derivatives[from..to].to_vec(),
+            entropies: Some(derivatives[from..to].to_vec()),
         };
         let (dhidden, _) =
-            ops::token_logprobs_backward(found, &hidden, &head, targets, 0.9, derivatives).unwrap();
+            ops::token_logprobs_backward(found, &hidden, &head, targets, 0.9, &derivatives)
+                .unwrap();
         [scores.as_slice(), &[flat(&dhidden)]].concat()
     };
     let together = run(0, rows);
@@ -393,10 +393,10 @@ fn loss(decoder: &Decoder, keep: GradientCheckpointing) -> (f64, Gradients) {
     .map(flat);
     let loss = scores.concat().iter().sum::<f64>() * share[0];
     let derivatives = LogprobGradients {
-        logprobs: &share,
-        entropies: Some(&share),
+        logprobs: share.clone(),
+        entropies: Some(share),
     };
-    (loss, pass.backward(derivatives).unwrap())
+    (loss, pass.backward(&derivatives).unwrap())
 }
 
 fn in_dtype(weights: &Weights, dtype: DType) -> Weights {
@@ -412,10 +412,8 @@ fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
             let weights = in_dtype(&weights, dtype);
             let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
             let (_, gradients) = loss(&decoder, GradientCheckpointing::Off);
-            gradients
-                .check(weights.iter().map(|(name, _)| name))
-                .unwrap();
-            let flat = |(name, x): (&str, &Tensor)| (name.to_owned(), flat(x));
+            check_gradients(&gradients, weights.iter().map(|(name, _)| name)).unwrap();
+            let flat = |(name, x): (&String, &Tensor)| (name.clone(), flat(x));
             gradients.iter().map(flat).collect::<Vec<_>>()
         });
         assert_eq!(all[0].len(), weights.iter().count());
@@ -467,7 +465,7 @@ fn layers_computed_again_change_no_bit() {
         let [kept, again] = [GradientCheckpointing::Off, GradientCheckpointing::On]
             .map(|keep| loss(&decoder, keep));
         assert_eq!(kept.0, again.0);
-        for (name, gradient) in kept.1.iter() {
+        for (name, gradient) in &kept.1 {
             assert_eq!(flat(gradient), flat(again.1.get(name).unwrap()), "{name}");
         }
     }
@@ -484,7 +482,9 @@ fn the_guard_names_a_parameter_without_gradient() {
     .unwrap();
     let (_, gradients) = loss(&decoder, GradientCheckpointing::Off);
     let names = ["model.norm.weight", "model.layers.7.extra"];
-    let message = gradients.check(names.into_iter()).unwrap_err().to_string();
+    let message = check_gradients(&gradients, names.into_iter())
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("model.layers.7.extra"), "{message}");
 }
 
@@ -506,10 +506,10 @@ fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
     };
     let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off).unwrap();
     let derivatives = LogprobGradients {
-        logprobs: &[1.0],
+        logprobs: vec![1.0],
         entropies: None,
     };
-    let message = pass.backward(derivatives).unwrap_err().to_string();
+    let message = pass.backward(&derivatives).unwrap_err().to_string();
     assert!(message.contains("sampling"), "{message}");
 }
 
@@ -529,14 +529,14 @@ fn a_decoder_in_f64_samples_through_its_cache() {
         let mut found = Vec::new();
         for (past, chunk) in [(0, &tokens[..5]), (5, &tokens[5..6]), (6, &tokens[6..])] {
             let mut batch = PackedRows::default();
-            batch.push_cached(chunk, past, 2);
+            batch.push_after(chunk, past, 2);
             let hidden = decoder.forward(&batch, Some(&mut cache)).unwrap();
             found.extend(flat(&decoder.logits(&hidden).unwrap()));
         }
         assert_near(&found, &flat(&expected), 1e-12, "logits");
         cache.copy_prefix(2, 0, 7).unwrap();
         let mut batch = PackedRows::default();
-        batch.push_cached(&tokens[7..], 7, 0);
+        batch.push_after(&tokens[7..], 7, 0);
         let hidden = decoder.forward(&batch, Some(&mut cache)).unwrap();
         let last = flat(&decoder.logits(&hidden).unwrap());
         assert_near(

@@ -1,6 +1,6 @@
-//! The decoder by tensor operations, as other devices run it, on the CPU. In f32 they are compared
-//! with the kernels, in f64 the KV cache with the whole forward pass, in f32 and bf16 sampling with
-//! training bit for bit.
+//! Tests the decoder by tensor operations, as other devices run it, on the CPU. It compares them in
+//! f32 with the kernels, in f64 the KV cache with the whole forward pass, and in f32 and bf16
+//! sampling with training, bit for bit.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -77,7 +77,7 @@ fn prefill(
             let past = cache.length(i);
             let len = *chunk.next().unwrap().min(&(row.len() - past));
             if len > 0 {
-                batch.push_cached(&row[past..past + len], past, i);
+                batch.push_after(&row[past..past + len], past, i);
                 fed.push((i, len));
             }
         }
@@ -127,7 +127,7 @@ fn slots_that_share_a_beginning_go_their_own_ways() {
         .collect();
     let mut cache = KvCache::new(&config, 4, 80, &CPU, DType::F64).unwrap();
     let mut batch = PackedRows::default();
-    batch.push_cached(&prompt, 0, 0);
+    batch.push_after(&prompt, 0, 0);
     run(&decoder, &batch, Some(&mut cache));
     for (slot, shared) in [(1, 45), (2, 40), (3, 32)] {
         cache.copy_prefix(0, slot, shared).unwrap();
@@ -278,21 +278,20 @@ fn gradients_in_bf16_point_where_those_of_f32_do() {
                 targets: &batch.tokens,
                 temperature: 1.0,
             };
-            let ones = vec![1.0; predictors.len()];
             let derivatives = policy::ops::LogprobGradients {
-                logprobs: &ones,
+                logprobs: vec![1.0; predictors.len()],
                 entropies: None,
             };
             let pass =
                 TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::On).unwrap();
-            pass.backward(derivatives).unwrap()
+            pass.backward(&derivatives).unwrap()
         });
         let flat = |x: &Tensor| -> Vec<f64> {
             let x = x.flatten_all().unwrap().to_dtype(DType::F64).unwrap();
             x.to_vec1().unwrap()
         };
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        for (name, exact) in gradients[1].iter() {
+        for (name, exact) in &gradients[1] {
             let (exact, found) = (flat(exact), flat(gradients[0].get(name).unwrap()));
             let cosine = dot(&exact, &found) / (dot(&exact, &exact) * dot(&found, &found)).sqrt();
             assert!(cosine > 0.995, "{name}: cosine {cosine}");

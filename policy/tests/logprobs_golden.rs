@@ -1,5 +1,5 @@
-//! Log-probabilities and entropies, by the kernel and by tensor operations, against TRL 1.16.0
-//! (`golden/logprobs.json`): values and gradients.
+//! Compares log-probabilities and entropies, by the kernel and by tensor operations, with TRL
+//! 1.16.0 (`golden/logprobs.json`): values and gradients.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
@@ -75,8 +75,8 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
         let what = format!("{id} {by}");
         assert_close(&what, &scores, &flat(&expected[by]), tolerance);
         let derivatives = LogprobGradients {
-            logprobs: derivatives[0],
-            entropies: Some(derivatives[1]),
+            logprobs: derivatives[0].to_vec(),
+            entropies: Some(derivatives[1].to_vec()),
         };
         let (dlogits, _) = token_logprobs_backward(
             found,
@@ -84,7 +84,7 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
             &identity,
             &targets,
             temperature,
-            derivatives,
+            &derivatives,
         )
         .unwrap();
         let dlogits: Vec<f64> = read(&dlogits).iter().map(|g| g / scale).collect();
@@ -128,12 +128,12 @@ fn the_fused_head_equals_trl_s() {
         let [d_logprobs, d_entropies] =
             ["cotangent_logps", "cotangent_entropy"].map(|name| flat(&case[name]));
         let derivatives = LogprobGradients {
-            logprobs: &d_logprobs,
-            entropies: Some(&d_entropies),
+            logprobs: d_logprobs,
+            entropies: Some(d_entropies),
         };
         let scores = [read(&found.logprobs), read(&found.entropies)];
         let (dhidden, dweight) =
-            token_logprobs_backward(found, &hidden, &head, &targets, temperature, derivatives)
+            token_logprobs_backward(found, &hidden, &head, &targets, temperature, &derivatives)
                 .unwrap();
         for (name, found) in [
             ("logps", &scores[0]),

@@ -1,5 +1,5 @@
-//! The filters against transformers 5.23.0: `GenerationMixin._get_logits_processor` on float64
-//! logits (torch 2.15.0); 20 rows, 24 settings each (`golden/sampling/filters.json`).
+//! Compares the filters with transformers 5.23.0: `GenerationMixin._get_logits_processor` on
+//! float64 logits (torch 2.15.0), 20 rows with 24 settings each (`golden/sampling/filters.json`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

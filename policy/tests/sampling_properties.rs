@@ -1,5 +1,5 @@
-//! Properties of every sampled token: it passes the filters, depends on its coordinates alone, and
-//! records the learner's log-probability.
+//! Tests properties of every sampled token: it passes the filters, depends on its coordinates
+//! alone, and records the learner's log-probability.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

@@ -1,5 +1,5 @@
-//! Sampling by tensor operations, as other devices run it, on the CPU: filters against
-//! transformers, frequencies against probabilities, tokens against the CPU's own sampler.
+//! Tests sampling by tensor operations, as other devices run it, on the CPU. It compares filters
+//! with transformers, frequencies with probabilities, and tokens with the CPU's own sampler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

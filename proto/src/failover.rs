@@ -2,8 +2,8 @@
 //! the next.
 //!
 //! Invariant: a repeated call has the same bytes, and a response is forwarded whole or not at all.
-//! For services whose calls may be repeated, a server that dies therefore costs nothing. There are
-//! no pauses: a caller that wants to wait until one of the servers is back retries by itself.
+//! For services whose calls may be repeated, the loss of a server therefore costs nothing. There
+//! are no pauses. A caller that can wait until one of the servers is back retries by itself.
 
 use std::{
     pin::Pin,

@@ -63,7 +63,7 @@ impl Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("policy snapshot v{policy_version}: {reason}")]
 pub struct SnapshotError {
-    /// The version announced; 0 where none was.
+    /// The version that was announced; 0 if there was none.
     pub policy_version: u64,
     /// What is wrong.
     pub reason: String,

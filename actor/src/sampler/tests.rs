@@ -296,7 +296,8 @@ proptest! {
         for event in events {
             match event {
                 EngineEvent::Request { text, shared, own } => {
-                    let context = [tokens(text, shared), tokens(9 + rows.len() as u64, own)].concat();
+                    let own = tokens(9 + rows.len() as u64, own);
+                    let context = [tokens(text, shared), own].concat();
                     let response = engine.request(&context, rows.len());
                     rows.push((context, Some(response)));
                 }

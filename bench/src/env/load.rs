@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -17,6 +17,7 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
 use super::session::EpisodeClient;
+use crate::policy::throughput::now;
 
 /// A question and the actions that solve it.
 #[derive(Clone, Debug)]
@@ -177,9 +178,4 @@ fn shares(clients: Vec<EpisodeClient>, workers: usize) -> Vec<Vec<EpisodeClient>
         shares[index % workers].push(client);
     }
     shares
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -127,7 +127,8 @@ fn row(
         .map_or_else(|| "·".to_owned(), |mib| format!("{mib:.0}"));
     let ended = statistics.episodes;
     format!(
-        "| {protocol} | {episodes} | {steps:.0} | {p50:.2} | {p99:.2} | {memory} | {ended} | {wrong} |"
+        "| {protocol} | {episodes} | {steps:.0} | {p50:.2} | {p99:.2} | {memory} | {ended} | \
+         {wrong} |"
     )
 }
 

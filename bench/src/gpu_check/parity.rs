@@ -44,10 +44,10 @@ impl DecoderUnderTest {
     fn new(device: &Device, dtype: DType) -> Result<Self> {
         let model = policy::tiny::model(0)?;
         let sample = |(number, &length): (usize, &usize)| Sample {
-            tokens: text(number, length + 1, model.config.vocab_size),
+            tokens: text(number, length + 1, model.config.vocab_size).into(),
             scored: (1..=length).collect(),
         };
-        let samples: Vec<Sample> = LENGTHS.iter().enumerate().map(sample).collect();
+        let samples: Vec<Sample<'_>> = LENGTHS.iter().enumerate().map(sample).collect();
         let mut batches = micro_batches(&samples, usize::MAX, Prefixes::Repeated);
         let weights = model.weights.to(device, dtype)?;
         Ok(Self {
@@ -81,10 +81,10 @@ impl DecoderUnderTest {
         let count = self.batch.targets.len();
         let weight = 1.0 / count as f64;
         let derivatives = LogprobGradients {
-            logprobs: &vec![weight; count],
-            entropies: Some(&vec![0.1 * weight; count]),
+            logprobs: vec![weight; count],
+            entropies: Some(vec![0.1 * weight; count]),
         };
-        Ok(pass.backward(derivatives)?)
+        Ok(pass.backward(&derivatives)?)
     }
 }
 
@@ -169,7 +169,7 @@ fn logprobs_in_pieces(
         for (slot, (row, &start)) in packed.rows.iter().zip(&starts).enumerate() {
             let (from, to) = (cached.min(row.len), end.min(row.len));
             if from < to {
-                batch.push_cached(&packed.tokens[start + from..start + to], from, slot);
+                batch.push_after(&packed.tokens[start + from..start + to], from, slot);
                 positions.extend(start + from..start + to);
             }
         }
@@ -194,10 +194,10 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
         let model = policy::tiny::model(0)?;
         let completions = completions(&model, target, choice).await?;
         let sample = |(prompt, completion): &(Vec<u32>, Completion)| Sample {
-            tokens: [prompt.as_slice(), &completion.tokens].concat(),
+            tokens: [prompt.as_slice(), &completion.tokens].concat().into(),
             scored: (prompt.len()..prompt.len() + completion.tokens.len()).collect(),
         };
-        let samples: Vec<Sample> = completions.iter().map(sample).collect();
+        let samples: Vec<Sample<'_>> = completions.iter().map(sample).collect();
         let batches = micro_batches(&samples, 512, Prefixes::Repeated);
         let weights = model
             .weights

@@ -6,14 +6,14 @@ use ::learner::{
     LearnerConfig,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
     group::StepGroups,
-    network::{LossDerivatives, Network, PassSettings, Scores},
+    network::{Network, PassSettings, Scores},
     optimizer::OptimizerSettings,
     trainer::Trainer,
 };
 use actor::{Completion, FinishReason};
 use anyhow::Result;
 use candle_core::Device;
-use policy::{GradientCheckpointing, Model};
+use policy::{GradientCheckpointing, Model, ops::LogprobGradients};
 
 use super::{
     grpo::group,
@@ -35,10 +35,10 @@ pub(crate) fn measure(
 ) -> Result<Throughput> {
     let work = workload(shape, args);
     let row = |row| Sample {
-        tokens: text(row, work.row_tokens, model.config.vocab_size),
+        tokens: text(row, work.row_tokens, model.config.vocab_size).into(),
         scored: (1..work.row_tokens).collect(),
     };
-    let samples: Vec<Sample> = (0..work.rows).map(row).collect();
+    let samples: Vec<Sample<'_>> = (0..work.rows).map(row).collect();
     let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);
     let pass = PassSettings {
         temperature: 1.0,
@@ -63,11 +63,11 @@ pub(crate) fn measure(
 }
 
 /// Returns the derivatives of the mean negative log-probability.
-pub(crate) fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LossDerivatives, ()) {
+pub(crate) fn mean_loss(_: usize, _: &MicroBatch, scores: &Scores) -> (LogprobGradients, ()) {
     let count = scores.logprobs.len();
-    let coefficients = LossDerivatives {
-        d_logprobs: vec![-1.0 / count as f64; count],
-        d_entropies: None,
+    let coefficients = LogprobGradients {
+        logprobs: vec![-1.0 / count as f64; count],
+        entropies: None,
     };
     (coefficients, ())
 }

@@ -1,5 +1,4 @@
-//! Layers of settings: a preset, a TOML file, `--set` and the named flags, laid over each other as
-//! tables.
+//! Layers of settings: a preset, a TOML file, `--set` and the named flags, merged as tables.
 //!
 //! Invariant: every layer is brought to today's names before it is merged, so an old and a new
 //! spelling of one setting never meet in one table.
@@ -59,10 +58,10 @@ pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
     merged_on(table, args)
 }
 
-/// Lays `--set` and the flags over `table`.
+/// Merges `--set` and the flags into `table`.
 pub(super) fn merged_on(mut table: Table, args: &ConfigArgs) -> Result<Table> {
     for assignment in &args.set {
-        merge(&mut table, renamed(parse_assignment(assignment)?));
+        merge(&mut table, renamed(parse_assignment(assignment)?)?);
     }
     merge(&mut table, flags(args)?);
     for (name, remedy) in REMOVED {
@@ -82,8 +81,7 @@ pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// Deserialises a role's settings. Sections of other roles are allowed; their contents are not
-/// looked at.
+/// Deserializes a role's settings. Sections of other roles are allowed and not read.
 pub(super) fn parse<T: DeserializeOwned>(table: Table) -> Result<T> {
     let known = to_table(&RunConfig::default())?;
     if let Some(unknown) = table.keys().find(|name| !known.contains_key(name.as_str())) {
@@ -137,7 +135,7 @@ fn read_table(path: &Path) -> Result<Table> {
     let table = text
         .parse()
         .with_context(|| format!("{} is not valid TOML", path.display()))?;
-    Ok(renamed(table))
+    renamed(table).with_context(|| format!("in {}", path.display()))
 }
 
 /// Parses `a.b=1`; a value that is no TOML literal is taken as a string.
@@ -188,16 +186,31 @@ fn nested(name: &str, value: Value) -> Table {
     )
 }
 
-fn renamed(mut table: Table) -> Table {
+fn renamed(mut table: Table) -> Result<Table> {
     for (old, name) in RENAMED {
         if let Some(value) = remove(&mut table, old) {
-            merge(&mut table, nested(name, value));
+            let value = nested(name, value);
+            if let Some(twice) = common_name(&table, &value) {
+                bail!("{twice} is given twice, once under its earlier name {old}; remove one");
+            }
+            merge(&mut table, value);
         }
     }
-    table
+    Ok(table)
 }
 
-/// Lays `upper` over `lower`, table by table.
+/// Returns the name of a value that both tables have.
+fn common_name(one: &Table, other: &Table) -> Option<String> {
+    one.iter()
+        .find_map(|(key, value)| match (value, other.get(key)?) {
+            (Value::Table(one), Value::Table(other)) => {
+                common_name(one, other).map(|name| format!("{key}.{name}"))
+            }
+            _ => Some(key.clone()),
+        })
+}
+
+/// Merges `upper` into `lower`, table by table; `upper` has priority.
 pub(super) fn merge(lower: &mut Table, upper: Table) {
     for (key, value) in upper {
         match (lower.get_mut(&key), value) {

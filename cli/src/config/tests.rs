@@ -15,6 +15,38 @@ fn resolve(set: &[&str]) -> Result<RunConfig> {
 }
 
 #[test]
+fn a_setting_given_under_both_of_its_names_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("twice.toml");
+    fs::write(&path, "[learner]\nmax_steps = 5\nsteps = 6\n").unwrap();
+    let args = ConfigArgs {
+        config: Some(path),
+        ..ConfigArgs::default()
+    };
+    let error = format!("{:#}", RunConfig::resolve(&args).unwrap_err());
+    assert!(error.contains("twice.toml"), "{error}");
+    assert!(error.contains("learner.steps is given twice"), "{error}");
+    assert!(error.contains("learner.max_steps"), "{error}");
+}
+
+/// Earlier versions accepted a number that the loss does not use, and it is part of the settings
+/// that a checkpoint was written under.
+#[test]
+fn an_unused_number_of_the_loss_is_refused_in_new_runs_and_read_in_old_ones() {
+    let args = ConfigArgs {
+        set: vec!["learner.loss.sapo_temperature_pos=2.0".to_owned()],
+        ..ConfigArgs::default()
+    };
+    let error = format!("{:#}", RunConfig::resolve(&args).unwrap_err());
+    assert!(error.contains("sapo_temperature_pos"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    fs::write(&path, "[learner.loss]\nsapo_temperature_pos = 2.0\n").unwrap();
+    let config = RunConfig::read(&path).unwrap();
+    assert_eq!(config.learner.loss.sapo_temperature_pos, 2.0);
+}
+
+#[test]
 fn presets_resolve() {
     for preset in [Preset::Tiny, Preset::Model, Preset::Smoke] {
         RunConfig::resolve(&ConfigArgs {

@@ -41,7 +41,6 @@ pub(super) async fn grpo(
         config.placement().place(&warm)?,
         question_ids,
         folder.path(),
-        true,
     )?;
     curve.catch_up(learner.snapshot().policy_version).await?;
     let stage = evaluator
@@ -49,20 +48,20 @@ pub(super) async fn grpo(
         .stage("GRPO", config.learner.steps, "steps");
     let mut run = LocalRun::start(
         learner,
-        &evaluator.setup.env(),
+        &evaluator.setup.env,
         threads::engines(config)?,
         (&config.actor, config.placement()),
         evaluator.shutdown,
     );
-    let recorded = curve.record(&mut run, &stage).await?;
+    let newest_checkpoint = curve.record(&mut run, &stage).await?;
     let step = run.finish().await?;
     stage.finish("");
-    if recorded.interrupted {
+    if step < config.learner.steps {
         bail!(Interrupted);
     }
-    let model = match &recorded.newest_checkpoint {
-        Some(path) => checkpoint_model(path)?,
-        None => newest_model(folder.path())?.unwrap_or(warm),
+    let model = match &newest_checkpoint {
+        Some(path) => checkpoint_model(path, config.placement())?,
+        None => newest_model(folder.path(), config.placement())?.unwrap_or(warm),
     };
     Ok((model, step))
 }
@@ -85,21 +84,16 @@ struct LearningCurve<'a> {
     questions: Vec<proto::v1::Question>,
 }
 
-/// What [`LearningCurve::record`] has seen of a run.
-#[derive(Default)]
-struct RecordedRun {
-    newest_checkpoint: Option<PathBuf>,
-    interrupted: bool,
-}
-
 impl LearningCurve<'_> {
-    /// Records the steps of the run until its end, and evaluates its checkpoints.
+    /// Records the steps of the run until its end, and evaluates its checkpoints. Returns the
+    /// newest one.
     async fn record(
         &self,
         run: &mut LocalRun,
         stage: &progress::ProgressStage,
-    ) -> Result<RecordedRun> {
-        let mut recorded = RecordedRun::default();
+    ) -> Result<Option<PathBuf>> {
+        let placement = self.evaluator.config.placement();
+        let mut newest_checkpoint = None;
         while let Some(event) = run.next().await? {
             match event {
                 TrainEvent::Step { step, metrics } => {
@@ -112,27 +106,27 @@ impl LearningCurve<'_> {
                     })?;
                 }
                 TrainEvent::Checkpoint { step, path } => {
-                    let model = checkpoint_model(&path)?;
+                    let model = checkpoint_model(&path, placement)?;
                     match self.evaluate_if_due(&model, step).await {
                         // The trainer has received the signal as well and writes a last checkpoint.
                         Err(error) if error.is::<Interrupted>() => {}
                         evaluated => evaluated?,
                     }
-                    recorded.newest_checkpoint = Some(path);
+                    newest_checkpoint = Some(path);
                 }
-                TrainEvent::Finished { interrupted, .. } => recorded.interrupted = interrupted,
             }
         }
-        Ok(recorded)
+        Ok(newest_checkpoint)
     }
 
     /// Evaluates the checkpoints up to `version` whose evaluation was interrupted.
     async fn catch_up(&self, version: u64) -> Result<()> {
+        let placement = self.evaluator.config.placement();
         for step in 1..=version {
             let checkpoint = self.folder.path().join(format!("checkpoints/step_{step}"));
             if checkpoint.is_dir() {
-                self.evaluate_if_due(&checkpoint_model(&checkpoint)?, step)
-                    .await?;
+                let model = checkpoint_model(&checkpoint, placement)?;
+                self.evaluate_if_due(&model, step).await?;
             }
         }
         Ok(())
@@ -163,7 +157,7 @@ impl LearningCurve<'_> {
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;
         for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-            let evaluated = EvaluatedPolicy::at_step(policy, step, mode);
+            let evaluated = EvaluatedPolicy { policy, step, mode };
             if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }

@@ -17,7 +17,7 @@ use crate::{
     args::{ConfigArgs, TrainArgs},
     config::RunConfig,
     progress::Progress,
-    run_info::{DatasetSummary, run_info},
+    run_info::run_info,
     setup::Setup,
 };
 
@@ -53,7 +53,8 @@ impl PlannedRun {
             && path.join(SETTINGS).exists()
         {
             bail!(
-                "{} contains a run already; continue it with --resume --name {}, or choose another --name",
+                "{} contains a run already; continue it with --resume --name {}, or choose another \
+                 --name",
                 path.display(),
                 path.file_name().unwrap_or_default().display()
             );
@@ -67,8 +68,8 @@ impl PlannedRun {
     fn resumed(args: &TrainArgs) -> Result<Self> {
         ensure!(
             args.config == ConfigArgs::default(),
-            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, --data, \
-             --databases and --model, or start a new run"
+            "--resume uses the settings of the run; remove --preset, --config, --set, --seed, \
+             --data, --databases and --model, or start a new run"
         );
         let name = match &args.name {
             Some(name) => name.clone(),
@@ -122,18 +123,14 @@ impl OpenRun {
         for question in &setup.dataset.questions {
             *questions.entry(question.split.clone()).or_insert(0) += 1;
         }
-        let summary = DatasetSummary {
+        let seed_and_model = (self.config.seed, &self.config.model);
+        let mut info = RunInfo {
             dataset: setup.dataset.name.clone(),
             databases: setup.dataset.databases.len() as u64,
             questions,
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
+            ..run_info(&self.name, seed_and_model, base)
         };
-        let mut info = run_info(
-            &self.name,
-            (self.config.seed, &self.config.model),
-            base,
-            summary,
-        );
         if let Some(earlier) = self.info.take() {
             // A resumed run keeps the command that started it.
             info.command = earlier.command;

@@ -16,7 +16,11 @@ pub(super) async fn baselines(
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
-    let greedy = |name| EvaluatedPolicy::at_step(name, 0, DecodingMode::Greedy);
+    let greedy = |policy| EvaluatedPolicy {
+        policy,
+        step: 0,
+        mode: DecodingMode::Greedy,
+    };
     for name in [PolicyName::Random, PolicyName::Oracle] {
         let policy = evaluator.scripted(name, &chat);
         evaluate(folder, evaluator, greedy(name), &*policy, &chat).await?;
@@ -30,16 +34,16 @@ pub(super) async fn baselines(
 pub(super) async fn model(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
-    name: PolicyName,
+    policy: PolicyName,
     model: &Model,
     step: u64,
 ) -> Result<()> {
     let chat = Arc::new(model.chat.clone());
     let engine = evaluator.engine(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-        let policy = evaluator.model(&engine, mode);
-        let evaluated = EvaluatedPolicy::at_step(name, step, mode);
-        evaluate(folder, evaluator, evaluated, &policy, &chat).await?;
+        let evaluated = EvaluatedPolicy { policy, step, mode };
+        let model = evaluator.model(&engine, mode);
+        evaluate(folder, evaluator, evaluated, &model, &chat).await?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Episodes whose observations are the same on every node.
+//! Runs episodes whose observations are the same on every node.
 
 use futures::{StreamExt as _, stream};
 use proto::{

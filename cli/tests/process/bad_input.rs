@@ -1,4 +1,4 @@
-//! What a person gets wrong is answered by an error that names the thing and what to do.
+//! Tests that an error of a person is answered by a message that names the thing and what to do.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels, and
-//! its error without a device.
+//! Tests gpu-check on the CPU, where f64 runs through candle's operations and bf16 through kernels,
+//! and its error without a device.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Paths in documents: the files and folders that they name exist.
+//! Checks paths in documents: the files and folders that they name exist.
 
 use crate::{SourceFile, files, root};
 

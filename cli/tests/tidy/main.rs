@@ -1,4 +1,4 @@
-//! Holds the code against the rules of ARCHITECTURE.md: dependencies, pure files, import circles,
+//! Checks the code against the rules of ARCHITECTURE.md: dependencies, pure files, import circles,
 //! names and line widths.
 
 #![allow(

@@ -1,18 +1,14 @@
-//! Names of public types: one name has one meaning in the whole workspace.
+//! Checks the names of public types: one name has one meaning in the whole workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{SourceFile, picture::picture, sources};
 
 /// Names that several crates may have, with the reason.
-const SHARED: [(&str, &str); 3] = [
+const SHARED: [(&str, &str); 2] = [
     (
         "EpisodeSpec",
         "actor and env state it on the two sides of Reset, and neither may use the other",
-    ),
-    (
-        "Gradients",
-        "those of one backward pass in policy, and their sums in learner",
     ),
     ("Result", "an alias for the error type of its crate"),
 ];

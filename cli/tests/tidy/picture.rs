@@ -1,4 +1,4 @@
-//! The crates and their dependencies, as the table of ARCHITECTURE.md has them.
+//! Checks the crates and their dependencies against the table of ARCHITECTURE.md.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Pure files: deterministic functions of their arguments.
+//! Checks that pure files are deterministic functions of their arguments.
 
 use crate::{SourceFile, imports, sources};
 

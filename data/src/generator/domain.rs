@@ -38,6 +38,33 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
+    /// Returns the names of tables and columns, the nouns for them, and the values that the domain
+    /// lists.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        let mut texts = Vec::new();
+        for table in &self.tables {
+            texts.extend([table.name.as_str(), &table.one]);
+            texts.extend(
+                table
+                    .also
+                    .iter()
+                    .flat_map(|also| [also.name.as_str(), &also.one]),
+            );
+            for column in &table.columns {
+                texts.push(&column.name);
+                texts.extend(column.noun.as_deref());
+                for also in &column.also {
+                    texts.push(&also.name);
+                    texts.extend(also.noun.as_deref());
+                }
+                if let ColumnKind::OneOf(values) = &column.kind {
+                    texts.extend(values.iter().map(String::as_str));
+                }
+            }
+        }
+        texts
+    }
+
     /// Whether the domain is trained on and its databases are small enough to build thousands.
     pub(crate) fn is_small_and_known(&self) -> bool {
         !self.held_out

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::error::SettingError;
 
@@ -11,21 +12,25 @@ use crate::error::SettingError;
 const MIN_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Settings of OpenEnv's protocols. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenEnvConfig {
     /// Which routes are served.
     pub mode: Mode,
     /// Sessions open at once, over sockets and MCP. At least 1.
+    #[default(4_096)]
     pub max_sessions: usize,
     /// A socket is dropped when its peer is silent for this long. The peer is pinged after half of
     /// it. Give more than twice the longest time for which a client blocks its own event loop.
+    #[default(120.0)]
     pub ping_seconds: f64,
     /// Bytes of one message or request body. A longer message closes the socket with code 1009, a
     /// longer body is answered by 413. At least 1 MiB.
+    #[default(4 << 20)]
     pub message_bytes: usize,
     /// When all sessions are taken, MCP sessions without a socket that were idle for this long are
     /// closed.
+    #[default(3_600.0)]
     pub session_idle_seconds: f64,
 }
 
@@ -55,39 +60,22 @@ impl FromStr for Mode {
     }
 }
 
-impl Default for OpenEnvConfig {
-    fn default() -> Self {
-        Self {
-            mode: Mode::default(),
-            max_sessions: 4_096,
-            ping_seconds: 120.0,
-            message_bytes: 4 << 20,
-            session_idle_seconds: 3_600.0,
-        }
-    }
-}
-
 impl OpenEnvConfig {
     pub(crate) fn validate(&self) -> Result<(), SettingError> {
-        let refuse = |field, remedy: &str| {
-            Err(SettingError {
-                field,
-                remedy: remedy.to_owned(),
-            })
-        };
-        if self.max_sessions == 0 {
-            return refuse("openenv.max_sessions", "give at least 1");
-        }
-        if self.message_bytes < MIN_MESSAGE_BYTES {
-            return refuse("openenv.message_bytes", "give at least 1048576");
-        }
+        let check = SettingError::unless;
+        check(
+            self.max_sessions > 0,
+            "openenv.max_sessions",
+            "give at least 1",
+        )?;
+        let is_large = self.message_bytes >= MIN_MESSAGE_BYTES;
+        check(is_large, "openenv.message_bytes", "give at least 1048576")?;
         for (field, seconds) in [
             ("openenv.ping_seconds", self.ping_seconds),
             ("openenv.session_idle_seconds", self.session_idle_seconds),
         ] {
-            if !(seconds > 0.0 && seconds <= 86_400.0) {
-                return refuse(field, "give more than 0 and at most 86400");
-            }
+            let is_in_range = seconds > 0.0 && seconds <= 86_400.0;
+            check(is_in_range, field, "give more than 0 and at most 86400")?;
         }
         Ok(())
     }

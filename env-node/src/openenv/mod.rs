@@ -107,7 +107,7 @@ async fn open_env_socket(
             id => service
                 .sessions
                 .attach(id)
-                .map_err(|error| ws::error("SESSION_ERROR", &error.to_string(), None)),
+                .map_err(|error| ws::error("SESSION_ERROR", &error, None)),
         },
     )
 }

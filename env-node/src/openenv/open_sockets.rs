@@ -17,6 +17,7 @@ impl Sockets {
     /// closes with "going away".
     pub(crate) fn new(draining: CancellationToken) -> Self {
         let open = TaskTracker::new();
+        // `TaskTracker::wait` ends only on a closed tracker. A closed one still hands out tokens.
         open.close();
         Self { draining, open }
     }

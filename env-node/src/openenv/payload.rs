@@ -1,7 +1,7 @@
 //! OpenEnv's payload: an observation with its reward and whether the episode is over.
 //!
 //! Invariant: the observation has exactly the fields of `SQLObservation` in `openapi.json`. Reward
-//! and `done` stand beside it. The metadata stands both in it and beside it, since OpenEnv's
+//! and `done` are fields next to it. The metadata is both inside it and next to it, since OpenEnv's
 //! clients 0.2 and 0.10 look in different places. Fields are named one by one, so that a gold
 //! answer cannot leak.
 
@@ -15,7 +15,7 @@ pub(crate) struct Payload {
     pub(super) metadata: Metadata,
 }
 
-/// What env-node tells beyond `SQLEnv`'s fields. Absent parts are left out.
+/// The fields that env-node adds to `SQLEnv`'s. Absent ones are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Metadata {
     /// After a reset: the id of the question.

@@ -64,15 +64,6 @@ impl AtCapacity {
     }
 }
 
-/// Why a socket cannot attach to a session.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum AttachError {
-    #[error("Unknown session_id: {0}")]
-    UnknownSession(String),
-    #[error("Session {0} already has an attached WebSocket")]
-    AlreadyAttached(String),
-}
-
 /// When a closed session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
@@ -115,13 +106,13 @@ impl SessionRegistry {
     }
 
     /// Attaches a socket to a session that was created over HTTP.
-    pub(super) fn attach(self: &Arc<Self>, id: &str) -> Result<SessionGuard, AttachError> {
+    pub(super) fn attach(self: &Arc<Self>, id: &str) -> Result<SessionGuard, String> {
         let mut open = self.lock();
         let entry = open
             .get_mut(id)
-            .ok_or_else(|| AttachError::UnknownSession(id.to_owned()))?;
+            .ok_or_else(|| format!("Unknown session_id: {id}"))?;
         if !matches!(entry.owner, SessionOwner::Registry { .. }) {
-            return Err(AttachError::AlreadyAttached(id.to_owned()));
+            return Err(format!("Session {id} already has an attached WebSocket"));
         }
         entry.owner = SessionOwner::Attached { is_closing: false };
         Ok(SessionGuard {
@@ -165,6 +156,7 @@ impl SessionRegistry {
         owner: SessionOwner,
     ) -> Result<(String, SharedSession), AtCapacity> {
         let mut open = self.lock();
+        // Idle sessions cost a token each, so they are removed only when their room is needed.
         if open.len() >= self.max_sessions {
             self.remove_idle(&mut open);
         }
@@ -206,6 +198,7 @@ impl Drop for SessionGuard {
     fn drop(&mut self) {
         let mut open = self.registry.lock();
         match open.get_mut(&self.id) {
+            // Its client created it over HTTP and may still use it there.
             Some(entry) if matches!(entry.owner, SessionOwner::Attached { is_closing: false }) => {
                 entry.owner = SessionOwner::Registry { since: now() };
             }

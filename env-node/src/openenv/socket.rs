@@ -1,10 +1,10 @@
-//! WebSockets: answers frames in order, pings a silent peer, gives up one that stops reading, and
+//! WebSockets: answers frames in order, pings a silent peer, drops one that stops reading, and
 //! closes when the server stops.
 //!
 //! Invariant: the session is freed before the peer can see that the socket closed, so a client that
-//! reconnects at once finds its place free. It is freed at once when the connection is lost, and at
-//! the latest one ping period after the peer was last heard. A quiet peer that answers pings stays.
-//! What frames say is left to `ws.rs` and `mcp.rs`.
+//! reconnects at once gets a session. It is freed at once when the connection is lost, and at the
+//! latest one ping period after the peer's last frame. A quiet peer that answers pings stays. The
+//! contents of frames are left to `ws.rs` and `mcp.rs`.
 
 use std::{error::Error, time::Duration};
 
@@ -94,6 +94,7 @@ async fn answer_frames(
                 None => socket.next().await,
             }
         };
+        // The shutdown comes first: a peer that sends without pause must not delay it.
         let frame = tokio::select! {
             biased;
             () = service.sockets.draining() => return GOING_AWAY,
@@ -115,9 +116,9 @@ async fn answer_frames(
             }
         };
         tokio::pin!(answer);
-        // Reading goes on while a frame is answered, so that a lost peer frees its session at once.
-        // Only one frame is read ahead: more would be a queue without a bound. The rest waits in
-        // the network, which holds the peer back.
+        // Reading continues while a frame is answered, so that a lost peer frees its session at
+        // once. Only one frame is read ahead, because more would be a queue without a bound. The
+        // rest waits in the network, where flow control holds the peer back.
         let reply = loop {
             tokio::select! {
                 biased;
@@ -160,8 +161,8 @@ impl MonitoredSocket {
         }
     }
 
-    /// Returns the next text or binary frame. Meanwhile pings a peer that was silent for half a
-    /// period, and gives up one that was silent for a whole one.
+    /// Returns the next text or binary frame. Meanwhile it pings a peer that was silent for half a
+    /// period, and drops a peer that was silent for a whole one.
     ///
     /// Cancel safe: no frame is lost.
     async fn next(&mut self) -> Result<Message, SocketEnd> {
@@ -177,7 +178,9 @@ impl MonitoredSocket {
                     self.last_heard = Instant::now();
                     self.is_pinged = false;
                     match frame {
-                        Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => return Ok(frame),
+                        Some(Ok(frame @ (Message::Text(_) | Message::Binary(_)))) => {
+                            return Ok(frame);
+                        }
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                         Some(Ok(Message::Close(_))) => return Err(SocketEnd::ClosedByPeer),
                         None => return Err(SocketEnd::Lost),
@@ -196,7 +199,7 @@ impl MonitoredSocket {
         }
     }
 
-    /// Sends a message, and gives up a peer that takes longer than a period to read it.
+    /// Sends a message. A peer that takes longer than a period to read it counts as lost.
     async fn send(&mut self, message: Message) -> Result<(), SocketEnd> {
         match timeout(self.period, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),

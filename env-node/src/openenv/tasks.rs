@@ -11,11 +11,11 @@ use axum::{
     body::Bytes,
     extract::{Path, State},
     http::StatusCode,
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use data::Question;
 use env::QuestionPage;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
@@ -25,16 +25,28 @@ use super::{
 };
 use crate::{node::EnvNode, rejection::Rejection, wire};
 
-type JsonResult = Result<Json<Value>, Rejection>;
-
 pub(super) fn routes() -> Router<Arc<OpenEnvService>> {
     Router::new()
         .route("/list_environments", get(environments))
         .route("/{environment}/splits", get(splits))
-        .route("/{environment}/tasks", post(tasks))
-        .route("/{environment}/num_tasks", post(num_tasks))
-        .route("/{environment}/task", post(task))
-        .route("/{environment}/task_range", post(task_range))
+        .route("/{environment}/tasks", about_tasks(tasks))
+        .route("/{environment}/num_tasks", about_tasks(num_tasks))
+        .route("/{environment}/task", about_tasks(task))
+        .route("/{environment}/task_range", about_tasks(task_range))
+}
+
+/// Reads the body and checks the environment's name before `answer` gets the body.
+fn about_tasks<T: DeserializeOwned + 'static>(
+    answer: fn(&EnvNode, T) -> Result<Value, Rejection>,
+) -> MethodRouter<Arc<OpenEnvService>> {
+    let handler = async move |State(service): State<Arc<OpenEnvService>>,
+                              Path(environment): Path<String>,
+                              body: Bytes| {
+        let body = read_body(&body)?;
+        check_name(&environment)?;
+        answer(&service.node, body).map(Json)
+    };
+    post(handler)
 }
 
 /// The body of a request about all tasks of a split.
@@ -67,7 +79,7 @@ async fn environments() -> Json<Value> {
 async fn splits(
     State(service): State<Arc<OpenEnvService>>,
     Path(environment): Path<String>,
-) -> JsonResult {
+) -> Result<Json<Value>, Rejection> {
     check_name(&environment)?;
     let splits = service.node.environment().splits();
     let splits = splits.map(|(name, _)| json!({"name": name, "type": split_type(name)}));
@@ -84,41 +96,23 @@ fn split_type(name: &str) -> &'static str {
     }
 }
 
-async fn tasks(
-    State(service): State<Arc<OpenEnvService>>,
-    Path(environment): Path<String>,
-    body: Bytes,
-) -> JsonResult {
-    let SplitBody { split } = read_body(&body)?;
-    check_name(&environment)?;
-    let tasks = tasks_between(&service.node, &split, 0, usize::MAX)?;
-    Ok(Json(json!({"tasks": tasks, "env_name": ENVIRONMENT_NAME})))
+fn tasks(node: &EnvNode, SplitBody { split }: SplitBody) -> Result<Value, Rejection> {
+    let tasks = tasks_between(node, &split, 0, usize::MAX)?;
+    Ok(json!({"tasks": tasks, "env_name": ENVIRONMENT_NAME}))
 }
 
-async fn num_tasks(
-    State(service): State<Arc<OpenEnvService>>,
-    Path(environment): Path<String>,
-    body: Bytes,
-) -> JsonResult {
-    let SplitBody { split } = read_body(&body)?;
-    check_name(&environment)?;
-    let count = list(&service.node, &split, 0..0)?.total;
-    Ok(Json(json!({"num_tasks": count})))
+fn num_tasks(node: &EnvNode, SplitBody { split }: SplitBody) -> Result<Value, Rejection> {
+    let count = list(node, &split, 0..0)?.total;
+    Ok(json!({"num_tasks": count}))
 }
 
-async fn task(
-    State(service): State<Arc<OpenEnvService>>,
-    Path(environment): Path<String>,
-    body: Bytes,
-) -> JsonResult {
-    let TaskBody { split, index } = read_body(&body)?;
-    check_name(&environment)?;
+fn task(node: &EnvNode, TaskBody { split, index }: TaskBody) -> Result<Value, Rejection> {
     let questions = match usize::try_from(index.0) {
-        Ok(index) => list(&service.node, &split, index..index.saturating_add(1))?.questions,
+        Ok(index) => list(node, &split, index..index.saturating_add(1))?.questions,
         Err(_) => Vec::new(),
     };
     match questions.first() {
-        Some(question) => Ok(Json(json!({"task": task_of(question)}))),
+        Some(question) => Ok(json!({"task": task_of(question)})),
         None => Err(Rejection::new(
             StatusCode::BAD_REQUEST,
             "Invalid task index",
@@ -126,18 +120,13 @@ async fn task(
     }
 }
 
-async fn task_range(
-    State(service): State<Arc<OpenEnvService>>,
-    Path(environment): Path<String>,
-    body: Bytes,
-) -> JsonResult {
-    let TaskRangeBody { split, start, stop } = read_body(&body)?;
-    check_name(&environment)?;
-    let count = list(&service.node, &split, 0..0)?.total;
+fn task_range(node: &EnvNode, body: TaskRangeBody) -> Result<Value, Rejection> {
+    let TaskRangeBody { split, start, stop } = body;
+    let count = list(node, &split, 0..0)?.total;
     let start = start.map_or(0, |start| slice_bound(start.0, count));
     let stop = stop.map_or(count, |stop| slice_bound(stop.0, count));
-    let tasks = tasks_between(&service.node, &split, start, stop)?;
-    Ok(Json(json!({"tasks": tasks})))
+    let tasks = tasks_between(node, &split, start, stop)?;
+    Ok(json!({"tasks": tasks}))
 }
 
 /// Returns the place of a bound of a Python slice: a negative one counts from the end, and none

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::{
     action::{StepPayload, ToolCall},
     json, mcp,
-    payload::Payload,
     reset::ResetArguments,
     service::{FrameReply, OpenEnvService},
     session_registry::SessionGuard,
@@ -17,36 +16,16 @@ use super::{
     validation::{self, Invalid, excerpt},
 };
 
-/// Why a frame gets an error frame.
-enum FrameError {
-    Invalid(Invalid),
-    UnknownType(String),
-    Failed(String),
-}
-
-impl From<Invalid> for FrameError {
-    fn from(invalid: Invalid) -> Self {
-        Self::Invalid(invalid)
+/// Returns a frame of the server.
+fn frame(kind: &str, data: impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct ServerFrame<'a, T> {
+        #[serde(rename = "type")]
+        kind: &'a str,
+        data: T,
     }
-}
-
-/// A frame of the server.
-#[derive(Serialize)]
-#[serde(tag = "type", content = "data", rename_all = "lowercase")]
-enum ServerFrame {
-    Observation(Payload),
-    /// The observation of a tool call, which has other fields.
-    #[serde(rename = "observation")]
-    ToolObservation(Value),
-    State(Value),
-    Mcp(Value),
-    Error(Value),
-}
-
-impl ServerFrame {
-    fn text(&self) -> String {
-        serde_json::to_string(self).expect("frames have string keys only: this is a bug")
-    }
+    serde_json::to_string(&ServerFrame { kind, data })
+        .expect("frames have string keys only: this is a bug")
 }
 
 /// A client's frame, without its type. `T` is its data.
@@ -73,7 +52,7 @@ pub(super) fn error(code: &str, message: &str, more: Option<Value>) -> String {
     if let (Value::Object(data), Some(Value::Object(more))) = (&mut data, more) {
         data.extend(more);
     }
-    ServerFrame::Error(data).text()
+    frame("error", data)
 }
 
 /// Answers one frame.
@@ -82,8 +61,8 @@ pub(super) async fn answer(
     guard: &SessionGuard,
     text: &str,
 ) -> FrameReply {
-    let mut frame = match json::parse(text) {
-        Ok(Value::Object(frame)) => frame,
+    let mut fields = match json::parse(text) {
+        Ok(Value::Object(fields)) => fields,
         // OpenEnv's server fails on JSON that is not an object, and so ends the session.
         Ok(_) => {
             return FrameReply::Last(error("SESSION_ERROR", "give a JSON object", None));
@@ -93,76 +72,79 @@ pub(super) async fn answer(
             return FrameReply::Text(error("INVALID_JSON", &message, None));
         }
     };
-    let kind = frame.shift_remove("type").unwrap_or_default();
+    let kind = fields.shift_remove("type").unwrap_or_default();
     let outcome = match kind.as_str() {
-        Some("reset") => reset(service, guard, &frame).await,
-        Some("step") => step(guard, &frame).await,
-        Some("state") => state(guard, &frame).await,
-        Some("mcp") => mcp(service, guard, &frame).await,
-        Some("close") => match read::<WithoutData>(&frame) {
+        Some("reset") => reset(service, guard, &fields).await,
+        Some("step") => step(guard, &fields).await,
+        Some("state") => state(guard, &fields).await,
+        Some("mcp") => mcp(service, guard, &fields).await,
+        Some("close") => match read::<WithoutData>(&fields) {
             Ok(_) => return FrameReply::Close,
             Err(error) => Err(error),
         },
-        _ => Err(FrameError::UnknownType(
-            excerpt(&json::text(&kind)).into_owned(),
-        )),
+        _ => {
+            let message = format!("Unknown message type: {}", excerpt(&json::text(&kind)));
+            Err(error("UNKNOWN_TYPE", &message, None))
+        }
     };
-    FrameReply::Text(outcome.map_or_else(|error| error_frame(&error), |frame| frame.text()))
+    FrameReply::Text(outcome.unwrap_or_else(|error| error))
 }
 
-fn error_frame(refused: &FrameError) -> String {
-    match refused {
-        FrameError::Invalid(invalid) => {
-            let errors = json!({"errors": invalid.to_list()});
-            error("VALIDATION_ERROR", "Invalid message", Some(errors))
-        }
-        FrameError::UnknownType(kind) => {
-            let message = format!("Unknown message type: {kind}");
-            error("UNKNOWN_TYPE", &message, None)
-        }
-        FrameError::Failed(message) => error("EXECUTION_ERROR", message, None),
-    }
+/// The frame that answers a client's frame, or the error frame that refuses it.
+type Answer = Result<String, String>;
+
+fn invalid(invalid: &Invalid) -> String {
+    let errors = json!({"errors": invalid.to_list()});
+    error("VALIDATION_ERROR", "Invalid message", Some(errors))
 }
 
-fn read<T: DeserializeOwned>(frame: &Map<String, Value>) -> Result<T, FrameError> {
-    Ok(validation::read(frame)?)
+fn failed(reason: impl std::fmt::Display) -> String {
+    error("EXECUTION_ERROR", &reason.to_string(), None)
+}
+
+fn read<T: DeserializeOwned>(fields: &Map<String, Value>) -> Result<T, String> {
+    validation::read(fields).map_err(|error| invalid(&error))
 }
 
 async fn reset(
     service: &OpenEnvService,
     guard: &SessionGuard,
-    frame: &Map<String, Value>,
-) -> Result<ServerFrame, FrameError> {
-    let ResetFrame { data } = read(frame)?;
+    fields: &Map<String, Value>,
+) -> Answer {
+    let ResetFrame { data } = read(fields)?;
     let spec = data.into_spec(&service.node).map_err(failed)?;
     let payload = guard.session.lock().await.reset(spec);
-    Ok(ServerFrame::Observation(payload.map_err(failed)?))
+    Ok(frame("observation", payload.map_err(failed)?))
 }
 
-async fn step(guard: &SessionGuard, frame: &Map<String, Value>) -> Result<ServerFrame, FrameError> {
-    let WithData::<Map<String, Value>> { data } = read(frame)?;
-    match StepPayload::read(&data).map_err(|invalid| invalid.within("data"))? {
+async fn step(guard: &SessionGuard, fields: &Map<String, Value>) -> Answer {
+    let WithData::<Map<String, Value>> { data } = read(fields)?;
+    match StepPayload::read(&data).map_err(|error| invalid(&error.within("data")))? {
         StepPayload::Act(action) => {
             let payload = guard.session.lock().await.step(&action).await;
-            Ok(ServerFrame::Observation(payload.map_err(failed)?))
+            Ok(frame("observation", payload.map_err(failed)?))
         }
-        StepPayload::ListTools => Ok(ServerFrame::ToolObservation(json!({
-            "observation": {"metadata": {}, "tools": tools::list("input_schema")},
-            "reward": null,
-            "done": false,
-        }))),
+        StepPayload::ListTools => Ok(tool_observation(
+            &json!({"metadata": {}, "tools": tools::list("input_schema")}),
+        )),
         StepPayload::CallTool(call) => call_tool(guard, &call).await,
     }
 }
 
-async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Result<ServerFrame, FrameError> {
+/// Returns the observation of a tool that is not a step.
+fn tool_observation(observation: &Value) -> String {
+    let data = json!({"observation": observation, "reward": null, "done": false});
+    frame("observation", data)
+}
+
+async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Answer {
     let action = match tools::action(&call.name, &call.arguments) {
         Ok(action) => action,
-        Err(error) => return Ok(ServerFrame::ToolObservation(refused_call(call, &error))),
+        Err(error) => return Ok(tool_observation(&refused_call(call, &error))),
     };
     let payload = guard.session.lock().await.step(&action).await;
     let payload = payload.map_err(failed)?;
-    Ok(ServerFrame::ToolObservation(json!({
+    let data = json!({
         "observation": {
             "metadata": &payload.metadata,
             "tool_name": call.name,
@@ -172,50 +154,37 @@ async fn call_tool(guard: &SessionGuard, call: &ToolCall) -> Result<ServerFrame,
         "reward": payload.observation.reward,
         "done": payload.observation.done,
         "metadata": &payload.metadata,
-    })))
+    });
+    Ok(frame("observation", data))
 }
 
-/// Returns the observation of a call that is not a step.
 fn refused_call(call: &ToolCall, error: &ToolCallError) -> Value {
     let error_type = match error {
         ToolCallError::UnknownTool(_) => "tool_not_found",
         ToolCallError::InvalidArguments(_) => "invalid_args",
     };
     json!({
-        "observation": {
-            "metadata": {},
-            "tool_name": excerpt(&call.name),
-            "result": null,
-            "error": {"error_type": error_type, "message": error.to_string()},
-        },
-        "reward": null,
-        "done": false,
+        "metadata": {},
+        "tool_name": excerpt(&call.name),
+        "result": null,
+        "error": {"error_type": error_type, "message": error.to_string()},
     })
 }
 
-async fn state(
-    guard: &SessionGuard,
-    frame: &Map<String, Value>,
-) -> Result<ServerFrame, FrameError> {
-    read::<WithoutData>(frame)?;
+async fn state(guard: &SessionGuard, fields: &Map<String, Value>) -> Answer {
+    read::<WithoutData>(fields)?;
     let session = guard.session.lock().await;
     let (episode_id, step_count) = session.state();
-    Ok(ServerFrame::State(
-        json!({"episode_id": episode_id, "step_count": step_count}),
-    ))
+    let data = json!({"episode_id": episode_id, "step_count": step_count});
+    Ok(frame("state", data))
 }
 
 async fn mcp(
     service: &OpenEnvService,
     guard: &SessionGuard,
-    frame: &Map<String, Value>,
-) -> Result<ServerFrame, FrameError> {
-    let WithData::<Map<String, Value>> { data } = read(frame)?;
-    Ok(ServerFrame::Mcp(
-        mcp::answer(service, Some(guard), &data).await,
-    ))
-}
-
-fn failed(error: impl std::fmt::Display) -> FrameError {
-    FrameError::Failed(error.to_string())
+    fields: &Map<String, Value>,
+) -> Answer {
+    let WithData::<Map<String, Value>> { data } = read(fields)?;
+    let reply = mcp::answer(service, Some(guard), &data).await;
+    Ok(frame("mcp", reply))
 }

@@ -30,7 +30,7 @@ const MIN_TOKEN_BYTES: usize = 16;
 pub(super) struct BearerToken(Arc<[u8; 32]>);
 
 impl BearerToken {
-    /// Reads the token from a file. Returns `None` where no file is named.
+    /// Reads the token from a file. Returns `None` if no file is named.
     pub(super) fn open(path: Option<&Path>) -> Result<Option<Self>, SettingError> {
         let Some(path) = path else { return Ok(None) };
         let refuse = |problem: String| SettingError {

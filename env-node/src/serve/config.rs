@@ -6,17 +6,18 @@ use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 use tokio::sync::Semaphore;
 
 use crate::error::SettingError;
 
-/// What a request holds beside the argument and the token: tags and lengths.
+/// Bytes of a request besides the argument and the token: tags and lengths.
 const REQUEST_FRAMING_BYTES: usize = 1 << 10;
 /// The longest time that a setting may name: a day.
 const MAX_SECONDS: f64 = 86_400.0;
 
 /// Settings of the server. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// TLS. Absent: plain text, for a trusted network or behind a proxy.
@@ -31,32 +32,43 @@ pub struct ServerConfig {
     /// `*` means any. Pages of the node's own origin always may.
     pub allowed_origins: Vec<String>,
     /// Connections at once. Further ones are closed as they come.
+    #[default(8_192)]
     pub max_connections: usize,
     /// gRPC calls at once on one connection. The peer holds further ones back.
+    #[default(1_024)]
     pub max_calls_per_connection: u32,
     /// Calls at once over all connections, gRPC and HTTP. Further ones are refused with
     /// `RESOURCE_EXHAUSTED`, or 503. A socket counts until it is open.
+    #[default(8_192)]
     pub max_calls_in_flight: usize,
     /// Bytes of all request bodies at once. A call whose body exceeds what is left is refused in
     /// the same way. At least `max_request_bytes` and `openenv.message_bytes`. Messages on sockets
     /// do not count.
+    #[default(256 << 20)]
     pub max_body_bytes_in_flight: usize,
     /// Bytes of a gRPC request: the argument, and a token, which holds the history. The default
     /// exceeds the longest of both together. A longer request is refused with `OUT_OF_RANGE`.
+    #[default(6 << 20)]
     pub max_request_bytes: usize,
     /// Seconds that a call may take, even if the caller sets a later deadline.
+    #[default(60.0)]
     pub max_call_seconds: f64,
     /// Seconds for a peer to finish the TLS handshake, for its first request, and for the head of
     /// each HTTP/1.1 request.
+    #[default(30.0)]
     pub header_seconds: f64,
     /// Seconds between pings on an HTTP/2 connection.
+    #[default(20.0)]
     pub keepalive_interval_seconds: f64,
     /// Seconds after which an unanswered ping ends the connection.
+    #[default(10.0)]
     pub keepalive_timeout_seconds: f64,
     /// Seconds after which a client is asked to open a new connection, so that balancers can spread
     /// connections again. Sockets of OpenEnv's sessions are exempt.
+    #[default(600.0)]
     pub max_connection_age_seconds: f64,
     /// Seconds for calls in flight to end, when their connection is old or the server stops.
+    #[default(10.0)]
     pub connection_grace_seconds: f64,
     /// Seconds that a server still takes calls after it was told to stop, while its health is
     /// NOT_SERVING: the time that balancers need to notice.
@@ -72,32 +84,10 @@ pub struct TlsConfig {
     pub certificate_file: PathBuf,
     /// The certificate's private key.
     pub key_file: PathBuf,
-    /// Certificate authorities of clients. If given, a client without a certificate of theirs is
-    /// refused.
+    /// Certificate authorities of clients. If given, a client without a certificate from one of
+    /// them is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<PathBuf>,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            tls: None,
-            bearer_token_file: None,
-            allowed_origins: Vec::new(),
-            max_connections: 8_192,
-            max_calls_per_connection: 1_024,
-            max_calls_in_flight: 8_192,
-            max_body_bytes_in_flight: 256 << 20,
-            max_request_bytes: 6 << 20,
-            max_call_seconds: 60.0,
-            header_seconds: 30.0,
-            keepalive_interval_seconds: 20.0,
-            keepalive_timeout_seconds: 10.0,
-            max_connection_age_seconds: 600.0,
-            connection_grace_seconds: 10.0,
-            drain_seconds: 0.0,
-        }
-    }
 }
 
 impl ServerConfig {
@@ -109,33 +99,22 @@ impl ServerConfig {
         message_bytes: usize,
     ) -> Result<(), SettingError> {
         self.validate_ranges()?;
-        let refuse = |field, remedy: String| Err(SettingError { field, remedy });
         let least = argument_bytes.saturating_add(REQUEST_FRAMING_BYTES);
-        if self.max_request_bytes < least {
-            return refuse(
-                "server.max_request_bytes",
-                format!(
-                    "give at least {least}, so that argument_bytes fits, or lower argument_bytes"
-                ),
-            );
-        }
+        SettingError::unless(
+            self.max_request_bytes >= least,
+            "server.max_request_bytes",
+            format!("give at least {least}, so that argument_bytes fits, or lower argument_bytes"),
+        )?;
         let least = self.max_request_bytes.max(message_bytes);
-        if !(least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight) {
-            return refuse(
-                "server.max_body_bytes_in_flight",
-                format!("give at least {least}, so that one request fits"),
-            );
-        }
-        Ok(())
+        SettingError::unless(
+            (least..=Semaphore::MAX_PERMITS).contains(&self.max_body_bytes_in_flight),
+            "server.max_body_bytes_in_flight",
+            format!("give at least {least}, so that one request fits"),
+        )
     }
 
     fn validate_ranges(&self) -> Result<(), SettingError> {
-        let refuse = |field, remedy: &str| {
-            Err(SettingError {
-                field,
-                remedy: remedy.to_owned(),
-            })
-        };
+        let check = SettingError::unless;
         for (field, value) in [
             ("server.max_connections", self.max_connections),
             (
@@ -144,9 +123,7 @@ impl ServerConfig {
             ),
             ("server.max_calls_in_flight", self.max_calls_in_flight),
         ] {
-            if !(1..=1 << 20).contains(&value) {
-                return refuse(field, "give 1 to 1048576");
-            }
+            check((1..=1 << 20).contains(&value), field, "give 1 to 1048576")?;
         }
         for (field, value) in [
             ("server.max_call_seconds", self.max_call_seconds),
@@ -164,9 +141,8 @@ impl ServerConfig {
                 self.max_connection_age_seconds,
             ),
         ] {
-            if !(value > 0.0 && value <= MAX_SECONDS) {
-                return refuse(field, "give more than 0 and at most 86400");
-            }
+            let is_in_range = value > 0.0 && value <= MAX_SECONDS;
+            check(is_in_range, field, "give more than 0 and at most 86400")?;
         }
         for (field, value) in [
             (
@@ -175,9 +151,8 @@ impl ServerConfig {
             ),
             ("server.drain_seconds", self.drain_seconds),
         ] {
-            if !(0.0..=MAX_SECONDS).contains(&value) {
-                return refuse(field, "give 0 to 86400");
-            }
+            let is_in_range = (0.0..=MAX_SECONDS).contains(&value);
+            check(is_in_range, field, "give 0 to 86400")?;
         }
         Ok(())
     }

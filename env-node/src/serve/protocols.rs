@@ -50,7 +50,7 @@ impl Protocols {
     ) -> Result<Self, SettingError> {
         let limits = CallLimits::new(config);
         let origins = AllowedOrigins::new(&config.allowed_origins)?;
-        // Each layer lies around those added before it.
+        // Each layer wraps the layers that were added before it.
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
         let mut http = http(node, sockets).layer(from_fn_with_state(limits, call_limits::http));
@@ -62,7 +62,7 @@ impl Protocols {
         grpc = grpc.layer(GrpcWebLayer::new());
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
-        // Around everything: each refusal counts, whichever layer made it.
+        // The outermost layer, so that the refusals of all layers count.
         grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
         http = http.layer(from_fn_with_state("http", refusals::count));
         Ok(Self { grpc, http })

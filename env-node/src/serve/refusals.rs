@@ -1,4 +1,4 @@
-//! Counts refused requests, whichever layer refused them.
+//! Counts refused requests, no matter which layer refused them.
 
 use axum::{
     extract::{Request, State},
@@ -22,8 +22,8 @@ pub(super) async fn count(
     response
 }
 
-/// Returns the code of a refusal: gRPC's, which stands in the headers of a response without a
-/// message, or HTTP's status.
+/// Returns the code of a refusal: gRPC's, which is in the headers of a response without a message,
+/// or HTTP's status.
 fn refusal_code(response: &Response) -> Option<String> {
     if let Some(code) = response.headers().get("grpc-status") {
         let code = Code::from_bytes(code.as_bytes());

@@ -123,8 +123,8 @@ fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> 
     SettingError {
         field,
         remedy: format!(
-            "{} cannot be used: {problem}; give a PEM file that this process may read and that fits \
-             the others",
+            "{} cannot be used: {problem}; give a PEM file that this process may read and that \
+             fits the others",
             path.display()
         ),
     }

@@ -3,37 +3,28 @@
 use axum::http::HeaderValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 use crate::error::SettingError;
 
 /// Settings of the page. Every field has a default.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebConfig {
     /// Whether `/web` and OpenEnv's web routes are served.
+    #[default(true)]
     pub enabled: bool,
     /// Origins, such as `https://huggingface.co`, whose pages may show this one in a frame.
     pub frame_ancestors: Vec<String>,
 }
 
-impl Default for WebConfig {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            frame_ancestors: Vec::new(),
-        }
-    }
-}
-
 impl WebConfig {
     pub(crate) fn validate(&self) -> Result<(), SettingError> {
-        if self.frame_ancestors.iter().all(|origin| is_origin(origin)) {
-            return Ok(());
-        }
-        Err(SettingError {
-            field: "web.frame_ancestors",
-            remedy: "give origins such as https://huggingface.co".to_owned(),
-        })
+        SettingError::unless(
+            self.frame_ancestors.iter().all(|origin| is_origin(origin)),
+            "web.frame_ancestors",
+            "give origins such as https://huggingface.co",
+        )
     }
 
     /// Returns the policy that lets the browser run and load only what this server sends, and talk
@@ -45,8 +36,9 @@ impl WebConfig {
             origins => origins.join(" "),
         };
         let policy = format!(
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-             base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}; require-trusted-types-for 'script'; \
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+             connect-src 'self'; base-uri 'none'; form-action 'none'; \
+             frame-ancestors {ancestors}; require-trusted-types-for 'script'; \
              trusted-types 'none'"
         );
         HeaderValue::try_from(policy).expect("origins are checked by validate: this is a bug")

@@ -28,7 +28,7 @@ use crate::{node::EnvNode, rejection::Rejection};
 /// Largest request: a token with a full history and one action.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// Serves the page and its interface; nothing where the page is disabled.
+/// Serves the page and its interface; nothing if the page is disabled.
 pub(crate) fn router(node: &EnvNode) -> Router {
     let config = &node.settings().web;
     if !config.enabled {

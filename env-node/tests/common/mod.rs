@@ -1,4 +1,4 @@
-//! A small dataset made on the spot, and a client for it.
+//! Creates a small dataset and a client for it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, reason = "each test file uses a part")]

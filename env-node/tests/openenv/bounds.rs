@@ -1,5 +1,4 @@
-//! Requests that could cost far more than their size: replies to them and their sessions stay
-//! small.
+//! Tests requests that could cost far more than their size: their replies and sessions stay small.
 
 use env_node::OpenEnvConfig;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
-//! OpenEnv's own clients and validators from PyPI against a server.
+//! Runs OpenEnv's own clients and validators from PyPI against a server.
 //!
-//! Each version has a virtual environment under cargo's target folder, made once. Without Python or
-//! PyPI the tests print that they are skipped.
+//! Each version has a virtual environment in cargo's target folder, which is created once. Without
+//! Python or PyPI the tests print that they are skipped.
 
 use std::{
     fs,

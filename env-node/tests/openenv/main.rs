@@ -1,5 +1,5 @@
-//! OpenEnv's protocols over a real port: the wire by tables and raw frames, sessions and their
-//! limit, unmodified clients.
+//! Tests OpenEnv's protocols over a real port: the wire by tables and raw frames, sessions and
+//! their limit, and unmodified clients.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! A server on a free port, plain HTTP to it, and sockets.
+//! Starts a server on a free port, and talks to it over plain HTTP and sockets.
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 

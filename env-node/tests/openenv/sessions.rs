@@ -1,5 +1,5 @@
-//! Sessions and their limit: who keeps a session open, and that it is freed when its client is
-//! gone.
+//! Tests sessions and their limit: who keeps a session open, and that it is freed when its client
+//! disconnects.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Every row of the tables over a real port. Statuses, codes and the form of replies are those of
-//! openenv 0.10.0's own server to the same bytes; the texts of errors are ours.
+//! Tests every row of the tables `*.json` over a real port. Statuses, codes and the form of replies
+//! are those of openenv 0.10.0's own server to the same bytes. The texts of errors are ours.
 //!
 //! In a reply `<uuid>` stands for any UUID, `<token>` for any base64 and `<any>` for anything. A
-//! number in place of a reply is the code with which the server closes. A body or frame that is a
+//! number instead of a reply is the code with which the server closes. A body or frame that is a
 //! string is sent as it is.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Episodes, health and reflection over a port, and many episodes at once.
+//! Tests episodes, health and reflection over a port, and many episodes at once.
 
 use env::{EnvSettings, SqlLimits};
 use proto::v1::ResetRequest;

@@ -1,5 +1,5 @@
-//! A client has a list of two nodes, real processes that share a key. One is killed in the middle
-//! of 200 episodes.
+//! Tests a client with a list of two nodes, which are real processes that share a key. One is
+//! killed in the middle of 200 episodes.
 
 use std::cell::{Cell, RefCell};
 

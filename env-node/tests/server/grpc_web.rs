@@ -1,4 +1,4 @@
-//! gRPC-Web by hand over HTTP/1.1, and which pages may use it.
+//! Tests gRPC-Web with requests by hand over HTTP/1.1, and which pages may use it.
 
 use env::EnvSettings;
 use env_node::ServerConfig;

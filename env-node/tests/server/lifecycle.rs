@@ -1,4 +1,4 @@
-//! Graceful shutdown of connections and nodes.
+//! Tests the graceful shutdown of connections and nodes.
 
 use std::time::Duration;
 

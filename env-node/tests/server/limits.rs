@@ -1,4 +1,4 @@
-//! Deadlines, and calls, bodies and connections beyond the limits.
+//! Tests deadlines, and calls, bodies and connections beyond the limits.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The server over real ports: clients of each protocol, slow and hostile peers, authentication,
-//! limits, shutdown.
+//! Tests the server over real ports: clients of each protocol, slow and hostile peers,
+//! authentication, limits, and shutdown.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Peers that are slow, silent, lost or hostile affect only their own connections.
+//! Tests that peers that are slow, silent, lost or hostile affect only their own connections.
 
 use env::EnvSettings;
 use env_node::ServerConfig;

@@ -1,4 +1,4 @@
-//! Nodes in processes of their own.
+//! Starts nodes as processes of their own.
 
 use std::{
     env,

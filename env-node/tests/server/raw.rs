@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2 by hand over TCP.
+//! Speaks HTTP/1.1 and HTTP/2 by hand over TCP.
 
 use std::{net::SocketAddr, time::Duration};
 

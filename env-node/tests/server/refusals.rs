@@ -1,4 +1,4 @@
-//! Refusals over gRPC: code, reason, details.
+//! Tests refusals over gRPC: code, reason, details.
 
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ async fn refused_step(client: &EnvClient, token: &[u8]) -> Status {
 
 #[tokio::test]
 async fn a_token_of_another_node_is_refused_with_the_reason() {
+    use Code::{FailedPrecondition, Unauthenticated};
+    use ErrorReason::{TokenForeignKey, TokenForeignVersion, TokenForged, TokenMalformed};
     let served = Served::start(with_key(KEY)).await;
     let client = served.client();
     let token = served.fixture.reset("cars-1", "").await.token;
@@ -58,32 +60,19 @@ async fn a_token_of_another_node_is_refused_with_the_reason() {
         ..with_key(KEY)
     })
     .await;
-    let unauthenticated = Code::Unauthenticated;
     for (token, code, expected) in [
-        (vec![], unauthenticated, ErrorReason::TokenMalformed),
-        (
-            token[..20].to_vec(),
-            unauthenticated,
-            ErrorReason::TokenMalformed,
-        ),
+        (vec![], Unauthenticated, TokenMalformed),
+        (token[..20].to_vec(), Unauthenticated, TokenMalformed),
         (
             token[..token.len() - 1].to_vec(),
-            unauthenticated,
-            ErrorReason::TokenForged,
+            Unauthenticated,
+            TokenForged,
         ),
-        (altered(10), unauthenticated, ErrorReason::TokenForged),
-        (
-            altered(token.len() - 1),
-            unauthenticated,
-            ErrorReason::TokenForged,
-        ),
-        (vec![7; 200], unauthenticated, ErrorReason::TokenForeignKey),
-        (other_key, unauthenticated, ErrorReason::TokenForeignKey),
-        (
-            other_rules,
-            Code::FailedPrecondition,
-            ErrorReason::TokenForeignVersion,
-        ),
+        (altered(10), Unauthenticated, TokenForged),
+        (altered(token.len() - 1), Unauthenticated, TokenForged),
+        (vec![7; 200], Unauthenticated, TokenForeignKey),
+        (other_key, Unauthenticated, TokenForeignKey),
+        (other_rules, FailedPrecondition, TokenForeignVersion),
     ] {
         let status = refused_step(&client, &token).await;
         assert_eq!(
@@ -94,7 +83,7 @@ async fn a_token_of_another_node_is_refused_with_the_reason() {
         let precondition = status.get_details_precondition_failure();
         assert_eq!(
             precondition.is_some(),
-            code == Code::FailedPrecondition,
+            code == FailedPrecondition,
             "{token:?}"
         );
         assert!(status.get_details_retry_info().is_none(), "{token:?}");

@@ -1,4 +1,4 @@
-//! The page's files and its interface.
+//! Tests the files of the page and its interface.
 
 use env_node::{EnvNodeSettings, WebConfig};
 use serde_json::{Value, json};

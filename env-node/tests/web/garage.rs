@@ -1,4 +1,4 @@
-//! A dataset in which every name and value would be markup, were it not escaped.
+//! Creates a dataset in which every name and value would be markup if it were not escaped.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! A node on a real port, and HTTP/1.1 by hand with one connection for each request.
+//! Starts a node on a real port, and speaks HTTP/1.1 by hand with one connection for each request.
 
 use crate::common;
 use env::EnvSettings;

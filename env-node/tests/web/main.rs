@@ -1,4 +1,4 @@
-//! The page `/web`: its routes over a real port, and the page itself in a headless Chromium.
+//! Tests the page `/web`: its routes over a real port, and the page itself in a headless Chromium.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! A person's episode on the page, by keyboard and mouse.
+//! Tests a person's episode on the page, by keyboard and mouse.
 
 use env_node::EnvNodeSettings;
 use serde_json::json;
@@ -273,8 +273,11 @@ async fn what_looks_like_markup_stays_text() {
     let foreign = "document.querySelectorAll('img, svg, b > b, h1 b, i:not(.strip i), script:not([src])').length";
     assert_eq!(browser.value(foreign).await, 0);
     assert_quiet(&browser, &site);
+    assert_attempts_are_stopped(&mut browser).await;
+}
 
-    // The browser stops such attempts even if the page let them through.
+/// The browser stops what a page must not do even if the page let it through.
+async fn assert_attempts_are_stopped(browser: &mut Browser) {
     for attempt in [
         "document.body.innerHTML = '<img src=x>'",
         "document.querySelector('#status').insertAdjacentHTML('beforeend', '<b>x</b>')",

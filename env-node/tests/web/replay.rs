@@ -1,4 +1,4 @@
-//! Recorded episodes on the page.
+//! Tests recorded episodes on the page.
 
 use env_node::EnvNodeSettings;
 use serde_json::json;

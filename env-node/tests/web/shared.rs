@@ -1,4 +1,4 @@
-//! OpenEnv's web routes: the environment that all visitors share, and its watchers.
+//! Tests OpenEnv's web routes: the environment that all visitors share, and its watchers.
 
 use env_node::EnvNodeSettings;
 use futures::{SinkExt as _, StreamExt as _};

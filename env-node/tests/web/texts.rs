@@ -1,4 +1,4 @@
-//! The page's parsers for the texts of observations.
+//! Tests the page's parsers for the texts of observations.
 
 use env_node::EnvNodeSettings;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Any action, as a trainer's parser may make it, and any token: refused or answered, never a panic
-//! or a free reward.
+//! Runs any action, as a trainer's parser may make it, with any token. It must be refused or
+//! answered without a panic and without a reward that was not earned.
 
 #![no_main]
 

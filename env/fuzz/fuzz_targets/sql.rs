@@ -1,4 +1,5 @@
-//! Any text as a QUERY: through the policy and the engine. It must be answered, twice alike.
+//! Runs any text as a QUERY, through the allow-lists and SQLite. The text must be answered, and
+//! twice in the same way.
 
 #![no_main]
 

@@ -55,8 +55,8 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
         connection.set_db_config(option, on)?;
     }
     connection.execute_batch(
-        "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; PRAGMA cache_size = -2048; \
-         PRAGMA mmap_size = 0;",
+        "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; \
+         PRAGMA cache_size = -2048; PRAGMA mmap_size = 0;",
     )
 }
 

@@ -50,7 +50,7 @@ const LINEAR: &[(&str, i32)] = &[
     ("unixepoch", -1),
 ];
 
-/// A reimplemented function. It returns `None` where SQLite's own function must be called.
+/// A reimplemented function. It returns `None` if SQLite's own function must be called.
 type Native = fn(&Call<'_>) -> rusqlite::Result<Option<SqlOutput>>;
 
 const NATIVE: &[(&str, i32, Native)] = &[

@@ -31,10 +31,12 @@ pub(crate) fn inspect<T>(
     let _memory = StatementMemory::start(limits.memory_bytes);
     read(&connection).map_err(|error| match error.sqlite_error_code() {
         _ if meter.is_budget_spent() => format!(
-            "has a table or view that takes more than {work_units} units of work to count; take it out"
+            "has a table or view that takes more than {work_units} units of work to count; take it \
+             out"
         ),
         Some(ErrorCode::OutOfMemory) => format!(
-            "has a table or view that takes more than {} bytes of memory to read; take it out or raise sql.memory_bytes",
+            "has a table or view that takes more than {} bytes of memory to read; take it out or \
+             raise sql.memory_bytes",
             limits.memory_bytes
         ),
         _ => unreadable(&error),

@@ -29,7 +29,7 @@ const HEADER_BYTES: usize = size_of::<Header>();
 
 /// The account that a thread charges.
 struct ThreadAccount {
-    /// Number of the account; 0 where nothing is charged.
+    /// Number of the account; 0 if nothing is charged.
     id: Cell<u64>,
     cap_bytes: Cell<u64>,
     live_bytes: Cell<u64>,
@@ -38,7 +38,12 @@ struct ThreadAccount {
 
 thread_local! {
     static ACCOUNT: ThreadAccount = const {
-        ThreadAccount { id: Cell::new(0), cap_bytes: Cell::new(0), live_bytes: Cell::new(0), peak_bytes: Cell::new(0) }
+        ThreadAccount {
+            id: Cell::new(0),
+            cap_bytes: Cell::new(0),
+            live_bytes: Cell::new(0),
+            peak_bytes: Cell::new(0),
+        }
     };
 }
 
@@ -57,7 +62,7 @@ impl StatementMemory {
     }
 
     /// Continues with a new account of at most `cap_bytes`. What is held by now is neither counted
-    /// nor refunded. The peak goes on.
+    /// nor refunded. The peak continues.
     pub(super) fn restart(&self, cap_bytes: u64) {
         ACCOUNT.with(|account| {
             account.id.set(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
@@ -71,7 +76,7 @@ impl StatementMemory {
         ACCOUNT.with(|account| account.peak_bytes.get())
     }
 
-    /// Charges `bytes` that our own code keeps for the statement. Returns false where the cap does
+    /// Charges `bytes` that our own code keeps for the statement. Returns false if the cap does
     /// not allow them.
     pub(super) fn charge(&self, bytes: u64) -> bool {
         ACCOUNT.with(|account| account.charge(bytes)).is_some()
@@ -97,7 +102,7 @@ pub(super) fn uncharged<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl ThreadAccount {
-    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` where they are
+    /// Charges `bytes` and returns the id of the account, 0 for none. Returns `None` if they are
     /// over the cap.
     fn charge(&self, bytes: u64) -> Option<u64> {
         let id = self.id.get();

@@ -51,7 +51,8 @@ pub(super) fn prepare() -> rusqlite::Result<()> {
     if code == ffi::SQLITE_OK {
         return Ok(());
     }
-    let remedy = "SQLite was in use before the sandbox could set its allocator; open an environment before anything else in the process opens a database";
+    let remedy = "SQLite was in use before the sandbox could set its allocator; open an \
+                  environment before anything else in the process opens a database";
     Err(rusqlite::Error::SqliteFailure(
         ffi::Error::new(code),
         Some(remedy.to_owned()),

@@ -34,7 +34,7 @@ pub(super) fn instr(haystack: &[u8], needle: &[u8], is_text: bool) -> i64 {
     })
 }
 
-/// Replaces each `pattern` in `text`, leftmost first. Returns `None` where the result has more than
+/// Replaces each `pattern` in `text`, leftmost first. Returns `None` if the result has more than
 /// `max_bytes`.
 pub(super) fn replace(
     text: &[u8],

@@ -1,4 +1,4 @@
-//! Reads `hostile_corpus.txt`; its head says how it is written.
+//! Reads `hostile_corpus.txt`, whose head describes its format.
 
 #![allow(dead_code, reason = "each test uses a part")]
 

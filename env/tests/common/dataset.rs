@@ -1,4 +1,4 @@
-//! A small dataset made on the spot; the tests of `env-node` use it too.
+//! Creates a small dataset. The tests of `env-node` use it too.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -5,12 +5,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Fewer tokens do not keep a worker busy.
 pub(super) const LEAST_TOKENS: usize = 512;
 
-/// Spreads items evenly over few bins. Items of length 0 are left out; one longer than the budget
-/// has a bin to itself.
+/// Distributes items evenly over few bins. Items of length 0 are left out; one longer than the
+/// budget has a bin to itself.
 ///
-/// The longest item comes first, each goes to the emptiest bin, ties to the lower index. Bins and
-/// their items are returned in index order. The number of bins is a multiple of `workers`, so that
-/// these finish together, as far as the bins then hold [`LEAST_TOKENS`] each.
+/// The longest item comes first. Each goes to the emptiest bin, and ties go to the lower index.
+/// Bins and their items are returned in index order. The number of bins is a multiple of `workers`,
+/// so that all workers finish at about the same time, unless the bins would then hold less than
+/// [`LEAST_TOKENS`] each.
 pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len())
         .filter(|&item| lengths[item] > 0)
@@ -34,8 +35,8 @@ pub(super) fn pack(lengths: &[usize], budget: usize, workers: usize) -> Vec<Vec<
     bins
 }
 
-/// Spreads the items over exactly `count` bins of about the same length. Bins may be empty, but not
-/// the first one if there are items of some length.
+/// Distributes the items over exactly `count` bins of about the same length. Bins may be empty, but
+/// not the first one if there are items of some length.
 pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&item| Reverse(lengths[item]));
@@ -44,7 +45,7 @@ pub(crate) fn shares(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
     shares
 }
 
-/// Spreads the items over `count` bins; returns none if a bin would exceed the budget.
+/// Distributes the items over `count` bins; returns none if a bin would exceed the budget.
 fn spread(
     items: &[usize],
     lengths: &[usize],
@@ -88,7 +89,8 @@ mod tests {
                 prop_assert!(bin.is_sorted());
             }
             let total: usize = lengths.iter().sum();
-            prop_assert!(bins.len() <= 2 * total.div_ceil(budget) + 1, "bins are at least half full");
+            let most = 2 * total.div_ceil(budget) + 1;
+            prop_assert!(bins.len() <= most, "bins are at least half full");
         }
     }
 
@@ -103,8 +105,10 @@ mod tests {
             let mut seen = shares.concat();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
-            let totals = shares.iter().map(|share| share.iter().map(|&i| lengths[i]).sum::<usize>());
-            let (least, most) = totals.fold((usize::MAX, 0), |(a, b), total| (a.min(total), b.max(total)));
+            let total = |share: &Vec<usize>| share.iter().map(|&i| lengths[i]).sum::<usize>();
+            let totals: Vec<usize> = shares.iter().map(total).collect();
+            let least = totals.iter().copied().min().unwrap_or(usize::MAX);
+            let most = totals.iter().copied().max().unwrap_or(0);
             prop_assert!(most - least <= lengths.iter().copied().max().unwrap_or(0));
             prop_assert!(shares.iter().all(|share| share.is_sorted()));
         }

@@ -5,9 +5,8 @@
 
 use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
 
-/// Returns the ratios of the sampler correction, one per token, and their statistics. A ratio of a
-/// row stands at each of its tokens. Without a correction the ratios are those of the tokens,
-/// unbounded.
+/// Returns the ratios of the sampler correction, one per token, and their statistics. Each token of
+/// a row has the row's ratio. Without a correction the ratios are those of the tokens, unbounded.
 pub(super) fn sampler_ratios(
     learner: &[f64],
     sampler: &[f64],

@@ -124,7 +124,7 @@ fn vespo_phi(
     corrections: &[f64],
 ) -> Vec<f64> {
     let (low, high) = VESPO_LOG_BOUNDS;
-    // A row's correction stands at each of its tokens, but counts once.
+    // Each token has the correction of its row, but VESPO's weight takes it once.
     let by_row = matches!(
         correction,
         SamplerCorrection::SequenceMask | SamplerCorrection::SequenceTruncate

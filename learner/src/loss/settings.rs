@@ -81,7 +81,7 @@ pub struct ClipRange {
     /// Largest ratio that is not clipped.
     pub high: f64,
     /// Cap of the ratio where the clip does not apply (two-sided clipping, arXiv:2505.07291);
-    /// infinite where there is none.
+    /// infinite if there is none.
     pub delta: f64,
 }
 
@@ -176,10 +176,10 @@ pub struct LossSettings {
     #[serde(alias = "vllm_importance_sampling_clip_max")]
     #[default(Some(3.0))]
     pub sampler_clip_max: Option<f64>,
-    /// Rows of negative advantage whose mean log-probability fell by more than this bear no loss;
+    /// Rows of negative advantage whose mean log-probability fell by more than this have no loss;
     /// absent: none.
     pub off_policy_mask_threshold: Option<f64>,
-    /// Share of a micro-batch's tokens, by entropy, that bear the policy term; 1: all
+    /// Share of a micro-batch's tokens, by entropy, that have the policy term; 1: all
     /// (arXiv:2506.01939). The threshold is the micro-batch's own, as in TRL, so below 1 the result
     /// depends on `micro_batch_tokens`.
     #[default(1.0)]
@@ -205,7 +205,7 @@ pub struct LossSettings {
     /// lambda where the advantage is negative. For `vespo`.
     #[default(2.0)]
     pub vespo_lambda_neg: f64,
-    /// Whether rows cut by a token limit bear no loss.
+    /// Whether rows that a token limit cut have no loss.
     pub mask_truncated_completions: bool,
 }
 
@@ -244,7 +244,6 @@ impl LossSettings {
 
     /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        self.check_ownership()?;
         if self.loss_type == LossType::Cispo && self.clip_high.is_none() {
             let problem =
                 "is not given; cispo caps the ratio itself there, give a number above 1 such as 5";
@@ -280,16 +279,16 @@ impl LossSettings {
         finite("loss.vespo_lambda_neg", self.vespo_lambda_neg)
     }
 
-    /// Refuses numbers that the loss does not use.
-    fn check_ownership(&self) -> Result<()> {
+    /// Refuses numbers that the loss does not use. [`Self::validate`] accepts them: settings of
+    /// earlier versions may hold them.
+    pub fn refuse_unused(&self) -> Result<()> {
         use LossType::{Cispo, DrGrpo, Sapo, Vespo};
         let (loss, default) = (self.loss_type, Self::default());
         let clips = ![Cispo, Sapo, Vespo].contains(&loss);
         macro_rules! check {
             ($($is_used:expr => $($field:ident)+;)+) => {$($(
                 if !$is_used && self.$field != default.$field {
-                    let problem =
-                        format!("is set, but the loss {loss:?} does not use it; leave it out");
+                    let problem = "is set, but loss_type does not use it; leave it out";
                     let field = concat!("loss.", stringify!($field));
                     return Err(LearnerError::setting(field, problem));
                 }

@@ -187,7 +187,7 @@ impl SamplingStats {
     }
 
     /// Returns the metrics under TRL's names, and the KL divergence between learner and sampler by
-    /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 where nothing was
+    /// the estimator k3 (<http://joschu.net/blog/kl-approx.html>). All are 0 if nothing was
     /// counted.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let mean = |sum: f64, count: f64| sum / count.max(1.0);

@@ -144,17 +144,8 @@ pub(crate) fn on_slices<const N: usize, T>(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
-
-    /// Values between -1 and 1, another row of them for each seed.
-    fn tensor(dtype: DType, seed: usize) -> Tensor {
-        let value = |at: usize| ((seed * 977 + at * at * 13 + at) as f64).sin();
-        let values: Vec<f64> = (0..3 * 700).map(value).collect();
-        let tensor = Tensor::from_vec(values, (3, 700), &Device::Cpu).unwrap();
-        tensor.to_dtype(dtype).unwrap()
-    }
+    use crate::optimizer::tests::tensor;
 
     fn doubles(tensor: &Tensor) -> Vec<f64> {
         let flat = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap();

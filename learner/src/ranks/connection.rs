@@ -55,7 +55,7 @@ impl<Out, In> Duplex<Out, In> {
         }
     }
 
-    /// Waits for the other side to end the connection: what was sent has then arrived.
+    /// Waits for the other side to end the connection, which means that it has read what was sent.
     fn linger(&mut self) {
         let incoming = &mut self.incoming;
         let ended = async { while let Some(Ok(_)) = incoming.next().await {} };
@@ -85,7 +85,7 @@ fn within<T>(
     }
 }
 
-/// The chunks of something named.
+/// Returns the messages that carry `bytes` under a name.
 fn chunks<'a>(name: &'a str, bytes: &Bytes) -> impl Iterator<Item = Chunk> + use<'a> {
     let size_bytes = bytes.len() as u64;
     split(bytes).map(move |(offset, data)| Chunk {
@@ -96,7 +96,7 @@ fn chunks<'a>(name: &'a str, bytes: &Bytes) -> impl Iterator<Item = Chunk> + use
     })
 }
 
-/// What both ends do alike: they exchange gradients, parameter by parameter.
+/// What both ends have in common: they exchange gradients, parameter by parameter.
 pub(super) trait Peer {
     /// Sends a part of a gradient.
     fn send_gradient_chunk(&mut self, chunk: Chunk) -> Result<()>;
@@ -110,7 +110,7 @@ pub(super) trait Peer {
         self.fault(format!("sent something else in place of {expected}"))
     }
 
-    /// Receives all bytes of what is named.
+    /// Receives all bytes that are sent under `name`.
     fn receive_bytes(&mut self, name: &str) -> Result<Bytes> {
         let mut open: Option<Assembly> = None;
         loop {
@@ -194,6 +194,8 @@ impl RankConnection {
     /// Returns the reason that the rank sent before it closed the stream, if any, in place of
     /// `problem`.
     fn reported_fault(&mut self, problem: String) -> LearnerError {
+        // A rank that gives up sends its reason and then closes the stream, so the reason may still
+        // lie unread before the end.
         while self.is_gone() {
             if let Err(fault) = self.receive() {
                 return fault;
@@ -206,7 +208,7 @@ impl RankConnection {
         let received = self.stream.receive();
         match received.map_err(|problem| self.fault(problem))?.part {
             Some(train_request::Part::Fault(reason)) => {
-                Err(self.fault(format!("cannot go on: {reason}")))
+                Err(self.fault(format!("cannot continue: {reason}")))
             }
             Some(part) => Ok(part),
             None => Err(self.unexpected("a message")),
@@ -274,7 +276,7 @@ impl LeaderConnection {
         received.part.ok_or_else(|| self.unexpected("a message"))
     }
 
-    /// Tells rank 0 why this rank cannot go on, if rank 0 still reads.
+    /// Tells rank 0 why this rank cannot continue, if rank 0 still reads.
     pub(super) fn give_up(&mut self, fault: &LearnerError) {
         match self.send(train_request::Part::Fault(fault.to_string())) {
             Ok(()) => self.0.linger(),

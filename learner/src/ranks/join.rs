@@ -1,8 +1,8 @@
 //! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
 //!
-//! Invariant: a rank keeps nothing. One that loses the learner rejoins it, from the state that the
-//! learner has then, and gives up when the learner stays away. One that fails, at whatever point,
-//! reports the reason to the learner.
+//! Invariant: a rank stores nothing. A rank that loses the learner rejoins it, from the state that
+//! the learner has then, and gives up if it cannot reach the learner for longer than its patience.
+//! A rank that fails reports the reason to the learner, at whatever point it fails.
 
 use std::{
     str::FromStr as _,
@@ -55,8 +55,8 @@ pub struct RankOptions {
 /// Takes part in the learner's run to its end.
 ///
 /// # Errors
-/// The learner refuses this rank, or stays away for as long as the rank's patience; the rank cannot
-/// compute its share.
+/// The learner refuses this rank or cannot be reached for longer than the rank's patience, or the
+/// rank cannot compute its share.
 pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut last_contact = now();
@@ -105,8 +105,8 @@ async fn attempt(
     ended.unwrap_or(Err(LearnerError::Thread("rank")))
 }
 
-/// Turns a refusal into an error: final for a rank that does not fit the run, temporary where the
-/// learner is away or the run has all its ranks.
+/// Turns a refusal into an error. The error is final if the rank does not fit the run. It is
+/// temporary if the learner cannot be reached or the run has all its ranks.
 fn refused(status: &Status) -> LearnerError {
     let reason = status.message();
     match status.code() {

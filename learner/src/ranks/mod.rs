@@ -2,11 +2,11 @@
 //! step.
 //!
 //! Invariant: sums run in the order of ranks, on rank 0 alone or in NCCL, and every rank makes its
-//! update from the same bits; a digest of the weights, on joining and after each step, proves it.
+//! update from the same bits; a digest of the weights, on joining and after each step, verifies it.
 //! What a rank computes is a function of the step's groups and its number. A rank that fails, is
-//! silent or goes away ends rank 0 with an error that names it, before the step's version is
+//! silent or disconnects ends rank 0 with an error that names it, before the step's version is
 //! published; only one that is lost within NCCL is not named. A learner without other ranks copies
-//! nothing and waits for nobody.
+//! nothing and waits for no one.
 
 mod connection;
 mod join;
@@ -167,8 +167,8 @@ impl Ranks {
         let timeout = config.ranks.timeout();
         let open = |id: Vec<u8>| Nccl::open(&id, network.device(), 0, count, timeout);
         let mut ranks = Self { role, nccl: None };
-        // Before NCCL connects: a rank that cannot take part reports it here, and NCCL would wait
-        // for it.
+        // Before NCCL connects: a rank that cannot take part reports it here, whereas NCCL would
+        // wait for it without a deadline.
         ranks.agree(network, step)?;
         ranks.nccl = id.map(open).transpose()?;
         Ok(ranks)
@@ -239,13 +239,15 @@ impl Ranks {
         let gradients = match &mut self.role {
             RankRole::Alone => gradients,
             RankRole::Leader(others) => {
+                // Statistics come before gradients, because they say which ranks send gradients at
+                // all: a rank with no micro-batches sends none.
                 let mut has_gradients = Vec::new();
                 for other in others.iter_mut() {
                     let received = other.receive_statistics()?;
                     has_gradients.push(!received.is_empty());
                     statistics.extend(received);
                 }
-                // Merged in one order, the metrics are the same with any number of ranks.
+                // One order of merging gives the same metrics with any number of ranks.
                 statistics.sort_by_key(|statistics| statistics.micro_batch);
                 if is_nccl {
                     for other in others {
@@ -316,7 +318,7 @@ impl Ranks {
         }
     }
 
-    /// Tells rank 0 why this rank cannot go on.
+    /// Tells rank 0 why this rank cannot continue.
     pub(crate) fn give_up(&mut self, fault: &LearnerError) {
         if let RankRole::Member { leader, .. } = &mut self.role {
             leader.give_up(fault);

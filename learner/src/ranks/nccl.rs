@@ -54,7 +54,8 @@ impl Nccl {
         let Device::Cuda(device) = device else {
             return Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or give grpc",
+                "is nccl, but this rank computes on the CPU; give every rank a CUDA device, or \
+                 give grpc",
             ));
         };
         let bytes: [u8; 128] = id
@@ -80,6 +81,8 @@ impl Nccl {
             gradient.inplace_op1(self)?;
             gradients.insert(name.clone(), gradient);
         }
+        // Polls an event, because synchronizing with the stream would block for ever if another
+        // rank died within the collective.
         let event = self.comm.stream().record_event(None).map_err(fault)?;
         let began = now();
         while !event.try_is_complete().map_err(fault)? {

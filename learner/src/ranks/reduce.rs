@@ -1,7 +1,7 @@
 //! Sums gradients over ranks on rank 0, over the streams that connect it with the others.
 //!
-//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks go on with the
-//! same bits. A rank sends first and then receives, rank 0 receives first and then sends, so that
+//! Invariant: a parameter's gradients are added in the order of ranks, and all ranks continue with
+//! the same bits. A rank sends first and then receives. Rank 0 receives first and then sends. So
 //! the two never wait for each other.
 
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub(super) fn sum(
     others: &mut [RankConnection],
     has_gradients: &[bool],
 ) -> Result<Gradients> {
+    // All ranks iterate over the same sorted names, so the streams need no index, and rank 0 holds
+    // one foreign gradient at a time.
     for (name, parameter) in parameters {
         let total = match own.remove(name) {
             Some(gradient) => gradient,
@@ -33,6 +35,7 @@ pub(super) fn sum(
         })?;
         own.insert(name.clone(), total);
     }
+    // Only after all gradients have arrived: a rank sends all of its own before it reads a sum.
     for (name, total) in &own {
         let bytes = tensor_bytes(total);
         for other in &mut *others {

@@ -1,8 +1,8 @@
 //! The registry of ranks that wait for the run to begin, and the service that admits them.
 //!
 //! Invariant: a rank is admitted at most once, before the run trains, and only if it runs this
-//! program's version. One that goes away while it waits makes room for another. A rank that joins a
-//! finished run is told so.
+//! program's version. A rank that disconnects while it waits makes room for another. A rank that
+//! joins a finished run receives `Finished`.
 
 use std::{
     pin::Pin,
@@ -27,10 +27,11 @@ use crate::{
     error::{LearnerError, Result},
 };
 
-/// The program's version: ranks of different ones may compute differently.
+/// The program's version. Ranks of different versions may compute different bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How often the learner checks whether a waiting rank has gone away.
+/// How often the learner checks whether a waiting rank has disconnected. The check is a poll,
+/// because a closed stream does not wake the condition variable.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the files of a model as messages.
@@ -107,7 +108,7 @@ impl RankRegistry {
         self.changed.notify_all();
     }
 
-    /// Admits no more ranks and tells those that wait that the run is over.
+    /// Admits no more ranks and sends the waiting ones the end of the run.
     pub(crate) fn finish(&self) {
         let waiting = {
             let mut state = self.lock();

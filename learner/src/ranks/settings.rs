@@ -63,7 +63,8 @@ impl RankSettings {
         match self.reduce == ReduceBy::Nccl && !cfg!(feature = "nccl") {
             true => Err(LearnerError::setting(
                 "ranks.reduce",
-                "is nccl, which this program is built without; build it by `make cuda`, or use grpc",
+                "is nccl, which this program is built without; build it by `make cuda`, or use \
+                 grpc",
             )),
             false => Ok(()),
         }

@@ -1,5 +1,4 @@
-//! Stands in for NCCL where the program is built without it; settings that ask for NCCL are
-//! refused.
+//! Replaces NCCL in a program that is built without it. Settings that request NCCL are refused.
 
 use std::{collections::BTreeMap, time::Duration};
 

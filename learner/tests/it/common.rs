@@ -221,22 +221,14 @@ pub(crate) const ARGUMENTS: RunArguments = RunArguments {
     threads: 1,
 };
 
-pub(crate) fn open(config: LearnerConfig, folder: &Path, resume: bool) -> learner::Result<Learner> {
-    open_with(config, ARGUMENTS, folder, resume)
+pub(crate) fn open(config: LearnerConfig, folder: &Path) -> learner::Result<Learner> {
+    open_with(config, ARGUMENTS, folder)
 }
 
 pub(crate) fn open_with(
     config: LearnerConfig,
     arguments: RunArguments,
     folder: &Path,
-    resume: bool,
 ) -> learner::Result<Learner> {
-    Learner::open(
-        config,
-        arguments,
-        small_model(1),
-        questions(),
-        folder,
-        resume,
-    )
+    Learner::open(config, arguments, small_model(1), questions(), folder)
 }

@@ -1,7 +1,7 @@
-//! The golden cases of the loss (`tests/golden/README.md`) as our loss takes them.
+//! Converts the golden cases of the loss (`tests/golden/README.md`) to the input of our loss.
 
 use learner::{
-    advantage::{AdvantageSettings, Advantages, advantages},
+    advantage::{AdvantageSettings, advantages},
     loss::{LossDivisors, LossInput, LossOutput, LossSettings, LossType, SamplerCorrection, loss},
 };
 use serde_json::Value;
@@ -96,23 +96,29 @@ pub(crate) fn settings(options: &Value) -> LossSettings {
     }
 }
 
-pub(crate) fn advantages_of(case: &Value) -> Advantages {
-    let (options, inputs) = (&case["options"], &case["inputs"]);
-    let rewards: Vec<Vec<Option<f64>>> = inputs["rewards_per_func"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| row.as_array().unwrap().iter().map(number).collect())
-        .collect();
+pub(crate) fn rewards_of(case: &Value) -> Vec<Vec<Option<f64>>> {
+    let rows = case["inputs"]["rewards_per_func"].as_array().unwrap();
+    let row = |row: &Value| row.as_array().unwrap().iter().map(number).collect();
+    rows.iter().map(row).collect()
+}
+
+pub(crate) fn weights_of(case: &Value) -> Vec<f64> {
+    vector(&case["inputs"]["reward_weights"])
+}
+
+pub(crate) fn group_size_of(case: &Value) -> usize {
+    case["options"]["num_generations"].as_u64().unwrap() as usize
+}
+
+pub(crate) fn advantages_of(case: &Value) -> Vec<f64> {
     let settings = AdvantageSettings {
-        scale_rewards: enumeration(options, "scale_rewards"),
-        aggregation: enumeration(options, "multi_objective_aggregation"),
+        scale_rewards: enumeration(&case["options"], "scale_rewards"),
+        aggregation: enumeration(&case["options"], "multi_objective_aggregation"),
     };
-    let group_size = options["num_generations"].as_u64().unwrap() as usize;
     advantages(
-        &rewards,
-        &vector(&inputs["reward_weights"]),
-        group_size,
+        &rewards_of(case),
+        &weights_of(case),
+        group_size_of(case),
         settings,
     )
 }
@@ -178,7 +184,7 @@ pub(crate) struct Inputs {
 pub(crate) fn micro_batches<'a>(case: &'a Value) -> Vec<Micro<'a>> {
     let inputs = &case["inputs"];
     let mask = matrix(&case["expected"]["loss_mask"]).unwrap();
-    let advantages = advantages_of(case).advantages;
+    let advantages = advantages_of(case);
     let advantages = matrix(&inputs["advantages_override"])
         .unwrap_or_else(|| advantages.iter().map(|a| vec![*a; mask[0].len()]).collect());
     let micro = |expected: &'a Value| {

@@ -1,17 +1,27 @@
-//! Advantages, losses, gradients and metrics against TRL 1.16.0's own output
+//! Compares advantages, losses, gradients and metrics with TRL 1.16.0's own output
 //! (`tests/golden/README.md`).
 //!
-//! The loss is f64 by design; what it reads is f32, as the decoder gives it, and its derivatives go
-//! back in f32. So every case is held to 1e-10 as it stands, to 1e-5 with inputs rounded to f32,
-//! and to 1e-5 through the kernel to the logits.
+//! The loss is f64 by design. The decoder gives it f32 and takes its derivatives in f32. So every
+//! case must agree to 1e-10 as it is, to 1e-5 with inputs rounded to f32, and to 1e-5 through the
+//! kernel to the logits.
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use learner::loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats};
+use learner::{
+    config::RewardWeights,
+    group::{Group, StepGroups},
+    loss::{LossStats, LossType, SamplerCorrection, SamplingStats, sampling_stats},
+    metrics::of_rollouts,
+    scheduler::GroupSummary,
+};
 use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
+use proto::{EncodedGroup, v1::SubmitRequest};
 use serde_json::Value;
 
 use crate::golden_cases::{
-    LossTokens, Micro, advantages_of, cases, matrix, micro_batches, rounded_cases, settings, vector,
+    LossTokens, Micro, advantages_of, cases, group_size_of, matrix, micro_batches, rewards_of,
+    rounded_cases, settings, vector, weights_of,
 };
 
 /// Equal to `tolerance` of the larger, with `floor` as the smallest scale.
@@ -25,23 +35,62 @@ fn advantages_equal_trl() {
         let id = &case["id"];
         let got = advantages_of(&case);
         let want = vector(&case["expected"]["advantages"]);
-        for (row, (got, want)) in got.advantages.iter().zip(&want).enumerate() {
+        for (row, (got, want)) in got.iter().zip(&want).enumerate() {
             assert!(
                 close(*got, *want, 1e-10, 1e-6),
                 "{id} row {row}: {got} != {want}"
             );
         }
-        let metrics = &case["expected"]["generation_metrics"];
-        for (name, got) in [
-            ("reward", got.reward_mean),
-            ("reward_std", got.reward_std),
-            ("frac_reward_zero_std", got.zero_std_share),
-        ] {
-            match metrics[name].as_f64() {
-                Some(want) => {
+    }
+}
+
+/// The groups of a case as the learner holds them; only their rewards count.
+fn groups(case: &Value) -> StepGroups {
+    let mut rewards = rewards_of(case);
+    rewards.iter_mut().for_each(|row| row.resize(3, None));
+    let group = |rewards: &[Vec<Option<f64>>]| {
+        Arc::new(Group {
+            index: 0,
+            lease_id: 0,
+            encoded: EncodedGroup::from(&SubmitRequest::default()),
+            trajectories: Vec::new(),
+            rewards: rewards.to_vec(),
+            summary: GroupSummary {
+                kept: true,
+                oldest_version: 0,
+            },
+        })
+    };
+    StepGroups {
+        kept: rewards.chunks(group_size_of(case)).map(group).collect(),
+        left_out: Vec::new(),
+    }
+}
+
+#[test]
+fn reward_metrics_equal_trl() {
+    for case in cases() {
+        let (id, weights) = (&case["id"], weights_of(&case));
+        let weight = |column: usize| weights.get(column).copied().unwrap_or(0.0);
+        let weights = RewardWeights {
+            correct: weight(0),
+            shaping: weight(1),
+            episode_return: weight(2),
+        };
+        let got = of_rollouts(&groups(&case), &weights, 0);
+        let want = &case["expected"]["generation_metrics"];
+        // TRL counts a group without rewards as one with variance, and a whole batch at once where
+        // the batch is what scales.
+        let is_plain = case["options"]["scale_rewards"] != "batch"
+            && case["options"]["multi_objective_aggregation"] == "sum_then_normalize"
+            && rewards_of(&case).iter().flatten().all(Option::is_some);
+        let share = is_plain.then_some("frac_reward_zero_std");
+        for name in ["reward", "reward_std"].into_iter().chain(share) {
+            match (got.get(name), want[name].as_f64()) {
+                (Some(&got), Some(want)) => {
                     assert!(close(got, want, 1e-6, 1e-6), "{id} {name}: {got} != {want}");
                 }
-                None => assert!(got.is_nan(), "{id} {name}: {got} should be undefined"),
+                (got, want) => assert_eq!(got, want.as_ref(), "{id} {name}"),
             }
         }
     }
@@ -117,11 +166,11 @@ fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
     let logprobs: Vec<f32> = scores.logprobs.to_vec1().unwrap();
     micro.inputs.logprobs = logprobs.into_iter().map(f64::from).collect();
     let derivatives = LogprobGradients {
-        logprobs: &micro.loss().d_logprobs,
+        logprobs: micro.loss().d_logprobs,
         entropies: None,
     };
     let (gradient, _) =
-        token_logprobs_backward(scores, &logits, &head, &targets, 1.0, derivatives).unwrap();
+        token_logprobs_backward(scores, &logits, &head, &targets, 1.0, &derivatives).unwrap();
     let gradient: Vec<Vec<f32>> = gradient.to_vec2().unwrap();
     gradient.iter().map(|two| f64::from(two[0])).collect()
 }

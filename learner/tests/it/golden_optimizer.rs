@@ -1,4 +1,4 @@
-//! AdamW, clipping and schedules against torch and transformers (`tests/golden/README.md`).
+//! Compares AdamW, clipping and schedules with torch and transformers (`tests/golden/README.md`).
 
 use std::collections::BTreeMap;
 
@@ -69,6 +69,7 @@ fn settings(case: &Value) -> OptimizerSettings {
         adam_beta2: case["betas"][1].as_f64().unwrap(),
         adam_epsilon: case["eps"].as_f64().unwrap(),
         max_grad_norm: case["max_grad_norm"].as_f64().unwrap_or(0.0),
+        muon: None,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whole runs of TRL 1.16.0's `GRPOTrainer` replayed by the trainer (`tests/golden/README.md`): its
-//! rows, divisors, advantages, masks, KL, rates, clipping and updates. Only the completions and
+//! Replays whole runs of TRL 1.16.0's `GRPOTrainer` with the trainer (`tests/golden/README.md`):
+//! its rows, divisors, advantages, masks, KL, rates, clipping and updates. Only the completions and
 //! rewards are TRL's; the micro-batches are not.
 
 use std::{
@@ -240,6 +240,7 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
             let prompt = real(&prompts[row], &prompt_mask[row]);
             let tokens = [prompt.clone(), real(&completions[row], &mask[row])].concat();
             let scored = (prompt.len()..tokens.len()).collect();
+            let tokens = tokens.into();
             samples.push(Sample { tokens, scored });
         }
         let pass = PassSettings {

@@ -1,5 +1,5 @@
-//! A group whose prompt is prefilled once: the gradient of every weight is that of whole rows, and
-//! every score their bits.
+//! Tests a group whose prompt is prefilled once: the gradient of every weight is that of whole
+//! rows, and every score has the same bits.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,14 @@ const BUDGET_TOKENS: usize = 400;
 
 /// Two groups of five: a prompt of 60 tokens, two of them shared by all; completions of 1 to 33
 /// tokens with gaps that are not scored.
-fn samples(vocabulary: u32) -> Vec<Sample> {
+fn samples(vocabulary: u32) -> Vec<Sample<'static>> {
     let token = |seed: usize, at: usize| ((seed * 7919 + at * at * 31 + at) as u32) % vocabulary;
     let sample = |group: usize, member: usize| {
         let prompt = (0..60).map(|at| token(if at < 2 { 0 } else { group + 1 }, at));
         let completion = (0..1 + member * 8).map(|at| token(100 + group * 10 + member, at));
         let tokens: Vec<u32> = prompt.chain(completion).collect();
         let scored = (60..tokens.len()).filter(|at| at % 9 != 4).collect();
+        let tokens = tokens.into();
         Sample { tokens, scored }
     };
     let members = |group| (0..5).map(move |member| sample(group, member));
@@ -36,7 +37,7 @@ fn derivative(sample: usize, place: usize) -> f64 {
 /// Log-probabilities of each sample's scored tokens, and the summed gradient of each weight.
 type Trained = (BTreeMap<usize, Vec<f64>>, BTreeMap<String, Vec<f64>>);
 
-fn train(decoder: &Decoder, all: &[Sample], prefixes: Prefixes) -> Trained {
+fn train(decoder: &Decoder, all: &[Sample<'_>], prefixes: Prefixes) -> Trained {
     let (mut logprobs, mut gradients) = (BTreeMap::new(), BTreeMap::<_, Vec<f64>>::new());
     for micro in micro_batches(all, BUDGET_TOKENS, prefixes) {
         let derivatives = derivatives(&micro);
@@ -49,13 +50,13 @@ fn train(decoder: &Decoder, all: &[Sample], prefixes: Prefixes) -> Trained {
             logprobs.insert(sample, found.by_ref().take(count).collect());
         }
         let derivatives = LogprobGradients {
-            logprobs: &derivatives,
-            entropies: Some(&derivatives),
+            logprobs: derivatives.clone(),
+            entropies: Some(derivatives),
         };
-        for (name, gradient) in pass.backward(derivatives).unwrap().iter() {
-            let gradient = flat(gradient);
+        for (name, gradient) in pass.backward(&derivatives).unwrap() {
+            let gradient = flat(&gradient);
             let sum = gradients
-                .entry(name.to_owned())
+                .entry(name)
                 .or_insert_with(|| vec![0.0; gradient.len()]);
             sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
         }
@@ -81,7 +82,7 @@ fn decoder(model: &Model, dtype: DType) -> Decoder {
     Decoder::new(&model.config, &weights, DecoderMode::Train).unwrap()
 }
 
-fn fed_tokens(all: &[Sample], prefixes: Prefixes) -> usize {
+fn fed_tokens(all: &[Sample<'_>], prefixes: Prefixes) -> usize {
     let batches = micro_batches(all, BUDGET_TOKENS, prefixes);
     batches.iter().map(|micro| micro.packed.tokens.len()).sum()
 }

@@ -1,5 +1,5 @@
-//! Several ranks: equal to each other bit for bit, equal to one rank within rounding; a missing one
-//! is an error.
+//! Tests several ranks: they are equal to each other bit for bit and to one rank within rounding,
+//! and a missing rank is an error.
 
 use std::{sync::Arc, time::Duration};
 
@@ -227,29 +227,29 @@ async fn train(learner: &Learner, count: usize) -> learner::Result<Vec<u8>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_join_a_new_run_and_a_resumed_one() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(with_ranks(3, 60), folder.path(), false).unwrap();
+    let learner = open(with_ranks(3, 60), folder.path()).unwrap();
     let expected = train(&learner, 3).await.unwrap();
     drop(learner);
     for lost in 3..=4 {
         let path = folder.path().join(format!("checkpoints/step_{lost}"));
         std::fs::remove_dir_all(path).unwrap();
     }
-    let learner = open(with_ranks(3, 60), folder.path(), true).unwrap();
+    let learner = open(with_ranks(3, 60), folder.path()).unwrap();
     assert_eq!(learner.snapshot().policy_version, 2);
     assert!(train(&learner, 3).await.unwrap() == expected);
     drop(learner);
     // A finished run does not wait for ranks, and a rank that joins it ends without an error.
-    let learner = open(with_ranks(3, 60), folder.path(), true).unwrap();
+    let learner = open(with_ranks(3, 60), folder.path()).unwrap();
     assert!(train(&learner, 2).await.unwrap() == expected);
     drop(learner);
-    let fault = open(with_ranks(2, 60), folder.path(), true).err().unwrap();
+    let fault = open(with_ranks(2, 60), folder.path()).err().unwrap();
     assert!(fault.to_string().contains("other settings"), "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_does_not_begin_without_all_of_its_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(with_ranks(3, 1), folder.path(), false).unwrap();
+    let learner = open(with_ranks(3, 1), folder.path()).unwrap();
     let fault = train(&learner, 2).await.unwrap_err().to_string();
     assert!(fault.starts_with("2 of 3 ranks"), "{fault}");
 }
@@ -257,7 +257,7 @@ async fn a_run_does_not_begin_without_all_of_its_ranks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_fails_before_the_first_step_says_why() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(with_ranks(2, 60), folder.path(), false).unwrap();
+    let learner = open(with_ranks(2, 60), folder.path()).unwrap();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let said = [
         Part::Hello(RankHello { version }),
@@ -269,7 +269,7 @@ async fn a_rank_that_fails_before_the_first_step_says_why() {
     tokio::spawn(async move { while let Ok(Some(_)) = heard.message().await {} });
     let fault = train(&learner, 1).await.unwrap_err().to_string();
     assert!(
-        fault.starts_with("rank 1 of the run cannot go on: no memory"),
+        fault.starts_with("rank 1 of the run cannot continue: no memory"),
         "{fault}"
     );
 }
@@ -277,7 +277,7 @@ async fn a_rank_that_fails_before_the_first_step_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_does_not_belong_is_told_why() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(with_ranks(2, 60), folder.path(), false).unwrap();
+    let learner = open(with_ranks(2, 60), folder.path()).unwrap();
     let hello = TrainRequest {
         part: Some(Part::Hello(RankHello {
             version: "0.0.0".to_owned(),
@@ -297,7 +297,7 @@ async fn a_rank_that_does_not_belong_is_told_why() {
     first.abort();
 
     let folder = tempfile::tempdir().unwrap();
-    let alone = open(small_config(), folder.path(), false).unwrap();
+    let alone = open(small_config(), folder.path()).unwrap();
     let fault = join(client(&alone), options(TIMEOUT)).await.unwrap_err();
     assert!(fault.to_string().contains("learner.ranks.count"), "{fault}");
 }

@@ -1,5 +1,5 @@
-//! Whole runs over the in-process transport: the same bits with any actors, threads and
-//! interruptions.
+//! Tests whole runs over the in-process transport: they have the same bits with any actors, threads
+//! and interruptions.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ async fn whole_run(config: LearnerConfig, actors: usize) -> Vec<u8> {
 
 async fn whole_run_with(config: LearnerConfig, arguments: RunArguments, actors: usize) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open_with(config, arguments, folder.path(), false).unwrap();
+    let learner = open_with(config, arguments, folder.path()).unwrap();
     train(&learner, actors, None).await.1
 }
 
@@ -56,23 +56,14 @@ async fn actors_and_threads_do_not_change_a_bit() {
 async fn an_interrupted_run_resumes_to_the_same_bits() {
     let expected = whole_run(small_config(), 2).await;
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(small_config(), folder.path(), false).unwrap();
-    let (events, halfway) = train(&learner, 2, Some(2)).await;
-    let Some(TrainEvent::Finished {
-        step,
-        interrupted: true,
-    }) = events.last()
-    else {
-        panic!(
-            "the run should have been interrupted, got {:?}",
-            events.last()
-        );
-    };
-    assert!((2..4).contains(step), "stopped after step {step}");
+    let learner = open(small_config(), folder.path()).unwrap();
+    let (_, halfway) = train(&learner, 2, Some(2)).await;
+    let step = learner.snapshot().policy_version;
+    assert!((2..4).contains(&step), "stopped after step {step}");
     assert!(halfway != expected);
     drop(learner);
-    let learner = open(small_config(), folder.path(), true).unwrap();
-    assert_eq!(learner.snapshot().policy_version, *step);
+    let learner = open(small_config(), folder.path()).unwrap();
+    assert_eq!(learner.snapshot().policy_version, step);
     assert!(
         learner.snapshot().body() == halfway,
         "resumes with the weights it stopped with"
@@ -83,13 +74,13 @@ async fn an_interrupted_run_resumes_to_the_same_bits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crashed_run_replays_its_journal_without_actors() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(small_config(), folder.path(), false).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     let (events, expected) = train(&learner, 2, None).await;
     drop(learner);
     for lost in 2..=4 {
         fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{lost}"))).unwrap();
     }
-    let learner = open(small_config(), folder.path(), true).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     assert_eq!(learner.snapshot().policy_version, 1);
     let (replayed, weights) = train(&learner, 0, None).await;
     assert!(weights == expected);
@@ -112,7 +103,7 @@ async fn a_crashed_run_replays_its_journal_without_actors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_checkpoint_is_passed_over_and_one_before_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(small_config(), folder.path(), false).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     let expected = train(&learner, 1, None).await.1;
     drop(learner);
     let tensors = folder.path().join("checkpoints/step_4/trainer.safetensors");
@@ -120,7 +111,7 @@ async fn a_damaged_checkpoint_is_passed_over_and_one_before_taken() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&tensors, bytes).unwrap();
     fs::remove_file(folder.path().join("checkpoints/step_3/state.json")).unwrap();
-    let learner = open(small_config(), folder.path(), true).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     assert_eq!(learner.snapshot().policy_version, 2);
     assert!(train(&learner, 1, None).await.1 == expected);
 }
@@ -137,12 +128,7 @@ fn checkpoint_names(run_dir: &Path) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_run_falls_back_behind_does_not_push_out_its_new_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
-    train(
-        &open(small_config(), folder.path(), false).unwrap(),
-        1,
-        None,
-    )
-    .await;
+    train(&open(small_config(), folder.path()).unwrap(), 1, None).await;
     for step in 3..=4 {
         fs::remove_file(
             folder
@@ -154,7 +140,7 @@ async fn what_a_run_falls_back_behind_does_not_push_out_its_new_checkpoints() {
     let mut config = small_config();
     config.checkpoint.keep_last = 2;
     config.steps = 3;
-    let learner = open(config, folder.path(), true).unwrap();
+    let learner = open(config, folder.path()).unwrap();
     assert_eq!(learner.snapshot().policy_version, 2);
     train(&learner, 1, None).await;
     assert_eq!(
@@ -168,40 +154,26 @@ async fn what_a_run_falls_back_behind_does_not_push_out_its_new_checkpoints() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_put_aside_still_counts_and_none_is_written_without_a_step() {
     let folder = tempfile::tempdir().unwrap();
-    train(
-        &open(small_config(), folder.path(), false).unwrap(),
-        1,
-        None,
-    )
-    .await;
+    train(&open(small_config(), folder.path()).unwrap(), 1, None).await;
     let checkpoints = folder.path().join("checkpoints");
     fs::rename(checkpoints.join("step_4"), checkpoints.join(".step_4.old")).unwrap();
-    let learner = open(small_config(), folder.path(), true).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     assert_eq!(learner.snapshot().policy_version, 4);
     let (events, _) = train(&learner, 0, None).await;
-    let finished = TrainEvent::Finished {
-        step: 4,
-        interrupted: false,
-    };
-    assert_eq!(events, [finished]);
+    assert!(events.is_empty(), "nothing is left to do: {events:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_that_no_checkpoint_explains_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    train(
-        &open(small_config(), folder.path(), false).unwrap(),
-        1,
-        None,
-    )
-    .await;
+    train(&open(small_config(), folder.path()).unwrap(), 1, None).await;
     fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
-    let Err(fault) = open(small_config(), folder.path(), true) else {
+    let Err(fault) = open(small_config(), folder.path()) else {
         panic!("resumed without knowing the settings")
     };
     assert!(fault.to_string().contains("holds groups, but"), "{fault}");
     fs::remove_file(folder.path().join("journal.bin")).unwrap();
-    assert!(open(small_config(), folder.path(), true).is_ok());
+    assert!(open(small_config(), folder.path()).is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,7 +181,7 @@ async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = small_config();
     config.checkpoint.keep_last = 2;
-    let learner = open(config, folder.path(), false).unwrap();
+    let learner = open(config, folder.path()).unwrap();
     let (events, weights) = train(&learner, 1, None).await;
     let checkpoints = folder.path().join("checkpoints");
     assert_eq!(
@@ -224,7 +196,7 @@ async fn checkpoints_are_pruned_and_hold_a_model_that_opens() {
     let hf = checkpoints.join("step_4/hf");
     let model = policy::Model::open(&hf, &cpu, candle_core::DType::F32).unwrap();
     assert!(model.weights.to_bytes().unwrap() == weights);
-    let last = events.iter().rev().nth(1).unwrap();
+    let last = events.last().unwrap();
     assert!(matches!(last, TrainEvent::Checkpoint { step: 4, path } if path.ends_with("step_4")));
 }
 
@@ -236,7 +208,7 @@ async fn steps_report_trl_names() {
     config.loss.entropy_coef = 0.01;
     config.ratio_against = RatioAgainst::Learner;
     config.num_iterations = 2;
-    let learner = open(config, folder.path(), false).unwrap();
+    let learner = open(config, folder.path()).unwrap();
     let (events, _) = train(&learner, 1, None).await;
     let Some(TrainEvent::Step { metrics, .. }) = events.first() else {
         panic!("no step: {events:?}")
@@ -288,7 +260,6 @@ async fn a_stale_run_ends_and_keeps_its_bound() {
             ..small_config()
         },
         folder.path(),
-        false,
     )
     .unwrap();
     let (events, _) = train(&learner, 2, None).await;
@@ -307,14 +278,10 @@ async fn a_stale_run_ends_and_keeps_its_bound() {
 #[test]
 fn a_run_folder_is_not_reused_by_accident() {
     let folder = tempfile::tempdir().unwrap();
-    drop(open(small_config(), folder.path(), false).unwrap());
-    let Err(fault) = open(small_config(), folder.path(), false) else {
-        panic!("opened twice")
-    };
-    assert!(fault.to_string().contains("holds a run already"), "{fault}");
+    drop(open(small_config(), folder.path()).unwrap());
     let mut other = small_config();
     other.optimizer.learning_rate = 2e-3;
-    let Err(fault) = open(other, folder.path(), true) else {
+    let Err(fault) = open(other, folder.path()) else {
         panic!("resumed under other settings")
     };
     assert!(fault.to_string().contains("other settings"), "{fault}");
@@ -327,7 +294,7 @@ fn a_run_folder_is_not_reused_by_accident() {
         ..ARGUMENTS
     };
     assert!(
-        open_with(unrelated, two_threads, folder.path(), true).is_ok(),
+        open_with(unrelated, two_threads, folder.path()).is_ok(),
         "threads and more steps may change"
     );
 }
@@ -340,18 +307,16 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = small_config();
     config.checkpoint.every_steps = 100;
-    let dead = open(config.clone(), folder.path(), false).unwrap();
-    let (events, _) = train(&dead, 2, Some(2)).await;
-    let Some(TrainEvent::Finished { step, .. }) = events.last() else {
-        panic!("no end: {events:?}")
-    };
+    let dead = open(config.clone(), folder.path()).unwrap();
+    train(&dead, 2, Some(2)).await;
+    let step = dead.snapshot().policy_version;
     // A stop writes a checkpoint, a crash does not.
     fs::remove_dir_all(folder.path().join(format!("checkpoints/step_{step}"))).unwrap();
     fs::write(folder.path().join("checkpoints/LATEST"), "step_0").unwrap();
     drop(dead);
-    let resumed = open(config, folder.path(), true).unwrap();
+    let resumed = open(config, folder.path()).unwrap();
     assert_eq!(resumed.snapshot().policy_version, 0);
-    assert!(*step >= 2);
+    assert!(step >= 2);
     let in_flight = GroupClaim {
         group_index: 1_000,
         group_size: 4,
@@ -360,7 +325,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     let mut client = LearnerClient::new(Transport::in_process(resumed.service()));
     let request = SubmitRequest {
         group_index: in_flight.group_index,
-        trajectories: group(&in_flight, *step),
+        trajectories: group(&in_flight, step),
         ..SubmitRequest::default()
     };
     let response = client.submit(EncodedGroup::from(&request));
@@ -375,7 +340,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
 async fn a_step_without_a_scored_episode_stops_the_run_and_is_played_again() {
     let expected = whole_run(small_config(), 1).await;
     let folder = tempfile::tempdir().unwrap();
-    let learner = open(small_config(), folder.path(), false).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
     let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move { while receiver.recv().await.is_some() {} });
     let actor = tokio::spawn(act(learner.clone(), "a".to_owned(), |claim, version| {
@@ -399,6 +364,6 @@ async fn a_step_without_a_scored_episode_stops_the_run_and_is_played_again() {
         "{fault}"
     );
     drop(learner);
-    let resumed = open(small_config(), folder.path(), true).unwrap();
+    let resumed = open(small_config(), folder.path()).unwrap();
     assert!(train(&resumed, 1, None).await.1 == expected);
 }

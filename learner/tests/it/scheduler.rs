@@ -1,4 +1,4 @@
-//! The scheduler: timing independence as a property, staleness, leases and limits as tables.
+//! Tests the scheduler: timing independence as a property; staleness, leases and limits as tables.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -106,8 +106,8 @@ fn simulate(
                     *handed.entry(lease.group_index).or_insert(0) += 1;
                     busy[actor].push(Work { lease, version });
                 }
+                Claim::Wait if version == settings.steps => break,
                 Claim::Wait | Claim::OtherVersion => now += 1,
-                Claim::Finished => break,
             },
             4 => {
                 busy[actor].clear();
@@ -217,7 +217,7 @@ fn a_synchronous_run_waits_for_the_new_version() {
         },
     );
     scheduler.advance(&scheduler.batch().unwrap());
-    assert_eq!(scheduler.claim(seconds(0), 1), Claim::Finished);
+    assert_eq!(scheduler.claim(seconds(0), 1), Claim::Wait);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The `Learner` service over TCP: responses to valid and invalid calls.
+//! Tests the `Learner` service over TCP: responses to valid and invalid calls.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ struct Server {
 impl Server {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let learner = open(small_config(), folder.path(), false).unwrap();
+        let learner = open(small_config(), folder.path()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();

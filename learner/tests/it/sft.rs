@@ -1,4 +1,4 @@
-//! Supervised training and the gradients under it.
+//! Tests supervised training and the gradients under it.
 
 use std::ops::ControlFlow;
 
@@ -8,12 +8,12 @@ use crate::common::small_model;
 use learner::{
     RunArguments,
     batch::{MicroBatch, Prefixes, Sample, micro_batches},
-    network::{LossDerivatives, Network, PassSettings, Scores},
+    network::{Network, PassSettings, Scores},
     optimizer::{Gradients, OptimizerSettings, Parameter},
     schedule::{ScheduleKind, ScheduleSettings},
     sft::{SftConfig, train},
 };
-use policy::{GradientCheckpointing, Model};
+use policy::{GradientCheckpointing, Model, ops::LogprobGradients};
 use proto::v1::Segment;
 
 /// Episodes in which each assistant token repeats the token three places before it.
@@ -64,12 +64,12 @@ fn config() -> SftConfig {
 /// Mean negative log-likelihood of the assistant tokens, in nats.
 fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
     let sample = |episode: &Segment| Sample {
-        tokens: episode.tokens.clone(),
+        tokens: episode.tokens.clone().into(),
         scored: (0..episode.mask.len())
             .filter(|&at| episode.mask[at] == 1)
             .collect(),
     };
-    let samples: Vec<Sample> = episodes.iter().map(sample).collect();
+    let samples: Vec<Sample<'_>> = episodes.iter().map(sample).collect();
     let network =
         Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
     let pass = PassSettings {
@@ -207,11 +207,11 @@ fn weighted_scores(network: &Network, micro: &[MicroBatch]) -> f64 {
 /// The gradients of [`weighted_scores`] by every parameter.
 fn weighted_score_gradients(network: &Network, micro: &[MicroBatch]) -> Gradients {
     let found = network.gradients(micro, DIFFERENCED_PASS, |_, micro, _| {
-        let d_logprobs: Vec<f64> = (0..micro.targets.len()).map(score_weight).collect();
-        let d_entropies = Some(d_logprobs.iter().map(|d| 0.5 * d).collect());
-        let derivatives = LossDerivatives {
-            d_logprobs,
-            d_entropies,
+        let logprobs: Vec<f64> = (0..micro.targets.len()).map(score_weight).collect();
+        let entropies = Some(logprobs.iter().map(|d| 0.5 * d).collect());
+        let derivatives = LogprobGradients {
+            logprobs,
+            entropies,
         };
         (derivatives, ())
     });
@@ -241,11 +241,11 @@ fn moved(parameter: &Parameter, step: f32) -> Parameter {
 fn gradients_equal_finite_differences() {
     const STEP: f32 = 2e-3;
     let model = small_model(4);
-    let samples: Vec<Sample> = episodes(6)
+    let samples: Vec<Sample<'_>> = episodes(6)
         .into_iter()
         .map(|episode| Sample {
             scored: (2..episode.tokens.len()).collect(),
-            tokens: episode.tokens,
+            tokens: episode.tokens.into(),
         })
         .collect();
     let micro = micro_batches(&samples, 30, Prefixes::Shared);

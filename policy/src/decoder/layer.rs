@@ -9,7 +9,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::{Gradients, WeightLoader};
+use super::{Gradients, WeightLoader, training::set_gradient};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::kv_cache::KvCache;
@@ -197,12 +197,12 @@ impl Attention {
         let v = split(self.v.forward(x)?, config.kv_heads)?;
         let mut qk_before_norm = None;
         if let Some((q_norm, k_norm)) = &self.norms {
-            let attention_input = (
+            let normed = (
                 q_norm.forward(&q, config.rms_norm_eps)?,
                 k_norm.forward(&k, config.rms_norm_eps)?,
             );
             qk_before_norm = Some((q, k));
-            (q, k) = attention_input;
+            (q, k) = normed;
         }
         let q = ops::rope(&q, &inputs.cos_sin)?;
         let k = ops::rope(&k, &inputs.cos_sin)?;
@@ -280,7 +280,7 @@ impl Norm {
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
         let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, residual)?;
-        gradients.set(&self.name, dweight);
+        set_gradient(gradients, &self.name, dweight);
         Ok(dx)
     }
 }
@@ -329,9 +329,9 @@ fn projections_backward(
         };
         let name = &projection.name;
         let dweight = ops::linear_weight_gradient(x, dy)?;
-        gradients.set(&format!("{name}.weight"), dweight);
+        set_gradient(gradients, &format!("{name}.weight"), dweight);
         if projection.bias.is_some() {
-            gradients.set(&format!("{name}.bias"), dy.sum(0)?);
+            set_gradient(gradients, &format!("{name}.bias"), dy.sum(0)?);
         }
         products.push((*dy, weight));
     }

@@ -18,7 +18,7 @@ use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
 use crate::packed_rows::PackedRows;
 use crate::weights::Weights;
 use layer::{Layer, Norm, PassInputs};
-pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass};
+pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass, check_gradients};
 
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! autograd graph. A layer's activations are freed as soon as its gradient is computed, and with
 //! [`GradientCheckpointing`] they are recomputed in place of kept.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::BTreeMap;
 
 use candle_core::{DType, Tensor};
 
@@ -58,48 +58,29 @@ pub struct ScoredTokens<'a> {
     pub temperature: f32,
 }
 
-/// The gradient of each weight, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Gradients(BTreeMap<String, Tensor>);
+/// Gradients by the name of their weight, each in its weight's shape and device.
+pub type Gradients = BTreeMap<String, Tensor>;
 
-impl Gradients {
-    pub(super) fn set(&mut self, name: &str, gradient: Tensor) {
-        let before = self.0.insert(name.to_owned(), gradient);
-        assert!(before.is_none(), "{name} has two gradients: this is a bug");
-    }
-
-    /// Returns the gradient of one weight.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.get(name)
-    }
-
-    /// Iterates over names and gradients, in the order of names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
-    }
-
-    /// Checks that each of the named weights has a gradient. One that the backward pass misses
-    /// would silently never learn.
-    ///
-    /// # Errors
-    /// [`PolicyError::Tensor`] names it.
-    pub fn check<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<()> {
-        match names.find(|name| !self.0.contains_key(*name)) {
-            Some(name) => Err(PolicyError::tensor(
-                name,
-                "received no gradient: the backward pass does not compute it, which is a bug",
-            )),
-            None => Ok(()),
-        }
-    }
+pub(super) fn set_gradient(gradients: &mut Gradients, name: &str, gradient: Tensor) {
+    let before = gradients.insert(name.to_owned(), gradient);
+    assert!(before.is_none(), "{name} has two gradients: this is a bug");
 }
 
-impl IntoIterator for Gradients {
-    type Item = (String, Tensor);
-    type IntoIter = btree_map::IntoIter<String, Tensor>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+/// Checks that each of the named weights has a gradient. One that the backward pass misses would
+/// silently never learn.
+///
+/// # Errors
+/// [`PolicyError::Tensor`] names it.
+pub fn check_gradients<'a>(
+    gradients: &Gradients,
+    mut names: impl Iterator<Item = &'a str>,
+) -> Result<()> {
+    match names.find(|name| !gradients.contains_key(*name)) {
+        Some(name) => Err(PolicyError::tensor(
+            name,
+            "received no gradient: the backward pass does not compute it, which is a bug",
+        )),
+        None => Ok(()),
     }
 }
 
@@ -171,7 +152,7 @@ impl<'a> TrainingPass<'a> {
     ///
     /// # Errors
     /// [`PolicyError::Usage`] if the decoder was built for sampling.
-    pub fn backward(mut self, derivatives: LogprobGradients<'_>) -> Result<Gradients> {
+    pub fn backward(mut self, derivatives: &LogprobGradients) -> Result<Gradients> {
         let decoder = self.decoder;
         let mut gradients = Gradients::default();
         let (dhidden, dhead) = ops::token_logprobs_backward(
@@ -191,7 +172,7 @@ impl<'a> TrainingPass<'a> {
         let mut dx = decoder
             .norm
             .backward(&self.residual, eps, &dnormed, None, &mut gradients)?;
-        // Free the large tensors before the layers need memory for their own.
+        // Frees the large tensors before the layers need memory for their own.
         drop((dhidden, dnormed, self.residual, self.hidden));
         let inputs = decoder.pass_inputs(self.batch)?;
         for layer in decoder.layers.iter().rev() {
@@ -205,15 +186,15 @@ impl<'a> TrainingPass<'a> {
             };
             dx = layer.backward(&activations, &dx, &inputs, &mut gradients)?;
         }
-        // A tied embedding is the LM head too: its gradient is the sum of both.
+        // A tied embedding is also the LM head, so its gradient is the sum of both.
         let dembedding = if decoder.config.tie_word_embeddings {
             dhead
         } else {
-            gradients.set(HEAD, dhead);
+            set_gradient(&mut gradients, HEAD, dhead);
             decoder.embedding.zeros_like()?
         };
         let dembedding = ops::add_rows(dembedding, &self.batch.tokens, &dx)?;
-        gradients.set(EMBEDDING, dembedding);
+        set_gradient(&mut gradients, EMBEDDING, dembedding);
         Ok(gradients)
     }
 }

@@ -208,6 +208,8 @@ pub(crate) fn cached_attention<'a>(
                     table: table(row.slot),
                     kv_head: row_head.kv_head,
                 };
+                // Appended first, because the new tokens attend to their own keys and values as
+                // well.
                 row_head.append(row_head.past..row_head.all_keys(), k, v, pages, sequence);
                 dispatch(Forward {
                     row_head,

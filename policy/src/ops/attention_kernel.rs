@@ -52,7 +52,7 @@ pub(crate) struct RowHead {
     pub(crate) len: usize,
     /// The number of keys before the first token's own.
     pub(crate) past: usize,
-    /// The packed token of the first past key. Unused where the keys come from a cache.
+    /// The packed token of the first past key. Unused if the keys come from a cache.
     pub(crate) past_offset: usize,
 }
 
@@ -62,7 +62,8 @@ impl RowHead {
     }
 
     /// Returns the offset in a [T, H, D] tensor of query `i`. Queries are ordered by token, then by
-    /// head within the group.
+    /// head within the group, so that the queries of a block share their keys and the last one sees
+    /// the most of them.
     fn offset(&self, i: usize) -> usize {
         let group = self.heads.group();
         let head = self.kv_head * group + i % group;
@@ -147,6 +148,8 @@ impl Kernel for Forward<'_> {
             block.scores::<S>(&scratch.queries, pages, sequence, &mut scratch.weights);
             let inverses = block.softmax::<S>(&mut scratch.weights);
             let weights = block.weights(&scratch.weights);
+            // The values come in panels of 32 columns, the width of a tile, so that the sums of a
+            // block stay in registers over all keys.
             for panel in 0..head_dim.div_ceil(PANEL) {
                 block.weighted_values::<S>(weights, pages, sequence, panel, &mut scratch.output);
                 let width = PANEL.min(head_dim - panel * PANEL);

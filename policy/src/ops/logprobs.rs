@@ -47,12 +47,12 @@ pub(super) enum SavedForBackward {
 }
 
 /// The derivatives of the loss by the scores of each token.
-#[derive(Clone, Copy, Debug)]
-pub struct LogprobGradients<'a> {
+#[derive(Clone, Debug)]
+pub struct LogprobGradients {
     /// By the log-probabilities, `[N]`.
-    pub logprobs: &'a [f64],
+    pub logprobs: Vec<f64>,
     /// By the entropies, `[N]`, if they enter the loss.
-    pub entropies: Option<&'a [f64]>,
+    pub entropies: Option<Vec<f64>>,
 }
 
 /// Returns log softmax(logits / temperature) at `token`: the log-probability that is recorded when
@@ -99,6 +99,8 @@ pub fn token_logprobs(
             entropies.push(row.entropy());
         }
     };
+    // Both branches compute a row's logits by the same product and the same reduction, so the bits
+    // do not depend on the number of rows.
     let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
         let logits = all_logits(hidden, head)?;
         score(0, &logits);
@@ -122,11 +124,11 @@ pub fn token_logprobs_backward(
     head: &Tensor,
     targets: &[u32],
     temperature: f32,
-    gradients: LogprobGradients<'_>,
+    gradients: &LogprobGradients,
 ) -> Result<(Tensor, Tensor)> {
     let counts = [
         gradients.logprobs.len(),
-        gradients.entropies.map_or(targets.len(), <[f64]>::len),
+        gradients.entropies.as_ref().map_or(targets.len(), Vec::len),
     ];
     if counts != [targets.len(); 2] {
         bail!(
@@ -163,9 +165,10 @@ fn backward_by_kernels(
     head: &Tensor,
     targets: &[u32],
     temperature: f32,
-    gradients: LogprobGradients<'_>,
+    gradients: &LogprobGradients,
 ) -> Result<(Tensor, Tensor)> {
     let (vocabulary, width) = head.dims2()?;
+    let entropies = gradients.entropies.as_ref();
     let mut dhidden = vec![0.0; hidden.elem_count()];
     let mut dhead = vec![0.0; head.elem_count()];
     let mut add = |first: usize, logits: &mut [f32], hidden: &[f32], head: View<'_>| {
@@ -175,7 +178,7 @@ fn backward_by_kernels(
                 row: dispatch(SoftmaxReduction::of(logits, temperature.recip())),
                 target: targets[first + i] as usize,
                 dlogprob: gradients.logprobs[first + i] as f32,
-                dentropy: gradients.entropies.map_or(0.0, |d| d[first + i] as f32),
+                dentropy: entropies.map_or(0.0, |d| d[first + i] as f32),
                 logits,
             });
         }
@@ -315,6 +318,8 @@ impl Kernel for SoftmaxReduction<'_> {
             inverse_temperature: self.inverse_temperature,
             max,
             sum,
+            // One logarithm a row, so the pure-Rust libm in f64 costs little. Its bits are the same
+            // on every machine.
             log_sum: libm::log(f64::from(sum)) as f32,
             weighted: weighted.sum_lanes(),
         }
@@ -349,6 +354,7 @@ impl Kernel for LogitGradient<'_> {
             let pull = dentropy.fma(shifted.add(offset), dlogprob);
             S::splat(0.0).sub(p.mul(pull).mul(scale)).store_some(logits);
         }
+        // The term 1[target] is added last, so that the loop over the vocabulary has no branch.
         self.logits[self.target] += self.dlogprob * row.inverse_temperature;
     }
 }

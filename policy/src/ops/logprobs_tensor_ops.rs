@@ -63,7 +63,7 @@ impl<'a> LmHead<'a> {
     pub(super) fn backward(
         &self,
         saved: &SavedForBackward,
-        gradients: LogprobGradients<'_>,
+        gradients: &LogprobGradients,
     ) -> Result<(Tensor, Tensor)> {
         let weight = at_least_f32(self.weight)?;
         let (mut dhidden, mut dweight) = (Vec::new(), None);
@@ -93,7 +93,7 @@ impl<'a> LmHead<'a> {
         &self,
         rows: &Range<usize>,
         logprobs: &Tensor,
-        gradients: LogprobGradients<'_>,
+        gradients: &LogprobGradients,
     ) -> Result<Tensor> {
         let column = |of_all: &[f64]| {
             let scaled: Vec<f64> = of_all[rows.clone()]
@@ -102,9 +102,9 @@ impl<'a> LmHead<'a> {
                 .collect();
             Tensor::from_vec(scaled, (rows.len(), 1), logprobs.device())?.to_dtype(logprobs.dtype())
         };
-        let dlogprobs = column(gradients.logprobs)?;
+        let dlogprobs = column(&gradients.logprobs)?;
         let p = logprobs.exp()?;
-        let pushed = match gradients.entropies {
+        let pushed = match &gradients.entropies {
             Some(dentropies) => {
                 let surprise = logprobs.broadcast_add(&entropies_of(logprobs)?)?;
                 let pull = surprise
@@ -140,17 +140,6 @@ impl<'a> LmHead<'a> {
             .step_by(at_once)
             .map(move |first| first..all.min(first + at_once))
     }
-}
-
-/// [`super::token_logprobs`] by tensor operations alone, so that candle can differentiate it.
-pub fn token_logprobs_tensor_ops(
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &[u32],
-    temperature: f32,
-) -> Result<[Tensor; 2]> {
-    let found = LmHead::new(hidden, head, targets, temperature)?.forward()?;
-    Ok([found.logprobs, found.entropies])
 }
 
 /// Returns the log-probabilities [N, V] of scaled logits [N, V]: what training and
@@ -193,11 +182,11 @@ mod tests {
         let found = head.forward().unwrap();
         let derivatives: Vec<f64> = (0..2 * ROWS).map(|at| (at as f64).cos()).collect();
         let gradients = LogprobGradients {
-            logprobs: &derivatives[..ROWS],
-            entropies: Some(&derivatives[ROWS..]),
+            logprobs: derivatives[..ROWS].to_vec(),
+            entropies: Some(derivatives[ROWS..].to_vec()),
         };
         let is_kept = matches!(found.saved, SavedForBackward::Logprobs(_));
-        let (dhidden, dweight) = head.backward(&found.saved, gradients).unwrap();
+        let (dhidden, dweight) = head.backward(&found.saved, &gradients).unwrap();
         let flat = |x: Tensor| {
             assert!(matches!(x.dtype(), DType::F32) || x.dtype() == dtype);
             let x = x.flatten_all().unwrap().to_dtype(DType::F64).unwrap();

@@ -10,7 +10,7 @@ use super::simd::{LANES, Simd};
 const EXP_LOWEST: f32 = -87.0;
 /// Above this, [`exp`] stays at exp(88).
 const EXP_HIGHEST: f32 = 88.0;
-/// Adding it rounds to an integer, which then stands in the low bits of the sum: 1.5 * 2^23.
+/// Adding it rounds to an integer, which is then in the low bits of the sum: 1.5 * 2^23.
 const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts (Cody and Waite). The product of the first with a small integer is exact.
 const LN2_HIGH: f32 = 0.693_359_4;

@@ -221,8 +221,8 @@ impl Kernel for Multiply<'_, '_> {
             Right::Plain(_) => vec![0.0; DEPTH.min(k) * PANEL],
             Right::Packed(_) => Vec::new(),
         };
-        // k outside n, so that the packed rows of A are read by all strips of B before they are
-        // replaced.
+        // The loop over k is outside the loop over n, so that all strips of B read the packed rows
+        // of A before these are replaced.
         for i0 in (0..self.a.rows).step_by(most_rows.max(1)) {
             let rows = most_rows.min(self.a.rows - i0);
             for k0 in (0..k).step_by(DEPTH) {
@@ -244,6 +244,8 @@ impl Kernel for Multiply<'_, '_> {
                             (&strip[..depth * PANEL], 1)
                         }
                         Right::Packed(packed) => {
+                            // Packed panels of the same k lie at a fixed distance, so a tile can
+                            // span several. The last panels may be fewer than that.
                             let wide = strips_at_once::<S>(rows);
                             let fits = n0 + wide * PANEL <= n;
                             let strips = &packed.data[n0 * k + k0 * PANEL..];

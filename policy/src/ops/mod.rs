@@ -55,7 +55,6 @@ pub use linear::{
 pub use logprobs::{
     LogprobGradients, TokenLogprobs, log_softmax_at, token_logprobs, token_logprobs_backward,
 };
-pub use logprobs_tensor_ops::token_logprobs_tensor_ops;
 pub use norm::{rms_norm, rms_norm_backward, rms_norm_tensor_ops};
 pub use rope::{RopeTable, rope, rope_backward, rope_tensor_ops};
 pub use simd::{InstructionSet, with_instruction_set};

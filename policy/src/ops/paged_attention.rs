@@ -92,6 +92,8 @@ fn in_pages(rows: &[PackedRow]) -> (Vec<u32>, Vec<Vec<u32>>) {
     let (mut tokens, mut tables) = (Vec::new(), Vec::new());
     for (row, &first) in rows.iter().zip(&row_offsets) {
         let begun = tokens.len();
+        // A row that continues another one gets a copy of the prefix, because a page belongs to one
+        // row here and the prefix rarely ends with a page.
         if row.past > 0 {
             let prefix = row_offsets[row.slot] as u32;
             tokens.extend(prefix..prefix + row.past as u32);
@@ -134,13 +136,14 @@ impl TensorPages {
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
-        places: &AttentionMetadata,
+        metadata: &AttentionMetadata,
     ) -> Result<Tensor> {
+        // Written first, because the new tokens attend to their own keys and values as well.
         for (all, new) in [(&self.keys, k), (&self.values, v)] {
             let new = new.transpose(0, 1)?.contiguous()?;
-            all.scatter_set(&places.slot_mapping, &new, 1)?;
+            all.scatter_set(&metadata.slot_mapping, &new, 1)?;
         }
-        self.attention_over_pages(q, &places.query_blocks)
+        self.attention_over_pages(q, &metadata.query_blocks)
     }
 
     /// Attends with q [T, H, D] → [T, H * D]. Half precision is widened to f32 inside, so that
@@ -250,6 +253,8 @@ impl QueryBlocks {
         for (number, row) in rows.iter().enumerate() {
             let begun = tokens.len() as u32;
             let padded = row.len.next_multiple_of(QUERY_BLOCK);
+            // Padding repeats the row's first query, which sees at least one key. Nothing reads its
+            // output, because `token_order` leaves it out.
             let padding = padded - row.len;
             token_order.extend(begun..begun + row.len as u32);
             tokens.extend(first..first + row.len as u32);
@@ -273,6 +278,8 @@ impl QueryBlocks {
             let numbers = block * (keys / PAGE)..(block + 1) * (keys / PAGE);
             let of_row = |&row: &usize| {
                 let pages = table(row);
+                // Beyond the end of a row any page serves: the causal mask gives its keys no
+                // weight.
                 numbers
                     .clone()
                     .map(|at| pages.get(at).copied().unwrap_or(pages[0]))

@@ -1,5 +1,5 @@
-//! The tokenizer of the embedded policy: byte-level BPE within words, and whole pieces of the format,
-//! of SQL and of questions as single tokens.
+//! The training of a tokenizer for small policies: byte-level BPE within words, and whole pieces of
+//! the format and of SQL as single tokens.
 
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -128,9 +128,6 @@ const SQL: [&str; 46] = [
     " EXCEPT SELECT ",
 ];
 
-/// The pieces of questions that are one token each: the words of the grammar, with their blanks.
-const QUESTION: [&str; 0] = [];
-
 /// Trains a byte-level BPE of `vocabulary_size` entries on `texts` (whole rendered conversations)
 /// and returns its `tokenizer.json`. The bytes are a function of the texts, whatever their order.
 ///
@@ -216,6 +213,6 @@ fn added_tokens() -> impl Iterator<Item = AddedToken> {
     CONTROL
         .into_iter()
         .map(control)
-        .chain(SQL.into_iter().chain(QUESTION).chain(FUSED).map(fused))
+        .chain(SQL.into_iter().chain(FUSED).map(fused))
         .chain([control(TURN_END)])
 }

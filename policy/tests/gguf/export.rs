@@ -1,4 +1,4 @@
-//! Models as llama.cpp's converter writes them.
+//! Writes models as llama.cpp's converter writes them.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;

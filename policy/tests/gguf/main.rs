@@ -1,5 +1,5 @@
-//! GGUF files, written here as llama.cpp's converter writes them: an exported model is imported,
-//! and errors name what is wrong.
+//! Tests the import of GGUF files that are written here as llama.cpp's converter writes them.
+//! Errors name what is wrong.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 

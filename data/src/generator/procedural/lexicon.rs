@@ -1,10 +1,12 @@
 //! The words that procedural databases are composed of.
 //!
-//! Invariant: a word belongs either to training or to the held-out databases, in whatever list it
-//! stands. Its hash decides. Only relations and abbreviations are shared.
+//! Invariant: a word belongs either to training or to the held-out databases, in whatever list and
+//! form it stands. The words of domain files belong to training; of the others the hash decides.
+//! Only relations, abbreviations and the words for keys and labels are shared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::domain::{self, Domain};
 use super::super::render::plural;
 use super::super::rng::RngStream;
 use crate::hash;
@@ -59,6 +61,7 @@ pub(crate) struct Noun {
 
 /// The word lists of one share.
 pub(crate) struct Lexicon {
+    share: WordShare,
     pub(crate) things: Vec<Noun>,
     /// Attributes whose values are numbers.
     pub(crate) numbers: Vec<&'static str>,
@@ -78,9 +81,8 @@ pub(crate) struct Lexicon {
 impl Lexicon {
     /// Reads the lists that are compiled in.
     pub(crate) fn read(share: WordShare) -> Self {
-        let own = |word: &str| {
-            (hash::percentile(&["word", word]) < HELD_OUT_PERCENT) == (share == WordShare::HeldOut)
-        };
+        let domain_words = DomainWords::read();
+        let own = |word: &str| domain_words.share_of(word) == share;
         let list = |text| -> Vec<&'static str> { lines(text).filter(|word| own(word)).collect() };
         let attributes = |kind: &str| {
             let fields = lines(ATTRIBUTES).filter_map(|line| line.split_once(' '));
@@ -92,6 +94,7 @@ impl Lexicon {
             .filter_map(fields)
             .map(|(word, others)| (word, others.split(' ').filter(|other| own(other)).collect()));
         Self {
+            share,
             things: lines(THINGS)
                 .map(noun)
                 .filter(|noun| own(&noun.one))
@@ -112,6 +115,16 @@ impl Lexicon {
     /// Draws what the rows of a table are.
     pub(crate) fn thing(&self, rng: &mut RngStream) -> &Noun {
         &self.things[rng.below(self.things.len())]
+    }
+
+    /// Draws a word that no list has. Its hash decides which share it belongs to, too.
+    pub(crate) fn invented_word(&self, rng: &mut RngStream) -> String {
+        loop {
+            let word = syllables(rng);
+            if share_by_hash(&singular(&word)) == self.share {
+                return word;
+            }
+        }
     }
 
     /// Draws another word for `word`, or returns `word` if it has no synonym.
@@ -149,8 +162,69 @@ pub(crate) fn draw<T: Copy>(list: &[T], rng: &mut RngStream) -> T {
     list[rng.below(list.len())]
 }
 
-/// Draws a word that no list has, of two or three syllables.
-pub(crate) fn invented_word(rng: &mut RngStream) -> String {
+/// The words of the declared domains, in the singular.
+struct DomainWords {
+    of_base: BTreeSet<String>,
+    of_others: BTreeSet<String>,
+}
+
+impl DomainWords {
+    fn read() -> Self {
+        let (base, others): (Vec<Domain>, Vec<Domain>) = domain::domains()
+            .into_iter()
+            .partition(|domain| !domain.held_out);
+        let words = |domains: &[Domain]| {
+            let texts = domains.iter().flat_map(Domain::texts);
+            let words = texts.flat_map(|text| {
+                let words = text.split(|letter: char| !letter.is_ascii_alphabetic());
+                words
+                    .map(|word| singular(&word.to_lowercase()))
+                    .collect::<Vec<_>>()
+            });
+            words.collect()
+        };
+        Self {
+            of_base: words(&base),
+            of_others: words(&others),
+        }
+    }
+
+    /// Returns the share that a word belongs to.
+    fn share_of(&self, word: &str) -> WordShare {
+        let one = singular(word);
+        if self.of_base.contains(&one) {
+            WordShare::Training
+        } else if self.of_others.contains(&one) {
+            WordShare::HeldOut
+        } else {
+            share_by_hash(&one)
+        }
+    }
+}
+
+fn share_by_hash(word: &str) -> WordShare {
+    match hash::percentile(&["word", word]) < HELD_OUT_PERCENT {
+        true => WordShare::HeldOut,
+        false => WordShare::Training,
+    }
+}
+
+/// Returns the singular of a regular plural, or another word as it is.
+fn singular(word: &str) -> String {
+    if let Some(stem) = word.strip_suffix("ies") {
+        return format!("{stem}y");
+    }
+    let has_long_ending = ["sses", "xes", "ches", "shes"]
+        .iter()
+        .any(|ending| word.ends_with(ending));
+    match word.strip_suffix(if has_long_ending { "es" } else { "s" }) {
+        Some(stem) if !stem.ends_with('s') || has_long_ending => stem.to_owned(),
+        _ => word.to_owned(),
+    }
+}
+
+/// Draws syllables, two or three.
+fn syllables(rng: &mut RngStream) -> String {
     let mut word = String::new();
     for _ in 0..2 + rng.below(2) {
         word.push(char::from(draw(CONSONANTS, rng)));
@@ -228,6 +302,29 @@ mod tests {
             for list in [&lexicon.first_names, &lexicon.surnames, &lexicon.places] {
                 assert!(list.len() >= 30, "{share:?}: {list:?}");
             }
+        }
+    }
+
+    #[test]
+    fn plurals_count_as_the_same_word() {
+        let cases = [
+            ("balconies", "balcony"),
+            ("boxes", "box"),
+            ("classes", "class"),
+            ("glass", "glass"),
+            ("rooms", "room"),
+            ("height", "height"),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(singular(word), expected);
+        }
+    }
+
+    #[test]
+    fn words_of_domains_that_are_not_trained_on_are_held_out() {
+        let training = words(&Lexicon::read(WordShare::Training));
+        for word in ["harvest", "vessel"] {
+            assert!(!training.contains(word), "{word}");
         }
     }
 

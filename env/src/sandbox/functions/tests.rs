@@ -98,7 +98,10 @@ proptest! {
         let [a] = one;
         let [b] = two;
         let both = [a, b];
-        for name in ["instr", "like", "glob", "trim", "ltrim", "rtrim", "substr", "concat_ws", "printf", "date"] {
+        let names = [
+            "instr", "like", "glob", "trim", "ltrim", "rtrim", "substr", "concat_ws", "printf", "date",
+        ];
+        for name in names {
             same(&format!("SELECT {name}(?1, ?2)"), &both)?;
         }
         same("SELECT ?2 LIKE ?1", &both)?;
@@ -112,7 +115,8 @@ proptest! {
 
     #[test]
     fn any_part_is_theirs(text in "[aé€😀]{0,6}", start in number(), length in number()) {
-        let values = [SqlOutput::Text(text.into_bytes()), SqlOutput::Integer(start), SqlOutput::Integer(length)];
+        let text = SqlOutput::Text(text.into_bytes());
+        let values = [text, SqlOutput::Integer(start), SqlOutput::Integer(length)];
         same("SELECT substr(?1, ?2, ?3)", &values)?;
         same("SELECT substring(?1, ?2)", &values[..2])?;
     }

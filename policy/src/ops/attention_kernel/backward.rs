@@ -77,6 +77,8 @@ impl Kernel for Backward<'_> {
             let inverses = block.softmax::<S>(weights);
             block.gather(self.dout, &mut b.doutput);
             block.scores::<S>(&b.doutput, self.values_keys, sequence, &mut b.dweights);
+            // rowsum(P dP) is computed as dO·O: D products for each query instead of one for each
+            // key.
             for (i, &inverse) in inverses.iter().enumerate().take(block.count) {
                 let at = row_head.offset(start + i);
                 let range = i * block.padded()..(i + 1) * block.padded();
@@ -110,7 +112,7 @@ impl Kernel for Backward<'_> {
                 }
             }
         }
-        // Rows that continue this one add to the same keys, hence the sums.
+        // Added rather than written, because rows that continue this one share its keys.
         for position in 0..keys {
             let at = row_head.kv_offset(position)..row_head.kv_offset(position) + head_dim;
             add_from_panels(&b.dkeys, keys, position, &mut self.dk[at.clone()]);

@@ -20,8 +20,8 @@ pub(super) enum Left<'a> {
 }
 
 impl<'a> Left<'a> {
-    /// Packs `a` into `buffer`, so that a tile reads one stream in place of a cache line for each
-    /// step (measured: dW ran at half the speed without).
+    /// Packs `a` into `buffer`, so that a tile reads one stream instead of one cache line for each
+    /// step (measured: without it dW ran at half the speed).
     #[inline(always)]
     pub(super) fn pack<S: Simd>(a: View<'_>, buffer: &'a mut [f32]) -> Self {
         let depth = a.cols;
@@ -187,6 +187,7 @@ impl Block<'_> {
             } else if S::TILE_VECTORS == 2 {
                 tile::<S, ROWS, 2>(a, strides, b, self.depth, c, c_stride, self.accumulate);
             } else {
+                // With fewer registers a tile is 16 columns wide, so a strip takes two tiles.
                 for half in [0, LANES] {
                     let (b, c) = (b.add(half), c.add(half));
                     tile::<S, ROWS, 1>(a, strides, b, self.depth, c, c_stride, self.accumulate);
@@ -212,7 +213,7 @@ unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
     accumulate: bool,
 ) {
     let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
-    // SAFETY: all offsets stay inside what the caller vouches for.
+    // SAFETY: all offsets stay inside the bounds that the caller guarantees.
     unsafe {
         if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {
@@ -256,7 +257,7 @@ unsafe fn wide_tile<S: Simd, const ROWS: usize, const STRIPS: usize>(
     accumulate: bool,
 ) {
     let mut sums = [[[S::splat(0.0); 2]; STRIPS]; ROWS];
-    // SAFETY: all offsets stay inside what the caller vouches for.
+    // SAFETY: all offsets stay inside the bounds that the caller guarantees.
     unsafe {
         if accumulate {
             for (i, row) in sums.iter_mut().enumerate() {

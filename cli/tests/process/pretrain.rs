@@ -1,0 +1,70 @@
+//! Tests that pretraining is a function of its seed, also when it is killed and continued.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::program::{Running, sqlenv};
+
+/// Two shards of a few databases.
+fn pretrain(out: &Path) -> Command {
+    let mut command = sqlenv(&["pretrain", "--preset", "base"]);
+    for setting in [
+        "pretrain.shards=2",
+        "pretrain.simple_shards=1",
+        "pretrain.databases_per_shard=12",
+        "pretrain.questions_per_database=3",
+        "pretrain.evaluate_every_shards=1",
+        "evaluation.questions=6",
+    ] {
+        command.args(["--set", setting]);
+    }
+    command.arg("--out").arg(out);
+    command
+}
+
+fn finish(out: &Path) {
+    let output = pretrain(out).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn a_killed_pretraining_continues_to_the_same_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
+    finish(&whole);
+
+    let mut running = Running(pretrain(&killed).stderr(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let is_second = |line: &String| line.starts_with("shard 2 of 2");
+    assert!(
+        lines
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| is_second(&line))
+    );
+    running.0.kill().unwrap();
+    drop(running);
+    finish(&killed);
+
+    let weights = |out: &Path| fs::read(out.join("model/model.safetensors")).unwrap();
+    assert!(weights(&whole) == weights(&killed), "the weights differ");
+    let evaluations = |out: &Path| fs::read_to_string(out.join("evaluations.jsonl")).unwrap();
+    assert_eq!(evaluations(&whole), evaluations(&killed));
+    // Two evaluations on three splits.
+    assert_eq!(evaluations(&whole).lines().count(), 6);
+
+    let other = pretrain(&killed).args(["--seed", "1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && said.contains("other settings"),
+        "{said}"
+    );
+}
