@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Train(TrainArgs),
     /// Run only the supervised warm start and write a model folder.
     Sft(SftArgs),
-    /// Make a base policy: train random weights on procedural databases that nobody declared.
+    /// Pretrain a small policy: train random weights on procedurally generated databases.
     Pretrain(PretrainArgs),
     /// Evaluate a policy on questions.
     Eval(EvalArgs),
@@ -120,7 +120,7 @@ pub(crate) enum Preset {
     Tiny,
     /// A pretrained model from a folder.
     Model,
-    /// The training of the embedded policy's weights on procedural databases (`sqlenv pretrain`).
+    /// A small policy from random weights and procedurally generated databases: `pretrain`.
     Base,
     /// Every stage with the least work: shows that the installation works, not that the policy
     /// learns.
@@ -298,7 +298,7 @@ pub(crate) enum DataCommand {
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         databases: Option<Vec<String>>,
     },
-    /// Generate procedural databases, whose schemas nobody declared.
+    /// Generate databases whose schemas are composed of random words.
     Procedural {
         /// Folder to write.
         #[arg(long, value_name = "DIR")]
@@ -319,7 +319,7 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value_t = 0)]
         declared_percent: usize,
     },
-    /// Train the embedded policy's tokenizer on demonstrations of the train split.
+    /// Train a tokenizer for a small policy on demonstrations of the train split.
     Tokenizer {
         /// The data's folder.
         #[arg(long, value_name = "DIR", default_value = OWN_DATA_DIR)]

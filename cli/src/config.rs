@@ -202,7 +202,7 @@ pub(crate) struct PretrainConfig {
     /// Share of the demonstrations that make an SQL error and recover from it.
     #[default(0.03)]
     pub(crate) recovery_share: f64,
-    /// Shards between two evaluations.
+    /// Shards between two evaluations; 0: only one at the end.
     #[default(4)]
     pub(crate) evaluate_every_shards: u64,
     /// Optimizer, schedule and batches. The budget of tokens has no effect.

@@ -46,9 +46,9 @@ pub(crate) async fn pretrain(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
+    let base = initial_model(args, &config)?;
     let folder = RunFolder::create(&args.out)?;
     keep_settings(&folder, &config)?;
-    let base = initial_model(args, &config)?;
     let pretraining = Pretraining {
         config: &config,
         folder: &folder,
@@ -110,7 +110,7 @@ impl Pretraining<'_> {
         loop {
             let model = trained(base, &trainer)?;
             let is_last = done == settings.shards;
-            let is_due = done.is_multiple_of(settings.evaluate_every_shards.max(1)) && done > 0;
+            let is_due = done.is_multiple_of(settings.evaluate_every_shards) && done > 0;
             if is_last || is_due {
                 self.evaluate(&model, trainer.steps()).await?;
             }

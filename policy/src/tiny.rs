@@ -4,6 +4,9 @@
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
 //! pieces of the format that every episode repeats are one token each, which shortens an episode
 //! from some 250 to some 90 tokens. The weights are drawn at random and trained by the learner.
+//!
+//! An earlier version of `tokenizer` trained the embedded file: its words begin with their blank.
+//! [`train_tokenizer`] makes tokenizers for other policies, whose words have no blank.
 
 mod tokenizer;
 

@@ -66,7 +66,8 @@ pub fn build(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     let _lock = folder::lock(out)?;
-    build_locked(out, seed, &database_specs(&domain::domains()), progress)
+    let domains = domain::domains();
+    build_locked(out, &default_plan(seed, &domains), progress)
 }
 
 /// Builds procedural databases and their questions into `out`, and replaces an earlier build.
@@ -81,12 +82,12 @@ pub fn build_procedural(
     let _lock = folder::lock(out)?;
     let lexicon = Lexicon::read(data.words);
     let domains = domain::domains();
-    build_locked(
-        out,
-        data.seed,
-        &procedural_specs(data, &lexicon, &domains),
-        progress,
-    )
+    let plan = BuildPlan {
+        seed: data.seed,
+        recipe: recipe(&procedural::sources()),
+        databases: procedural_specs(data, &lexicon, &domains),
+    };
+    build_locked(out, &plan, progress)
 }
 
 /// Builds like [`build`], but keeps a build of the same seed and recipe whose files are intact.
@@ -100,21 +101,38 @@ pub fn build_if_needed(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     let intact = |manifest: &Manifest| {
-        manifest.seed == seed && manifest.recipe == recipe() && manifest.verify_files(out).is_ok()
+        manifest.seed == seed
+            && manifest.recipe == recipe(&[])
+            && manifest.verify_files(out).is_ok()
     };
     let find = || Manifest::read(out).ok().filter(intact);
     if let Some(manifest) = find() {
         return Ok(manifest);
     }
     let _lock = folder::lock(out)?;
-    let build = || build_locked(out, seed, &database_specs(&domain::domains()), progress);
+    let domains = domain::domains();
+    let build = || build_locked(out, &default_plan(seed, &domains), progress);
     find().map_or_else(build, Ok)
+}
+
+/// What a build contains.
+struct BuildPlan<'a> {
+    seed: u64,
+    recipe: String,
+    databases: Vec<DatabaseSpec<'a>>,
+}
+
+fn default_plan(seed: u64, domains: &[Domain]) -> BuildPlan<'_> {
+    BuildPlan {
+        seed,
+        recipe: recipe(&[]),
+        databases: database_specs(domains),
+    }
 }
 
 fn build_locked(
     out: &Path,
-    seed: u64,
-    specs: &[DatabaseSpec<'_>],
+    plan: &BuildPlan<'_>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     let is_foreign = out.exists() && Manifest::read(out).is_err() && !folder::is_empty_folder(out);
@@ -126,7 +144,7 @@ fn build_locked(
     }
     let draft = folder::sibling(out, "draft");
     folder::remove(&draft)?;
-    let manifest = write_build(&draft, seed, specs, progress).inspect_err(|_| {
+    let manifest = write_build(&draft, plan, progress).inspect_err(|_| {
         // The first error is the one to report.
         let _ = folder::remove(&draft);
     })?;
@@ -136,16 +154,16 @@ fn build_locked(
 
 fn write_build(
     dir: &Path,
-    seed: u64,
-    specs: &[DatabaseSpec<'_>],
+    plan: &BuildPlan<'_>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
     folder::create_folder(&dir.join("questions"))?;
     let inputs = GeneratorInputs {
         words: domain::word_lists(),
         templates: template::templates(),
-        seed,
+        seed: plan.seed,
     };
+    let specs = &plan.databases;
     let built = build_databases(specs, &inputs, &dir.join("databases"), progress)?;
     let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
     for question in built.iter().flat_map(|database| &database.questions) {
@@ -175,8 +193,8 @@ fn write_build(
     };
     let count = |(split, questions): (&&str, &Vec<_>)| ((*split).to_owned(), questions.len());
     let manifest = Manifest {
-        recipe: recipe(),
-        seed,
+        recipe: plan.recipe.clone(),
+        seed: plan.seed,
         licence: LICENCE.to_owned(),
         databases: specs.iter().zip(&built).map(database).collect(),
         questions: splits.iter().map(count).collect(),
@@ -237,13 +255,14 @@ fn build_databases(
     Ok(results.into_iter().flatten().collect())
 }
 
-/// Hashes everything but the seed that a build depends on.
-fn recipe() -> String {
+/// Hashes everything but the seed that a build depends on. `words` are the lists that procedural
+/// databases are composed of.
+fn recipe(words: &[&'static str]) -> String {
     let parts: Vec<&str> = [VERSION, rusqlite::version()]
         .into_iter()
         .chain(domain::sources())
         .chain(template::sources())
-        .chain(procedural::sources())
+        .chain(words.iter().copied())
         .collect();
     hex::encode(hash::name_hash(&parts))
 }

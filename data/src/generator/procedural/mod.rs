@@ -1,4 +1,4 @@
-//! Procedural databases: schemas that nobody declared, composed of words by seed.
+//! Procedural databases: schemas that the seed composes of random words.
 //!
 //! A policy that has met thousands of them must read DESCRIBE and copy names, because nothing that
 //! it remembers about other databases helps.
