@@ -17,11 +17,11 @@ use data::{Question, answer_text};
 use crate::{
     draws::Draws,
     hasty::hasty_action,
-    observation::{answer_from_result, described_columns, table_with_column},
-    oracle::{CarefulStep, careful_step},
+    observation::{answer_from_result, described_columns, table_names, table_with_column},
+    oracle::{CarefulStep, EpisodeClock, careful_step},
     scripted_policy::ActionPolicy,
     solutions::Solutions,
-    sql_mistakes::{with_wrong_table_name, wrong_variants},
+    sql_mistakes::{with_wrong_column_names, with_wrong_table_name, wrong_variants},
     unnamed_column::unnamed_column,
 };
 
@@ -30,6 +30,12 @@ const HASTY_DRAW: u32 = 0;
 const WRONG_QUERY_DRAW: u32 = 1;
 const ERROR_DRAW: u32 = 2;
 const VARIANT_DRAW: u32 = 3;
+const DETOUR_DRAW: u32 = 5;
+const DETOUR_TABLE_DRAW: u32 = 6;
+const ERROR_KIND_DRAW: u32 = 7;
+
+/// The share of errors that name a missing column. The others name a missing table.
+const COLUMN_ERROR_SHARE: f64 = 0.6;
 
 /// The shares of the kinds of episodes. By default all are careful and without mistakes, as the
 /// oracle's.
@@ -39,8 +45,11 @@ pub struct DemonstratorMix {
     pub hasty_share: f64,
     /// Share of the careful episodes that run a subtly wrong query and submit its result.
     pub wrong_query_share: f64,
-    /// Share of the careful episodes that name a missing table, read the error and correct it.
+    /// Share of the careful episodes that name a missing table or column, read the error and
+    /// correct it.
     pub error_share: f64,
+    /// Share of the careful episodes that first describe a table that the question does not need.
+    pub detour_share: f64,
     /// Whether careful episodes look at rows before they query a column that the question does not
     /// name.
     pub looks_at_rows: bool,
@@ -53,6 +62,7 @@ impl DemonstratorMix {
             hasty_share: 0.5,
             wrong_query_share: 0.25,
             error_share: 0.07,
+            detour_share: 0.0,
             looks_at_rows: false,
         }
     }
@@ -69,6 +79,24 @@ impl Demonstrator {
     /// Creates a demonstrator. The coordinates of each episode draw its kind from the mix.
     pub fn new(solutions: Arc<Solutions>, mix: DemonstratorMix) -> Self {
         Self { solutions, mix }
+    }
+}
+
+impl Demonstrator {
+    /// Returns the table that this episode describes first although the question does not need it.
+    fn detour<'a>(
+        &self,
+        question: &Question,
+        observation: &'a Observation,
+        draws: Draws,
+    ) -> Option<&'a str> {
+        if draws.uniform(DETOUR_DRAW) >= self.mix.detour_share {
+            return None;
+        }
+        let is_needed = |table: &&str| question.tables_involved.iter().any(|name| name == table);
+        let mut others = table_names(observation);
+        others.retain(|table| !is_needed(table));
+        (!others.is_empty()).then(|| *draws.pick(DETOUR_TABLE_DRAW, &others))
     }
 }
 
@@ -92,7 +120,14 @@ impl ActionPolicy for Demonstrator {
         let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
             .filter(|_| self.mix.looks_at_rows);
         let looks = usize::from(unnamed.is_some());
-        match careful_step(question, observation, looks + usize::from(errs)) {
+        let mut clock = EpisodeClock::of(observation);
+        if let Some(table) = self.detour(question, observation, draws) {
+            if clock.taken == 0 {
+                return action("DESCRIBE", table);
+            }
+            clock.taken -= 1;
+        }
+        match careful_step(question, clock, looks + usize::from(errs)) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
             CarefulStep::Query(0) if looks == 1 => {
                 let table = unnamed.and_then(|column| table_with_column(observation, column));
@@ -100,8 +135,7 @@ impl ActionPolicy for Demonstrator {
                 table.map_or_else(gold_query, |table| action("SAMPLE", table))
             }
             CarefulStep::Query(query) if errs && query == looks => {
-                let sql = with_wrong_table_name(&question.gold_sql, &question.tables_involved);
-                action("QUERY", sql)
+                action("QUERY", failing_query(question, observation, draws))
             }
             CarefulStep::Query(_) if is_wrong => {
                 action("QUERY", wrong_query(question, observation, draws))
@@ -119,6 +153,16 @@ impl ActionPolicy for Demonstrator {
             CarefulStep::Answer => action("ANSWER", answer_text(question)),
         }
     }
+}
+
+/// Returns a variant of the gold SQL that names a missing column or table.
+fn failing_query(question: &Question, observation: &Observation, draws: Draws) -> String {
+    let columns = described_columns(observation);
+    let variants = with_wrong_column_names(&question.gold_sql, &columns, &question.question_text);
+    if variants.is_empty() || draws.uniform(ERROR_KIND_DRAW) >= COLUMN_ERROR_SHARE {
+        return with_wrong_table_name(&question.gold_sql, &question.tables_involved);
+    }
+    draws.pick(VARIANT_DRAW, &variants).clone()
 }
 
 /// Returns a wrong variant of the gold SQL, or the gold SQL if it has none.
@@ -159,6 +203,32 @@ mod tests {
         );
         assert_eq!(taken[2], action("QUERY", GOLD_SQL));
         assert_eq!(taken[3], action("ANSWER", "812"));
+    }
+
+    #[test]
+    fn a_detour_describes_another_table_first() {
+        let mix = DemonstratorMix {
+            detour_share: 1.0,
+            ..DemonstratorMix::default()
+        };
+        let demonstrator = Demonstrator::new(solutions(), mix);
+        let taken = actions(
+            &demonstrator,
+            "q1",
+            &[
+                observation(0, "", ""),
+                observation(1, "x", ""),
+                observation(2, "x", ""),
+                observation(3, "1. 812", ""),
+            ],
+        );
+        let wanted = [
+            action("DESCRIBE", "author"),
+            action("DESCRIBE", "book"),
+            action("QUERY", GOLD_SQL),
+            action("ANSWER", "812"),
+        ];
+        assert_eq!(taken, wanted);
     }
 
     #[test]

@@ -27,10 +27,29 @@ impl ActionPolicy for OraclePolicy {
         let Some(question) = self.0.get(question_id) else {
             return action("ANSWER", "");
         };
-        match careful_step(question, observation, 0) {
+        match careful_step(question, EpisodeClock::of(observation), 0) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
             CarefulStep::Query(_) => action("QUERY", &*question.gold_sql),
             CarefulStep::Answer => action("ANSWER", answer_text(question)),
+        }
+    }
+}
+
+/// How far an episode is.
+#[derive(Clone, Copy)]
+pub(crate) struct EpisodeClock {
+    /// The env steps that were taken.
+    pub taken: usize,
+    /// The env steps that are left.
+    pub left: usize,
+}
+
+impl EpisodeClock {
+    /// Returns how far the episode of this observation is.
+    pub(crate) fn of(observation: &Observation) -> Self {
+        Self {
+            taken: observation.step_count as usize,
+            left: observation.budget_remaining as usize,
         }
     }
 }
@@ -49,14 +68,13 @@ pub(crate) enum CarefulStep<'a> {
 /// `extra_queries` more times, and answers. If the budget is short, it describes fewer tables.
 pub(crate) fn careful_step<'a>(
     question: &'a Question,
-    observation: &Observation,
+    EpisodeClock { taken, left }: EpisodeClock,
     extra_queries: usize,
 ) -> CarefulStep<'a> {
-    let taken = observation.step_count as usize;
-    let budget = taken + observation.budget_remaining as usize;
+    let budget = taken + left;
     let tables = &question.tables_involved;
     let described = tables.len().min(budget.saturating_sub(2 + extra_queries));
-    if observation.budget_remaining <= 1 {
+    if left <= 1 {
         CarefulStep::Answer
     } else if taken < described {
         CarefulStep::Describe(&tables[taken])

@@ -70,6 +70,36 @@ pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
     replaced(&words, index..index + 1, wrong)
 }
 
+/// Returns variants of the statement that fail, with its first column named as the question might
+/// name it, or spelled wrongly. `tables` has the columns of each table.
+pub(crate) fn with_wrong_column_names(
+    sql: &str,
+    tables: &[Vec<String>],
+    question_text: &str,
+) -> Vec<String> {
+    let words = words(sql);
+    let is_column = |name: &str| {
+        let mut columns = tables.iter().flatten();
+        columns.any(|column| column.eq_ignore_ascii_case(name))
+    };
+    let Some(index) = words.iter().position(|word| is_column(word)) else {
+        return Vec::new();
+    };
+    let spoken: Vec<&str> = question_text
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .collect();
+    let after_the = spoken.windows(2).filter_map(|pair| {
+        let is_noun = pair[0] == "the" && pair[1].len() >= 4;
+        is_noun.then(|| pair[1].to_owned())
+    });
+    let misspelled = ["s", "_id", "_name"].map(|ending| format!("{}{ending}", words[index]));
+    after_the
+        .chain(misspelled)
+        .filter(|name| !is_column(name) && !words.contains(&name.as_str()))
+        .map(|name| replaced(&words, index..index + 1, &name))
+        .collect()
+}
+
 /// Splits a statement into tokens. Concatenated, they are the statement.
 fn words(sql: &str) -> Vec<&str> {
     sql_tokens(sql).map(SqlToken::text).collect()
@@ -190,6 +220,22 @@ mod tests {
         ] {
             assert_eq!(with_wrong_table_name(sql, &tables), wanted);
         }
+    }
+
+    #[test]
+    fn wrong_column_names_come_from_the_question_or_are_misspelled() {
+        let book = [vec!["title".to_owned(), "pages".to_owned()]];
+        let sql = "SELECT max(pages) FROM book";
+        assert_eq!(
+            with_wrong_column_names(sql, &book, "How long is the longest book? The pages"),
+            [
+                "SELECT max(longest) FROM book",
+                "SELECT max(pagess) FROM book",
+                "SELECT max(pages_id) FROM book",
+                "SELECT max(pages_name) FROM book",
+            ]
+        );
+        assert!(with_wrong_column_names("SELECT 1", &book, "").is_empty());
     }
 
     proptest! {

@@ -153,6 +153,7 @@ impl Pretraining<'_> {
         let evaluator = self.evaluator(&config, &setup);
         let mix = DemonstratorMix {
             error_share: settings.recovery_share,
+            detour_share: settings.recovery_share,
             looks_at_rows: true,
             ..DemonstratorMix::default()
         };

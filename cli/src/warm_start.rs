@@ -57,7 +57,7 @@ pub(crate) async fn warm_start(
         hasty_share: config.hasty_share,
         wrong_query_share: config.wrong_query_share,
         error_share: config.recovery_share,
-        looks_at_rows: false,
+        ..DemonstratorMix::default()
     };
     // These two labels also seed random numbers, so other words would give other weights.
     let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;

@@ -26,6 +26,7 @@ use std::sync::mpsc;
 use crate::manifest::{FILE_NAME, Manifest, ManifestDatabase};
 use crate::{DataError, Question, hash};
 
+use domain::Domain;
 use procedural::Lexicon;
 pub use procedural::WordShare;
 use questions::{BuiltDatabase, DatabaseSpec, GeneratorInputs};
@@ -36,7 +37,7 @@ use specs::{database_specs, procedural_specs};
 pub const DEFAULT_SEED: u64 = 1;
 
 /// The version of the generator's code. Raise it with every change that alters what is built.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 const LICENCE: &str = env!("CARGO_PKG_LICENSE");
 
 /// The progress of a build.

@@ -1,5 +1,5 @@
-//! The training of a tokenizer for small policies: byte-level BPE within words, and whole pieces of the
-//! format, of SQL and of questions as single tokens.
+//! The training of a tokenizer for small policies: byte-level BPE within words, and whole pieces of
+//! the format, of SQL and of questions as single tokens.
 
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -282,6 +282,6 @@ fn added_tokens() -> impl Iterator<Item = AddedToken> {
     CONTROL
         .into_iter()
         .map(control)
-        .chain(SQL.into_iter().chain(FUSED).map(fused))
+        .chain(SQL.into_iter().chain(QUESTION).chain(FUSED).map(fused))
         .chain([control(TURN_END)])
 }

@@ -19,6 +19,22 @@ const SYNONYM_PERCENT: u32 = 12;
 /// The percentage of columns with values missing.
 const NULLABLE_PERCENT: u32 = 10;
 
+/// The percentage of columns that tell rows apart whose name is one of [`LABELS`].
+const LABEL_PERCENT: u32 = 92;
+/// What databases call the column that tells rows apart. The frequent names come more than once.
+const LABELS: [&str; 10] = [
+    "name",
+    "name",
+    "name",
+    "title",
+    "title",
+    "label",
+    "full name",
+    "code",
+    "caption",
+    "nickname",
+];
+
 /// How large a procedural database is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
@@ -236,9 +252,8 @@ impl Composer<'_> {
     fn column_words(&mut self, draft: ColumnDraft) -> String {
         let lexicon = self.lexicon;
         let attribute = match draft {
-            ColumnDraft::Label if self.rng.chance(70) => {
-                return (draw(&["name", "title", "label", "full name", "code"], self.rng))
-                    .to_owned();
+            ColumnDraft::Label if self.rng.chance(LABEL_PERCENT) => {
+                return draw(&LABELS, self.rng).to_owned();
             }
             ColumnDraft::Date if self.rng.chance(70) => {
                 let thing = lexicon.thing(self.rng);
