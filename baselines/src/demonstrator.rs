@@ -18,7 +18,7 @@ use crate::{
     draws::Draws,
     hasty::hasty_action,
     observation::{answer_from_result, described_columns, table_names, table_with_column},
-    oracle::{CarefulStep, EpisodeClock, careful_step},
+    oracle::{CarefulStep, EpisodeProgress, careful_step},
     scripted_policy::ActionPolicy,
     solutions::Solutions,
     sql_mistakes::{with_wrong_column_names, with_wrong_table_name, wrong_variants},
@@ -120,7 +120,7 @@ impl ActionPolicy for Demonstrator {
         let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
             .filter(|_| self.mix.looks_at_rows);
         let looks = usize::from(unnamed.is_some());
-        let mut clock = EpisodeClock::of(observation);
+        let mut clock = EpisodeProgress::of(observation);
         if let Some(table) = self.detour(question, observation, draws) {
             if clock.taken == 0 {
                 return action("DESCRIBE", table);

@@ -8,6 +8,17 @@ pub(crate) fn table_names(observation: &Observation) -> Vec<&str> {
     listed.map_while(|line| line.strip_prefix("- ")).collect()
 }
 
+/// Returns whether an observation shows the columns of a table.
+pub(crate) fn is_described(observation: &Observation, table: &str) -> bool {
+    let mut lines = observation.schema_info.lines();
+    lines.any(|line| {
+        let name = line
+            .strip_prefix("Table '")
+            .and_then(|it| it.split('\'').next());
+        name.is_some_and(|name| name.eq_ignore_ascii_case(table))
+    })
+}
+
 /// Returns the described table that has a column of this name.
 pub(crate) fn table_with_column<'a>(observation: &'a Observation, column: &str) -> Option<&'a str> {
     let mut table = None;

@@ -27,7 +27,7 @@ impl ActionPolicy for OraclePolicy {
         let Some(question) = self.0.get(question_id) else {
             return action("ANSWER", "");
         };
-        match careful_step(question, EpisodeClock::of(observation), 0) {
+        match careful_step(question, EpisodeProgress::of(observation), 0) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
             CarefulStep::Query(_) => action("QUERY", &*question.gold_sql),
             CarefulStep::Answer => action("ANSWER", answer_text(question)),
@@ -37,14 +37,14 @@ impl ActionPolicy for OraclePolicy {
 
 /// How far an episode is.
 #[derive(Clone, Copy)]
-pub(crate) struct EpisodeClock {
+pub(crate) struct EpisodeProgress {
     /// The env steps that were taken.
     pub taken: usize,
     /// The env steps that are left.
     pub left: usize,
 }
 
-impl EpisodeClock {
+impl EpisodeProgress {
     /// Returns how far the episode of this observation is.
     pub(crate) fn of(observation: &Observation) -> Self {
         Self {
@@ -68,7 +68,7 @@ pub(crate) enum CarefulStep<'a> {
 /// `extra_queries` more times, and answers. If the budget is short, it describes fewer tables.
 pub(crate) fn careful_step<'a>(
     question: &'a Question,
-    EpisodeClock { taken, left }: EpisodeClock,
+    EpisodeProgress { taken, left }: EpisodeProgress,
     extra_queries: usize,
 ) -> CarefulStep<'a> {
     let budget = taken + left;

@@ -89,7 +89,9 @@ pub(crate) fn with_wrong_column_names(
         .split(|letter: char| !letter.is_ascii_alphanumeric())
         .collect();
     let after_the = spoken.windows(2).filter_map(|pair| {
-        let is_noun = pair[0] == "the" && pair[1].len() >= 4;
+        // SQLite knows these without a declaration.
+        let is_built_in = ["rowid", "null", "true", "false"].contains(&pair[1]);
+        let is_noun = pair[0] == "the" && pair[1].len() >= 4 && !is_built_in;
         is_noun.then(|| pair[1].to_owned())
     });
     let misspelled = ["s", "_id", "_name"].map(|ending| format!("{}{ending}", words[index]));

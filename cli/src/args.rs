@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Pretrain(PretrainArgs),
     /// Evaluate a policy on questions.
     Eval(EvalArgs),
-    /// Play an episode yourself.
+    /// Play an episode yourself, or watch a policy answer a question on any database.
     Play(PlayArgs),
     /// Write a run's report again.
     Report(ReportArgs),
@@ -91,7 +91,7 @@ pub(crate) struct ConfigArgs {
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) databases: Option<Vec<String>>,
-    /// Hugging Face model folder; default: the small embedded policy with random weights.
+    /// Hugging Face model folder; default: the small embedded base policy.
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
 }
@@ -116,8 +116,11 @@ pub(crate) struct EnvCredentials {
 /// Settings that come with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// The embedded policy on the project's own data: about ten minutes on two cores.
+    /// GRPO from the embedded base policy on the project's own data: about ten minutes on two
+    /// cores.
     Tiny,
+    /// The embedded policy from random weights: a warm start by demonstrations, then GRPO.
+    Scratch,
     /// A pretrained model from a folder.
     Model,
     /// A small policy from random weights and procedurally generated databases: `pretrain`.
@@ -186,6 +189,8 @@ pub(crate) enum PolicyChoice {
     Random,
     /// The oracle, which knows the gold SQL: the upper bound.
     Oracle,
+    /// The embedded base policy.
+    Base,
     /// The model of --model.
     #[default]
     Model,
@@ -224,10 +229,34 @@ pub(crate) struct EvalArgs {
     pub(crate) transcripts: Option<PathBuf>,
 }
 
+/// The policy that plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlayPolicy {
+    /// The embedded base policy.
+    Base,
+    /// The model of --model.
+    Model,
+}
+
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
+    /// Policy that plays; default: you.
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<PlayPolicy>,
+    /// SQLite file to ask about. Nothing is written to it.
+    #[arg(long, value_name = "FILE", requires_all = ["ask", "policy"],
+          conflicts_with_all = ["data", "databases", "question", "split", "env"])]
+    pub(crate) database: Option<PathBuf>,
+    /// Question about the file of --database.
+    #[arg(
+        short = 'q',
+        long = "ask",
+        value_name = "QUESTION",
+        requires = "database"
+    )]
+    pub(crate) ask: Option<String>,
     /// Question to play; default: one drawn by --seed.
     #[arg(long, value_name = "ID")]
     pub(crate) question: Option<String>,

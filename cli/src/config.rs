@@ -51,6 +51,8 @@ pub(crate) struct RunConfig {
     pub(crate) pretrain: PretrainConfig,
     /// GRPO.
     pub(crate) learner: LearnerConfig,
+    /// The imitation of the oracle that GRPO is compared with.
+    pub(crate) imitation: ImitationConfig,
     /// The sampler.
     pub(crate) actor: actor::ActorConfig,
     /// Evaluations of a run.
@@ -147,8 +149,10 @@ pub(crate) struct DataConfig {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ModelConfig {
-    /// Hugging Face model folder; absent: the embedded policy with random weights.
+    /// Hugging Face model folder; absent: the embedded base policy.
     pub(crate) dir: Option<PathBuf>,
+    /// Whether the embedded policy starts from random weights instead of the base policy's.
+    pub(crate) random_weights: bool,
 }
 
 /// The supervised warm start: imitation of the oracle, then of careful and hasty demonstrators.
@@ -174,11 +178,19 @@ pub(crate) struct WarmStartConfig {
     /// Share of the careful episodes that make an SQL error and recover from it.
     #[default(0.07)]
     pub(crate) recovery_share: f64,
-    /// Whether to train a model for comparison that imitates the oracle alone, for as many tokens
-    /// as both stages. The report shows it, so that GRPO's gain is not confused with that of more
-    /// imitation.
+}
+
+/// Imitation of the oracle, from the model from which GRPO starts. The report compares it with
+/// GRPO, so that GRPO's gain is not confused with that of more training.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, SmartDefault)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ImitationConfig {
+    /// Whether to train it.
     #[default(true)]
-    pub(crate) compare_oracle_only: bool,
+    pub(crate) enabled: bool,
+    /// Settings of its training. Here a `budget_tokens` of 0 means as many tokens as GRPO trained
+    /// on.
+    pub(crate) sft: learner::sft::SftConfig,
 }
 
 /// The training of the base policy on procedural databases (`sqlenv pretrain`).
@@ -202,6 +214,12 @@ pub(crate) struct PretrainConfig {
     /// Share of the demonstrations that make an SQL error and recover from it.
     #[default(0.03)]
     pub(crate) recovery_share: f64,
+    /// Shards at the end that also have episodes of the model itself, in which the oracle corrects
+    /// visible failures (DAgger).
+    pub(crate) corrected_shards: u64,
+    /// Episodes of the model in such a shard. Those without a failure are left out.
+    #[default(1000)]
+    pub(crate) corrected_episodes: usize,
     /// Shards between two evaluations; 0: only one at the end.
     #[default(4)]
     pub(crate) evaluate_every_shards: u64,
@@ -210,8 +228,9 @@ pub(crate) struct PretrainConfig {
 }
 
 impl PretrainConfig {
-    /// Returns the number of optimizer updates of the whole training, over which the learning rate
-    /// follows its schedule.
+    /// Returns the number of optimizer updates on demonstrations, over which the learning rate
+    /// follows its schedule. Updates on corrected episodes come on top; the last ones have the
+    /// schedule's lowest rate.
     pub(crate) fn planned_steps(&self) -> u64 {
         let episodes = self.databases_per_shard * self.questions_per_database;
         self.shards * episodes.div_ceil(self.sft.batch_episodes) as u64
@@ -282,7 +301,12 @@ impl RoleSettings for RunConfig {
                  for no points"
             );
         }
+        self.model.validate()?;
         self.warm_start.validate()?;
+        self.imitation
+            .sft
+            .validate()
+            .context("in [imitation.sft]")?;
         self.pretrain.validate()?;
         validate_learner(&self.learner)?;
         Ok(self.actor.validate()?)
@@ -304,6 +328,7 @@ impl RoleSettings for ActorRole {
 
 impl RoleSettings for LearnerRole {
     fn validate(&self) -> Result<()> {
+        self.model.validate()?;
         validate_learner(&self.learner)
     }
 }
@@ -317,6 +342,27 @@ fn validate_learner(learner: &LearnerConfig) -> Result<()> {
         known.context("setting learner.rollout.reward_profile")?;
     }
     learner.validate().context("in [learner]")
+}
+
+impl ModelConfig {
+    /// Names the model for display.
+    pub(crate) fn name(&self) -> String {
+        match &self.dir {
+            Some(dir) => dir.display().to_string(),
+            None if self.random_weights => "the embedded policy with random weights".to_owned(),
+            None => "the embedded base policy".to_owned(),
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.random_weights && self.dir.is_some() {
+            bail!(
+                "model.random_weights is for the embedded policy, and model.dir names another; \
+                 remove one of them"
+            );
+        }
+        Ok(())
+    }
 }
 
 impl WarmStartConfig {

@@ -77,11 +77,13 @@ fn check(dir: &Path) -> Result<()> {
 
 /// Trains the tokenizer on demonstrations of the train split, in the form that the policy sees.
 async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
-    let config = RunConfig::resolve(&ConfigArgs {
+    let mut config = RunConfig::resolve(&ConfigArgs {
         preset: Some(Preset::Tiny),
         data: Some(data.to_owned()),
         ..ConfigArgs::default()
     })?;
+    // No episode is too long, so the present tokenizer has no effect on the texts.
+    config.learner.rollout.max_context_tokens = u32::MAX / 2;
     let setup = Setup::open(&config, progress)?;
     let evaluator = Evaluator {
         config: &config,

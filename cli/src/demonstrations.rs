@@ -1,17 +1,25 @@
-//! Demonstrations of the training questions, for the warm start and for pretraining.
+//! Demonstrations of the training questions, for the warm start and for pretraining, and episodes
+//! of a model that the oracle corrects.
 
 use std::sync::Arc;
 
 use actor::{EpisodeSettings, EpisodeSpec, run_episode};
 use anyhow::{Result, anyhow, ensure};
-use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
+use baselines::{
+    CorrectedPolicy, Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, corrections,
+    demonstrate,
+};
 use policy::{Chat, Coordinates, Model, random::derive_seed};
 use proto::v1::Segment;
+use report::DecodingMode;
 
 use crate::{
     evaluation::{Evaluator, shuffled},
     shutdown::unless_interrupted,
 };
+
+/// The policy version of a model in corrected episodes; the oracle has 0.
+const MODEL_VERSION: u64 = 1;
 
 /// Returns one demonstration of each training question. `name` is the label of its random seed,
 /// too: another name gives other weights.
@@ -57,6 +65,44 @@ pub(crate) async fn demonstrations(
         .into_iter()
         .flat_map(|episode| episode.segments)
         .collect())
+}
+
+/// Returns episodes of the model on the first training questions in which the oracle corrects
+/// visible failures. `name` is the label of their random seed.
+pub(crate) async fn corrected_episodes(
+    evaluator: &Evaluator<'_>,
+    name: &str,
+    model: &Model,
+    questions: usize,
+) -> Result<Vec<Segment>> {
+    let setup = evaluator.setup;
+    let chat: Arc<Chat> = Arc::new(model.chat.clone());
+    let engine = evaluator.engine(model, MODEL_VERSION)?;
+    let policy = CorrectedPolicy::new(
+        evaluator.model(&engine, DecodingMode::Sampled),
+        Arc::clone(&chat),
+        Arc::clone(&setup.solutions),
+    );
+    let mut question_ids: Vec<String> = shuffled(setup, "train")
+        .into_iter()
+        .map(|question| question.question_id)
+        .collect();
+    question_ids.truncate(questions);
+    let title = format!("corrected episodes, {name}");
+    let stage = evaluator
+        .progress
+        .stage(&title, question_ids.len() as u64, "episodes");
+    let wanted = Demonstrations {
+        question_ids: &question_ids,
+        seed: derive_seed(evaluator.config.seed, &title),
+        concurrency: evaluator.config.evaluation.concurrency,
+    };
+    let settings = evaluator.episode_settings(&chat);
+    let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
+    let episodes = unless_interrupted(evaluator.shutdown, play).await?;
+    let corrected: Vec<Segment> = episodes.into_iter().filter_map(corrections).collect();
+    stage.finish(&format!("{} with a correction", corrected.len()));
+    Ok(corrected)
 }
 
 /// Plays a demonstration again to find out why it cannot be used.

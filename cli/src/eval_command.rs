@@ -8,7 +8,8 @@ use std::{
 };
 
 use actor::{EpisodeRecord, Policy};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use policy::Model;
 use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
@@ -24,11 +25,7 @@ use crate::{
 /// Evaluates and prints the result.
 pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
-    ensure!(
-        args.policy != PolicyChoice::Model || config.model.dir.is_some(),
-        "--policy model requires --model DIR: the folder runs/NAME/model of a run or any Hugging \
-         Face folder; --policy random and --policy oracle require no model"
-    );
+    let model = model(args.policy, &config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
@@ -41,7 +38,6 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     };
     let mut questions = questions(&setup, &args.split)?;
     questions.truncate(args.questions.unwrap_or(usize::MAX));
-    let model = setup::base_model(&config.model, config.seed, config.placement())?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         DecodingMode::Greedy
@@ -51,11 +47,14 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let name = match args.policy {
         PolicyChoice::Random => PolicyName::Random,
         PolicyChoice::Oracle => PolicyName::Oracle,
+        PolicyChoice::Base => PolicyName::Base,
         PolicyChoice::Model => PolicyName::Model,
     };
     let policy: Box<dyn Policy> = match args.policy {
         PolicyChoice::Random | PolicyChoice::Oracle => evaluator.scripted(name, &chat),
-        PolicyChoice::Model => Box::new(evaluator.model(&evaluator.engine(&model, 0)?, mode)),
+        PolicyChoice::Base | PolicyChoice::Model => {
+            Box::new(evaluator.model(&evaluator.engine(&model, 0)?, mode))
+        }
     };
     let evaluated = EvaluatedPolicy {
         policy: name,
@@ -75,6 +74,22 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     }
     stdout::print(summary(&evaluation))?;
     report_failures(&evaluation, &episodes, progress)
+}
+
+/// Opens the model to evaluate. Scripted policies use only its chat template.
+fn model(policy: PolicyChoice, config: &RunConfig) -> Result<Model> {
+    match (policy, &config.model.dir) {
+        (PolicyChoice::Base, Some(dir)) => bail!(
+            "--policy base is the embedded policy; leave --policy out to evaluate {}",
+            dir.display()
+        ),
+        (PolicyChoice::Model, None) => bail!(
+            "--policy model requires --model DIR: the folder runs/NAME/model of a run or any \
+             Hugging Face folder; --policy random, oracle and base require no model"
+        ),
+        (PolicyChoice::Base, None) => Ok(policy::tiny::base()?),
+        _ => setup::base_model(&config.model, config.seed, config.placement()),
+    }
 }
 
 /// Prints how many episodes failed, with the first failure. Returns an error if all failed.

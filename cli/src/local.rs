@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use actor::ActorConfig;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use learner::{Learner, TrainEvent};
 use policy::{Model, Placement};
 use proto::{EnvClient, LearnerClient, Transport};
@@ -15,6 +15,8 @@ use crate::setup::open_model;
 
 /// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
+
+const TOKENIZER: &str = "tokenizer.json";
 
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
@@ -98,6 +100,23 @@ impl LocalRun {
 /// Opens the model of a checkpoint.
 pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Model> {
     open_model(&path.join("hf"), placement)
+}
+
+/// Refuses to continue a run whose checkpoints have another tokenizer than `model`, as those of an
+/// earlier version of the program have.
+pub(crate) fn check_tokenizer(run_dir: &Path, model: &Model) -> Result<()> {
+    let Some(newest) = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))? else {
+        return Ok(());
+    };
+    let known = std::fs::read(newest.path.join("hf").join(TOKENIZER)).ok();
+    let given = model.files.iter().find(|(name, _)| name == TOKENIZER);
+    ensure!(
+        known.is_none() || known.as_ref() == given.map(|(_, content)| content),
+        "{} was trained with another {TOKENIZER} than the model to start from has; continue it \
+         with the version of the program that started it, or start a new run",
+        run_dir.display()
+    );
+    Ok(())
 }
 
 /// Opens the model of the newest complete checkpoint of a run, if there is one.

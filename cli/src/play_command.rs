@@ -11,6 +11,7 @@ use crate::{
     config::RunConfig,
     evaluation::questions,
     play::{self, RevealedGold},
+    play_policy,
     progress::Progress,
     setup::Setup,
     stdout,
@@ -19,6 +20,9 @@ use crate::{
 /// Plays one episode on stdin and stdout.
 pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
+    if let Some(policy) = args.policy {
+        return play_policy::play(args, policy, config, progress).await;
+    }
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
@@ -49,7 +53,8 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
+/// Returns the id of the question to play.
+pub(crate) fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
     if let Some(id) = &args.question {
         return Ok(id.clone());
     }

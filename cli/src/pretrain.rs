@@ -1,11 +1,17 @@
 //! `sqlenv pretrain`: makes a base policy, by imitating the oracle on procedural databases.
 //!
 //! A shard is a number of databases with their questions. Each is built, demonstrated, trained on
-//! once and thrown away, so that the policy meets every database once and the disk holds one shard.
-//! After a shard there is a checkpoint, from which the same command continues. The weights are a
-//! function of settings and seed, whether the training was interrupted or not.
+//! once and thrown away, so that no database is repeated and the disk holds one shard. In the last
+//! shards the model also acts itself, and the oracle corrects it. After a shard there is a
+//! checkpoint, from which the same command continues. The weights are a function of settings and
+//! seed, whether the training was interrupted or not.
 
-use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+use std::{
+    io::ErrorKind,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::DemonstratorMix;
@@ -18,12 +24,13 @@ use learner::{
 use policy::{Model, random::derive_seed};
 use proto::v1::Segment;
 use report::{DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::PretrainArgs,
     config::{DataConfig, RunConfig},
-    demonstrations::demonstrations,
+    demonstrations::{corrected_episodes, demonstrations},
     evaluation::{EvaluatedPolicy, Evaluator, questions},
     progress::Progress,
     setup::Setup,
@@ -31,6 +38,8 @@ use crate::{
 };
 
 const SETTINGS: &str = "config.toml";
+/// The hashes of the files of the model, in the format of sha256sum.
+const MODEL_FILES: &str = "model.sha256";
 const CHECKPOINTS: &str = "checkpoints";
 const SHARD: &str = "shard";
 const HELD_OUT: &str = "held-out";
@@ -48,7 +57,13 @@ pub(crate) async fn pretrain(
     let config = RunConfig::resolve(&args.config)?;
     let base = initial_model(args, &config)?;
     let folder = RunFolder::create(&args.out)?;
-    keep_settings(&folder, &config)?;
+    keep_same(
+        &folder.path().join(SETTINGS),
+        &config.to_toml()?,
+        "settings",
+    )?;
+    let model_files = folder.path().join(MODEL_FILES);
+    keep_same(&model_files, &sha256_of(&base), "model files")?;
     let pretraining = Pretraining {
         config: &config,
         folder: &folder,
@@ -62,18 +77,36 @@ pub(crate) async fn pretrain(
     Ok(())
 }
 
-/// Writes the settings of a new training. Those of a training that continues must be the same.
-fn keep_settings(folder: &RunFolder, config: &RunConfig) -> Result<()> {
-    let (path, settings) = (folder.path().join(SETTINGS), config.to_toml()?);
-    match std::fs::read_to_string(&path) {
+/// Writes what a new training starts from. A training that continues must start from the same.
+fn keep_same(path: &Path, content: &str, what: &str) -> Result<()> {
+    match std::fs::read_to_string(path) {
         Ok(known) => ensure!(
-            known == settings,
-            "{} was written with other settings; give the same, or another --out",
+            known == content,
+            "{} was written with other {what}; give the same, or another --out",
             path.display()
         ),
-        Err(_) => folder.write_config(&settings)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => write_whole(path, content)
+            .with_context(|| format!("cannot write {}", path.display()))?,
+        Err(error) => bail!("cannot read {}: {error}", path.display()),
     }
     Ok(())
+}
+
+/// Writes a file that is never half there.
+fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, content)?;
+    std::fs::rename(partial, path)
+}
+
+/// Returns a line for each file of a model but its weights: the hash and the name.
+fn sha256_of(model: &Model) -> String {
+    let line = |(name, content): &(String, Vec<u8>)| {
+        format!("{}  {name}\n", hex::encode(Sha256::digest(content)))
+    };
+    let mut lines: Vec<String> = model.files.iter().map(line).collect();
+    lines.sort();
+    lines.concat()
 }
 
 /// Returns the model to start from, with random weights.
@@ -117,14 +150,15 @@ impl Pretraining<'_> {
             if is_last {
                 return Ok(model);
             }
-            let episodes = self.shard(base, done).await?;
+            let episodes = self.shard(&model, done).await?;
             self.train(&mut trainer, done, &episodes)?;
             done += 1;
             trainer.save(&checkpoints, done, &trained(base, &trainer)?)?;
         }
     }
 
-    /// Builds the databases of a shard and returns the demonstrations of its questions.
+    /// Builds the databases of a shard and returns the demonstrations of its questions. `model` is
+    /// the one trained so far.
     async fn shard(&self, model: &Model, shard: u64) -> Result<Vec<Segment>> {
         let settings = &self.config.pretrain;
         let dir = self.folder.path().join(SHARD);
@@ -157,7 +191,13 @@ impl Pretraining<'_> {
             looks_at_rows: true,
             ..DemonstratorMix::default()
         };
-        demonstrations(&evaluator, &format!("shard {shard}"), model, mix).await
+        let name = format!("shard {shard}");
+        let mut episodes = demonstrations(&evaluator, &name, model, mix).await?;
+        if shard + settings.corrected_shards >= settings.shards {
+            let questions = settings.corrected_episodes;
+            episodes.extend(corrected_episodes(&evaluator, &name, model, questions).await?);
+        }
+        Ok(episodes)
     }
 
     fn evaluator<'a>(&'a self, config: &'a RunConfig, setup: &'a Setup) -> Evaluator<'a> {

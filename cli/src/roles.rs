@@ -21,6 +21,7 @@ use crate::{
     admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
+    local::check_tokenizer,
     openenv_variables::Variables,
     progress::Progress,
     run_info::run_info,
@@ -164,7 +165,8 @@ pub(crate) async fn learner(
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {
-        progress.say("without --model: starts from the embedded policy with random weights");
+        let name = config.model.name();
+        progress.say(&format!("without --model: starts from {name}"));
     }
     let placement = Placement {
         device: config.device,
@@ -172,6 +174,7 @@ pub(crate) async fn learner(
     };
     let base = setup::base_model(&config.model, config.seed, placement)?;
     let folder = RunFolder::create(&args.run_dir)?;
+    check_tokenizer(folder.path(), &base)?;
     let mut info = describe(args, &config, &base, &questions);
     let learner = open_learner(&config, placement.place(&base)?, questions, &folder)?;
     // `Learner::open` has checked that an existing run has these settings.

@@ -16,10 +16,7 @@ fn command_line() -> String {
 /// Describes a run that starts now, on this machine, with this command line. The dataset is left
 /// empty.
 pub(crate) fn run_info(name: &str, (seed, model): (u64, &ModelConfig), base: &Model) -> RunInfo {
-    let model = match &model.dir {
-        Some(dir) => dir.display().to_string(),
-        None => "the embedded policy".to_owned(),
-    };
+    let model = model.name();
     let tensors = base.weights.iter();
     let cores = available_parallelism().map_or(1, usize::from);
     RunInfo {

@@ -33,10 +33,14 @@ impl Setup {
     pub(crate) fn open(config: &RunConfig, progress: &Progress) -> Result<Self> {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
+        Self::of_dataset(dataset, config).context("in [env] or [env_node]")
+    }
+
+    /// Starts the environment on data that is open.
+    pub(crate) fn of_dataset(dataset: Dataset, config: &RunConfig) -> Result<Self> {
         let solutions = Arc::new(dataset.questions.iter().collect());
-        let environment =
-            Environment::open(dataset.clone(), config.env.clone()).context("in [env]")?;
-        let node = EnvNode::new(environment, config.env_node.clone()).context("in [env_node]")?;
+        let environment = Environment::open(dataset.clone(), config.env.clone())?;
+        let node = EnvNode::new(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
             env: EnvClient::new(Transport::in_process(node.service())),
@@ -133,7 +137,8 @@ pub(crate) fn build_own(out: &Path, seed: u64, progress: &Progress) -> Result<()
 pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) -> Result<Model> {
     match &config.dir {
         Some(dir) => open_model(dir, placement),
-        None => Ok(policy::tiny::model(derive_seed(seed, "weights"))?),
+        None if config.random_weights => Ok(policy::tiny::model(derive_seed(seed, "weights"))?),
+        None => Ok(policy::tiny::base()?),
     }
 }
 

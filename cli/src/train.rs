@@ -4,6 +4,7 @@
 //! stopped.
 
 mod grpo;
+mod imitation;
 mod run;
 mod table;
 
@@ -19,8 +20,7 @@ use crate::{
     progress::Progress,
     setup::{self, Setup},
     shutdown::Interrupted,
-    stdout,
-    warm_start::{WarmStart, warm_start},
+    stdout, warm_start,
 };
 use run::{OpenRun, PlannedRun};
 
@@ -79,43 +79,54 @@ pub(crate) async fn train(
 /// Runs the stages until the last one has finished or a signal arrives ([`Interrupted`]).
 async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> Result<()> {
     let folder = run.folder.clone();
-    run.timed("baselines", table::baselines(&folder, evaluator, base))
+    run.timed("baselines", table::scripted(&folder, evaluator, base))
         .await?;
-    let WarmStart { warm, oracle_only } = run
-        .timed("warm start", warm_models(&folder, evaluator, base))
-        .await?;
-    let oracle_only = oracle_only.map(|model| (PolicyName::OracleImitation, model));
-    let evaluated = [(PolicyName::WarmStart, warm.clone())];
-    for (name, model) in oracle_only.into_iter().chain(evaluated) {
-        let evaluation = table::model(&folder, evaluator, name, &model, 0);
-        run.timed("evaluations", evaluation).await?;
-    }
-    let (trained, step) = run
-        .timed("GRPO", grpo::grpo(&folder, evaluator, warm))
-        .await?;
+    let (name, start) = start(run, evaluator, base).await?;
+    let evaluation = table::model(&folder, evaluator, name, &start, 0);
+    run.timed("evaluations", evaluation).await?;
+    let training = grpo::grpo(&folder, evaluator, (name, start.clone()));
+    let (trained, step) = run.timed("GRPO", training).await?;
     let evaluation = table::model(&folder, evaluator, PolicyName::Grpo, &trained, step);
     run.timed("evaluations", evaluation).await?;
     trained.save(&folder.path().join("model"))?;
+    let imitation = imitation::oracle_imitation(&folder, evaluator, &start);
+    if let Some(model) = run.timed("imitation", imitation).await? {
+        let name = PolicyName::OracleImitation;
+        let evaluation = table::model(&folder, evaluator, name, &model, 0);
+        run.timed("evaluations", evaluation).await?;
+    }
     Ok(())
 }
 
-/// Returns the models of the warm start: those in the run folder, or newly trained ones.
-async fn warm_models(
-    folder: &RunFolder,
+/// Returns the model from which GRPO starts: the base, or the warm start of the settings.
+async fn start(
+    run: &mut OpenRun,
     evaluator: &Evaluator<'_>,
     base: &Model,
-) -> Result<WarmStart> {
+) -> Result<(PolicyName, Model)> {
     if !evaluator.config.warm_start.enabled {
-        return Ok(WarmStart {
-            warm: base.clone(),
-            oracle_only: None,
-        });
+        return Ok((PolicyName::Base, base.clone()));
     }
-    if let Some(found) = WarmStart::open(folder.path(), evaluator.config.placement())? {
+    let folder = run.folder.clone();
+    run.timed(
+        "baselines",
+        table::base_before_warm_start(&folder, evaluator, base),
+    )
+    .await?;
+    let warm = run
+        .timed("warm start", warm_model(&folder, evaluator, base))
+        .await?;
+    Ok((PolicyName::WarmStart, warm))
+}
+
+/// Returns the warm start: the one in the run folder, or a newly trained one.
+async fn warm_model(folder: &RunFolder, evaluator: &Evaluator<'_>, base: &Model) -> Result<Model> {
+    let placement = evaluator.config.placement();
+    if let Some(found) = warm_start::open_warm_start(folder.path(), placement)? {
         return Ok(found);
     }
-    let trained = warm_start(evaluator, base, Some(folder)).await?;
-    trained.save(folder.path())?;
+    let trained = warm_start::warm_start(evaluator, base, Some(folder)).await?;
+    warm_start::save_warm_start(&trained, folder.path())?;
     Ok(trained)
 }
 
@@ -125,8 +136,12 @@ pub(crate) async fn sft(
     progress: &Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let mut config = RunConfig::resolve(&args.config)?;
-    config.warm_start.compare_oracle_only = false;
+    let config = RunConfig::resolve(&args.config)?;
+    ensure!(
+        config.warm_start.enabled,
+        "warm_start.enabled is false, so there is nothing to train; give --preset scratch, or \
+         --model DIR"
+    );
     // Checked before the training, so that its result is not lost.
     Model::check_target(&args.out).context("--out")?;
     let setup = Setup::open(&config, progress)?;
@@ -137,8 +152,8 @@ pub(crate) async fn sft(
         shutdown: &shutdown,
     };
     let base = setup::base_model(&config.model, config.seed, config.placement())?;
-    let trained = warm_start(&evaluator, &base, None).await?;
-    trained.warm.save(&args.out)?;
+    let trained = warm_start::warm_start(&evaluator, &base, None).await?;
+    trained.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));
     Ok(())
 }

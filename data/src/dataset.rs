@@ -84,6 +84,42 @@ impl Dataset {
         Ok(dataset)
     }
 
+    /// Returns a dataset of one question about a database file. The question has no gold answer, so
+    /// the environment calls every answer incorrect.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn of_question(database: &Path, question_text: &str) -> Result<Self, DataError> {
+        let name = database
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let (sha256, size_bytes) =
+            hash::file_sha256(database).map_err(DataError::io(database, "read"))?;
+        let question = Question {
+            question_id: format!("{name}_question"),
+            question_text: question_text.to_owned(),
+            database_name: name.clone(),
+            gold_sql: "SELECT NULL".to_owned(),
+            gold_answer: Value::Null,
+            answer_type: AnswerType::Unknown,
+            difficulty: String::new(),
+            tables_involved: Vec::new(),
+            split: "own".to_owned(),
+        };
+        let file = DatabaseFile {
+            name: name.clone(),
+            path: database.to_owned(),
+            sha256,
+            size_bytes,
+        };
+        Ok(Self {
+            questions: vec![question],
+            databases: BTreeMap::from([(name.clone(), file)]),
+            name,
+            left_out: Vec::new(),
+        })
+    }
+
     /// Returns the questions of a split. A name without part, `eval-unseen`, also matches its
     /// parts, such as `eval-unseen/domain`.
     pub fn split<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Question> + use<'a> {

@@ -84,6 +84,11 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
     tools(&trajectories, &mut out);
     staleness(&trajectories, version, &mut out);
     put(&mut out, "groups/kept", groups.kept.len() as f64);
+    put(
+        &mut out,
+        "groups/kept_tokens",
+        tokens_of(&groups.kept) as f64,
+    );
     put(&mut out, "groups/left_out", groups.left_out.len() as f64);
     let unscored = trajectories.iter().filter(|trajectory| !trajectory.scored);
     put(&mut out, "episodes/failed", unscored.count() as f64);
@@ -92,8 +97,12 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
 
 /// Counts the tokens of all segments of all groups.
 pub fn tokens(groups: &StepGroups) -> u64 {
-    let all = groups.kept.iter().chain(&groups.left_out);
-    let segments = all
+    tokens_of(&groups.kept) + tokens_of(&groups.left_out)
+}
+
+fn tokens_of(groups: &[Arc<Group>]) -> u64 {
+    let segments = groups
+        .iter()
         .flat_map(|group| &group.trajectories)
         .flat_map(|trajectory| &trajectory.segments);
     segments.map(|segment| segment.tokens.len() as u64).sum()

@@ -3,12 +3,14 @@
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
 //! pieces of the format that every episode repeats are one token each, which shortens an episode
-//! from some 250 to some 90 tokens. The weights are drawn at random and trained by the learner.
+//! from some 250 to some 90 tokens.
 //!
-//! An earlier version of `tokenizer` trained the embedded file: its words begin with their blank.
-//! [`train_tokenizer`] makes tokenizers for other policies, whose words have no blank.
+//! The folder `embedded` is the result of `sqlenv pretrain --preset base`, see
+//! `docs/pretraining.md`.
 
 mod tokenizer;
+
+use candle_core::{DType, Device};
 
 use crate::error::Result;
 use crate::model::{Model, config_of};
@@ -18,6 +20,14 @@ pub use tokenizer::train_tokenizer;
 
 /// The vocabulary size of the embedded tokenizer, and so the logit columns of the embedded model.
 pub const VOCABULARY_SIZE: usize = 1024;
+
+const BASE_WEIGHTS: &[u8] = include_bytes!("../embedded/model.safetensors");
+
+/// Builds the base policy: the embedded model with its pretrained weights, in f32 on the CPU.
+pub fn base() -> Result<Model> {
+    let weights = Weights::from_bytes(BASE_WEIGHTS, &Device::Cpu, DType::F32)?;
+    Model::from_files(files(), weights)
+}
 
 /// Builds the embedded policy with random weights.
 pub fn model(seed: u64) -> Result<Model> {

@@ -54,6 +54,20 @@ fn the_embedded_policy_has_one_column_a_token() {
 }
 
 #[test]
+fn the_base_policy_has_the_embedded_shape_and_at_most_eight_megabytes() {
+    let base = tiny::base().unwrap();
+    assert_eq!(base.config, tiny::model(0).unwrap().config);
+    let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/embedded/model.safetensors");
+    assert!(fs::metadata(stored).unwrap().len() <= 8_000_000);
+    let folder = open(Path::new(stored).parent().unwrap()).unwrap();
+    assert_eq!(
+        folder.weights.to_bytes().unwrap(),
+        base.weights.to_bytes().unwrap(),
+        "the folder is a model folder"
+    );
+}
+
+#[test]
 fn wrong_folders_are_named() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().join("model");

@@ -74,10 +74,10 @@ fn a_turn_is_few_tokens() {
     let chat = chat();
     let call = ToolCall::new("query", "sql", "SELECT 1").to_text();
     let completion = chat.completion_ids(&call).unwrap();
-    // Head, SELECT, blank, 1, tail; the tail is the stop token.
-    assert_eq!(completion.len(), 5, "{completion:?}");
+    // Head, SELECT with its blank, 1, tail; the tail is the stop token.
+    assert_eq!(completion.len(), 4, "{completion:?}");
     assert_eq!(chat.stop_ids(), [1023, 1022]);
-    assert_eq!(completion[4], 1022);
+    assert_eq!(completion[3], 1022);
     assert_eq!(chat.completion_text(&completion).unwrap(), call);
     // Head with its row number, 6, tail with the next assistant's head.
     assert_eq!(chat.tool_suffix_ids(&[tool("1. 6")]).unwrap().len(), 3);

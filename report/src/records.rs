@@ -91,12 +91,13 @@ pub enum TrainingStage {
 pub enum PolicyName {
     /// Random actions on the tables that the episode has shown.
     Random,
-    /// The model before any training.
+    /// The model before any training of the run.
     Base,
-    /// The model after imitating the oracle alone.
+    /// The model from which GRPO starts, after imitation of the oracle. By default it has as many
+    /// tokens as GRPO trained on.
     #[serde(rename = "oracle imitation")]
     OracleImitation,
-    /// The model that GRPO starts from.
+    /// The model that GRPO starts from, in a run with a warm start.
     #[serde(rename = "warm start")]
     WarmStart,
     /// The model after GRPO.

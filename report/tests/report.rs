@@ -285,6 +285,29 @@ fn the_headline_claims_only_what_the_intervals_allow() {
     }
 }
 
+#[test]
+fn a_run_without_a_warm_start_is_compared_with_its_base() {
+    let mut records = fixture();
+    records.evaluations.retain(|e| e.policy != PolicyName::Base);
+    for evaluation in &mut records.evaluations {
+        if evaluation.policy == PolicyName::WarmStart {
+            evaluation.policy = PolicyName::Base;
+        }
+    }
+    for transcript in &mut records.transcripts {
+        if transcript.policy == PolicyName::WarmStart {
+            transcript.policy = PolicyName::Base;
+        }
+    }
+    checked(&report::render(&records), |document| {
+        let said = text(document.root_element());
+        assert!(said.contains("from 39.0 % to"), "the headline");
+        assert!(said.contains("The base: 39.0 %"), "the lead");
+        assert!(said.contains("The same questions, before and after"));
+        assert!(!said.contains("The warm start"));
+    });
+}
+
 const HOSTILE: &str = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\" onload=\"x ' ]]> <!-- \u{0}\u{1b}\u{202e}";
 
 fn hostile_info() -> RunInfo {

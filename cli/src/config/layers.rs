@@ -28,9 +28,9 @@ const RENAMED: [(&str, &str); 8] = [
     ),
 ];
 
-/// Settings that no longer exist, and the remedy. They are dropped from a run folder, where they
-/// never had an effect.
-const REMOVED: [(&str, &str); 11] = [
+/// Settings that no longer exist, and the remedy. They are dropped from the settings of a run
+/// folder.
+const REMOVED: [(&str, &str); 12] = [
     ("actors", "use threads"),
     ("actor.engine.device", "use device"),
     ("actor.engine.dtype", "use dtype"),
@@ -38,6 +38,7 @@ const REMOVED: [(&str, &str); 11] = [
     ("learner.run_seed", "use seed"),
     ("learner.seed", "use seed"),
     ("learner.threads", "use threads"),
+    ("warm_start.compare_oracle_only", "use imitation.enabled"),
     ("warm_start.oracle.seed", "use seed"),
     ("warm_start.oracle.threads", "use threads"),
     ("warm_start.demonstrators.seed", "use seed"),
@@ -77,6 +78,18 @@ pub(super) fn of_run_folder(path: &Path) -> Result<Table> {
     let mut table = read_table(path)?;
     for (name, _) in REMOVED {
         remove(&mut table, name);
+    }
+    // Before there was a base policy, a run without a model folder started from random weights, and
+    // its warm start was what the report compared.
+    let model = table.get("model");
+    let has = |key: &str| model.is_some_and(|model| model.get(key).is_some());
+    if !has("random_weights") {
+        let random_weights = Value::Boolean(!has("dir"));
+        merge(&mut table, nested("model.random_weights", random_weights));
+        merge(
+            &mut table,
+            nested("imitation.enabled", Value::Boolean(false)),
+        );
     }
     Ok(table)
 }
@@ -124,6 +137,7 @@ fn preset_table(preset: Preset) -> Table {
         Preset::Base => include_str!("../../presets/base.toml"),
         Preset::Tiny => include_str!("../../presets/tiny.toml"),
         Preset::Model => include_str!("../../presets/model.toml"),
+        Preset::Scratch => include_str!("../../presets/scratch.toml"),
         Preset::Smoke => include_str!("../../presets/smoke.toml"),
     };
     text.parse().expect("presets parse: this is a bug")
@@ -172,6 +186,12 @@ fn flags(args: &ConfigArgs) -> Result<Table> {
                 .with_context(|| format!("{name} is {}; give a path in UTF-8", path.display()))?;
             merge(&mut table, nested(name, value));
         }
+    }
+    if args.model.is_some() {
+        merge(
+            &mut table,
+            nested("model.random_weights", Value::Boolean(false)),
+        );
     }
     Ok(table)
 }

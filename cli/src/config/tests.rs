@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use clap::ValueEnum as _;
 use toml::Table;
 
 use super::*;
@@ -48,13 +49,49 @@ fn an_unused_number_of_the_loss_is_refused_in_new_runs_and_read_in_old_ones() {
 
 #[test]
 fn presets_resolve() {
-    for preset in [Preset::Tiny, Preset::Model, Preset::Smoke] {
+    for &preset in Preset::value_variants() {
         RunConfig::resolve(&ConfigArgs {
             preset: Some(preset),
             ..ConfigArgs::default()
         })
         .unwrap();
     }
+}
+
+#[test]
+fn a_run_from_before_the_base_policy_starts_from_random_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    let starts = [("[model]\n", true), ("[model]\ndir = \"m\"\n", false)];
+    for (text, random_weights) in starts {
+        let old = format!("{text}[warm_start]\ncompare_oracle_only = true\n");
+        fs::write(&path, old).unwrap();
+        let config = RunConfig::read(&path).unwrap();
+        assert_eq!(config.model.random_weights, random_weights);
+        assert!(!config.imitation.enabled);
+        fs::write(&path, config.to_toml().unwrap()).unwrap();
+        assert_eq!(
+            RunConfig::read(&path).unwrap().model.random_weights,
+            random_weights
+        );
+    }
+}
+
+#[test]
+fn a_model_on_the_command_line_wins_over_random_weights() {
+    let config = RunConfig::resolve(&ConfigArgs {
+        preset: Some(Preset::Smoke),
+        model: Some("somewhere".into()),
+        ..ConfigArgs::default()
+    });
+    assert!(!config.unwrap().model.random_weights);
+}
+
+#[test]
+fn random_weights_are_for_the_embedded_policy() {
+    let both = ["model.random_weights=true", "model.dir=\"somewhere\""];
+    let error = resolve(&both).unwrap_err().to_string();
+    assert!(error.contains("model.random_weights"), "{error}");
 }
 
 #[test]

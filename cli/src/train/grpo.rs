@@ -9,23 +9,24 @@ use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder
 
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
-    local::{LocalRun, checkpoint_model, newest_model},
+    local::{LocalRun, check_tokenizer, checkpoint_model, newest_model},
     progress,
     shutdown::Interrupted,
     threads,
 };
 
-/// Trains from `warm`, or from the newest checkpoint in the folder. Returns the model and its
-/// number of steps.
+/// Trains from a model, or from the newest checkpoint in the folder. Returns the trained model and
+/// its number of steps.
 pub(super) async fn grpo(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
-    warm: Model,
+    (start_name, start): (PolicyName, Model),
 ) -> Result<(Model, u64)> {
     let config = evaluator.config;
     let curve = LearningCurve {
         folder,
         evaluator,
+        start: start_name,
         questions: EvaluationQuestions::draw(config, evaluator.setup).curve,
     };
     let question_ids = evaluator
@@ -34,11 +35,12 @@ pub(super) async fn grpo(
         .split("train")
         .map(|question| question.question_id.clone())
         .collect();
-    curve.evaluate(&warm, 0).await?;
+    curve.evaluate(&start, 0).await?;
+    check_tokenizer(folder.path(), &start)?;
     let learner = Learner::open(
         config.learner.clone(),
         config.arguments(config.seed),
-        config.placement().place(&warm)?,
+        config.placement().place(&start)?,
         question_ids,
         folder.path(),
     )?;
@@ -61,7 +63,7 @@ pub(super) async fn grpo(
     }
     let model = match &newest_checkpoint {
         Some(path) => checkpoint_model(path, config.placement())?,
-        None => newest_model(folder.path(), config.placement())?.unwrap_or(warm),
+        None => newest_model(folder.path(), config.placement())?.unwrap_or(start),
     };
     Ok((model, step))
 }
@@ -81,6 +83,8 @@ fn note(stage: &progress::ProgressStage, step: u64, metrics: &learner::metrics::
 struct LearningCurve<'a> {
     folder: &'a RunFolder,
     evaluator: &'a Evaluator<'a>,
+    /// The policy before the first step.
+    start: PolicyName,
     questions: Vec<proto::v1::Question>,
 }
 
@@ -149,10 +153,9 @@ impl LearningCurve<'_> {
         if self.evaluator.config.evaluation.every_steps == 0 || self.questions.is_empty() {
             return Ok(());
         }
-        let policy = if step == 0 {
-            PolicyName::WarmStart
-        } else {
-            PolicyName::Grpo
+        let policy = match step {
+            0 => self.start,
+            _ => PolicyName::Grpo,
         };
         let chat = Arc::new(model.chat.clone());
         let engine = self.evaluator.engine(model, step)?;

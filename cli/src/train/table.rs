@@ -5,29 +5,56 @@ use std::sync::Arc;
 use actor::Policy;
 use anyhow::Result;
 use policy::{Chat, Model};
+use proto::v1;
 use report::{DecodingMode, PolicyName, RunFolder};
 
 use crate::evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator};
 
-/// Evaluates random, oracle and the untrained base.
-pub(super) async fn baselines(
+/// The split of new questions on the databases of the training.
+const MAIN: &str = "eval";
+/// A base that a warm start is to train is evaluated on one of so many questions. With random
+/// weights it makes no tool calls, so each of its episodes uses up the whole step budget.
+const BASE_SHARE: usize = 4;
+
+/// Evaluates random and oracle.
+pub(super) async fn scripted(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     base: &Model,
 ) -> Result<()> {
     let chat = Arc::new(base.chat.clone());
-    let greedy = |policy| EvaluatedPolicy {
-        policy,
+    for policy in [PolicyName::Random, PolicyName::Oracle] {
+        let evaluated = EvaluatedPolicy {
+            policy,
+            step: 0,
+            mode: DecodingMode::Greedy,
+        };
+        let policy = evaluator.scripted(policy, &chat);
+        for (split, questions) in table(evaluator) {
+            let asked = (&*split, &*questions);
+            evaluate(folder, evaluator, evaluated, &*policy, &chat, asked).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Evaluates a base that a warm start is to train, on a part of `eval`.
+pub(super) async fn base_before_warm_start(
+    folder: &RunFolder,
+    evaluator: &Evaluator<'_>,
+    base: &Model,
+) -> Result<()> {
+    let evaluated = EvaluatedPolicy {
+        policy: PolicyName::Base,
         step: 0,
         mode: DecodingMode::Greedy,
     };
-    for name in [PolicyName::Random, PolicyName::Oracle] {
-        let policy = evaluator.scripted(name, &chat);
-        evaluate(folder, evaluator, greedy(name), &*policy, &chat).await?;
-    }
+    let chat = Arc::new(base.chat.clone());
     let engine = evaluator.engine(base, 0)?;
     let policy = evaluator.model(&engine, DecodingMode::Greedy);
-    evaluate(folder, evaluator, greedy(PolicyName::Base), &policy, &chat).await
+    let (split, questions) = table(evaluator).swap_remove(0);
+    let part = &questions[..questions.len().div_ceil(BASE_SHARE)];
+    evaluate(folder, evaluator, evaluated, &policy, &chat, (&split, part)).await
 }
 
 /// Evaluates a model, greedy on all splits and sampled on `eval`.
@@ -43,41 +70,41 @@ pub(super) async fn model(
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let evaluated = EvaluatedPolicy { policy, step, mode };
         let model = evaluator.model(&engine, mode);
-        evaluate(folder, evaluator, evaluated, &model, &chat).await?;
+        for (split, questions) in table(evaluator) {
+            if mode == DecodingMode::Greedy || split == MAIN {
+                let asked = (&*split, &*questions);
+                evaluate(folder, evaluator, evaluated, &model, &chat, asked).await?;
+            }
+        }
     }
     Ok(())
 }
 
-/// Evaluates a policy on the questions of the table and records what the folder does not have yet.
+fn table(evaluator: &Evaluator<'_>) -> Vec<(String, Vec<v1::Question>)> {
+    EvaluationQuestions::draw(evaluator.config, evaluator.setup).table
+}
+
+/// Evaluates a policy on questions of a split and records the result, unless the folder has it.
 async fn evaluate(
     folder: &RunFolder,
     evaluator: &Evaluator<'_>,
     evaluated: EvaluatedPolicy,
     policy: &dyn Policy,
     chat: &Arc<Chat>,
+    (split, questions): (&str, &[v1::Question]),
 ) -> Result<()> {
-    let table = EvaluationQuestions::draw(evaluator.config, evaluator.setup).table;
-    for (split, mut questions) in table {
-        let is_main = split == "eval";
-        let is_base = evaluated.policy == PolicyName::Base;
-        let only_main = evaluated.mode == DecodingMode::Sampled || is_base;
-        if (only_main && !is_main) || evaluated.is_recorded(folder, &split)? {
-            continue;
-        }
-        if is_base {
-            // The base makes no tool calls, so each of its episodes uses up the whole step budget.
-            questions.truncate(questions.len().div_ceil(4));
-        }
-        let (evaluation, episodes) = evaluator
-            .evaluate(evaluated, policy, chat, &split, &questions)
-            .await?;
-        if is_main && evaluated.mode == DecodingMode::Greedy {
-            for transcript in evaluator.transcripts(evaluated.policy, &episodes) {
-                folder.append_transcript(&transcript)?;
-            }
-        }
-        // The evaluation comes last: a run that stops in between records both again.
-        folder.append_evaluation(&evaluation)?;
+    if evaluated.is_recorded(folder, split)? {
+        return Ok(());
     }
+    let (evaluation, episodes) = evaluator
+        .evaluate(evaluated, policy, chat, split, questions)
+        .await?;
+    if split == MAIN && evaluated.mode == DecodingMode::Greedy {
+        for transcript in evaluator.transcripts(evaluated.policy, &episodes) {
+            folder.append_transcript(&transcript)?;
+        }
+    }
+    // The evaluation comes last: a run that stops in between records both again.
+    folder.append_evaluation(&evaluation)?;
     Ok(())
 }

@@ -113,7 +113,10 @@ fn a_folder_that_is_no_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
     let out = dir.path().to_str().unwrap();
-    check(&["sft", "--out", out], &[out, "choose another"]);
+    check(
+        &["sft", "--preset", "smoke", "--out", out],
+        &[out, "choose another"],
+    );
     assert!(dir.path().join("thesis.txt").is_file());
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod endings;
 mod gpu_check;
+mod play;
 mod pretrain;
 mod program;
 mod ranks;

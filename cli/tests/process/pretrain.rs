@@ -67,4 +67,28 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
         !other.status.success() && said.contains("other settings"),
         "{said}"
     );
+    let shape = dir.path().join("shape");
+    fs::create_dir(&shape).unwrap();
+    let embedded = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/embedded"));
+    for name in [
+        "chat_template.jinja",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        fs::copy(embedded.join(name), shape.join(name)).unwrap();
+    }
+    let config = fs::read_to_string(embedded.join("config.json")).unwrap();
+    let other_theta = config.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 20000.0");
+    assert_ne!(config, other_theta);
+    fs::write(shape.join("config.json"), other_theta).unwrap();
+    let other = pretrain(&killed)
+        .arg("--architecture")
+        .arg(&shape)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(
+        !other.status.success() && said.contains("other model files"),
+        "{said}"
+    );
 }

@@ -67,6 +67,28 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
         weights(dir.path(), "one") == weights(dir.path(), "stopped"),
         "the resumed run differs"
     );
+    let imitation = |name: &str| {
+        let folder = dir.path().join(name).join("oracle-imitation");
+        fs::read(folder.join("model.safetensors")).unwrap()
+    };
+    assert!(
+        imitation("one") == imitation("stopped"),
+        "the imitation of the resumed run differs"
+    );
+
+    // The model of a run from random weights is evaluated with the settings of its run.
+    let model = dir.path().join("one").join("model");
+    let evaluated = sqlenv(&[
+        "eval",
+        "--questions",
+        "2",
+        "--model",
+        model.to_str().unwrap(),
+    ])
+    .output()
+    .unwrap();
+    let said = String::from_utf8_lossy(&evaluated.stderr).into_owned();
+    assert!(evaluated.status.success(), "{said}");
 
     train(
         dir.path(),

@@ -108,7 +108,9 @@ impl<'a> SftTrainer<'a> {
         progress: &mut dyn FnMut(SftProgress) -> ControlFlow<()>,
     ) -> Result<bool> {
         for (number, batch) in (1..).zip(batches) {
-            let factor = self.config.schedule.factor(self.steps(), planned_steps);
+            // A shard with corrected episodes has more batches than were planned.
+            let done = self.steps().min(planned_steps);
+            let factor = self.config.schedule.factor(done, planned_steps);
             let learning_rate = self.config.optimizer.learning_rate * factor;
             let (loss, grad_norm) = self.update(episodes, batch, learning_rate)?;
             self.tokens += episodes.tokens(batch);
@@ -202,11 +204,18 @@ pub(super) struct WeightedEpisodes<'a> {
 }
 
 impl<'a> WeightedEpisodes<'a> {
+    /// Weighs the tokens by their mask: 1 is learned, 0 is context, and a token with another mask
+    /// has the weight 0.
+    ///
     /// # Errors
     /// No episode has a token to learn.
     pub(super) fn new(episodes: &'a [Segment], context_weight: f64) -> Result<Self> {
         let weighted = episodes.iter().map(|Segment { tokens, mask, .. }| {
-            let weight = |at: usize| if mask[at] == 1 { 1.0 } else { context_weight };
+            let weight = |at: usize| match mask[at] {
+                0 => context_weight,
+                1 => 1.0,
+                _ => 0.0,
+            };
             let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
             let weights = scored.iter().map(|&at| weight(at)).collect();
             let tokens = tokens.into();

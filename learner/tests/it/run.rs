@@ -237,6 +237,7 @@ async fn steps_report_trl_names() {
         "step_time",
         "staleness/max",
         "groups/kept",
+        "groups/kept_tokens",
         "groups/left_out",
         "groups/zero_variance",
         "time/train",
@@ -248,6 +249,8 @@ async fn steps_report_trl_names() {
         );
     }
     assert_eq!(metrics["groups/kept"], 3.0);
+    let (kept, all) = (metrics["groups/kept_tokens"], metrics["num_tokens"]);
+    assert!(kept > 0.0 && kept <= all, "{kept} of {all}");
     assert_eq!(metrics["groups/left_out"], metrics["groups/zero_variance"]);
 }
 

@@ -111,6 +111,34 @@ fn training_learns_and_generalises() {
     assert!(outcome.finished && outcome.tokens >= config.budget_tokens);
 }
 
+/// Baselines mask what a model did by itself with 2.
+#[test]
+fn a_token_with_another_mask_does_not_count() {
+    let weights = |episodes: &[Segment]| {
+        let settings = SftConfig {
+            budget_tokens: 200,
+            ..config()
+        };
+        let trained = train(&small_model(3), episodes, &settings, ARGUMENTS, &mut go_on).unwrap();
+        trained.weights.to_bytes().unwrap()
+    };
+    let ignored = |token: u32| {
+        let mut episodes = episodes(8);
+        for episode in &mut episodes {
+            // The last token is not the context of another.
+            *episode.tokens.last_mut().unwrap() = token;
+            *episode.mask.last_mut().unwrap() = 2;
+        }
+        episodes
+    };
+    assert!(weights(&ignored(5)) == weights(&ignored(6)));
+    let mut learned = ignored(5);
+    for episode in &mut learned {
+        *episode.mask.last_mut().unwrap() = 1;
+    }
+    assert!(weights(&ignored(5)) != weights(&learned));
+}
+
 #[test]
 fn threads_do_not_change_a_bit() {
     let (model, episodes) = (small_model(3), episodes(20));

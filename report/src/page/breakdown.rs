@@ -52,7 +52,7 @@ fn before_and_after(
     unit: &str,
     counts: fn(&Evaluation) -> &BTreeMap<String, CorrectCount>,
 ) -> Option<Markup> {
-    let policies = [PolicyName::WarmStart, PolicyName::Grpo].into_iter();
+    let policies = [evaluations.start(), PolicyName::Grpo].into_iter();
     let evaluated: Vec<&Evaluation> = policies
         .filter_map(|policy| evaluations.greedy(policy))
         .collect();

@@ -84,10 +84,13 @@ pub(super) fn section(records: &RunRecords) -> Option<Markup> {
             p.caption {
                 "Share of questions with a right answer, in per cent, with Wilson's 95\u{a0}% "
                 "interval. New queries: questions that are not in the training data, on databases "
-                "that are (split eval). New databases and new domains: not in the training data at "
-                "all (splits eval-unseen). Decoding is greedy unless the heading says sampled. "
-                "Random and oracle are scripted policies; base answers a quarter of the questions. "
-                "Reward, steps and malformed calls are those of the first column."
+                "that are (split eval). New databases and new domains: not in this run's training "
+                "data at all (splits eval-unseen). Decoding is greedy unless the heading says "
+                "sampled. Random and oracle are scripted policies. Oracle imitation starts where "
+                "GRPO starts and learns demonstrations with the gold SQL, by default as many "
+                "tokens as GRPO trained on. In a run with a warm start, base answers a quarter of "
+                "the questions. Reward, steps and malformed calls are those "
+                "of the first column."
             }
             @if let Some(note) = failures(&table) { p.note { (note) } }
         }

@@ -164,7 +164,7 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
     });
     let chart = LineChart {
         description: "Share of questions with a right answer over GRPO steps".to_owned(),
-        x_label: "GRPO step (0 = warm start)",
+        x_label: "GRPO step (0 = before GRPO)",
         y_axis: YAxis::Percent,
         series,
         references: references.collect(),

@@ -36,22 +36,33 @@ impl<'a> Evaluations<'a> {
         self.last(policy, EVAL, DecodingMode::Greedy)
     }
 
+    /// Returns the policy from which GRPO started: the warm start, or the base if there is none.
+    pub(super) fn start(self) -> PolicyName {
+        let has_warm_start = self.0.iter().any(|e| e.policy == PolicyName::WarmStart);
+        if has_warm_start {
+            PolicyName::WarmStart
+        } else {
+            PolicyName::Base
+        }
+    }
+
     /// Returns the split of the learning curve. Runs with few questions have none of its own.
     pub(super) fn curve_split(self) -> &'static str {
         let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
         if has_own { CURVE_SPLIT } else { EVAL }
     }
 
-    /// Returns the evaluations of GRPO by step, with the warm start as step 0.
+    /// Returns the evaluations of GRPO by step, with its start as step 0.
     pub(super) fn history(self, split: &str, mode: DecodingMode) -> Vec<&'a Evaluation> {
+        let start = self.start();
         let mut found: Vec<_> = self
             .0
             .iter()
-            .filter(|e| matches!(e.policy, PolicyName::WarmStart | PolicyName::Grpo))
+            .filter(|e| e.policy == start || e.policy == PolicyName::Grpo)
             .filter(|e| e.split == split && e.mode == mode)
             .collect();
         found.sort_by_key(|e| (e.step, e.policy));
-        // An evaluation of GRPO before its first step repeats that of the warm start.
+        // An evaluation of GRPO before its first step repeats that of its start.
         found.dedup_by_key(|e| e.step);
         found
     }

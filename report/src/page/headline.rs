@@ -10,23 +10,23 @@ use super::{elements::rate_in_words, evaluations::Evaluations};
 use crate::{
     folder::RunRecords,
     number,
-    records::{Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage},
+    records::{DecodingMode, Evaluation, PolicyName, RunInfo, RunStatus, TrainingStage},
 };
 
 pub(super) fn section(records: &RunRecords) -> Markup {
     let evaluations = Evaluations(&records.evaluations);
-    let warm = evaluations.greedy(PolicyName::WarmStart);
+    let start = evaluations.greedy(evaluations.start());
     let grpo = evaluations.greedy(PolicyName::Grpo);
     let imitation = evaluations.greedy(PolicyName::OracleImitation);
     let info = records.info.as_ref();
     html! {
         header {
             p.eyebrow { "sqlenv" @if let Some(info) = info { " · " (info.name) } }
-            h1 { (title(warm, grpo)) }
+            h1 { (title(start, grpo)) }
             @if let Some(status) = status(records) { p.banner { (status) } }
-            p.lead { (lead(warm, grpo, info)) }
+            p.lead { (lead(start, grpo, info)) }
             @if let (Some(grpo), Some(imitation)) = (grpo, imitation) {
-                p.lead.quiet { (against_imitation(grpo, imitation)) }
+                p.lead.quiet { (against_imitation(grpo, imitation)) (on_new_databases(evaluations)) }
             }
             dl.facts {
                 @for (name, value, detail) in facts(records) {
@@ -37,11 +37,11 @@ pub(super) fn section(records: &RunRecords) -> Markup {
     }
 }
 
-fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
-    let (from, to) = (warm.map(percent), grpo.map(percent));
+fn title(start: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
+    let (from, to) = (start.map(percent), grpo.map(percent));
     let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
-    match (warm, grpo) {
-        (Some(warm), Some(grpo)) => match compare(warm, grpo) {
+    match (start, grpo) {
+        (Some(start), Some(grpo)) => match compare(start, grpo) {
             Ordering::Greater => {
                 format!("GRPO raised accuracy on new questions from {from} to {to}")
             }
@@ -53,33 +53,35 @@ fn title(warm: Option<&Evaluation>, grpo: Option<&Evaluation>) -> String {
             }
         },
         (None, Some(_)) => format!("GRPO answers {to} of new questions"),
-        (Some(_), None) => {
-            format!("The warm start answers {from} of new questions; GRPO has not been evaluated")
-        }
+        (Some(start), None) => format!(
+            "The {} answers {from} of new questions; GRPO has not been evaluated",
+            start.policy
+        ),
         (None, None) => "Nothing has been evaluated yet".to_owned(),
     }
 }
 
-fn lead(warm: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
-    if warm.is_none() && grpo.is_none() {
+fn lead(start: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&RunInfo>) -> String {
+    if start.is_none() && grpo.is_none() {
         return "This page grows with the run: steps add metrics, evaluations add accuracy."
             .to_owned();
     }
     let mut text = String::new();
-    if let Some(warm) = warm {
+    if let Some(start) = start {
         text += &format!(
-            "Warm start: {} right. ",
-            rate_in_words(&warm.metrics.success)
+            "The {}: {} right. ",
+            start.policy,
+            rate_in_words(&start.metrics.success)
         );
     }
     if let Some(grpo) = grpo {
         let (step, success) = (grpo.step, rate_in_words(&grpo.metrics.success));
         text += &format!("After {step} steps of GRPO: {success} right. ");
     }
-    if let (Some(warm), Some(grpo)) = (warm, grpo) {
-        let [before, after] = [warm, grpo].map(|e| e.metrics.success.success_rate);
+    if let (Some(start), Some(grpo)) = (start, grpo) {
+        let [before, after] = [start, grpo].map(|e| e.metrics.success.success_rate);
         let points = number::signed(100.0 * (after - before), 1);
-        let overlap = match compare(warm, grpo) {
+        let overlap = match compare(start, grpo) {
             Ordering::Equal => "overlap",
             _ => "do not overlap",
         };
@@ -109,10 +111,28 @@ fn against_imitation(grpo: &Evaluation, imitation: &Evaluation) -> String {
     };
     let (reached, success) = (percent(imitation), &imitation.metrics.success);
     format!(
-        "For comparison, imitation of the oracle alone reaches {reached} ({} to {}); {difference}.",
+        "For comparison, imitation of the oracle reaches {reached} ({} to {}); {difference}.",
         number::percent(success.wilson_low),
         number::percent(success.wilson_high),
     )
+}
+
+/// Compares GRPO with imitation of the oracle on databases that the run did not train on. Empty if
+/// they were not evaluated.
+fn on_new_databases(evaluations: Evaluations<'_>) -> String {
+    let rate = |policy| {
+        let evaluation = evaluations.last(policy, "eval-unseen/database", DecodingMode::Greedy);
+        evaluation.map(percent)
+    };
+    let policies = [
+        PolicyName::OracleImitation,
+        PolicyName::Grpo,
+        evaluations.start(),
+    ];
+    let [Some(imitation), Some(grpo), Some(start)] = policies.map(rate) else {
+        return String::new();
+    };
+    format!(" On new databases it reaches {imitation} and GRPO {grpo}, from {start}.")
 }
 
 fn status(records: &RunRecords) -> Option<String> {

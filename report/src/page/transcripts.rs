@@ -1,4 +1,4 @@
-//! Questions with the transcripts of random, the warm start and GRPO side by side.
+//! Questions with the transcripts of random, the start of GRPO and GRPO side by side.
 //!
 //! Invariant: the choice of questions depends only on results and ids, so nobody can select
 //! favourable ones.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
-use super::elements::policy_class;
+use super::{elements::policy_class, evaluations::Evaluations};
 use crate::{
     folder::RunRecords,
     number,
@@ -21,7 +21,7 @@ const MAX_LINES: usize = 12;
 /// Questions that are open when the page opens.
 const OPEN_QUESTIONS: usize = 2;
 
-/// How the result of a question changed from the warm start to GRPO.
+/// How the result of a question changed by GRPO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResultChange {
     Gained,
@@ -43,13 +43,13 @@ impl ResultChange {
 /// The transcripts of one question.
 struct QuestionComparison<'a> {
     random: Option<&'a Transcript>,
-    warm_start: &'a Transcript,
+    start: &'a Transcript,
     grpo: &'a Transcript,
 }
 
 impl QuestionComparison<'_> {
     fn change(&self) -> ResultChange {
-        match (self.warm_start.episode.correct, self.grpo.episode.correct) {
+        match (self.start.episode.correct, self.grpo.episode.correct) {
             (false, true) => ResultChange::Gained,
             (true, false) => ResultChange::Lost,
             (false, false) => ResultChange::StillWrong,
@@ -58,22 +58,22 @@ impl QuestionComparison<'_> {
     }
 }
 
-/// Returns the questions that have transcripts of the warm start and of GRPO, ordered by the
-/// SHA-256 of their ids.
-fn comparisons(transcripts: &[Transcript]) -> Vec<QuestionComparison<'_>> {
+/// Returns the questions that have transcripts of the policy from which GRPO started and of GRPO,
+/// ordered by the SHA-256 of their ids.
+fn comparisons(start: PolicyName, transcripts: &[Transcript]) -> Vec<QuestionComparison<'_>> {
     let of = |policy: PolicyName| -> BTreeMap<&str, &Transcript> {
         let of_policy = transcripts.iter().filter(|t| t.policy == policy);
         of_policy
             .map(|t| (t.episode.question_id.as_str(), t))
             .collect()
     };
-    let (random, warm_start) = (of(PolicyName::Random), of(PolicyName::WarmStart));
+    let (random, start) = (of(PolicyName::Random), of(start));
     let mut all: Vec<_> = of(PolicyName::Grpo)
         .into_iter()
         .filter_map(|(id, grpo)| {
             Some(QuestionComparison {
                 random: random.get(id).copied(),
-                warm_start: warm_start.get(id)?,
+                start: start.get(id)?,
                 grpo,
             })
         })
@@ -84,7 +84,8 @@ fn comparisons(transcripts: &[Transcript]) -> Vec<QuestionComparison<'_>> {
 }
 
 pub(super) fn section(records: &RunRecords) -> Option<Markup> {
-    let all = comparisons(&records.transcripts);
+    let start = Evaluations(&records.evaluations).start();
+    let all = comparisons(start, &records.transcripts);
     if all.is_empty() {
         return None;
     }
@@ -135,7 +136,7 @@ fn card(comparison: &QuestionComparison<'_>, change: &str, is_open: bool) -> Mar
             p.gold { "Gold: " code { (clip(gold_sql)) } " → " code { (clip(gold_answer)) } }
             div.columns {
                 @if let Some(random) = comparison.random { (column(random)) }
-                (column(comparison.warm_start))
+                (column(comparison.start))
                 (column(comparison.grpo))
             }
         }
@@ -227,7 +228,7 @@ mod tests {
             transcript(PolicyName::Grpo, "a", true, vec![]),
             transcript(PolicyName::Grpo, "b", true, vec![]),
         ];
-        let found = comparisons(&all);
+        let found = comparisons(PolicyName::WarmStart, &all);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].change(), ResultChange::Gained);
         assert!(found[0].random.is_some());

@@ -147,7 +147,7 @@ mod tests {
         );
         assert_renders(
             "name-of-lowest",
-            "SELECT name FROM dogs ORDER BY age LIMIT 1",
+            "SELECT name FROM dogs WHERE age IS NOT NULL ORDER BY age LIMIT 1",
             &["Find the name of the dog with the smallest age."],
         );
     }

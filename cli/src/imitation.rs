@@ -1,0 +1,99 @@
+//! Supervised training on demonstrations: the stages of the warm start, and the imitation of the
+//! oracle that GRPO is compared with.
+
+use std::ops::ControlFlow;
+
+use anyhow::{Result, bail};
+use candle_core::Device;
+use learner::sft::{self, SftConfig};
+use policy::{Model, random::derive_seed};
+use proto::v1::Segment;
+use report::{LearnerStepRecord, RunFolder, TrainingStage};
+
+use crate::{evaluation::Evaluator, shutdown::Interrupted};
+
+/// The steps and tokens of the training so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TrainingTotals {
+    steps: u64,
+    tokens: u64,
+}
+
+/// Trains models on demonstrations.
+pub(crate) struct ImitationTrainer<'a> {
+    pub(crate) evaluator: &'a Evaluator<'a>,
+    /// Where steps are recorded.
+    pub(crate) folder: Option<&'a RunFolder>,
+}
+
+impl ImitationTrainer<'_> {
+    /// Trains on demonstrations, and returns the model and the totals of this training. If `before`
+    /// is given, the steps are recorded and counted from there. `title` is the label of the random
+    /// seed, too.
+    pub(crate) fn imitate(
+        &self,
+        title: &str,
+        start: &Model,
+        episodes: &[Segment],
+        config: &SftConfig,
+        before: Option<TrainingTotals>,
+    ) -> Result<(Model, TrainingTotals)> {
+        let stage = self
+            .evaluator
+            .progress
+            .stage(title, config.budget_tokens, "tokens");
+        let mut failure = None;
+        let run = self.evaluator.config;
+        let arguments = run.arguments(derive_seed(run.seed, title));
+        let (device, dtype) = run.placement().open()?;
+        let placed = start.to(&device, dtype)?;
+        let outcome = tokio::task::block_in_place(|| {
+            sft::train(&placed, episodes, config, arguments, &mut |state| {
+                stage.set(state.tokens.min(config.budget_tokens));
+                stage.note(&format!("loss {:.3}", state.loss));
+                failure = self.record(before, &state).err();
+                if failure.is_some() || self.evaluator.shutdown.is_cancelled() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
+        })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if !outcome.finished {
+            bail!(Interrupted);
+        }
+        stage.finish("");
+        let model = Model {
+            weights: outcome.weights.to(&Device::Cpu, dtype)?,
+            ..start.clone()
+        };
+        let totals = TrainingTotals {
+            steps: outcome.steps,
+            tokens: outcome.tokens,
+        };
+        Ok((model, totals))
+    }
+
+    fn record(&self, before: Option<TrainingTotals>, state: &sft::SftProgress) -> Result<()> {
+        let (Some(before), Some(folder)) = (before, self.folder) else {
+            return Ok(());
+        };
+        folder.append_step(&LearnerStepRecord {
+            step: before.steps + state.step,
+            stage: TrainingStage::Sft,
+            policy_version: 0,
+            metrics: [
+                ("loss", state.loss),
+                ("grad_norm", state.grad_norm),
+                ("learning_rate", state.learning_rate),
+                ("num_tokens", (before.tokens + state.tokens) as f64),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! `sqlenv play --policy`: a policy plays one episode, and a person watches.
+
+use std::{fmt::Write as _, path::Path, sync::Arc};
+
+use actor::{EnvStepRecord, EpisodeRecord};
+use anyhow::{Context as _, Result, bail, ensure};
+use data::{Dataset, Question, answer_text};
+use policy::{Model, random::derive_seed};
+use report::DecodingMode;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{PlayArgs, PlayPolicy},
+    config::RunConfig,
+    evaluation::Evaluator,
+    play_command::choose,
+    progress::Progress,
+    setup::{self, Setup},
+    stdout,
+};
+
+/// Lines of a result that are shown, and characters of a line.
+const MOST_LINES: usize = 12;
+const MOST_CHARACTERS: usize = 400;
+/// The context of an episode, if the model has as much.
+const LONG_CONTEXT_TOKENS: usize = 4096;
+
+/// Lets a policy play and prints the episode.
+pub(crate) async fn play(
+    args: &PlayArgs,
+    policy: PlayPolicy,
+    mut config: RunConfig,
+    progress: &Progress,
+) -> Result<()> {
+    let model = model(policy, &config)?;
+    // One episode needs little memory, so it may have more context than an episode of a training.
+    let most = model.config.max_positions.min(LONG_CONTEXT_TOKENS) as u32;
+    let rollout = &mut config.learner.rollout;
+    rollout.max_context_tokens = rollout.max_context_tokens.max(most);
+    config.evaluation.concurrency = 1;
+    let setup = open(args, &config, progress).await?;
+    let evaluator = Evaluator {
+        config: &config,
+        setup: &setup,
+        progress,
+        shutdown: &CancellationToken::new(),
+    };
+    let id = match &args.database {
+        Some(_) => setup.dataset.questions[0].question_id.clone(),
+        None => choose(args, &setup, config.seed)?,
+    };
+    let question = setup
+        .dataset
+        .questions
+        .iter()
+        .find(|question| question.question_id == id)
+        .with_context(|| format!("--question {id}: the data has no such question"))?;
+    let engine = evaluator.engine(&model, 0)?;
+    let (_, episodes) = actor::evaluate(
+        &evaluator.model(&engine, DecodingMode::Greedy),
+        &evaluator.episode_settings(&Arc::new(model.chat.clone())),
+        &[env_node::question(question)],
+        derive_seed(config.seed, "play"),
+        1,
+        |_| {},
+    )
+    .await;
+    let gold = args.database.is_none().then_some(question);
+    show(&episodes[0], gold)
+}
+
+fn model(policy: PlayPolicy, config: &RunConfig) -> Result<Model> {
+    match (policy, &config.model.dir) {
+        (PlayPolicy::Base, None) => Ok(policy::tiny::base()?),
+        (PlayPolicy::Base, Some(dir)) => bail!(
+            "--policy base is the embedded policy; give --policy model to use {}",
+            dir.display()
+        ),
+        (PlayPolicy::Model, Some(dir)) => setup::open_model(dir, config.placement()),
+        (PlayPolicy::Model, None) => bail!("--policy model requires --model DIR"),
+    }
+}
+
+async fn open(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result<Setup> {
+    let mut setup = match (&args.database, &args.ask) {
+        (Some(database), Some(question)) => {
+            let dataset = own_question(database, question)?;
+            Setup::of_dataset(dataset, config)
+                .with_context(|| format!("--database {} cannot be used", database.display()))?
+        }
+        _ => Setup::open(config, progress)?,
+    };
+    if let Some(address) = &args.env {
+        setup.play_on(address, &args.env_credentials).await?;
+    }
+    Ok(setup)
+}
+
+fn own_question(database: &Path, question: &str) -> Result<Dataset> {
+    ensure!(
+        !question.trim().is_empty(),
+        "-q is empty; give a question, for example -q \"How many orders are there?\""
+    );
+    ensure!(
+        database.is_file(),
+        "--database {}: no such file; give a SQLite file",
+        database.display()
+    );
+    for ending in ["-wal", "-journal"] {
+        let mut path = database.as_os_str().to_owned();
+        path.push(ending);
+        let path = Path::new(&path);
+        // The environment reads the file alone, and would not see these changes.
+        ensure!(
+            path.metadata().map_or(0, |file| file.len()) == 0,
+            "{} holds changes that {} does not have yet; close the programs that write the \
+             database, or make a copy with `VACUUM INTO`",
+            path.display(),
+            database.display()
+        );
+    }
+    Ok(Dataset::of_question(database, question)?)
+}
+
+/// Prints the episode. `gold` is the question if its answer is known.
+fn show(episode: &EpisodeRecord, gold: Option<&Question>) -> Result<()> {
+    ensure!(
+        episode.failure.is_empty(),
+        "the episode failed: {}",
+        episode.failure
+    );
+    stdout::print(transcript(episode, gold))
+}
+
+fn transcript(episode: &EpisodeRecord, gold: Option<&Question>) -> String {
+    let mut text = format!("{}\n", episode.question);
+    let mut answer = None;
+    for step in &episode.steps {
+        if step.action_type == "ANSWER" && !step.malformed {
+            answer = Some(&step.argument);
+        } else {
+            text += &format_step(step);
+        }
+    }
+    text += &match answer {
+        Some(answer) => format!("\nAnswer: {answer}\n"),
+        None => format!("\nNo answer after {} actions.\n", episode.steps.len()),
+    };
+    if let Some(question) = gold {
+        let verdict = if episode.correct {
+            "Correct."
+        } else {
+            "Not correct."
+        };
+        let (answer, sql) = (answer_text(question), &question.gold_sql);
+        let _ = write!(text, "{verdict}\nGold answer: {answer}\nGold SQL: {sql}\n");
+    }
+    printable(&text)
+}
+
+/// Escapes control characters, with which a database could control the terminal.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && !"\n\t".contains(character) {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// Formats an action that is not an answer, with its result.
+fn format_step(step: &EnvStepRecord) -> String {
+    let mut text = match step.malformed {
+        true => "\n(a malformed call)\n".to_owned(),
+        false => format!("\n{} {}\n", step.action_type.to_lowercase(), step.argument),
+    };
+    let shown = [&step.result, &step.error].into_iter().flatten();
+    let lines: Vec<&str> = shown.flat_map(|part| part.lines()).collect();
+    for line in lines.iter().take(MOST_LINES) {
+        let line: String = line.chars().take(MOST_CHARACTERS).collect();
+        let _ = writeln!(text, "  {line}");
+    }
+    if lines.len() > MOST_LINES {
+        let _ = writeln!(text, "  ... {} more lines", lines.len() - MOST_LINES);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(action_type: &str, argument: &str, result: &str) -> EnvStepRecord {
+        EnvStepRecord {
+            completion: None,
+            action_type: action_type.to_owned(),
+            argument: argument.to_owned(),
+            malformed: false,
+            result: Some(result.to_owned()),
+            error: None,
+            reward: 0.0,
+            components: Default::default(),
+        }
+    }
+
+    fn episode(steps: Vec<EnvStepRecord>) -> EpisodeRecord {
+        EpisodeRecord {
+            question_id: "q".to_owned(),
+            question: "How many?".to_owned(),
+            database: "d".to_owned(),
+            difficulty: String::new(),
+            correct: false,
+            reward: 0.0,
+            failure: String::new(),
+            steps,
+        }
+    }
+
+    #[test]
+    fn an_answer_without_gold_has_no_verdict() {
+        let steps = vec![
+            step("DESCRIBE", "gull", "Table 'gull' columns:\n- id: INTEGER"),
+            step("ANSWER", "42", "Answer submitted: incorrect."),
+        ];
+        assert_eq!(
+            transcript(&episode(steps), None),
+            "How many?\n\ndescribe gull\n  Table 'gull' columns:\n  - id: INTEGER\n\nAnswer: 42\n"
+        );
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let text = transcript(
+            &episode(vec![step("QUERY", "x", "1. \u{1b}]0;x\u{7}")]),
+            None,
+        );
+        assert!(text.contains("1. \\u{1b}]0;x\\u{7}"), "{text}");
+    }
+
+    #[test]
+    fn long_results_are_cut_and_a_missing_answer_is_said() {
+        let text = transcript(
+            &episode(vec![step("QUERY", "SELECT 1", &"row\n".repeat(20))]),
+            None,
+        );
+        assert!(text.contains("... 8 more lines"), "{text}");
+        assert!(text.ends_with("No answer after 1 actions.\n"), "{text}");
+    }
+}

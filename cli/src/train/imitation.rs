@@ -1,0 +1,66 @@
+//! Imitation of the oracle from the model from which GRPO started, for as many tokens: what GRPO is
+//! compared with.
+
+use anyhow::Result;
+use baselines::DemonstratorMix;
+use learner::sft::SftConfig;
+use policy::Model;
+use report::{RunFolder, TrainingStage};
+
+use crate::{
+    demonstrations::demonstrations, evaluation::Evaluator, imitation::ImitationTrainer,
+    setup::open_model,
+};
+
+const FOLDER: &str = "oracle-imitation";
+
+/// Returns the model: the one in the run folder, or a newly trained one. Returns `None` if the
+/// settings want none.
+pub(super) async fn oracle_imitation(
+    folder: &RunFolder,
+    evaluator: &Evaluator<'_>,
+    start: &Model,
+) -> Result<Option<Model>> {
+    let config = evaluator.config;
+    if !config.imitation.enabled {
+        return Ok(None);
+    }
+    let dir = folder.path().join(FOLDER);
+    if dir.is_dir() {
+        return Ok(Some(open_model(&dir, config.placement())?));
+    }
+    let budget_tokens = match config.imitation.sft.budget_tokens {
+        0 => grpo_tokens(folder)? * config.learner.num_iterations,
+        budget => budget,
+    };
+    if budget_tokens == 0 {
+        let why = "GRPO trained on no tokens, so no imitation is compared with it";
+        evaluator.progress.say(why);
+        return Ok(None);
+    }
+    let mix = DemonstratorMix::default();
+    let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
+    let trainer = ImitationTrainer {
+        evaluator,
+        folder: None,
+    };
+    let sft = SftConfig {
+        budget_tokens,
+        ..config.imitation.sft.clone()
+    };
+    let title = "imitating the oracle, to compare";
+    let (model, _) = trainer.imitate(title, start, &episodes, &sft, None)?;
+    model.save(&dir)?;
+    Ok(Some(model))
+}
+
+/// Returns the number of tokens of the groups that GRPO trained on. Groups that it only sampled do
+/// not count.
+fn grpo_tokens(folder: &RunFolder) -> Result<u64> {
+    let steps = folder.read()?.steps;
+    let grpo = steps
+        .iter()
+        .filter(|step| step.stage == TrainingStage::Grpo);
+    let tokens = grpo.filter_map(|step| step.metrics.get("groups/kept_tokens"));
+    Ok(tokens.sum::<f64>() as u64)
+}

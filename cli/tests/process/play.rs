@@ -1,0 +1,99 @@
+//! Tests `sqlenv play --policy` on a database of a user.
+
+use std::process::Output;
+
+use rusqlite::Connection;
+
+use crate::program::sqlenv;
+
+const SCHEMA: &str = "
+    CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
+    INSERT INTO customers VALUES (1, 'Ada', 'Lima'), (2, 'Ben', 'Oslo'), (3, 'Cy', 'Lima');
+";
+
+fn play(args: &[&str]) -> Output {
+    sqlenv(&["play"]).args(args).output().unwrap()
+}
+
+fn said(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_base_policy_answers_a_question_about_any_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("my.sqlite");
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(SCHEMA)
+        .unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let database = path.to_str().unwrap();
+    let question = "How many customers are there?";
+    let played = play(&["--policy", "base", "--database", database, "-q", question]);
+    let (shown, errors) = (said(&played.stdout), said(&played.stderr));
+    assert!(played.status.success(), "{errors}");
+    assert!(shown.starts_with(question), "{shown}");
+    assert!(shown.contains("describe customers"), "{shown}");
+    assert!(shown.ends_with("Answer: 3\n"), "{shown}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (text, empty, busy) = (
+        path("text.sqlite"),
+        path("empty.sqlite"),
+        path("busy.sqlite"),
+    );
+    std::fs::write(
+        &text,
+        "This is no database, whatever its name says. ".repeat(20),
+    )
+    .unwrap();
+    Connection::open(&empty).unwrap();
+    Connection::open(&busy)
+        .unwrap()
+        .execute_batch(SCHEMA)
+        .unwrap();
+    std::fs::write(format!("{busy}-wal"), "changes").unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let ask = "How many?";
+    let cases: &[(&[&str], &str)] = &[
+        (&["--database", "none.sqlite", "-q", ask], "no such file"),
+        (&["--database", folder, "-q", ask], "no such file"),
+        (&["--database", &text, "-q", ask], "cannot be used"),
+        (&["--database", &empty, "-q", ask], "cannot be used"),
+        (
+            &["--database", &busy, "-q", ask],
+            "busy.sqlite-wal holds changes",
+        ),
+        (&["--database", &text, "-q", " "], "-q is empty"),
+        (
+            &["--database", &text, "-q", ask, "--data", "x"],
+            "cannot be used with",
+        ),
+        (&["--database", &text], "--ask <QUESTION>"),
+        (&["--question", "none"], "the data has no such question"),
+        (&["--model", "x"], "--policy base is the embedded policy"),
+    ];
+    for (args, wanted) in cases {
+        let played = play(&[&["--policy", "base"], *args].concat());
+        let errors = said(&played.stderr);
+        assert!(!played.status.success(), "{args:?}");
+        assert!(errors.contains(wanted), "{args:?}: {errors}");
+        assert!(!errors.contains("panicked"), "{args:?}: {errors}");
+    }
+    let asked = play(&["--database", &text, "-q", ask]);
+    assert!(said(&asked.stderr).contains("--policy"), "{asked:?}");
+}
+
+#[test]
+fn a_policy_plays_a_question_of_the_data_and_the_gold_is_shown() {
+    let played = play(&["--policy", "base", "--split", "eval"]);
+    let shown = said(&played.stdout);
+    assert!(played.status.success(), "{}", said(&played.stderr));
+    assert!(shown.contains("orrect.\nGold answer: "), "{shown}");
+}
