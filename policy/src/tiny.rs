@@ -2,11 +2,9 @@
 //! training of that tokenizer.
 //!
 //! Invariant: the text is plain Hermes, as with any Qwen3; only its tokenization is special. The
-//! pieces of the format that every episode repeats are one token each, which shortens an episode
-//! from some 250 to some 90 tokens.
+//! pieces of the format that every episode repeats are one token each, which shortens an episode.
 //!
-//! The folder `embedded` is the result of `sqlenv pretrain --preset base`, see
-//! `docs/pretraining.md`.
+//! `sqlenv pretrain --preset base` made the weights, see `docs/pretraining.md`.
 
 mod tokenizer;
 
