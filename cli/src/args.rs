@@ -27,10 +27,10 @@ pub(crate) struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Prepare data, warm-start a policy, train it with GRPO, evaluate it and write the report, all
-    /// in this process.
+    /// Prepare data, train a policy with GRPO, compare it with imitation of the oracle, evaluate and
+    /// write the report, all in this process.
     Train(TrainArgs),
-    /// Run only the supervised warm start and write a model folder.
+    /// Run only the supervised warm start (--preset scratch, or --model) and write a model folder.
     Sft(SftArgs),
     /// Pretrain a small policy: train random weights on procedurally generated databases.
     Pretrain(PretrainArgs),
