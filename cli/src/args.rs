@@ -27,8 +27,8 @@ pub(crate) struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Prepare data, train a policy with GRPO, compare it with imitation of the oracle, evaluate and
-    /// write the report, all in this process.
+    /// Prepare data, train a policy with GRPO, compare it with imitation of the oracle, evaluate
+    /// both and write the report, all in this process.
     Train(TrainArgs),
     /// Run only the supervised warm start (--preset scratch, or --model) and write a model folder.
     Sft(SftArgs),
