@@ -1,13 +1,16 @@
 //! The error type of the actor.
 
-use proto::SnapshotError;
+use proto::{SnapshotError, status_text};
 
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActorError {
     /// A service did not respond, or rejected a call. Remedy: check that it runs at the given
     /// address. The status has the details.
-    #[error("{call} failed: {status}; check that the service runs and is reachable")]
+    #[error(
+        "{call} failed: {}; check that the service runs and is reachable",
+        status_text(status)
+    )]
     Call {
         /// Service and method, such as `Env.Reset`.
         call: &'static str,

@@ -16,6 +16,7 @@ mod error;
 mod evaluate;
 pub mod metrics;
 mod model_policy;
+mod outage;
 pub mod prompt;
 mod retry;
 mod rollout;

@@ -5,12 +5,17 @@
 
 use std::time::Duration;
 
+use proto::status_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
+use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
-use crate::{error::ActorError, metrics};
+use crate::{error::ActorError, metrics, outage::Outages};
+
+/// Shared by all callers of the process, so that an outage has one message.
+static OUTAGES: Outages = Outages::new();
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts of a call.
@@ -45,7 +50,10 @@ impl Retry {
         let mut attempts_left = self.attempts;
         loop {
             let status = match tokio::time::timeout(limit, attempt()).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Ok(response)) => {
+                    warn(OUTAGES.succeeded(name, Instant::now().into_std()));
+                    return Ok(response.into_inner());
+                }
                 Ok(Err(status)) => status,
                 Err(_) => {
                     Status::deadline_exceeded(format!("no answer within {} s", limit.as_secs()))
@@ -54,12 +62,19 @@ impl Retry {
             if attempts_left == 0 || !may_pass(&status) {
                 return Err(ActorError::call(name, status));
             }
-            tracing::debug!(call = name, %status, "retrying");
+            tracing::debug!(call = name, status = status_text(&status), "retrying");
             metrics::count_retry(name);
+            warn(OUTAGES.failed(name, &status, Instant::now().into_std()));
             attempts_left -= 1;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+fn warn(message: Option<String>) {
+    if let Some(message) = message {
+        tracing::warn!("{message}");
     }
 }
 

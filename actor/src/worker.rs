@@ -10,7 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
     CLAIM_WAIT, EncodedGroup, EnvClient, LearnerClient, MAX_GROUP_BYTES, MAX_MESSAGE_BYTES,
-    Snapshot, SnapshotError,
+    Snapshot, SnapshotError, WaitReminder,
     v1::{
         ClaimRequest, GroupClaim, JoinRequest, JoinResponse, RolloutSettings, SubmitRequest,
         SubmitVerdict, Trajectory, claim_response::Outcome,
@@ -37,6 +37,10 @@ use crate::{
 /// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
 /// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
+
+/// After how long without work an actor says so, for the first time and again.
+const NO_WORK: Duration = Duration::from_secs(60);
+const NO_WORK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends.
 ///
@@ -200,6 +204,7 @@ impl Actor {
     /// Claims until there is a group to roll out.
     async fn next_group(&self) -> Result<GroupClaim, ActorError> {
         let began = Instant::now();
+        let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
         loop {
             let version = self.version();
             match self.claim(version).await? {
@@ -211,6 +216,13 @@ impl Actor {
                     return Ok(claim);
                 }
                 Some(Outcome::Wait(wait)) => {
+                    if let Some(waited) = reminder.due(Instant::now().into_std()) {
+                        let seconds = waited.as_secs();
+                        tracing::warn!(
+                            "the learner has had no work for {seconds} s: it trains, or waits for \
+                             groups of other actors"
+                        );
+                    }
                     self.wait_for_other_than(version, wait.retry_after_milliseconds)
                         .await;
                 }

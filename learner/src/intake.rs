@@ -12,15 +12,20 @@ use std::{
     time::Duration,
 };
 
-use proto::EncodedGroup;
+use proto::{EncodedGroup, WaitReminder};
 use tokio::sync::watch;
 
 use crate::{
+    clock::now,
     error::{LearnerError, Result},
     group::{Group, GroupRules, StepGroups},
     journal::Journal,
     scheduler::{Admission, Batch, Claim, Scheduler},
 };
+
+/// After how long without a group the learner says so, for the first time and again.
+const NO_GROUP: Duration = Duration::from_secs(60);
+const NO_GROUP_AGAIN: Duration = Duration::from_secs(300);
 
 /// The work that is handed out and the groups that are submitted.
 pub(crate) struct Intake {
@@ -143,6 +148,8 @@ impl Intake {
     /// A group could not be journaled.
     pub(crate) fn wait_for_batch(&self) -> Result<Option<(Batch, StepGroups)>> {
         let mut state = self.lock();
+        let mut arrived = state.groups.len();
+        let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
         loop {
             if let Some(fault) = state.fault.take() {
                 return Err(fault);
@@ -154,10 +161,20 @@ impl Intake {
                 let groups = state.step_groups(&batch);
                 return Ok(Some((batch, groups)));
             }
-            state = self
+            (state, _) = self
                 .groups_changed
-                .wait(state)
+                .wait_timeout(state, NO_GROUP)
                 .unwrap_or_else(PoisonError::into_inner);
+            if state.groups.len() != arrived {
+                arrived = state.groups.len();
+                reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
+            } else if let Some(waited) = reminder.due(now()) {
+                let (seconds, leased) = (waited.as_secs(), state.scheduler.leased());
+                tracing::warn!(
+                    "no group has arrived for {seconds} s; {}",
+                    where_groups_are(leased)
+                );
+            }
         }
     }
 
@@ -218,6 +235,18 @@ impl Intake {
 
     fn lock(&self) -> MutexGuard<'_, IntakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says what the learner waits for.
+fn where_groups_are(leased: usize) -> String {
+    match leased {
+        0 => {
+            "no actor has claimed one; start actors with `sqlenv actor --learner ADDRESS`, or look \
+              at the logs of those that run"
+                .to_owned()
+        }
+        leased => format!("{leased} are with actors"),
     }
 }
 

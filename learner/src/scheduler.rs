@@ -153,6 +153,12 @@ impl Scheduler {
         self.expired_leases
     }
 
+    /// Returns how many groups are leased, whether their leases have expired or not.
+    pub fn leased(&self) -> usize {
+        let leased = |state: &&GroupState| matches!(state, GroupState::Leased { .. });
+        self.groups.values().filter(leased).count()
+    }
+
     /// Returns when the next lease expires, which may turn a claim's [`Claim::Wait`] into a group.
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let expiries = self.groups.values().filter_map(|state| match state {

@@ -10,16 +10,20 @@ pub mod codec;
 mod dial;
 mod failover;
 mod snapshot;
+mod status_text;
 mod tools;
 mod transport;
+mod wait_reminder;
 
 use std::time::Duration;
 
 pub use codec::EncodedGroup;
 pub use dial::{Credentials, TransportError};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
+pub use status_text::status_text;
 pub use tools::{TOOLS, Tool, ToolTexts};
 pub use transport::Transport;
+pub use wait_reminder::WaitReminder;
 
 /// The largest message in bytes that either side of `Learner` and `Ranks` sends or accepts.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;

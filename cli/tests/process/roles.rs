@@ -1,6 +1,12 @@
 //! Tests the three roles as processes over TCP, with the loss of an actor.
 
-use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+    thread::sleep,
+    time::Duration,
+};
 
 use crate::program::{Running, serve, serve_with, sqlenv};
 
@@ -70,6 +76,24 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     assert!(!output.status.success());
     assert!(text.contains("other settings"), "{text}");
     assert_eq!(config(), before);
+}
+
+/// An actor whose learner is away says so, in words, and continues to try.
+#[test]
+fn an_actor_says_that_its_learner_is_away() {
+    // Bound and dropped again, so nobody serves there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    let args = ["actor", "--env", &address, "--learner", &address];
+    let mut actor = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(actor.0.stderr.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let away = lines.find(|line| line.contains("calls of the learner have failed"));
+    let away = away.expect("the actor ended without the message");
+    assert!(away.contains("Connection refused"), "{away}");
+    assert!(!away.contains("Error("), "{away}");
+    assert!(actor.0.try_wait().unwrap().is_none());
 }
 
 /// The error for an occupied port names the address and the flag.

@@ -13,7 +13,7 @@ use std::{
 use candle_core::{DType, Device};
 use policy::{Model, Weights};
 use proto::{
-    MAX_MESSAGE_BYTES, RanksClient,
+    MAX_MESSAGE_BYTES, RanksClient, WaitReminder,
     v1::{RankHello, RankWelcome, TrainRequest, train_request, train_response},
 };
 use tokio::{
@@ -40,6 +40,8 @@ use crate::{
 
 /// The pause between two attempts to join.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often a rank repeats why it cannot join.
+const REMIND: Duration = Duration::from_secs(60);
 
 /// A rank's own options; all others come from the learner.
 #[derive(Clone, Debug)]
@@ -61,6 +63,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
     let mut last_contact = now();
     let mut last_warning = String::new();
+    let mut reminder = WaitReminder::new(last_contact, REMIND, REMIND);
     loop {
         let fault = match attempt(client.clone(), &options, &mut last_contact).await {
             Err(fault @ (LearnerError::LeaderAway(_) | LearnerError::RunFull(_))) => fault,
@@ -70,7 +73,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
             return Err(fault);
         }
         let text = fault.to_string();
-        if text != last_warning {
+        if text != last_warning || reminder.due(now()).is_some() {
             tracing::warn!(%fault, "joining again");
             last_warning = text;
         }

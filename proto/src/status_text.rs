@@ -1,0 +1,41 @@
+//! A status in words for people.
+
+use std::error::Error;
+
+use tonic::Status;
+
+/// Describes a status in one line without Rust's debug format: its message, or what its code means
+/// if it has none, and the cause at the end of its chain of errors.
+pub fn status_text(status: &Status) -> String {
+    let message = match status.message() {
+        "" => status.code().description(),
+        message => message,
+    };
+    let cause = std::iter::successors(status.source(), |error| (*error).source()).last();
+    match cause.map(ToString::to_string) {
+        Some(cause) if !message.contains(&cause) => format!("{message}: {cause}"),
+        _ => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn statuses_are_described_in_words() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let cases = [
+            (Status::unavailable("no node"), "no node"),
+            (
+                Status::unavailable(""),
+                "The service is currently unavailable",
+            ),
+            (Status::from_error(Box::new(refused)), "connection refused"),
+        ];
+        for (status, expected) in cases {
+            assert_eq!(status_text(&status), expected);
+        }
+    }
+}
