@@ -1,16 +1,13 @@
 //! The error type of the actor.
 
-use proto::{SnapshotError, status_text};
+use proto::{SnapshotError, may_pass, status_text};
 
 /// Why an actor, an evaluation or an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActorError {
     /// A service did not respond, or rejected a call. Remedy: check that it runs at the given
     /// address. The status has the details.
-    #[error(
-        "{call} failed: {}; check that the service runs and is reachable",
-        status_text(status)
-    )]
+    #[error("{}", call_text(call, status))]
     Call {
         /// Service and method, such as `Env.Reset`.
         call: &'static str,
@@ -35,6 +32,16 @@ pub enum ActorError {
     /// The engine's thread ended. Its log has the reason. Remedy: restart the actor.
     #[error("the engine stopped: {0}; restart the actor")]
     Engine(String),
+}
+
+/// Describes a failed call. A status that may pass says nothing about the call, so the remedy is to
+/// look at the service.
+fn call_text(call: &str, status: &tonic::Status) -> String {
+    let remedy = match may_pass(status) {
+        true => "; check that the service runs and is reachable",
+        false => "",
+    };
+    format!("{call} failed: {}{remedy}", status_text(status))
 }
 
 impl ActorError {

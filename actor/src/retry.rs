@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use proto::status_text;
+use proto::{may_pass, status_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 use tokio::time::Instant;
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
 use crate::{error::ActorError, metrics, outage::Outages};
 
@@ -76,22 +76,6 @@ fn warn(message: Option<String>) {
     if let Some(message) = message {
         tracing::warn!("{message}");
     }
-}
-
-/// Returns whether the status may pass. A status with a source was made on this side of a
-/// connection that broke. UNKNOWN is another status of a call whose connection broke.
-pub(crate) fn may_pass(status: &Status) -> bool {
-    let is_of_connection = std::error::Error::source(status).is_some();
-    is_of_connection
-        || matches!(
-            status.code(),
-            Code::Unavailable
-                | Code::DeadlineExceeded
-                | Code::ResourceExhausted
-                | Code::Aborted
-                | Code::Cancelled
-                | Code::Unknown
-        )
 }
 
 #[cfg(test)]

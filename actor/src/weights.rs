@@ -19,6 +19,7 @@ const MAX_DAMAGED: u32 = 3;
 pub(crate) struct SnapshotStream {
     learner: LearnerClient,
     actor_id: String,
+    run_id: String,
     retry: Retry,
     after_version: Option<u64>,
     stream: Option<Streaming<WeightsResponse>>,
@@ -27,10 +28,15 @@ pub(crate) struct SnapshotStream {
 
 impl SnapshotStream {
     /// Subscribes, beginning with the newest snapshot.
-    pub(crate) fn new(learner: LearnerClient, actor_id: String, retry: Retry) -> Self {
+    pub(crate) fn new(
+        learner: LearnerClient,
+        (actor_id, run_id): (&str, &str),
+        retry: Retry,
+    ) -> Self {
         Self {
             learner,
-            actor_id,
+            actor_id: actor_id.to_owned(),
+            run_id: run_id.to_owned(),
             retry,
             after_version: None,
             stream: None,
@@ -79,6 +85,7 @@ impl SnapshotStream {
                 let request = WeightsRequest {
                     actor_id: self.actor_id.clone(),
                     after_version: self.after_version,
+                    run_id: self.run_id.clone(),
                 };
                 let subscribe = async || self.learner.clone().weights(request.clone()).await;
                 none.insert(self.retry.call("Learner.Weights", subscribe).await?)

@@ -77,8 +77,11 @@ async fn work(
     };
     let join = async || learner.clone().join(request.clone()).await;
     let joined = config.learner_retry.call("Learner.Join", join).await?;
-    let mut snapshots =
-        SnapshotStream::new(learner.clone(), actor_id.to_owned(), config.learner_retry);
+    let mut snapshots = SnapshotStream::new(
+        learner.clone(),
+        (actor_id, &joined.run_id),
+        config.learner_retry,
+    );
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
@@ -95,6 +98,7 @@ async fn work(
 /// A joined actor.
 struct Actor {
     actor_id: String,
+    run_id: String,
     run_seed: u64,
     learner: LearnerClient,
     config: ActorConfig,
@@ -135,7 +139,7 @@ impl Actor {
         let (published, version) = watch::channel(first.policy_version);
         tracing::info!(
             actor_id,
-            run_id = joined.run_id,
+            run_id = %joined.run_id,
             policy_version = first.policy_version,
             "joined"
         );
@@ -149,6 +153,7 @@ impl Actor {
         };
         let actor = Self {
             actor_id: actor_id.to_owned(),
+            run_id: joined.run_id,
             run_seed: joined.run_seed,
             learner,
             config: config.clone(),
@@ -254,6 +259,7 @@ impl Actor {
         let request = ClaimRequest {
             actor_id: self.actor_id.clone(),
             policy_version,
+            run_id: self.run_id.clone(),
         };
         let claim = async || self.learner.clone().claim(request.clone()).await;
         Ok(retry.call("Learner.Claim", claim).await?.outcome)
@@ -328,6 +334,7 @@ impl Actor {
             group_index: claim.group_index,
             lease_id: claim.lease_id,
             trajectories,
+            run_id: self.run_id.clone(),
         };
         // Encoded once: each attempt shares the bytes.
         let group = encode_within(request, MAX_GROUP_BYTES);
@@ -442,6 +449,7 @@ mod tests {
             group_index: 3,
             lease_id: 4,
             trajectories: (0..2).map(trajectory).collect(),
+            run_id: "r".to_owned(),
         };
         let size = EncodedGroup::from(&request).bytes().len();
         let whole = encode_within(request.clone(), size).decode().unwrap();

@@ -113,6 +113,23 @@ pub(crate) struct EnvCredentials {
     pub(crate) env_key_file: Option<PathBuf>,
 }
 
+/// Credentials of a client for the learner.
+#[derive(Clone, Debug, Default, Parser)]
+pub(crate) struct LearnerCredentials {
+    /// File with the bearer token that the learner requires of this role.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) learner_token_file: Option<PathBuf>,
+    /// Certificate authorities (PEM) to trust for an https learner, instead of the system's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) learner_ca_file: Option<PathBuf>,
+    /// This client's certificate (PEM), if the learner requires one.
+    #[arg(long, value_name = "FILE", requires = "learner_key_file")]
+    pub(crate) learner_certificate_file: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires = "learner_certificate_file")]
+    pub(crate) learner_key_file: Option<PathBuf>,
+}
+
 /// Settings that come with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
@@ -387,9 +404,11 @@ pub(crate) struct ActorArgs {
     pub(crate) env: String,
     #[command(flatten)]
     pub(crate) env_credentials: EnvCredentials,
-    /// Learner (http://HOST:PORT).
+    /// Learner (http://HOST:PORT, or https).
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub(crate) learner: String,
+    #[command(flatten)]
+    pub(crate) learner_credentials: LearnerCredentials,
     /// Name that is unique among the run's actors; default: host and process id.
     #[arg(long, value_name = "NAME")]
     pub(crate) id: Option<String>,
@@ -427,6 +446,8 @@ pub(crate) struct RankArgs {
     /// Learner (http://HOST:PORT), which is rank 0.
     #[arg(long, value_name = "ADDRESS", env = "SQLENV_LEARNER")]
     pub(crate) leader: String,
+    #[command(flatten)]
+    pub(crate) learner_credentials: LearnerCredentials,
     /// Seconds to wait for a learner that does not answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) patience_seconds: u32,

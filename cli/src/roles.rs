@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use env::Environment;
 use env_node::{EnvNode, Server};
-use learner::{Learner, RunArguments, TrainEvent, ranks::RankOptions};
+use learner::{Learner, RunArguments, ServerCredentials, TrainEvent, ranks::RankOptions};
 use policy::{Model, Placement};
-use proto::{LearnerClient, RanksClient, Transport, v1::Question};
+use proto::{LearnerClient, RanksClient, v1::Question};
 use report::{LearnerStepRecord, RunFolder, RunInfo, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use crate::{
     admin::{self, Readiness},
     args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
-    local::check_tokenizer,
+    local::{check_tokenizer, newest_model},
     openenv_variables::Variables,
     progress::Progress,
     run_info::run_info,
@@ -91,7 +91,8 @@ pub(crate) async fn actor(
         actor: settings,
     } = config::resolve(&args.config)?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let learner = LearnerClient::new(Transport::dial(&args.learner).context("--learner")?);
+    let learner = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
+    let learner = LearnerClient::new(learner);
     let ready = admin::serve(args.admin).await?;
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
@@ -118,7 +119,8 @@ pub(crate) async fn rank(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config: RankRole = config::resolve(&args.config)?;
-    let client = RanksClient::new(Transport::dial(&args.leader).context("--leader")?);
+    let leader = setup::dial_learner("--leader", &args.leader, &args.learner_credentials)?;
+    let client = RanksClient::new(leader);
     let ready = admin::serve(args.admin).await?;
     ready.set(true);
     progress.say(&format!("rank of the run at {}", args.leader));
@@ -158,6 +160,7 @@ pub(crate) async fn learner(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config: LearnerRole = config::resolve(&args.config)?;
+    let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = admin::serve(args.admin).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
@@ -193,7 +196,9 @@ pub(crate) async fn learner(
         folder: &folder,
         progress,
     };
-    let trained = serving.train(listener, &ready, shutdown).await;
+    let trained = serving
+        .train((listener, credentials), &ready, shutdown)
+        .await;
     let is_finished = matches!(trained, Ok(step) if step >= steps);
     info.status = if is_finished {
         RunStatus::Finished
@@ -203,9 +208,19 @@ pub(crate) async fn learner(
     let written = folder.write_info(&info);
     trained?;
     written?;
+    let report = report::write(folder.path())?;
     if !is_finished {
         bail!(Interrupted);
     }
+    let trained = newest_model(folder.path(), placement)?
+        .context("a finished run has no checkpoint: this is a bug")?;
+    let model = folder.path().join("model");
+    trained.save(&model)?;
+    let (model, report, env) = (model.display(), report.display(), &args.env);
+    progress.say(&format!(
+        "model: {model}\nreport: {report}\n\
+         evaluate it with: sqlenv eval --model {model} --env {env} --split eval"
+    ));
     Ok(())
 }
 
@@ -262,7 +277,7 @@ impl ServingLearner<'_> {
     /// Serves and trains until the last step or `shutdown`. Returns the number of learner steps.
     async fn train(
         &self,
-        listener: TcpListener,
+        (listener, credentials): (TcpListener, ServerCredentials),
         ready: &Readiness,
         shutdown: CancellationToken,
     ) -> Result<u64> {
@@ -270,6 +285,7 @@ impl ServingLearner<'_> {
         let mut serving = tokio::spawn(learner::serve(
             listener,
             self.learner.clone(),
+            credentials,
             served.clone().cancelled_owned(),
         ));
         let (sender, events) = mpsc::channel(2);

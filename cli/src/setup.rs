@@ -13,7 +13,7 @@ use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
 use tonic::Code;
 
 use crate::{
-    args::{EnvCredentials, OWN_DATA_DIR},
+    args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
     config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
 };
@@ -87,6 +87,21 @@ pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<En
     };
     let transport = Transport::dial_with(address, &credentials).context("--env")?;
     Ok(EnvClient::new(transport))
+}
+
+/// Connects to the learner at the address that `flag` names.
+pub(crate) fn dial_learner(
+    flag: &'static str,
+    address: &str,
+    credentials: &LearnerCredentials,
+) -> Result<Transport> {
+    let certificate = credentials.learner_certificate_file.clone();
+    let credentials = Credentials {
+        ca_file: credentials.learner_ca_file.clone(),
+        certificate_and_key_files: certificate.zip(credentials.learner_key_file.clone()),
+        bearer_token_file: credentials.learner_token_file.clone(),
+    };
+    Transport::dial_with(address, &credentials).context(flag)
 }
 
 /// Opens the questions, or builds the project's own if no folder is given.

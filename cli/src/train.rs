@@ -9,6 +9,7 @@ mod run;
 mod table;
 
 use anyhow::{Context as _, Result, ensure};
+use learner::LearnerServerConfig;
 use policy::Model;
 use report::{PolicyName, RunFolder, RunStatus};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,11 @@ pub(crate) async fn train(
         config.learner.ranks.is_alone(),
         "learner.ranks: `sqlenv train` is one process and has one rank; remove the setting, or \
          start `sqlenv learner` and `sqlenv rank`"
+    );
+    ensure!(
+        config.learner.server == LearnerServerConfig::default(),
+        "learner.server: `sqlenv train` is one process and serves no port; remove the setting, or \
+         start `sqlenv learner`"
     );
     config.device.open()?;
     let setup = Setup::open(&config, progress)?;

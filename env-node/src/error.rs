@@ -1,5 +1,7 @@
 //! The error of a server that cannot start.
 
+use proto::TransportError;
+
 /// A setting of the server is out of range, contradicts another, or names an unusable file.
 #[derive(Debug, thiserror::Error)]
 #[error("env-node setting {field} cannot be used: {remedy}")]
@@ -23,6 +25,25 @@ impl SettingError {
                 field,
                 remedy: remedy.into(),
             }),
+        }
+    }
+}
+
+impl From<TransportError> for SettingError {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::File {
+                setting,
+                path,
+                reason,
+            } => Self {
+                field: setting,
+                remedy: format!("{}: {reason}", path.display()),
+            },
+            TransportError::Address { .. } => Self {
+                field: "server",
+                remedy: error.to_string(),
+            },
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     optimizer::OptimizerSettings,
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
+    serve::LearnerServerConfig,
 };
 
 /// Arguments of a training that are no settings of its file.
@@ -90,6 +91,9 @@ pub struct LearnerConfig {
     /// The processes that compute gradients together; not written if there is one.
     #[serde(skip_serializing_if = "RankSettings::is_alone")]
     pub ranks: RankSettings,
+    /// Who may connect to the learner; not written if nothing is set.
+    #[serde(skip_serializing_if = "LearnerServerConfig::is_default")]
+    pub server: LearnerServerConfig,
 }
 
 /// The policy in the denominator of the importance ratio.
@@ -230,8 +234,8 @@ impl LearnerConfig {
     /// Returns the SHA-256, in hexadecimal, of everything that shapes the weights: a run resumes
     /// only under the same.
     ///
-    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, and the
-    /// number of steps where the learning rate does not depend on it.
+    /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, the server,
+    /// and the number of steps where the learning rate does not depend on it.
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let shaping = Self {
             steps: match self.schedule.kind {
@@ -242,6 +246,7 @@ impl LearnerConfig {
             gradient_checkpointing: false,
             checkpoint: CheckpointConfig::default(),
             ranks: self.ranks.shaping(),
+            server: LearnerServerConfig::default(),
             ..self.clone()
         };
         let json =

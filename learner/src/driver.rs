@@ -91,7 +91,7 @@ pub(crate) struct RunContext {
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
     question_ids: Vec<String>,
     order: Mutex<QuestionOrder>,
-    run_id: String,
+    pub(crate) run_id: String,
     opened: Instant,
     pub(crate) model: Model,
     /// Taken by the thread that trains.
@@ -148,7 +148,7 @@ impl Learner {
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
                 question_ids,
-                run_id: run_name.to_string_lossy().into_owned(),
+                run_id: format!("{}-{}", run_name.to_string_lossy(), &fingerprint[..16]),
                 opened: now(),
                 model,
                 trainer: Mutex::new(Some(trainer)),
@@ -165,6 +165,11 @@ impl Learner {
     /// Returns the newest policy version's weights.
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
+    }
+
+    /// Returns what identifies the run: the name of its folder and its fingerprint.
+    pub fn run_id(&self) -> &str {
+        &self.context.run_id
     }
 
     /// Returns whether an actor has joined since the run was opened.

@@ -64,6 +64,8 @@ pub struct Group {
     pub index: u64,
     /// The lease under which it was rolled out.
     pub lease_id: u64,
+    /// The run that its actor joined.
+    pub run_id: String,
     /// The bytes in which it arrived. The journal and other ranks get the same bytes.
     pub encoded: EncodedGroup,
     /// Members in order.
@@ -90,6 +92,7 @@ impl Group {
             group_index: index,
             lease_id,
             trajectories,
+            run_id,
             ..
         } = encoded
             .decode()
@@ -115,6 +118,7 @@ impl Group {
         Ok(Self {
             index,
             lease_id,
+            run_id,
             encoded,
             trajectories,
             rewards,

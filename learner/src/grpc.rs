@@ -30,7 +30,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Learner,
-    driver::RunEnd,
+    driver::{RunContext, RunEnd},
     error::Result,
     intake::SubmitError,
     metrics,
@@ -105,6 +105,20 @@ impl Learner {
     }
 }
 
+impl RunContext {
+    /// Refuses a request that names another run.
+    fn check_run(&self, run_id: &str) -> Result<(), Status> {
+        if run_id == self.run_id {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(format!(
+            "this learner has the run {:?}, and the request names {run_id:?}; start the actor \
+             again, so that it joins this run",
+            self.run_id
+        )))
+    }
+}
+
 fn wait(retry_after_milliseconds: u32) -> Outcome {
     Outcome::Wait(Wait {
         retry_after_milliseconds,
@@ -125,7 +139,9 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<ClaimRequest>,
     ) -> Result<Response<ClaimResponse>, Status> {
-        let outcome = self.claim_or_wait(request.get_ref().policy_version).await;
+        let request = request.get_ref();
+        self.context.check_run(&request.run_id)?;
+        let outcome = self.claim_or_wait(request.policy_version).await;
         Ok(Response::new(ClaimResponse {
             outcome: Some(outcome),
         }))
@@ -137,10 +153,17 @@ impl proto::v1::learner_server::Learner for Learner {
     ) -> Result<Response<SubmitResponse>, Status> {
         let context = Arc::clone(&self.context);
         // Decoding, checking and the disk take milliseconds that would hold up other calls.
-        let submit = move || context.intake.submit(request.into_inner());
+        let submit = move || {
+            let group = context.intake.check(request.into_inner())?;
+            context
+                .check_run(&group.run_id)
+                .map_err(SubmitError::OtherRun)?;
+            context.intake.submit(group)
+        };
         let admission = match task::spawn_blocking(submit).await {
             Ok(Ok(admission)) => admission,
             Ok(Err(SubmitError::Invalid(fault))) => return Err(Status::invalid_argument(fault)),
+            Ok(Err(SubmitError::OtherRun(status))) => return Err(status),
             Ok(Err(SubmitError::Journal(fault))) => {
                 tracing::error!(%fault, "the run stops");
                 return Err(Status::unavailable(fault));
@@ -164,6 +187,7 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<WeightsRequest>,
     ) -> Result<Response<Self::WeightsStream>, Status> {
+        self.context.check_run(&request.get_ref().run_id)?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         task::spawn(stream_snapshots(
             self.context.snapshots.subscribe(),

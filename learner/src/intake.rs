@@ -14,6 +14,7 @@ use std::{
 
 use proto::{EncodedGroup, WaitReminder};
 use tokio::sync::watch;
+use tonic::Status;
 
 use crate::{
     clock::now,
@@ -57,6 +58,8 @@ struct JournaledGroup {
 pub(crate) enum SubmitError {
     /// It breaks the contract; submitting it again is useless.
     Invalid(String),
+    /// It names another run.
+    OtherRun(Status),
     /// It could not be journaled, for this reason; the run stops.
     Journal(String),
 }
@@ -111,9 +114,13 @@ impl Intake {
         self.work_changed.subscribe()
     }
 
-    /// Checks a group and journals it if it is needed; blocks on the disk.
-    pub(crate) fn submit(&self, encoded: EncodedGroup) -> Result<Admission, SubmitError> {
-        let group = Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)?;
+    /// Decodes and checks a group.
+    pub(crate) fn check(&self, encoded: EncodedGroup) -> Result<Group, SubmitError> {
+        Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)
+    }
+
+    /// Journals a checked group if it is needed; blocks on the disk.
+    pub(crate) fn submit(&self, group: Group) -> Result<Admission, SubmitError> {
         // Two submissions of one group must not both be judged as new, so the journal stays locked
         // until the group is recorded. Claims only need the state's lock and continue meanwhile.
         let mut journal = self.lock_journal();

@@ -238,7 +238,7 @@ mod tests {
             actor_id: "a".to_owned(),
             group_index,
             lease_id: 9,
-            trajectories: vec![],
+            ..SubmitRequest::default()
         };
         EncodedGroup::from(&request)
     }

@@ -31,4 +31,4 @@ pub mod trainer;
 pub use config::{LearnerConfig, RunArguments};
 pub use driver::{Learner, TrainEvent};
 pub use error::{LearnerError, Result};
-pub use serve::serve;
+pub use serve::{LearnerServerConfig, ServerCredentials, serve};

@@ -1,17 +1,92 @@
-//! The learner's server: both services with health and reflection on one port.
+//! The learner's server: both services with health and reflection on one port, and who may call
+//! them.
+//!
+//! Invariant: health and reflection need no token. Everything else needs the token of its role, if
+//! the settings name one.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, path::PathBuf, time::Duration};
 
-use proto::v1::learner_server::LearnerServer;
+use proto::{
+    BearerToken, RequireToken, ServerTls, TlsConfig, TransportError, tls_connections,
+    v1::learner_server::LearnerServer,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, sync::oneshot, time::sleep};
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{service::interceptor::InterceptedService, transport::Server};
 
-use crate::{Learner, error::Result};
+use crate::{
+    Learner,
+    error::{LearnerError, Result},
+};
 
 /// The longest that a shutdown waits for open calls. Only a dead connection takes that long, and
 /// keep-alive pings end it after 15 s.
 const MAX_DRAIN: Duration = Duration::from_secs(15);
+
+/// Who may connect to the learner. By default anyone may, which suits a trusted network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LearnerServerConfig {
+    /// TLS. Absent: plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
+    /// File with the bearer token that actors must send. Absent: any actor may call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor_token_file: Option<PathBuf>,
+    /// File with the bearer token that ranks must send. Absent: any rank may call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_token_file: Option<PathBuf>,
+}
+
+impl LearnerServerConfig {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The opened files of [`LearnerServerConfig`].
+pub struct ServerCredentials {
+    tls: Option<ServerTls>,
+    actor_token: Option<BearerToken>,
+    rank_token: Option<BearerToken>,
+}
+
+impl ServerCredentials {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// Names the setting whose file cannot be used.
+    pub fn open(config: &LearnerServerConfig) -> Result<Self> {
+        let tls = config.tls.as_ref();
+        Ok(Self {
+            tls: tls.map(|tls| ServerTls::open(Some(tls))).transpose()?,
+            actor_token: token("server.actor_token_file", &config.actor_token_file)?,
+            rank_token: token("server.rank_token_file", &config.rank_token_file)?,
+        })
+    }
+}
+
+fn token(setting: &'static str, file: &Option<PathBuf>) -> Result<Option<BearerToken>> {
+    Ok(BearerToken::open(setting, file.as_deref())?)
+}
+
+impl From<TransportError> for LearnerError {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::File {
+                setting,
+                path,
+                reason,
+            } => Self::setting(
+                setting,
+                format!("{} cannot be used: {reason}", path.display()),
+            ),
+            TransportError::Address { .. } => Self::setting("server", error.to_string()),
+        }
+    }
+}
 
 /// Serves `learner` until `shutdown`, then ends the streams and the waiting claims and returns when
 /// all connections are closed. Every connected actor has then received what was sent to it,
@@ -22,6 +97,7 @@ const MAX_DRAIN: Duration = Duration::from_secs(15);
 pub async fn serve(
     listener: TcpListener,
     learner: Learner,
+    credentials: ServerCredentials,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -32,14 +108,25 @@ pub async fn serve(
         .build_v1()
         .expect("the embedded descriptors are well-formed: this is a bug");
     let (stopping, stopped) = oneshot::channel();
-    let (service, rank_service) = (learner.service(), learner.rank_service());
+    let actors = RequireToken {
+        token: credentials.actor_token,
+        remedy: "this learner requires a token of its actors; start the actor with \
+                 --learner-token-file FILE",
+    };
+    let ranks = RequireToken {
+        token: credentials.rank_token,
+        remedy: "this learner requires a token of its ranks; start the rank with \
+                 --learner-token-file FILE",
+    };
+    let service = InterceptedService::new(learner.service(), actors);
+    let rank_service = InterceptedService::new(learner.rank_service(), ranks);
     let stop = async move {
         shutdown.await;
         learner.close_streams();
         // The receiver is gone if the server has failed.
         let _ = stopping.send(());
     };
-    let server = Server::builder()
+    let router = Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
         .tcp_nodelay(true)
@@ -48,8 +135,19 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(reflection)
         .add_service(service)
-        .add_service(rank_service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop);
+        .add_service(rank_service);
+    let server = async {
+        match credentials.tls {
+            None => {
+                let connections = TcpListenerStream::new(listener);
+                router.serve_with_incoming_shutdown(connections, stop).await
+            }
+            Some(tls) => {
+                let connections = ReceiverStream::new(tls_connections(listener, tls));
+                router.serve_with_incoming_shutdown(connections, stop).await
+            }
+        }
+    };
     let deadline = async {
         match stopped.await {
             Ok(()) => sleep(MAX_DRAIN).await,

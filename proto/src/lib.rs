@@ -5,22 +5,26 @@
 //! types. One of them, the group that an actor submits, also exists in its encoding
 //! ([`EncodedGroup`]), because the learner stores and forwards it as bytes.
 
+mod bearer_token;
 pub mod chunks;
 pub mod codec;
 mod dial;
 mod failover;
+mod server_tls;
 mod snapshot;
-mod status_text;
+mod status;
 mod tools;
 mod transport;
 mod wait_reminder;
 
 use std::time::Duration;
 
+pub use bearer_token::{BearerToken, RequireToken};
 pub use codec::EncodedGroup;
 pub use dial::{Credentials, TransportError};
+pub use server_tls::{ServerTls, TlsConfig, tls_connections};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
-pub use status_text::status_text;
+pub use status::{may_pass, status_text};
 pub use tools::{TOOLS, Tool, ToolTexts};
 pub use transport::Transport;
 pub use wait_reminder::WaitReminder;

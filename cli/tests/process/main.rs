@@ -12,4 +12,5 @@ mod program;
 mod ranks;
 mod reproducible;
 mod roles;
+mod security;
 mod threads;

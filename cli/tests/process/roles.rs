@@ -60,11 +60,9 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let info = std::fs::read_to_string(Path::new(run_dir).join("run.json")).unwrap();
     assert!(info.contains("\"finished\""), "{info}");
     other_settings_are_refused(&args, Path::new(run_dir));
-    assert!(
-        Path::new(run_dir)
-            .join("checkpoints/step_6/hf/model.safetensors")
-            .exists()
-    );
+    let weights = |dir| std::fs::read(Path::new(run_dir).join(dir).join("model.safetensors"));
+    assert!(weights("model").unwrap() == weights("checkpoints/step_6/hf").unwrap());
+    assert!(Path::new(run_dir).join("report.html").exists());
 }
 
 /// A learner refuses other settings than those of the run, which stay unchanged.

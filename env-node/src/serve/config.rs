@@ -4,6 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use proto::TlsConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -73,21 +74,6 @@ pub struct ServerConfig {
     /// Seconds that a server still takes calls after it was told to stop, while its health is
     /// NOT_SERVING: the time that balancers need to notice.
     pub drain_seconds: f64,
-}
-
-/// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in
-/// place.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TlsConfig {
-    /// The server's certificate, with its chain.
-    pub certificate_file: PathBuf,
-    /// The certificate's private key.
-    pub key_file: PathBuf,
-    /// Certificate authorities of clients. If given, a client without a certificate from one of
-    /// them is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_ca_file: Option<PathBuf>,
 }
 
 impl ServerConfig {

@@ -12,7 +12,6 @@ mod cors;
 mod health;
 mod protocols;
 mod refusals;
-mod tls;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -25,13 +24,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-pub use config::{ServerConfig, TlsConfig};
+pub use config::ServerConfig;
+use proto::ServerTls;
+pub use proto::TlsConfig;
 
 use self::{
     config::seconds,
     connection::{ConnectionLimits, ConnectionPermit},
     protocols::Protocols,
-    tls::Tls,
 };
 use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
 
@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     config: ServerConfig,
     protocols: Protocols,
-    tls: Tls,
+    tls: ServerTls,
     health: HealthReporter,
     sockets: Sockets,
     draining: CancellationToken,
@@ -62,7 +62,7 @@ impl Server {
         let health_service = health::service(&health, max_watch, draining.clone());
         Ok(Self {
             protocols: Protocols::new(node, &config, health_service, sockets.clone())?,
-            tls: Tls::open(config.tls.as_ref())?,
+            tls: ServerTls::open(config.tls.as_ref())?,
             config,
             health,
             sockets,

@@ -13,6 +13,7 @@ use axum::{
     routing::any,
 };
 use hyper::body::Incoming;
+use proto::BearerToken;
 use proto::v1::{FILE_DESCRIPTOR_SET, env_server};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, Health, HealthServer};
@@ -20,7 +21,7 @@ use tonic_web::GrpcWebLayer;
 use tower::Service;
 
 use super::{
-    auth::{self, BearerToken},
+    auth,
     call_limits::{self, CallLimits},
     config::ServerConfig,
     cors::{self, AllowedOrigins},
@@ -33,6 +34,8 @@ use crate::{
     rejection::Rejection,
     web,
 };
+
+const TOKEN_FILE: &str = "server.bearer_token_file";
 
 /// Every protocol of a node. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +57,7 @@ impl Protocols {
         let mut grpc =
             grpc(node, health).layer(from_fn_with_state(limits.clone(), call_limits::grpc));
         let mut http = http(node, sockets).layer(from_fn_with_state(limits, call_limits::http));
-        if let Some(token) = BearerToken::open(config.bearer_token_file.as_deref())? {
+        if let Some(token) = BearerToken::open(TOKEN_FILE, config.bearer_token_file.as_deref())? {
             grpc = grpc.layer(from_fn_with_state(token.clone(), auth::grpc));
             http = http.layer(from_fn_with_state(token, auth::http));
         }

@@ -113,9 +113,10 @@ async fn attempt(
 fn refused(status: &Status) -> LearnerError {
     let reason = status.message();
     match status.code() {
-        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
-            LearnerError::Leader(format!("refuses this rank: {reason}"))
-        }
+        Code::FailedPrecondition
+        | Code::InvalidArgument
+        | Code::Unimplemented
+        | Code::Unauthenticated => LearnerError::Leader(format!("refuses this rank: {reason}")),
         Code::ResourceExhausted => LearnerError::RunFull(reason.to_owned()),
         _ => LearnerError::LeaderAway(format!("cannot be joined: {reason}")),
     }

@@ -155,6 +155,7 @@ pub(crate) async fn act(
         let request = ClaimRequest {
             actor_id: name.clone(),
             policy_version,
+            run_id: learner.run_id().to_owned(),
         };
         match client
             .claim(request)
@@ -173,6 +174,7 @@ pub(crate) async fn act(
                     group_index: claim.group_index,
                     lease_id: claim.lease_id,
                     trajectories,
+                    run_id: learner.run_id().to_owned(),
                 };
                 client.submit(EncodedGroup::from(&submit)).await.unwrap();
             }

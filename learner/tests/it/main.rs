@@ -12,5 +12,6 @@ mod prefixes;
 mod ranks;
 mod run;
 mod scheduler;
+mod security;
 mod service;
 mod sft;

@@ -329,6 +329,7 @@ async fn actors_survive_a_learner_that_falls_back_to_its_last_checkpoint() {
     let request = SubmitRequest {
         group_index: in_flight.group_index,
         trajectories: group(&in_flight, step),
+        run_id: resumed.run_id().to_owned(),
         ..SubmitRequest::default()
     };
     let response = client.submit(EncodedGroup::from(&request));

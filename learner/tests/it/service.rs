@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{actor, group, open, small_config};
-use learner::{Learner, serve};
+use learner::{Learner, LearnerServerConfig, ServerCredentials, serve};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
@@ -34,7 +34,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = serve(listener, learner.clone(), async {
+        let credentials = ServerCredentials::open(&LearnerServerConfig::default()).unwrap();
+        let serving = serve(listener, learner.clone(), credentials, async {
             stopped.await.unwrap_or(());
         });
         let ended = tokio::spawn(serving);
@@ -53,6 +54,7 @@ impl Server {
         let request = ClaimRequest {
             actor_id: "a".to_owned(),
             policy_version,
+            run_id: self.learner.run_id().to_owned(),
         };
         self.client
             .claim(request)
@@ -78,6 +80,7 @@ impl Server {
             group_index,
             lease_id,
             trajectories,
+            run_id: self.learner.run_id().to_owned(),
         };
         Ok(self
             .client
@@ -181,6 +184,7 @@ async fn snapshots_stream_in_whole_and_newest_only() {
     let request = WeightsRequest {
         actor_id: "a".to_owned(),
         after_version: None,
+        run_id: server.learner.run_id().to_owned(),
     };
     let mut stream = server.client.weights(request).await.unwrap().into_inner();
     let mut body = Vec::new();
@@ -214,6 +218,7 @@ async fn snapshots_stream_in_whole_and_newest_only() {
     let request = WeightsRequest {
         actor_id: "late".to_owned(),
         after_version: Some(1),
+        run_id: server.learner.run_id().to_owned(),
     };
     let mut late = server.client.weights(request).await.unwrap().into_inner();
     let first = late.message().await.unwrap().unwrap().part;
@@ -239,6 +244,7 @@ async fn a_claim_waits_for_work() {
     let request = ClaimRequest {
         actor_id: "waiting".to_owned(),
         policy_version: 0,
+        run_id: server.learner.run_id().to_owned(),
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -269,6 +275,7 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
     let request = ClaimRequest {
         actor_id: "waiting".to_owned(),
         policy_version: 0,
+        run_id: server.learner.run_id().to_owned(),
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -296,6 +303,7 @@ async fn a_shutdown_ends_open_streams() {
     let request = WeightsRequest {
         actor_id: "a".to_owned(),
         after_version: Some(0),
+        run_id: server.learner.run_id().to_owned(),
     };
     let mut stream = server.client.weights(request).await.unwrap().into_inner();
     server.stop.send(()).unwrap();

@@ -1,8 +1,8 @@
-//! A status in words for people.
+//! What a status means to its caller: its text in words, and whether it may pass.
 
 use std::error::Error;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// Describes a status in one line without Rust's debug format: its message, or what its code means
 /// if it has none, and the cause at the end of its chain of errors.
@@ -16,6 +16,22 @@ pub fn status_text(status: &Status) -> String {
         Some(cause) if !message.contains(&cause) => format!("{message}: {cause}"),
         _ => message.to_owned(),
     }
+}
+
+/// Returns whether the status may pass. A status with a source was made on this side of a
+/// connection that broke. UNKNOWN is another status of a call whose connection broke.
+pub fn may_pass(status: &Status) -> bool {
+    let is_of_connection = status.source().is_some();
+    is_of_connection
+        || matches!(
+            status.code(),
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::ResourceExhausted
+                | Code::Aborted
+                | Code::Cancelled
+                | Code::Unknown
+        )
 }
 
 #[cfg(test)]

@@ -1,11 +1,22 @@
-//! TLS: the server's certificate, and the certificate authorities of its clients.
+//! TLS of a server: its certificate, and the certificate authorities of its clients.
 //!
 //! Invariant: files that cannot be used never replace ones that could, for instance while a renewal
 //! has written the certificate and not yet the key. Open connections keep their certificates.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::{sync::watch, time::sleep};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    time::{sleep, timeout},
+};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -14,26 +25,52 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
         server::WebPkiClientVerifier,
     },
+    server::TlsStream,
 };
 
-use super::config::TlsConfig;
-use crate::error::SettingError;
+use crate::dial::TransportError;
 
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The TLS of new connections; `None` without a setting.
-pub(super) struct Tls(Option<ReloadedTls>);
+/// The longest that a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections whose handshake is done and that wait to be served.
+const WAITING_CONNECTIONS: usize = 16;
+/// How long a server waits before it accepts again after the system refused it a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in
+/// place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The server's certificate, with its chain.
+    pub certificate_file: PathBuf,
+    /// The certificate's private key.
+    pub key_file: PathBuf,
+    /// Certificate authorities of clients. If given, a client without a certificate from one of
+    /// them is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// The TLS of new connections, or none without a setting.
+pub struct ServerTls(Option<ReloadedTls>);
 
 struct ReloadedTls {
     files: TlsConfig,
     acceptor: watch::Sender<TlsAcceptor>,
 }
 
-impl Tls {
-    pub(super) fn open(config: Option<&TlsConfig>) -> Result<Self, SettingError> {
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Names the setting, under `server.tls`, whose file cannot be used.
+    pub fn open(config: Option<&TlsConfig>) -> Result<Self, TransportError> {
         let reloaded = config.map(|files| {
-            Ok::<_, SettingError>(ReloadedTls {
+            Ok::<_, TransportError>(ReloadedTls {
                 files: files.clone(),
                 acceptor: watch::Sender::new(acceptor(files)?),
             })
@@ -42,12 +79,12 @@ impl Tls {
     }
 
     /// Returns the acceptor for the next connection.
-    pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
+    pub fn acceptor(&self) -> Option<TlsAcceptor> {
         self.0.as_ref().map(|tls| tls.acceptor.borrow().clone())
     }
 
     /// Reads the files again and again. Never resolves.
-    pub(super) async fn reload_forever(&self) {
+    pub async fn reload_forever(&self) {
         let Some(tls) = &self.0 else {
             return std::future::pending().await;
         };
@@ -55,6 +92,54 @@ impl Tls {
             sleep(RELOAD_INTERVAL).await;
             tls.reload();
         }
+    }
+}
+
+/// Accepts connections and returns those whose TLS handshake succeeded. A peer that fails or stalls
+/// affects only itself. Ends when the receiver is dropped.
+pub fn tls_connections(
+    listener: TcpListener,
+    tls: ServerTls,
+) -> mpsc::Receiver<io::Result<TlsStream<TcpStream>>> {
+    let (sender, connections) = mpsc::channel(WAITING_CONNECTIONS);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = accept_forever(&listener, &tls, &sender) => {}
+            () = tls.reload_forever() => {}
+            () = sender.closed() => {}
+        }
+    });
+    connections
+}
+
+async fn accept_forever(
+    listener: &TcpListener,
+    tls: &ServerTls,
+    sender: &mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+) {
+    loop {
+        let (stream, acceptor) = match (listener.accept().await, tls.acceptor()) {
+            (Ok((stream, _peer)), Some(acceptor)) => (stream, acceptor),
+            (Err(error), _) => {
+                tracing::warn!(%error, "cannot accept a connection; trying again");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            (Ok(_), None) => return,
+        };
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let shaken = match stream.set_nodelay(true) {
+                Ok(()) => timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await,
+                Err(error) => Ok(Err(error)),
+            };
+            match shaken {
+                // The receiver is gone when the server stops.
+                Ok(Ok(stream)) => drop(sender.send(Ok(stream)).await),
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            }
+        });
     }
 }
 
@@ -72,7 +157,7 @@ impl ReloadedTls {
     }
 }
 
-fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, SettingError> {
+fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, TransportError> {
     let certificates = certificates("server.tls.certificate_file", &files.certificate_file)?;
     let key = PrivateKeyDer::from_pem_file(&files.key_file)
         .map_err(|error| refuse("server.tls.key_file", &files.key_file, &error))?;
@@ -92,7 +177,7 @@ fn acceptor(files: &TlsConfig) -> Result<TlsAcceptor, SettingError> {
 
 fn verifier(
     path: &Path,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, SettingError> {
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TransportError> {
     const FIELD: &str = "server.tls.client_ca_file";
     let mut roots = RootCertStore::empty();
     for certificate in certificates(FIELD, path)? {
@@ -110,7 +195,7 @@ fn verifier(
 fn certificates(
     field: &'static str,
     path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, SettingError> {
+) -> Result<Vec<CertificateDer<'static>>, TransportError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates: Vec<_> = read.map_err(|error| refuse(field, path, &error))?;
     if certificates.is_empty() {
@@ -119,13 +204,12 @@ fn certificates(
     Ok(certificates)
 }
 
-fn refuse(field: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> SettingError {
-    SettingError {
-        field,
-        remedy: format!(
-            "{} cannot be used: {problem}; give a PEM file that this process may read and that \
-             fits the others",
-            path.display()
+fn refuse(setting: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TransportError {
+    TransportError::File {
+        setting,
+        path: path.to_owned(),
+        reason: format!(
+            "{problem}; give a PEM file that this process may read and that fits the others"
         ),
     }
 }
@@ -151,7 +235,7 @@ mod tests {
             fs::write(&files.key_file, signed.signing_key.serialize_pem()).unwrap();
         };
         renew();
-        let tls = Tls::open(Some(&files)).unwrap();
+        let tls = ServerTls::open(Some(&files)).unwrap();
         let reload = || {
             let before = tls.acceptor().unwrap();
             tls.0.as_ref().unwrap().reload();

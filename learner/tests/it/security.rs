@@ -1,0 +1,271 @@
+//! Tests who may call the learner: tokens, TLS, client certificates, and runs, over real ports.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use learner::{Learner, LearnerServerConfig, ServerCredentials, serve};
+use proto::{
+    Credentials, EncodedGroup, LearnerClient, RanksClient, TlsConfig, Transport,
+    v1::{
+        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, TrainRequest, WeightsRequest,
+        claim_response::Outcome,
+    },
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::AbortHandle};
+use tonic::{Code, Status};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use crate::common::{group, open, small_config};
+
+const ACTOR_TOKEN: &str = "the token of all actors";
+const RANK_TOKEN: &str = "the token of all ranks";
+
+/// A served learner, which ends with this value.
+struct Served {
+    learner: Learner,
+    port: u16,
+    serving: AbortHandle,
+    _folder: TempDir,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Served {
+    async fn start(config: &LearnerServerConfig) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let learner = open(small_config(), folder.path()).unwrap();
+        let credentials = ServerCredentials::open(config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let served = serve(
+            listener,
+            learner.clone(),
+            credentials,
+            std::future::pending(),
+        );
+        Self {
+            learner,
+            port,
+            serving: tokio::spawn(served).abort_handle(),
+            _folder: folder,
+        }
+    }
+
+    fn address(&self, scheme: &str) -> String {
+        format!("{scheme}://localhost:{}", self.port)
+    }
+}
+
+async fn join(address: &str, credentials: &Credentials) -> Result<(), Status> {
+    let transport = Transport::dial_with(address, credentials).unwrap();
+    let request = JoinRequest {
+        actor_id: "a".to_owned(),
+    };
+    LearnerClient::new(transport).join(request).await.map(drop)
+}
+
+/// Joins as a rank, with a message that the learner refuses after it has checked the token.
+async fn join_as_rank(address: &str, credentials: &Credentials) -> Status {
+    let transport = Transport::dial_with(address, credentials).unwrap();
+    let messages = tokio_stream::iter([TrainRequest::default()]);
+    let joined = RanksClient::new(transport).train(messages).await;
+    joined.map(drop).unwrap_err()
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_needs_its_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, token: &str| Some(write(folder.path(), name, token));
+    let served = Served::start(&LearnerServerConfig {
+        actor_token_file: file("actors", &format!("{ACTOR_TOKEN}\n")),
+        rank_token_file: file("ranks", RANK_TOKEN),
+        tls: None,
+    })
+    .await;
+    let address = served.address("http");
+    let showing = |token: &str| Credentials {
+        bearer_token_file: file("shown", token),
+        ..Credentials::default()
+    };
+    join(&address, &showing(ACTOR_TOKEN)).await.unwrap();
+    for credentials in [
+        Credentials::default(),
+        showing(RANK_TOKEN),
+        showing(&ACTOR_TOKEN[1..]),
+        showing(""),
+    ] {
+        let status = join(&address, &credentials).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert!(
+            status.message().contains("--learner-token-file"),
+            "{status}"
+        );
+    }
+    let admitted = join_as_rank(&address, &showing(RANK_TOKEN)).await;
+    assert_eq!(admitted.code(), Code::InvalidArgument, "{admitted}");
+    for credentials in [Credentials::default(), showing(ACTOR_TOKEN)] {
+        let refused = join_as_rank(&address, &credentials).await;
+        assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    }
+    let transport = Transport::dial(&address).unwrap();
+    let health = HealthCheckRequest::default();
+    HealthClient::new(transport).check(health).await.unwrap();
+}
+
+/// A certificate authority, and files that it signed.
+struct Authority {
+    folder: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        write(self.folder.path(), "ca.pem", &self.issuer.pem())
+    }
+
+    /// Signs a certificate that is valid now, or was valid until 2001. Returns its file and that of
+    /// its key.
+    fn sign(&self, name: &str, is_expired: bool) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        if is_expired {
+            params.not_before = date_time_ymd(2000, 1, 1);
+            params.not_after = date_time_ymd(2001, 1, 1);
+        }
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let folder = self.folder.path();
+        (
+            write(folder, &format!("{name}.pem"), &certificate.pem()),
+            write(folder, &format!("{name}.key"), &key.serialize_pem()),
+        )
+    }
+
+    fn tls(&self, is_expired: bool, client_ca_file: Option<PathBuf>) -> LearnerServerConfig {
+        let (certificate_file, key_file) = self.sign("localhost", is_expired);
+        LearnerServerConfig {
+            tls: Some(TlsConfig {
+                certificate_file,
+                key_file,
+                client_ca_file,
+            }),
+            ..LearnerServerConfig::default()
+        }
+    }
+
+    fn trusted(&self) -> Credentials {
+        Credentials {
+            ca_file: Some(self.file()),
+            ..Credentials::default()
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_serves_clients_that_trust_its_authority() {
+    let authority = Authority::new();
+    let served = Served::start(&authority.tls(false, None)).await;
+    let (https, http) = (served.address("https"), served.address("http"));
+    join(&https, &authority.trusted()).await.unwrap();
+    let stranger = Authority::new();
+    join(&https, &stranger.trusted()).await.unwrap_err();
+    join(&http, &Credentials::default()).await.unwrap_err();
+    // A peer that never finishes its handshake holds nobody up.
+    let _silent = tokio::net::TcpStream::connect(("127.0.0.1", served.port))
+        .await
+        .unwrap();
+    join(&https, &authority.trusted()).await.unwrap();
+
+    let expired = Served::start(&authority.tls(true, None)).await;
+    let status = join(&expired.address("https"), &authority.trusted()).await;
+    let text = proto::status_text(&status.unwrap_err());
+    assert!(text.contains("xpired"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mutual_tls_serves_clients_of_its_authority() {
+    let (servers, clients) = (Authority::new(), Authority::new());
+    let served = Served::start(&servers.tls(false, Some(clients.file()))).await;
+    let address = served.address("https");
+    let showing = |certificate_and_key_files| Credentials {
+        certificate_and_key_files,
+        ..servers.trusted()
+    };
+    let actor = showing(Some(clients.sign("actor", false)));
+    join(&address, &actor).await.unwrap();
+    for refused in [
+        None,
+        Some(Authority::new().sign("stranger", false)),
+        Some(clients.sign("former", true)),
+    ] {
+        join(&address, &showing(refused)).await.unwrap_err();
+    }
+    join(&address, &actor).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_another_run_are_refused() {
+    let served = Served::start(&LearnerServerConfig::default()).await;
+    let transport = Transport::dial(&served.address("http")).unwrap();
+    let mut client = LearnerClient::new(transport);
+    let claim = GroupClaim {
+        group_size: 4,
+        ..GroupClaim::default()
+    };
+    for run_id in ["", "another"] {
+        let run_id = || run_id.to_owned();
+        let claimed = client.claim(ClaimRequest {
+            run_id: run_id(),
+            ..ClaimRequest::default()
+        });
+        let claimed = claimed.await.unwrap_err();
+        let weights = client.weights(WeightsRequest {
+            run_id: run_id(),
+            ..WeightsRequest::default()
+        });
+        let streamed = weights.await.map(drop).unwrap_err();
+        let submission = SubmitRequest {
+            trajectories: group(&claim, 0),
+            run_id: run_id(),
+            ..SubmitRequest::default()
+        };
+        let submit = client.submit(EncodedGroup::from(&submission));
+        let submitted = submit.await.unwrap_err();
+        for status in [claimed, streamed, submitted] {
+            assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+            assert!(
+                status.message().contains(served.learner.run_id()),
+                "{status}"
+            );
+        }
+    }
+    let claim = client.claim(ClaimRequest {
+        run_id: served.learner.run_id().to_owned(),
+        ..ClaimRequest::default()
+    });
+    let outcome = claim.await.unwrap().into_inner().outcome;
+    assert!(matches!(outcome, Some(Outcome::Group(_))), "{outcome:?}");
+}

@@ -1,0 +1,117 @@
+//! The bearer token that a server requires.
+//!
+//! Invariant: the time of the comparison does not depend on how much of a guess is right.
+
+use std::{path::Path, sync::Arc};
+
+use sha2::{Digest, Sha256};
+use tonic::{Request, Status, service::Interceptor};
+
+use crate::dial::TransportError;
+
+/// A shorter token could be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The token's hash. Hashes are compared, since they have one length and hide the token's.
+#[derive(Clone)]
+pub struct BearerToken(Arc<[u8; 32]>);
+
+impl BearerToken {
+    /// Reads the token from a file. Returns none if no file is named.
+    ///
+    /// # Errors
+    /// The file cannot be read or its token is short; names `setting`.
+    pub fn open(
+        setting: &'static str,
+        path: Option<&Path>,
+    ) -> Result<Option<Self>, TransportError> {
+        let Some(path) = path else { return Ok(None) };
+        let refuse = |problem: String| TransportError::File {
+            setting,
+            path: path.to_owned(),
+            reason: format!(
+                "it {problem}; give a text file with a token of at least {MIN_TOKEN_BYTES} bytes"
+            ),
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        let token = text.trim();
+        if token.len() < MIN_TOKEN_BYTES {
+            return Err(refuse(format!("holds {} bytes", token.len())));
+        }
+        Ok(Some(Self(Arc::new(Sha256::digest(token).into()))))
+    }
+
+    /// Returns whether `token` is the token.
+    pub fn equals(&self, token: &[u8]) -> bool {
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        // All bytes are compared, so the time tells nothing about the first difference.
+        let differences = hash.iter().zip(self.0.iter()).map(|(a, b)| a ^ b);
+        differences.fold(0, |all, one| all | one) == 0
+    }
+}
+
+/// Refuses calls without a token by UNAUTHENTICATED.
+#[derive(Clone)]
+pub struct RequireToken {
+    /// The token; every call passes without one.
+    pub token: Option<BearerToken>,
+    /// What a refused caller should do.
+    pub remedy: &'static str,
+}
+
+impl Interceptor for RequireToken {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(expected) = &self.token else {
+            return Ok(request);
+        };
+        let header = request.metadata().get("authorization");
+        let presented = header
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        match presented {
+            Some((_, token)) if expected.equals(token.trim().as_bytes()) => Ok(request),
+            _ => Err(Status::unauthenticated(self.remedy)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_token_of_the_file_passes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "a secret of some length\n").unwrap();
+        let token = BearerToken::open("token_file", Some(&path)).unwrap();
+        let mut check = RequireToken {
+            token,
+            remedy: "send a token",
+        };
+        let mut passes = |header: Option<&str>| {
+            let mut request = Request::new(());
+            if let Some(header) = header {
+                let value = header.parse().unwrap();
+                request.metadata_mut().insert("authorization", value);
+            }
+            check.call(request).is_ok()
+        };
+        assert!(passes(Some("Bearer a secret of some length")));
+        assert!(passes(Some("bearer  a secret of some length ")));
+        for refused in [
+            None,
+            Some("Bearer another secret of some length"),
+            Some("Bearer a secret of some lengt"),
+            Some("Basic a secret of some length"),
+            Some("Bearer"),
+        ] {
+            assert!(!passes(refused), "{refused:?}");
+        }
+        std::fs::write(&path, "short").unwrap();
+        let refused = BearerToken::open("token_file", Some(&path)).err().unwrap();
+        assert!(refused.to_string().contains("holds 5 bytes"), "{refused}");
+    }
+}
