@@ -18,7 +18,7 @@ use crate::{
     optimizer::OptimizerSettings,
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
-    serve::LearnerServerConfig,
+    server_config::LearnerServerConfig,
 };
 
 /// Arguments of a training that are no settings of its file.

@@ -25,10 +25,12 @@ mod run;
 pub mod schedule;
 pub mod scheduler;
 mod serve;
+mod server_config;
 pub mod sft;
 pub mod trainer;
 
 pub use config::{LearnerConfig, RunArguments};
 pub use driver::{Learner, TrainEvent};
 pub use error::{LearnerError, Result};
-pub use serve::{LearnerServerConfig, ServerCredentials, serve};
+pub use serve::{ServerCredentials, serve};
+pub use server_config::LearnerServerConfig;

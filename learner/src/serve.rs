@@ -7,11 +7,9 @@
 use std::{future::Future, path::PathBuf, time::Duration};
 
 use proto::{
-    BearerToken, RequireToken, ServerTls, TlsConfig, TransportError, tls_connections,
+    BearerToken, RequireToken, ServerTls, TransportError, tls_connections,
     v1::learner_server::LearnerServer,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, sync::oneshot, time::sleep};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{service::interceptor::InterceptedService, transport::Server};
@@ -19,32 +17,12 @@ use tonic::{service::interceptor::InterceptedService, transport::Server};
 use crate::{
     Learner,
     error::{LearnerError, Result},
+    server_config::LearnerServerConfig,
 };
 
 /// The longest that a shutdown waits for open calls. Only a dead connection takes that long, and
 /// keep-alive pings end it after 15 s.
 const MAX_DRAIN: Duration = Duration::from_secs(15);
-
-/// Who may connect to the learner. By default anyone may, which suits a trusted network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LearnerServerConfig {
-    /// TLS. Absent: plain text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<TlsConfig>,
-    /// File with the bearer token that actors must send. Absent: any actor may call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub actor_token_file: Option<PathBuf>,
-    /// File with the bearer token that ranks must send. Absent: any rank may call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_token_file: Option<PathBuf>,
-}
-
-impl LearnerServerConfig {
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// The opened files of [`LearnerServerConfig`].
 pub struct ServerCredentials {
