@@ -195,14 +195,25 @@ pub async fn evaluate(
 ) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
     let specs: Vec<EpisodeSpec> = questions
         .iter()
-        .map(|question| episode_spec(question, seed))
+        .map(|question| evaluation_spec(&question.question_id, seed))
         .collect();
     let count = |done, _: &Trajectory| on_done(done);
     let outcomes = run_episodes(policy, settings, &specs, concurrency, count).await;
+    let trajectories = outcomes.iter().map(|outcome| &outcome.trajectory);
+    evaluation_of(&settings.chat, questions, trajectories)
+}
+
+/// Returns the metrics and the records of the trajectories of an evaluation, one for each question
+/// and in their order.
+pub fn evaluation_of<'a>(
+    chat: &Chat,
+    questions: &[Question],
+    trajectories: impl IntoIterator<Item = &'a Trajectory>,
+) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
     let episodes: Vec<EpisodeRecord> = questions
         .iter()
-        .zip(&outcomes)
-        .map(|(question, outcome)| episode_record(&settings.chat, question, &outcome.trajectory))
+        .zip(trajectories)
+        .map(|(question, trajectory)| episode_record(chat, question, trajectory))
         .collect();
     (EvaluationMetrics::of(&episodes), episodes)
 }
@@ -232,11 +243,12 @@ pub async fn list_questions(env: &EnvClient, split: &str) -> Result<Vec<Question
     }
 }
 
-fn episode_spec(question: &Question, seed: u64) -> EpisodeSpec {
+/// Returns the episode of a question, whose random numbers depend on the seed and the question.
+pub(crate) fn evaluation_spec(question_id: &str, seed: u64) -> EpisodeSpec {
     EpisodeSpec {
-        question_id: question.question_id.clone(),
+        question_id: question_id.to_owned(),
         coordinates: Coordinates {
-            run_seed: derive_seed(seed, &question.question_id),
+            run_seed: derive_seed(seed, question_id),
             ..Coordinates::default()
         },
     }
@@ -257,9 +269,12 @@ fn episode_record(chat: &Chat, question: &Question, trajectory: &Trajectory) -> 
 }
 
 fn env_step_record(chat: &Chat, trajectory: &Trajectory, turn: &Turn) -> EnvStepRecord {
-    let segment = &trajectory.segments[turn.segment as usize];
     let start = turn.completion_start as usize;
-    let completion = &segment.tokens[start..start + turn.completion_tokens as usize];
+    let range = start..start + turn.completion_tokens as usize;
+    let segment = trajectory.segments.get(turn.segment as usize);
+    // A turn that sampled nothing may name no segment.
+    let completion = segment.and_then(|segment| segment.tokens.get(range));
+    let completion = completion.unwrap_or_default();
     let action = turn.action.clone().unwrap_or_default();
     let observation = || turn.observation_text.clone();
     EnvStepRecord {

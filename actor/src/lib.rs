@@ -38,7 +38,7 @@ pub use episode_settings::{EpisodeSettings, EpisodeSpec};
 pub use error::ActorError;
 pub use evaluate::{
     CorrectCount, EnvStepRecord, EpisodeRecord, EvaluationMetrics, SuccessRate, evaluate,
-    list_questions,
+    evaluation_of, list_questions,
 };
 pub use model_policy::{ModelPolicy, Policy, TurnView};
 pub use retry::{LONGEST_PAUSE, Retry};

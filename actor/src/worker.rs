@@ -12,8 +12,8 @@ use proto::{
     CLAIM_WAIT, EncodedGroup, EnvClient, LearnerClient, MAX_GROUP_BYTES, MAX_MESSAGE_BYTES,
     Snapshot, SnapshotError, WaitReminder,
     v1::{
-        ClaimRequest, GroupClaim, JoinRequest, JoinResponse, RolloutSettings, SubmitRequest,
-        SubmitVerdict, Trajectory, claim_response::Outcome,
+        ClaimRequest, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
+        SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
     },
 };
 use tokio::{
@@ -26,6 +26,7 @@ use crate::{
     engine::Engine,
     episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
+    evaluate::evaluation_spec,
     metrics,
     model_policy::ModelPolicy,
     retry::Retry,
@@ -197,17 +198,25 @@ impl Actor {
     /// has one claim waiting at the learner, not one for each loop.
     async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
-            let claim = {
+            let work = {
                 let _permit = claimer.lock().await;
-                self.next_group().await?
+                self.next_work().await?
             };
-            let trajectories = self.roll_out(&claim).await?;
-            self.submit(&claim, trajectories).await?;
+            match work {
+                Work::Group(claim) => {
+                    let trajectories = self.roll_out(&claim).await?;
+                    self.submit(&claim, trajectories).await?;
+                }
+                Work::Evaluation(claim) => {
+                    let trajectories = self.evaluate(&claim).await?;
+                    self.submit_evaluation(&claim, trajectories).await?;
+                }
+            }
         }
     }
 
-    /// Claims until there is a group to roll out.
-    async fn next_group(&self) -> Result<GroupClaim, ActorError> {
+    /// Claims until there is something to play.
+    async fn next_work(&self) -> Result<Work, ActorError> {
         let began = Instant::now();
         let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
         loop {
@@ -218,7 +227,13 @@ impl Actor {
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
                 Some(Outcome::Group(claim)) => {
                     metrics::record_idle(began.elapsed());
-                    return Ok(claim);
+                    return Ok(Work::Group(claim));
+                }
+                // As above: the learner was restarted, and evaluates another version by now.
+                Some(Outcome::Evaluation(claim)) if claim.policy_version != self.version() => {}
+                Some(Outcome::Evaluation(claim)) => {
+                    metrics::record_idle(began.elapsed());
+                    return Ok(Work::Evaluation(claim));
                 }
                 Some(Outcome::Wait(wait)) => {
                     if let Some(waited) = reminder.due(Instant::now().into_std()) {
@@ -276,38 +291,58 @@ impl Actor {
     /// Rolls out a group. Members whose calls failed are rolled out again, since an unscored one
     /// gives no gradient.
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
-        let mut pending: Vec<EpisodeSpec> = (0..claim.group_size)
-            .map(|member| self.episode_spec(claim, member))
-            .collect();
-        let mut group = BTreeMap::new();
+        let specs = (0..claim.group_size).map(|member| self.episode_spec(claim, member));
+        self.play(&self.policy, specs.collect()).await
+    }
+
+    /// Plays a part of an evaluation: one episode of each question, with the claim's sampling.
+    async fn evaluate(&self, claim: &EvaluationClaim) -> Result<Vec<Trajectory>, ActorError> {
+        let sampling = claim.sampling.unwrap_or_default();
+        let policy = ModelPolicy::new(self.engine.clone(), sampling_settings(&sampling));
+        let ids = claim.question_ids.iter();
+        let specs = ids.map(|question_id| evaluation_spec(question_id, claim.seed));
+        self.play(&policy, specs.collect()).await
+    }
+
+    /// Plays episodes and returns their trajectories in order. Those whose calls failed are played
+    /// again.
+    async fn play(
+        &self,
+        policy: &ModelPolicy,
+        specs: Vec<EpisodeSpec>,
+    ) -> Result<Vec<Trajectory>, ActorError> {
+        let mut pending: Vec<(usize, EpisodeSpec)> = specs.into_iter().enumerate().collect();
+        let mut played = BTreeMap::new();
         for _ in 0..GROUP_ATTEMPTS {
+            let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let outcomes = run_episodes(
-                &self.policy,
+                policy,
                 &self.settings,
-                &pending,
-                pending.len(),
+                &specs,
+                specs.len(),
                 |_, trajectory| metrics::count_episode(trajectory),
             )
             .await;
             let mut broken = Vec::new();
-            for (spec, outcome) in pending.into_iter().zip(outcomes) {
+            for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
                     Some(gone @ ActorError::Engine(_)) => return Err(gone),
                     Some(error) if error.is_call_failure() => {
-                        tracing::warn!(%error, group = claim.group_index, "an episode failed");
-                        broken.push(spec);
+                        let question_id = &spec.question_id;
+                        tracing::warn!(%error, question_id, "an episode failed");
+                        broken.push((place, spec));
                     }
                     _ => {}
                 }
-                group.insert(outcome.trajectory.member, outcome.trajectory);
+                played.insert(place, outcome.trajectory);
             }
             pending = broken;
             if pending.is_empty() {
                 break;
             }
         }
-        Ok(group.into_values().collect())
+        Ok(played.into_values().collect())
     }
 
     fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {
@@ -344,6 +379,34 @@ impl Actor {
         metrics::count_group(verdict_name(response.verdict()));
         Ok(())
     }
+
+    /// Submits a part of an evaluation, which is safe to repeat.
+    async fn submit_evaluation(
+        &self,
+        claim: &EvaluationClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<(), ActorError> {
+        let request = SubmitEvaluationRequest {
+            actor_id: self.actor_id.clone(),
+            run_id: self.run_id.clone(),
+            part_id: claim.part_id,
+            lease_id: claim.lease_id,
+            trajectories,
+        };
+        let submit = async || {
+            let mut learner = self.learner.clone();
+            learner.submit_evaluation(request.clone()).await
+        };
+        let retry = self.config.learner_retry;
+        retry.call("Learner.SubmitEvaluation", submit).await?;
+        Ok(())
+    }
+}
+
+/// What an actor has claimed.
+enum Work {
+    Group(GroupClaim),
+    Evaluation(EvaluationClaim),
 }
 
 /// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
@@ -393,6 +456,16 @@ fn verdict_name(verdict: SubmitVerdict) -> &'static str {
     }
 }
 
+/// Converts the message of sampling settings.
+fn sampling_settings(sampling: &proto::v1::SamplingSettings) -> SamplingSettings {
+    SamplingSettings {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+    }
+}
+
 /// Converts the learner's settings to limits and sampling settings.
 fn convert_settings(
     settings: &RolloutSettings,
@@ -411,14 +484,8 @@ fn convert_settings(
             return Err(ActorError::Setting { field, reason });
         }
     }
-    let sampling = settings
-        .sampling
-        .map_or_else(SamplingSettings::default, |sampling| SamplingSettings {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-        });
+    let sampling = settings.sampling.as_ref();
+    let sampling = sampling.map_or_else(SamplingSettings::default, sampling_settings);
     sampling.validate()?;
     let limits = RolloutLimits {
         max_completion_tokens: settings.max_completion_tokens as usize,

@@ -87,6 +87,7 @@ pub(crate) struct LearnerRole {
     pub(crate) dtype: DTypeChoice,
     pub(crate) model: ModelConfig,
     pub(crate) learner: LearnerConfig,
+    pub(crate) evaluation: EvaluationConfig,
     /// Sections of other roles, as they are given. The run's folder keeps them for the commands
     /// that evaluate the run.
     #[serde(flatten)]

@@ -4,10 +4,14 @@
 //! last ones, in an order that no seed changes. So settings can be chosen by the curve without an
 //! effect on the table.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use actor::{
-    Engine, EngineSettings, EpisodeRecord, EpisodeSettings, ModelPolicy, Policy, RolloutLimits,
+    Engine, EngineSettings, EpisodeRecord, EpisodeSettings, EvaluationMetrics, ModelPolicy, Policy,
+    RolloutLimits,
 };
 use anyhow::{Result, ensure};
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
@@ -17,7 +21,12 @@ use proto::v1;
 use report::{DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::RunConfig, progress::Progress, setup::Setup, shutdown::unless_interrupted};
+use crate::{
+    config::{EvaluationConfig, RunConfig},
+    progress::Progress,
+    setup::Setup,
+    shutdown::unless_interrupted,
+};
 
 /// The questions that a run is evaluated on.
 pub(crate) struct EvaluationQuestions {
@@ -27,10 +36,9 @@ pub(crate) struct EvaluationQuestions {
 }
 
 impl EvaluationQuestions {
-    /// Chooses the questions.
-    pub(crate) fn draw(config: &RunConfig, setup: &Setup) -> Self {
-        let settings = &config.evaluation;
-        let mut curve = shuffled(setup, "eval");
+    /// Chooses from the questions of all splits.
+    pub(crate) fn draw(settings: &EvaluationConfig, questions: &[v1::Question]) -> Self {
+        let mut curve = of_split(questions, "eval");
         let wanted = settings.questions + settings.curve_questions;
         // If there are too few for both, each gets its share of them.
         let for_table = if curve.len() < wanted {
@@ -39,11 +47,12 @@ impl EvaluationQuestions {
             settings.questions
         };
         let mut table = vec![("eval".to_owned(), split_off_last(&mut curve, for_table))];
-        for split in setup.dataset.split_names() {
+        let splits: BTreeSet<&str> = questions.iter().map(|it| it.split.as_str()).collect();
+        for split in splits {
             if split.starts_with("eval-unseen") {
-                let mut questions = shuffled(setup, &split);
+                let mut questions = of_split(questions, split);
                 let questions = split_off_last(&mut questions, settings.unseen_questions);
-                table.push((split, questions));
+                table.push((split.to_owned(), questions));
             }
         }
         curve.truncate(settings.curve_questions);
@@ -56,11 +65,18 @@ fn split_off_last(questions: &mut Vec<v1::Question>, count: usize) -> Vec<v1::Qu
     questions.split_off(questions.len().saturating_sub(count))
 }
 
+/// Returns the questions of a split and its parts, in an order that depends only on their ids.
+fn of_split(questions: &[v1::Question], split: &str) -> Vec<v1::Question> {
+    let part = format!("{split}/");
+    let is_in = |it: &&v1::Question| it.split == split || it.split.starts_with(&part);
+    let mut questions: Vec<v1::Question> = questions.iter().filter(is_in).cloned().collect();
+    questions.sort_by_key(|question| derive_seed(0, &question.question_id));
+    questions
+}
+
 /// Returns the questions of a split in an order that depends only on their ids.
 pub(crate) fn shuffled(setup: &Setup, split: &str) -> Vec<v1::Question> {
-    let mut questions: Vec<&Question> = setup.dataset.split(split).collect();
-    questions.sort_by_key(|question| derive_seed(0, &question.question_id));
-    questions.into_iter().map(env_node::question).collect()
+    of_split(&setup.questions(), split)
 }
 
 /// Returns [`shuffled`] questions. A split without questions is an error that names the others.
@@ -72,6 +88,21 @@ pub(crate) fn questions(setup: &Setup, split: &str) -> Result<Vec<v1::Question>>
         setup.dataset.split_names().join(", ")
     );
     Ok(questions)
+}
+
+/// Describes the accuracy of an evaluation.
+pub(crate) fn success_text(metrics: &EvaluationMetrics) -> String {
+    let success = metrics.success;
+    let mut text = format!(
+        "{:.1} % correct ({:.1}–{:.1})",
+        100.0 * success.success_rate,
+        100.0 * success.wilson_low,
+        100.0 * success.wilson_high
+    );
+    if metrics.failed > 0 {
+        text += &format!(", {} failed and count as wrong", metrics.failed);
+    }
+    text
 }
 
 /// Evaluates policies and makes the records.
@@ -101,7 +132,19 @@ impl EvaluatedPolicy {
         }))
     }
 
-    fn title(self, split: &str) -> String {
+    /// Makes the record.
+    pub(crate) fn evaluation(self, split: &str, metrics: EvaluationMetrics) -> Evaluation {
+        Evaluation {
+            policy: self.policy,
+            policy_version: self.step,
+            step: self.step,
+            split: split.to_owned(),
+            mode: self.mode,
+            metrics,
+        }
+    }
+
+    pub(crate) fn title(self, split: &str) -> String {
         let Self { policy, mode, .. } = self;
         if policy.is_scripted() {
             format!("{policy} on {split}")
@@ -171,26 +214,8 @@ impl Evaluator<'_> {
             |done| stage.set(done as u64),
         );
         let (metrics, episodes) = unless_interrupted(self.shutdown, evaluation).await?;
-        let success = metrics.success;
-        let mut result = format!(
-            "{:.1} % correct ({:.1}–{:.1})",
-            100.0 * success.success_rate,
-            100.0 * success.wilson_low,
-            100.0 * success.wilson_high
-        );
-        if metrics.failed > 0 {
-            result += &format!(", {} failed and count as wrong", metrics.failed);
-        }
-        stage.finish(&result);
-        let evaluation = Evaluation {
-            policy: evaluated.policy,
-            policy_version: evaluated.step,
-            step: evaluated.step,
-            split: split.to_owned(),
-            mode: evaluated.mode,
-            metrics,
-        };
-        Ok((evaluation, episodes))
+        stage.finish(&success_text(&metrics));
+        Ok((evaluated.evaluation(split, metrics), episodes))
     }
 
     /// Returns the settings of all episodes of evaluations and demonstrations.

@@ -22,6 +22,7 @@ mod openenv_variables;
 pub mod play;
 mod play_command;
 mod play_policy;
+mod played_evaluation;
 mod pretrain;
 mod progress;
 mod roles;

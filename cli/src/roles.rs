@@ -23,6 +23,7 @@ use crate::{
     config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
     local::{check_tokenizer, newest_model},
     openenv_variables::Variables,
+    played_evaluation::PlayedEvaluations,
     progress::Progress,
     run_info::run_info,
     setup,
@@ -167,6 +168,9 @@ pub(crate) async fn learner(
     let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
         .await?
         .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
+    let all_questions = unless_interrupted(&shutdown, actor::list_questions(&env, ""))
+        .await?
+        .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
     if config.model.dir.is_none() {
         let name = config.model.name();
         progress.say(&format!("without --model: starts from {name}"));
@@ -178,8 +182,16 @@ pub(crate) async fn learner(
     let base = setup::base_model(&config.model, config.seed, placement)?;
     let folder = RunFolder::create(&args.run_dir)?;
     check_tokenizer(folder.path(), &base)?;
-    let mut info = describe(args, &config, &base, &questions);
+    let mut info = describe(args, &config, &base, &all_questions);
+    let evaluations = PlayedEvaluations::plan(
+        &config,
+        &all_questions,
+        base.chat.clone(),
+        &folder,
+        progress,
+    )?;
     let learner = open_learner(&config, placement.place(&base)?, questions, &folder)?;
+    learner.plan_evaluations(evaluations.for_learner(&config));
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
@@ -194,6 +206,7 @@ pub(crate) async fn learner(
         learner,
         steps,
         folder: &folder,
+        evaluations,
         progress,
     };
     let trained = serving
@@ -208,7 +221,10 @@ pub(crate) async fn learner(
     let written = folder.write_info(&info);
     trained?;
     written?;
-    let report = report::write(folder.path())?;
+    let (summary, report) = (
+        report::summary(&folder.read()?),
+        report::write(folder.path())?,
+    );
     if !is_finished {
         bail!(Interrupted);
     }
@@ -218,7 +234,7 @@ pub(crate) async fn learner(
     trained.save(&model)?;
     let (model, report, env) = (model.display(), report.display(), &args.env);
     progress.say(&format!(
-        "model: {model}\nreport: {report}\n\
+        "{summary}model: {model}\nreport: {report}\n\
          evaluate it with: sqlenv eval --model {model} --env {env} --split eval"
     ));
     Ok(())
@@ -257,10 +273,14 @@ fn describe(
     let name = args.run_dir.file_name().unwrap_or_default();
     let databases = questions.iter().map(|question| &question.database_name);
     let databases: BTreeSet<&String> = databases.collect();
+    let mut of_split = BTreeMap::new();
+    for question in questions {
+        *of_split.entry(question.split.clone()).or_insert(0) += 1;
+    }
     RunInfo {
         dataset: format!("the questions of {}", args.env),
         databases: databases.len() as u64,
-        questions: BTreeMap::from([("train".to_owned(), questions.len() as u64)]),
+        questions: of_split,
         ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)
     }
 }
@@ -270,6 +290,7 @@ struct ServingLearner<'a> {
     learner: Learner,
     steps: u64,
     folder: &'a RunFolder,
+    evaluations: PlayedEvaluations<'a>,
     progress: &'a Progress,
 }
 
@@ -321,18 +342,30 @@ impl ServingLearner<'_> {
     async fn record(&self, mut events: mpsc::Receiver<TrainEvent>) {
         let stage = self.progress.stage("GRPO", self.steps, "steps");
         while let Some(event) = events.recv().await {
-            let TrainEvent::Step { step, metrics } = event else {
-                continue;
+            let written = match event {
+                TrainEvent::Checkpoint { .. } => Ok(()),
+                TrainEvent::Evaluation {
+                    version,
+                    name,
+                    episodes,
+                } => {
+                    let recorded = self.evaluations.record(version, &name, &episodes);
+                    self.learner.evaluation_recorded();
+                    recorded
+                }
+                TrainEvent::Step { step, metrics } => {
+                    stage.set(step);
+                    let record = LearnerStepRecord {
+                        step,
+                        stage: TrainingStage::Grpo,
+                        policy_version: step,
+                        metrics,
+                    };
+                    self.folder.append_step(&record).map_err(Into::into)
+                }
             };
-            stage.set(step);
-            let written = self.folder.append_step(&LearnerStepRecord {
-                step,
-                stage: TrainingStage::Grpo,
-                policy_version: step,
-                metrics,
-            });
             if let Err(error) = written {
-                tracing::error!("cannot record the metrics of step {step}: {error:#}");
+                tracing::error!("cannot record a result of the run: {error:#}");
             }
         }
         stage.finish("");

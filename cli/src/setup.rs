@@ -9,7 +9,10 @@ use data::Dataset;
 use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, Placement, random::derive_seed};
-use proto::{Credentials, EnvClient, Transport, v1::ListQuestionsRequest};
+use proto::{
+    Credentials, EnvClient, Transport,
+    v1::{ListQuestionsRequest, Question},
+};
 use tonic::Code;
 
 use crate::{
@@ -46,6 +49,12 @@ impl Setup {
             env: EnvClient::new(Transport::in_process(node.service())),
             solutions,
         })
+    }
+
+    /// Returns all questions, in the order of the dataset.
+    pub(crate) fn questions(&self) -> Vec<Question> {
+        let questions = self.dataset.questions.iter();
+        questions.map(env_node::question).collect()
     }
 
     /// Uses the env-node at `address` instead of the environment in this process.

@@ -16,10 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy::{Model, durable};
+use policy::{Model, SamplingSettings, durable};
 use proto::{
     Snapshot,
-    v1::{JoinResponse, RolloutSettings, SamplingSettings},
+    v1::{JoinResponse, RolloutSettings, Trajectory},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -29,6 +29,7 @@ use crate::{
     clock::now,
     config::{LearnerConfig, RolloutConfig, RunArguments},
     error::{AtPath as _, LearnerError, Result},
+    evaluator::{EvaluationPlan, Evaluator},
     group::GroupRules,
     intake::Intake,
     metrics::{self, Metrics},
@@ -50,6 +51,16 @@ pub enum TrainEvent {
         step: u64,
         /// The step's metrics under TRL's names.
         metrics: Metrics,
+    },
+    /// Actors have played an evaluation set. The run continues after
+    /// [`Learner::evaluation_recorded`].
+    Evaluation {
+        /// The policy version that was evaluated.
+        version: u64,
+        /// The name of the set.
+        name: String,
+        /// One episode of each question, in the order of the questions.
+        episodes: Vec<Trajectory>,
     },
     /// A checkpoint was written.
     Checkpoint {
@@ -81,6 +92,7 @@ pub(crate) struct RunContext {
     pub(crate) config: LearnerConfig,
     run_seed: u64,
     pub(crate) intake: Intake,
+    pub(crate) evaluator: Evaluator,
     /// Where the other ranks wait for the run to begin.
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
@@ -142,6 +154,7 @@ impl Learner {
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
+                evaluator: Evaluator::default(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 has_been_joined: AtomicBool::new(false),
@@ -165,6 +178,16 @@ impl Learner {
     /// Returns the newest policy version's weights.
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
+    }
+
+    /// Plans evaluations, which actors play between steps of [`Learner::train`].
+    pub fn plan_evaluations(&self, plan: EvaluationPlan) {
+        self.context.evaluator.plan(plan);
+    }
+
+    /// Lets the run continue after the event of an evaluation.
+    pub fn evaluation_recorded(&self) {
+        self.context.evaluator.recorded();
     }
 
     /// Returns what identifies the run: the name of its folder and its fingerprint.
@@ -221,6 +244,7 @@ impl Learner {
             result = &mut ended => result,
             () = shutdown => {
                 self.context.intake.stop();
+                self.context.evaluator.stop();
                 self.context.registry.close();
                 ended.await
             }
@@ -265,15 +289,19 @@ impl RunContext {
     }
 }
 
+/// Converts sampling settings to their message.
+pub(crate) fn sampling_message(sampling: &SamplingSettings) -> proto::v1::SamplingSettings {
+    proto::v1::SamplingSettings {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+    }
+}
+
 fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
-    let sampling = SamplingSettings {
-        temperature: rollout.sampling.temperature,
-        top_k: rollout.sampling.top_k,
-        top_p: rollout.sampling.top_p,
-        min_p: rollout.sampling.min_p,
-    };
     RolloutSettings {
-        sampling: Some(sampling),
+        sampling: Some(sampling_message(&rollout.sampling)),
         max_completion_tokens: rollout.max_completion_tokens,
         max_context_tokens: rollout.max_context_tokens,
         step_budget: rollout.step_budget,

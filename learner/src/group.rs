@@ -154,6 +154,14 @@ fn check(trajectory: &Trajectory, member: usize, rules: &GroupRules) -> Result<(
     if trajectory.member as usize != member {
         return Err(format!("has the number of member {}", trajectory.member));
     }
+    check_episode(trajectory, rules)
+}
+
+/// Checks an episode by itself: its tokens, masks and turns.
+///
+/// # Errors
+/// Names the field that breaks the contract.
+pub(crate) fn check_episode(trajectory: &Trajectory, rules: &GroupRules) -> Result<(), String> {
     if !trajectory.episode_return.is_finite() {
         return Err(format!("episode_return is {}", trajectory.episode_return));
     }

@@ -9,15 +9,16 @@
 use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use proto::{
     CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot,
     v1::{
-        ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse,
-        SubmitResponse, SubmitVerdict, Wait, WeightsRequest, WeightsResponse,
-        claim_response::Outcome, learner_server::LearnerServer, ranks_server::RanksServer,
-        weights_response::Part,
+        ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim, JoinRequest,
+        JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse, SubmitResponse,
+        SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
+        learner_server::LearnerServer, ranks_server::RanksServer, weights_response::Part,
     },
 };
 use tokio::{
@@ -30,8 +31,11 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Learner,
-    driver::{RunContext, RunEnd},
+    driver::{RunContext, RunEnd, sampling_message},
     error::Result,
+    evaluation::LeasedPart,
+    evaluator::EvaluationLease,
+    group::check_episode,
     intake::SubmitError,
     metrics,
     scheduler::{Admission, Claim, Lease},
@@ -70,6 +74,11 @@ impl Learner {
             // wait.
             changes.mark_unchanged();
             let now = context.now();
+            let evaluation_expiry = match self.lease_evaluation(now, policy_version) {
+                EvaluationLease::Part(part) => return self.evaluation_claim(part),
+                EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
+                EvaluationLease::None(expiry) => expiry,
+            };
             let expiry = match context.intake.claim(now, policy_version) {
                 (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(lease)),
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
@@ -77,7 +86,8 @@ impl Learner {
                 // ends the actor.
                 (Claim::Wait, expiry) => expiry,
             };
-            let expiry = expiry.map(|expiry| Instant::now() + (expiry - now));
+            let expiry = expiry.into_iter().chain(evaluation_expiry).min();
+            let expiry = expiry.map(|expiry| Instant::now() + expiry.saturating_sub(now));
             let wake = expiry.map_or(deadline, |expiry| expiry.min(deadline));
             tokio::select! {
                 biased;
@@ -89,6 +99,23 @@ impl Learner {
                 return wait(0);
             }
         }
+    }
+
+    fn lease_evaluation(&self, now: Duration, policy_version: u64) -> EvaluationLease {
+        let lease = Duration::from_secs(self.context.config.lease_seconds.into());
+        self.context.evaluator.lease(now, lease, policy_version)
+    }
+
+    fn evaluation_claim(&self, part: LeasedPart) -> Outcome {
+        Outcome::Evaluation(EvaluationClaim {
+            part_id: part.part_id,
+            lease_id: part.lease_id,
+            policy_version: self.snapshot().policy_version,
+            question_ids: part.question_ids,
+            seed: part.seed,
+            sampling: Some(sampling_message(&part.sampling)),
+            lease_seconds: self.context.config.lease_seconds,
+        })
     }
 
     fn group_claim(&self, lease: Lease) -> GroupClaim {
@@ -181,6 +208,27 @@ impl proto::v1::learner_server::Learner for Learner {
         Ok(Response::new(SubmitResponse {
             verdict: verdict.into(),
         }))
+    }
+
+    async fn submit_evaluation(
+        &self,
+        request: Request<SubmitEvaluationRequest>,
+    ) -> Result<Response<SubmitEvaluationResponse>, Status> {
+        let request = request.into_inner();
+        let context = &self.context;
+        context.check_run(&request.run_id)?;
+        for (number, episode) in request.trajectories.iter().enumerate() {
+            check_episode(episode, context.intake.rules()).map_err(|fault| {
+                Status::invalid_argument(format!("trajectory {number}: {fault}"))
+            })?;
+        }
+        let submitted = context
+            .evaluator
+            .submit(request.part_id, request.trajectories);
+        submitted.map_err(Status::invalid_argument)?;
+        // A part that must be played again may be what a claim waits for.
+        context.intake.wake_claims();
+        Ok(Response::new(SubmitEvaluationResponse {}))
     }
 
     async fn weights(

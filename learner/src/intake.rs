@@ -109,6 +109,16 @@ impl Intake {
         (claim, state.scheduler.next_expiry(now))
     }
 
+    /// Returns the limits of episodes.
+    pub(crate) fn rules(&self) -> &GroupRules {
+        &self.rules
+    }
+
+    /// Wakes claims that wait for work.
+    pub(crate) fn wake_claims(&self) {
+        self.work_changed.send_replace(());
+    }
+
     /// Returns a receiver that sees each change that may turn a refused claim into a group.
     pub(crate) fn work_changes(&self) -> watch::Receiver<()> {
         self.work_changed.subscribe()

@@ -45,6 +45,7 @@ impl Run {
         }
         // Every run is opened at a checkpoint. A new run has written one of its base model.
         let mut saved = Some(version);
+        self.evaluate(version);
         while self.context.intake.version() < steps {
             let version = match self.one_step() {
                 Ok(Some(version)) => version,
@@ -62,6 +63,7 @@ impl Run {
             if every > 0 && version % every == 0 {
                 saved = Some(self.checkpoint()?);
             }
+            self.evaluate(version);
         }
         let step = self.context.intake.version();
         if saved != Some(step) {
@@ -75,6 +77,26 @@ impl Run {
             self.context.end(RunEnd::Finished);
         }
         Ok(step)
+    }
+
+    /// Waits until actors have played the evaluations that are planned for the newest version, or
+    /// until the run is stopped.
+    fn evaluate(&self, version: u64) {
+        let context = &self.context;
+        for set in context.evaluator.take_sets(version) {
+            let name = set.name.clone();
+            context.evaluator.begin(set, version);
+            context.intake.wake_claims();
+            let Some(episodes) = context.evaluator.wait() else {
+                return;
+            };
+            self.emit(TrainEvent::Evaluation {
+                version,
+                name,
+                episodes,
+            });
+            context.evaluator.wait_until_recorded();
+        }
     }
 
     /// Waits for a batch, trains on it and publishes the new weights version; none if the run is

@@ -18,8 +18,8 @@ use proto::{
     EncodedGroup, LearnerClient, Snapshot, Transport,
     v1::{
         ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, ModelFile,
-        RolloutSettings, SamplingSettings, SubmitResponse, SubmitVerdict, Trajectory, Wait,
-        WeightsRequest, WeightsResponse,
+        RolloutSettings, SamplingSettings, SubmitEvaluationRequest, SubmitEvaluationResponse,
+        SubmitResponse, SubmitVerdict, Trajectory, Wait, WeightsRequest, WeightsResponse,
         claim_response::Outcome,
         learner_server::{Learner, LearnerServer},
         weights_response::Part,
@@ -172,6 +172,13 @@ impl Learner for FakeLearner {
         Ok(Response::new(SubmitResponse {
             verdict: SubmitVerdict::Accepted as i32,
         }))
+    }
+
+    async fn submit_evaluation(
+        &self,
+        _request: Request<SubmitEvaluationRequest>,
+    ) -> Result<Response<SubmitEvaluationResponse>, Status> {
+        Err(Status::unimplemented("this learner hands out groups only"))
     }
 
     async fn weights(

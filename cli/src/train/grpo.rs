@@ -27,7 +27,8 @@ pub(super) async fn grpo(
         folder,
         evaluator,
         start: start_name,
-        questions: EvaluationQuestions::draw(config, evaluator.setup).curve,
+        questions: EvaluationQuestions::draw(&config.evaluation, &evaluator.setup.questions())
+            .curve,
     };
     let question_ids = evaluator
         .setup
@@ -109,6 +110,8 @@ impl LearningCurve<'_> {
                         metrics,
                     })?;
                 }
+                // None is planned: checkpoints are evaluated here.
+                TrainEvent::Evaluation { .. } => {}
                 TrainEvent::Checkpoint { step, path } => {
                     let model = checkpoint_model(&path, placement)?;
                     match self.evaluate_if_due(&model, step).await {

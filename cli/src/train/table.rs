@@ -81,7 +81,8 @@ pub(super) async fn model(
 }
 
 fn table(evaluator: &Evaluator<'_>) -> Vec<(String, Vec<v1::Question>)> {
-    EvaluationQuestions::draw(evaluator.config, evaluator.setup).table
+    let questions = evaluator.setup.questions();
+    EvaluationQuestions::draw(&evaluator.config.evaluation, &questions).table
 }
 
 /// Evaluates a policy on questions of a split and records the result, unless the folder has it.

@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 29] = [
+const PURE: [&str; 30] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -23,6 +23,7 @@ const PURE: [&str; 29] = [
     "env/src/verifier",
     "learner/src/advantage",
     "learner/src/batch",
+    "learner/src/evaluation",
     "learner/src/loss",
     "learner/src/optimizer",
     "learner/src/schedule",

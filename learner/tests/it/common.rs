@@ -7,8 +7,8 @@ use policy::{DecoderConfig, Model, Weights};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, GroupClaim, RewardComponents, Segment, SubmitRequest, Trajectory, Turn,
-        claim_response::Outcome,
+        ClaimRequest, EvaluationClaim, GroupClaim, RewardComponents, Segment,
+        SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn, claim_response::Outcome,
     },
 };
 use tokio::sync::{Notify, mpsc};
@@ -138,6 +138,23 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
         .collect()
 }
 
+/// The episodes of a part of an evaluation, each with the tokens of a group's first member.
+pub(crate) fn evaluated(claim: &EvaluationClaim, version: u64) -> Vec<Trajectory> {
+    let episode = |question_id: &String| {
+        let claim = GroupClaim {
+            question_id: question_id.clone(),
+            group_size: 1,
+            ..GroupClaim::default()
+        };
+        let episode = group(&claim, version).remove(0);
+        Trajectory {
+            question_id: question_id.clone(),
+            ..episode
+        }
+    };
+    claim.question_ids.iter().map(episode).collect()
+}
+
 /// Claims and submits until it is aborted.
 pub(crate) async fn actor(learner: Learner, name: String) {
     act(learner, name, group).await;
@@ -178,6 +195,16 @@ pub(crate) async fn act(
                 };
                 client.submit(EncodedGroup::from(&submit)).await.unwrap();
             }
+            Outcome::Evaluation(claim) => {
+                let submit = SubmitEvaluationRequest {
+                    actor_id: name.clone(),
+                    run_id: learner.run_id().to_owned(),
+                    part_id: claim.part_id,
+                    lease_id: claim.lease_id,
+                    trajectories: evaluated(&claim, policy_version),
+                };
+                client.submit_evaluation(submit).await.unwrap();
+            }
         }
     }
 }
@@ -195,9 +222,13 @@ pub(crate) async fn train(
     let (sender, mut receiver) = mpsc::channel(1);
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
+    let watched = learner.clone();
     let watcher = tokio::spawn(async move {
         let mut events = Vec::new();
         while let Some(event) = receiver.recv().await {
+            if matches!(event, TrainEvent::Evaluation { .. }) {
+                watched.evaluation_recorded();
+            }
             if matches!(&event, TrainEvent::Step { step, .. } if Some(*step) == stop_after) {
                 stop.notify_one();
             }

@@ -4,6 +4,7 @@
 
 mod common;
 mod config;
+mod evaluation;
 mod golden_cases;
 mod golden_loss;
 mod golden_optimizer;

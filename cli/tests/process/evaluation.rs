@@ -1,0 +1,75 @@
+//! Tests that a distributed run has the evaluations of a local one.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
+
+use serde_json::Value;
+
+use crate::program::{Running, serve, sqlenv};
+
+const SETTINGS: [&str; 8] = [
+    "learner.steps=2",
+    "learner.groups_per_step=2",
+    "learner.checkpoint.every_steps=1",
+    "evaluation.every_steps=1",
+    "evaluation.questions=20",
+    "evaluation.unseen_questions=20",
+    "evaluation.curve_questions=20",
+    "imitation.enabled=false",
+];
+
+/// The evaluations of a run, by policy, step, split and mode.
+fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
+    let text = fs::read_to_string(run_dir.join("evaluations.jsonl")).unwrap();
+    let record = |line| {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let key = ["policy", "step", "split", "mode"].map(|field| record[field].to_string());
+        (key.join(" "), record)
+    };
+    text.lines().map(record).collect()
+}
+
+fn weights(run_dir: &Path) -> Vec<u8> {
+    fs::read(run_dir.join("model/model.safetensors")).unwrap()
+}
+
+/// The learner does not know the gold answers, so the baselines are missing.
+#[test]
+fn three_processes_give_the_weights_and_the_table_of_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
+    let runs_dir = dir.path().to_str().unwrap();
+    let local = [
+        &["train", "--runs-dir", runs_dir, "--name", "one"],
+        &settings[..],
+    ]
+    .concat();
+    let output = sqlenv(&local).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+
+    let three = dir.path().join("three");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let run_dir = three.to_str().unwrap();
+    let args = [
+        "learner",
+        "--listen",
+        "127.0.0.1:0",
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir,
+    ];
+    let (mut learner, address) = serve(&[&args, &settings[..]].concat());
+    let actor = ["actor", "--env", &env, "--learner", &address];
+    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    assert!(learner.0.wait().unwrap().success());
+
+    let one = dir.path().join("one");
+    assert!(weights(&one) == weights(&three));
+    let mut expected = evaluations(&one);
+    expected.retain(|_, record| ["base", "grpo"].contains(&record["policy"].as_str().unwrap()));
+    assert_eq!(evaluations(&three), expected);
+    // Greedy and sampled: the curve at three steps, and `eval` at both ends; greedy: two splits.
+    assert_eq!(expected.len(), 2 * (3 + 2) + 2 * 2);
+    let report = fs::read_to_string(three.join("report.html")).unwrap();
+    assert!(!report.contains("Nothing has been evaluated"));
+}

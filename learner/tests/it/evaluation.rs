@@ -1,0 +1,156 @@
+//! Tests evaluations that actors play between the steps of a run.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use learner::{EvaluationPlan, EvaluationSet, TrainEvent};
+use policy::SamplingSettings;
+use proto::{
+    LearnerClient, Transport,
+    v1::{ClaimRequest, EvaluationClaim, SubmitEvaluationRequest, claim_response::Outcome},
+};
+use tonic::Code;
+
+use crate::common::{evaluated, open, small_config, train};
+
+/// More questions than an actor plays under one lease.
+const QUESTIONS: usize = 40;
+
+fn set(name: &str) -> EvaluationSet {
+    EvaluationSet {
+        name: name.to_owned(),
+        question_ids: (0..QUESTIONS)
+            .map(|number| format!("held-out-{number}"))
+            .collect(),
+        sampling: SamplingSettings::greedy(),
+        seed: 3,
+    }
+}
+
+fn plan(versions: &[u64]) -> EvaluationPlan {
+    let sets = |version: &u64| (*version, vec![set("greedy"), set("sampled")]);
+    versions.iter().map(sets).collect::<BTreeMap<_, _>>()
+}
+
+/// Every set is played whole, with the version after whose step it is planned, and before the next
+/// step. The steps are those of a run without evaluations.
+#[tokio::test(flavor = "multi_thread")]
+async fn evaluations_stand_between_the_steps_and_change_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    learner.plan_evaluations(plan(&[0, 2, 4]));
+    let (events, weights) = train(&learner, 3, None).await;
+    let mut order = Vec::new();
+    for event in &events {
+        match event {
+            TrainEvent::Step { step, .. } => order.push(format!("step {step}")),
+            TrainEvent::Checkpoint { .. } => {}
+            TrainEvent::Evaluation {
+                version,
+                name,
+                episodes,
+            } => {
+                order.push(format!("{name} {version}"));
+                let wanted = set(name).question_ids;
+                let played: Vec<_> = episodes.iter().map(|it| it.question_id.clone()).collect();
+                assert_eq!(played, wanted);
+                let mut turns = episodes.iter().flat_map(|episode| &episode.turns);
+                assert!(turns.all(|turn| turn.policy_version == *version));
+            }
+        }
+    }
+    let expected = [
+        "greedy 0",
+        "sampled 0",
+        "step 1",
+        "step 2",
+        "greedy 2",
+        "sampled 2",
+        "step 3",
+        "step 4",
+        "greedy 4",
+        "sampled 4",
+    ];
+    assert_eq!(order, expected);
+
+    let folder = tempfile::tempdir().unwrap();
+    let plain = open(small_config(), folder.path()).unwrap();
+    let (_, plain_weights) = train(&plain, 1, None).await;
+    assert!(weights == plain_weights, "evaluations changed the weights");
+}
+
+/// A lost part is handed out again, a wrong one is refused, and another version waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_is_played_by_an_actor_with_the_right_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.lease_seconds = 1;
+    let learner = open(config, folder.path()).unwrap();
+    learner.plan_evaluations(plan(&[0]));
+    let (events, mut seen) = tokio::sync::mpsc::channel(8);
+    let training = tokio::spawn({
+        let learner = learner.clone();
+        async move { learner.train(events, std::future::pending()).await }
+    });
+    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
+    let run_id = learner.run_id().to_owned();
+    let mut claim = async |policy_version| {
+        let request = ClaimRequest {
+            actor_id: "a".to_owned(),
+            policy_version,
+            run_id: run_id.clone(),
+        };
+        client
+            .claim(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .outcome
+            .unwrap()
+    };
+    // Until the trainer's thread has begun the evaluation, groups are handed out.
+    let first = loop {
+        match claim(0).await {
+            Outcome::Evaluation(claim) => break claim,
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    assert!(matches!(claim(1).await, Outcome::Wait(_)));
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let Outcome::Evaluation(again) = claim(0).await else {
+        panic!("the lease has expired");
+    };
+    assert_eq!(again.question_ids, first.question_ids);
+    assert_ne!(again.lease_id, first.lease_id);
+    submit_wrong_parts(&learner, &again).await;
+    training.abort();
+    drop(seen.try_recv());
+    learner.close_streams();
+}
+
+async fn submit_wrong_parts(learner: &learner::Learner, claim: &EvaluationClaim) {
+    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
+    let request = |run_id: &str, trajectories| SubmitEvaluationRequest {
+        actor_id: "a".to_owned(),
+        run_id: run_id.to_owned(),
+        part_id: claim.part_id,
+        lease_id: claim.lease_id,
+        trajectories,
+    };
+    let good = evaluated(claim, 0);
+    let few = good[1..].to_vec();
+    let mut broken = good.clone();
+    broken[3].segments[0].mask.pop();
+    let run_id = learner.run_id();
+    for (request, code) in [
+        (request("another", good.clone()), Code::FailedPrecondition),
+        (request(run_id, few), Code::InvalidArgument),
+        (request(run_id, broken), Code::InvalidArgument),
+    ] {
+        let refused = client.submit_evaluation(request).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+    }
+    client
+        .submit_evaluation(request(run_id, good))
+        .await
+        .unwrap();
+}
