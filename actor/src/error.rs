@@ -58,6 +58,11 @@ impl ActorError {
         matches!(self, Self::Call { .. })
     }
 
+    /// Returns whether a call failed for a reason that may pass, such as a service that is away.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Call { status, .. } if may_pass(status))
+    }
+
     /// Returns whether env-node rejected an episode token, because it was sealed under another key,
     /// for another version, or has expired.
     pub(crate) fn is_rejected_token(&self) -> bool {

@@ -208,8 +208,9 @@ impl Actor {
                     self.submit(&claim, trajectories).await?;
                 }
                 Work::Evaluation(claim) => {
-                    let trajectories = self.evaluate(&claim).await?;
-                    self.submit_evaluation(&claim, trajectories).await?;
+                    if let Some(trajectories) = self.evaluate(&claim).await? {
+                        self.submit_evaluation(&claim, trajectories).await?;
+                    }
                 }
             }
         }
@@ -292,27 +293,42 @@ impl Actor {
     /// gives no gradient.
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let specs = (0..claim.group_size).map(|member| self.episode_spec(claim, member));
-        self.play(&self.policy, specs.collect()).await
+        let (trajectories, _) = self.play(&self.policy, &specs.collect::<Vec<_>>()).await?;
+        Ok(trajectories)
     }
 
     /// Plays a part of an evaluation: one episode of each question, with the claim's sampling.
-    async fn evaluate(&self, claim: &EvaluationClaim) -> Result<Vec<Trajectory>, ActorError> {
+    /// Waits for an env-node that is away, since an episode that it fails would count as wrong.
+    /// Returns none if the learner has another version by then.
+    async fn evaluate(
+        &self,
+        claim: &EvaluationClaim,
+    ) -> Result<Option<Vec<Trajectory>>, ActorError> {
         let sampling = claim.sampling.unwrap_or_default();
         let policy = ModelPolicy::new(self.engine.clone(), sampling_settings(&sampling));
         let ids = claim.question_ids.iter();
-        let specs = ids.map(|question_id| evaluation_spec(question_id, claim.seed));
-        self.play(&policy, specs.collect()).await
+        let specs: Vec<EpisodeSpec> = ids
+            .map(|question_id| evaluation_spec(question_id, claim.seed))
+            .collect();
+        while claim.policy_version == self.version() {
+            let (trajectories, is_env_away) = self.play(&policy, &specs).await?;
+            if !is_env_away {
+                return Ok(Some(trajectories));
+            }
+        }
+        Ok(None)
     }
 
     /// Plays episodes and returns their trajectories in order. Those whose calls failed are played
-    /// again.
+    /// again. The second value says whether some failed in the end because env-node is away.
     async fn play(
         &self,
         policy: &ModelPolicy,
-        specs: Vec<EpisodeSpec>,
-    ) -> Result<Vec<Trajectory>, ActorError> {
-        let mut pending: Vec<(usize, EpisodeSpec)> = specs.into_iter().enumerate().collect();
+        specs: &[EpisodeSpec],
+    ) -> Result<(Vec<Trajectory>, bool), ActorError> {
+        let mut pending: Vec<(usize, EpisodeSpec)> = specs.iter().cloned().enumerate().collect();
         let mut played = BTreeMap::new();
+        let mut is_env_away = false;
         for _ in 0..GROUP_ATTEMPTS {
             let specs: Vec<EpisodeSpec> = pending.iter().map(|(_, spec)| spec.clone()).collect();
             let outcomes = run_episodes(
@@ -324,6 +340,7 @@ impl Actor {
             )
             .await;
             let mut broken = Vec::new();
+            is_env_away = false;
             for ((place, spec), outcome) in pending.into_iter().zip(outcomes) {
                 match outcome.error {
                     // Without its engine an actor cannot sample at all.
@@ -331,6 +348,7 @@ impl Actor {
                     Some(error) if error.is_call_failure() => {
                         let question_id = &spec.question_id;
                         tracing::warn!(%error, question_id, "an episode failed");
+                        is_env_away |= error.may_pass();
                         broken.push((place, spec));
                     }
                     _ => {}
@@ -342,7 +360,7 @@ impl Actor {
                 break;
             }
         }
-        Ok(played.into_values().collect())
+        Ok((played.into_values().collect(), is_env_away))
     }
 
     fn episode_spec(&self, claim: &GroupClaim, member: u32) -> EpisodeSpec {

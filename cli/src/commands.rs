@@ -8,7 +8,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, config, data_command, doctor, eval_command, import_gguf, play_command, pretrain,
+    bench_command, config, data_command, doctor, eval_command, import_gguf, learner_role,
+    play_command, pretrain,
     progress::Progress,
     roles,
     shutdown::{self, Interrupted},
@@ -54,7 +55,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,
         Command::Actor(args) => roles::actor(&args, progress, shutdown).await?,
-        Command::Learner(args) => roles::learner(&args, progress, shutdown).await?,
+        Command::Learner(args) => learner_role::learner(&args, progress, shutdown).await?,
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(command) => bench_command::bench(&command, progress).await?,
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,

@@ -286,15 +286,10 @@ pub(crate) struct EvaluationConfig {
     pub(crate) concurrency: usize,
 }
 
-impl RoleSettings for RunConfig {
-    fn validate(&self) -> Result<()> {
-        if self.evaluation.concurrency == 0 {
-            bail!("evaluation.concurrency is 0; set it to 1 or more");
-        }
-        let (points, checkpoints) = (
-            self.evaluation.every_steps,
-            self.learner.checkpoint.every_steps,
-        );
+impl EvaluationConfig {
+    /// Checks that the points of the learning curve have checkpoints.
+    fn validate(&self, learner: &LearnerConfig) -> Result<()> {
+        let (points, checkpoints) = (self.every_steps, learner.checkpoint.every_steps);
         if points > 0 && (checkpoints == 0 || !points.is_multiple_of(checkpoints)) {
             bail!(
                 "evaluation.every_steps is {points} and learner.checkpoint.every_steps \
@@ -302,6 +297,16 @@ impl RoleSettings for RunConfig {
                  for no points"
             );
         }
+        Ok(())
+    }
+}
+
+impl RoleSettings for RunConfig {
+    fn validate(&self) -> Result<()> {
+        if self.evaluation.concurrency == 0 {
+            bail!("evaluation.concurrency is 0; set it to 1 or more");
+        }
+        self.evaluation.validate(&self.learner)?;
         self.model.validate()?;
         self.warm_start.validate()?;
         self.imitation
@@ -327,9 +332,21 @@ impl RoleSettings for ActorRole {
     }
 }
 
+impl LearnerRole {
+    /// Returns whether the settings of the whole run ask for a warm start.
+    pub(crate) fn has_warm_start(&self) -> bool {
+        let enabled = self
+            .others
+            .get("warm_start")
+            .and_then(|it| it.get("enabled"));
+        enabled.and_then(toml::Value::as_bool).unwrap_or_default()
+    }
+}
+
 impl RoleSettings for LearnerRole {
     fn validate(&self) -> Result<()> {
         self.model.validate()?;
+        self.evaluation.validate(&self.learner)?;
         validate_learner(&self.learner)
     }
 }

@@ -125,11 +125,15 @@ pub(crate) struct EvaluatedPolicy {
 impl EvaluatedPolicy {
     /// Tells whether the folder already has this evaluation.
     pub(crate) fn is_recorded(self, folder: &RunFolder, split: &str) -> Result<bool> {
-        let known = folder.read()?.evaluations;
-        Ok(known.iter().any(|known| {
+        Ok(self.is_among(&folder.read()?.evaluations, split))
+    }
+
+    /// Tells whether the evaluations contain this one.
+    pub(crate) fn is_among(self, known: &[Evaluation], split: &str) -> bool {
+        known.iter().any(|known| {
             (known.policy, known.mode, known.step, known.split.as_str())
                 == (self.policy, self.mode, self.step, split)
-        }))
+        })
     }
 
     /// Makes the record.

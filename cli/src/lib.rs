@@ -17,6 +17,7 @@ mod eval_command;
 mod evaluation;
 mod imitation;
 mod import_gguf;
+mod learner_role;
 mod local;
 mod openenv_variables;
 pub mod play;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use learner::{EvaluationPlan, EvaluationSet};
 use policy::{Chat, SamplingSettings, random::derive_seed};
 use proto::v1::{Question, Trajectory};
-use report::{CURVE_SPLIT, DecodingMode, PolicyName, RunFolder, Transcript};
+use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 
 use crate::{
     config::LearnerRole,
@@ -49,6 +49,7 @@ impl<'a> PlayedEvaluations<'a> {
         progress: &'a Progress,
     ) -> Result<Self> {
         let drawn = EvaluationQuestions::draw(&config.evaluation, questions);
+        let known = folder.read()?.evaluations;
         let (every, last) = (config.evaluation.every_steps, config.learner.steps);
         let mut planned = Self {
             sets: BTreeMap::new(),
@@ -59,13 +60,14 @@ impl<'a> PlayedEvaluations<'a> {
         for step in 0..=last {
             if step == 0 || step == last {
                 for (split, questions) in &drawn.table {
-                    planned.add(step, DecodingMode::Greedy, split, questions)?;
+                    planned.add(&known, (step, DecodingMode::Greedy), split, questions);
                 }
-                planned.add(step, DecodingMode::Sampled, MAIN, &drawn.table[0].1)?;
+                let main = &drawn.table[0].1;
+                planned.add(&known, (step, DecodingMode::Sampled), MAIN, main);
             }
             if every > 0 && (step.is_multiple_of(every) || step == last) {
                 for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
-                    planned.add(step, mode, CURVE_SPLIT, &drawn.curve)?;
+                    planned.add(&known, (step, mode), CURVE_SPLIT, &drawn.curve);
                 }
             }
         }
@@ -74,18 +76,18 @@ impl<'a> PlayedEvaluations<'a> {
 
     fn add(
         &mut self,
-        step: u64,
-        mode: DecodingMode,
+        known: &[Evaluation],
+        (step, mode): (u64, DecodingMode),
         split: &str,
         questions: &[Question],
-    ) -> Result<()> {
+    ) {
         let policy = match step {
             0 => PolicyName::Base,
             _ => PolicyName::Grpo,
         };
         let evaluated = EvaluatedPolicy { policy, step, mode };
-        if questions.is_empty() || evaluated.is_recorded(self.folder, split)? {
-            return Ok(());
+        if questions.is_empty() || evaluated.is_among(known, split) {
+            return;
         }
         let planned = PlannedSet {
             evaluated,
@@ -93,7 +95,6 @@ impl<'a> PlayedEvaluations<'a> {
             questions: questions.to_vec(),
         };
         self.sets.insert((step, evaluated.title(split)), planned);
-        Ok(())
     }
 
     /// Returns the plan for the learner.

@@ -1,33 +1,25 @@
-//! Runs the roles as processes. Each role binds its address or dials its peers, prints where it
-//! serves, and runs until a signal.
+//! Runs env-node, actor and rank as processes; `learner_role` runs the learner. Each role binds its
+//! address or dials its peers, prints where it serves, and runs until a signal.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use env::Environment;
 use env_node::{EnvNode, Server};
-use learner::{Learner, RunArguments, ServerCredentials, TrainEvent, ranks::RankOptions};
-use policy::{Model, Placement};
-use proto::{LearnerClient, RanksClient, v1::Question};
-use report::{LearnerStepRecord, RunFolder, RunInfo, RunStatus, TrainingStage};
-use tokio::{net::TcpListener, sync::mpsc};
+use learner::ranks::RankOptions;
+use policy::Placement;
+use proto::{LearnerClient, RanksClient};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Readiness},
-    args::{ActorArgs, EnvNodeArgs, LearnerArgs, RankArgs},
-    config::{self, ActorRole, EnvNodeRole, LearnerRole, RankRole},
-    local::{check_tokenizer, newest_model},
+    args::{ActorArgs, EnvNodeArgs, RankArgs},
+    config::{self, ActorRole, EnvNodeRole, RankRole},
     openenv_variables::Variables,
-    played_evaluation::PlayedEvaluations,
     progress::Progress,
-    run_info::run_info,
     setup,
-    shutdown::{Interrupted, unless_interrupted},
+    shutdown::unless_interrupted,
     threads,
 };
 
@@ -135,14 +127,14 @@ pub(crate) async fn rank(
     joined?.with_context(|| format!("--leader {}", args.leader))
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot serve on {address}; choose another address with {flag}"))
 }
 
 /// Waits for the signal, and marks the role as not ready.
-async fn stop(shutdown: CancellationToken, ready: Readiness) {
+pub(crate) async fn stop(shutdown: CancellationToken, ready: Readiness) {
     shutdown.cancelled_owned().await;
     ready.set(false);
 }
@@ -152,222 +144,4 @@ fn default_actor_id() -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "host".to_owned());
     format!("{}-{}", host.trim(), std::process::id())
-}
-
-/// `sqlenv learner`: trains on the groups that actors submit. An existing run folder is resumed.
-pub(crate) async fn learner(
-    args: &LearnerArgs,
-    progress: &Progress,
-    shutdown: CancellationToken,
-) -> Result<()> {
-    let config: LearnerRole = config::resolve(&args.config)?;
-    let credentials = ServerCredentials::open(&config.learner.server)?;
-    let listener = bind(args.listen, "--listen").await?;
-    let ready = admin::serve(args.admin).await?;
-    let env = setup::dial_env(&args.env, &args.env_credentials)?;
-    let questions = unless_interrupted(&shutdown, actor::list_questions(&env, "train"))
-        .await?
-        .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
-    let all_questions = unless_interrupted(&shutdown, actor::list_questions(&env, ""))
-        .await?
-        .with_context(|| format!("cannot list the questions of --env {}", args.env))?;
-    if config.model.dir.is_none() {
-        let name = config.model.name();
-        progress.say(&format!("without --model: starts from {name}"));
-    }
-    let placement = Placement {
-        device: config.device,
-        dtype: config.dtype,
-    };
-    let base = setup::base_model(&config.model, config.seed, placement)?;
-    let folder = RunFolder::create(&args.run_dir)?;
-    check_tokenizer(folder.path(), &base)?;
-    let mut info = describe(args, &config, &base, &all_questions);
-    let evaluations = PlayedEvaluations::plan(
-        &config,
-        &all_questions,
-        base.chat.clone(),
-        &folder,
-        progress,
-    )?;
-    let learner = open_learner(&config, placement.place(&base)?, questions, &folder)?;
-    learner.plan_evaluations(evaluations.for_learner(&config));
-    // `Learner::open` has checked that an existing run has these settings.
-    folder.write_config(&config::to_toml(&config)?)?;
-    folder.write_info(&info)?;
-    progress.say(&format!("learner serves on {}", listener.local_addr()?));
-    let ranks = config.learner.ranks.count;
-    if ranks > 1 {
-        progress.say(&format!("waiting for {} other ranks", ranks - 1));
-    }
-    ready.set(true);
-    let steps = config.learner.steps;
-    let serving = ServingLearner {
-        learner,
-        steps,
-        folder: &folder,
-        evaluations,
-        progress,
-    };
-    let trained = serving
-        .train((listener, credentials), &ready, shutdown)
-        .await;
-    let is_finished = matches!(trained, Ok(step) if step >= steps);
-    info.status = if is_finished {
-        RunStatus::Finished
-    } else {
-        RunStatus::Interrupted
-    };
-    let written = folder.write_info(&info);
-    trained?;
-    written?;
-    let (summary, report) = (
-        report::summary(&folder.read()?),
-        report::write(folder.path())?,
-    );
-    if !is_finished {
-        bail!(Interrupted);
-    }
-    let trained = newest_model(folder.path(), placement)?
-        .context("a finished run has no checkpoint: this is a bug")?;
-    let model = folder.path().join("model");
-    trained.save(&model)?;
-    let (model, report, env) = (model.display(), report.display(), &args.env);
-    progress.say(&format!(
-        "{summary}model: {model}\nreport: {report}\n\
-         evaluate it with: sqlenv eval --model {model} --env {env} --split eval"
-    ));
-    Ok(())
-}
-
-/// Opens the run in the folder, or resumes it.
-fn open_learner(
-    config: &LearnerRole,
-    base: Model,
-    questions: Vec<Question>,
-    folder: &RunFolder,
-) -> Result<Learner> {
-    let learner = Learner::open(
-        config.learner.clone(),
-        RunArguments {
-            seed: config.seed,
-            threads: threads::or_cores(config.threads),
-        },
-        base,
-        questions
-            .into_iter()
-            .map(|question| question.question_id)
-            .collect(),
-        folder.path(),
-    )?;
-    Ok(learner)
-}
-
-/// Describes the run, with the questions of its env-node as dataset.
-fn describe(
-    args: &LearnerArgs,
-    config: &LearnerRole,
-    base: &Model,
-    questions: &[Question],
-) -> RunInfo {
-    let name = args.run_dir.file_name().unwrap_or_default();
-    let databases = questions.iter().map(|question| &question.database_name);
-    let databases: BTreeSet<&String> = databases.collect();
-    let mut of_split = BTreeMap::new();
-    for question in questions {
-        *of_split.entry(question.split.clone()).or_insert(0) += 1;
-    }
-    RunInfo {
-        dataset: format!("the questions of {}", args.env),
-        databases: databases.len() as u64,
-        questions: of_split,
-        ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)
-    }
-}
-
-/// A learner that trains and serves at the same time.
-struct ServingLearner<'a> {
-    learner: Learner,
-    steps: u64,
-    folder: &'a RunFolder,
-    evaluations: PlayedEvaluations<'a>,
-    progress: &'a Progress,
-}
-
-impl ServingLearner<'_> {
-    /// Serves and trains until the last step or `shutdown`. Returns the number of learner steps.
-    async fn train(
-        &self,
-        (listener, credentials): (TcpListener, ServerCredentials),
-        ready: &Readiness,
-        shutdown: CancellationToken,
-    ) -> Result<u64> {
-        let served = CancellationToken::new();
-        let mut serving = tokio::spawn(learner::serve(
-            listener,
-            self.learner.clone(),
-            credentials,
-            served.clone().cancelled_owned(),
-        ));
-        let (sender, events) = mpsc::channel(2);
-        let work = async {
-            tokio::join!(
-                self.learner.train(sender, stop(shutdown, ready.clone())),
-                self.record(events)
-            )
-        };
-        let (trained, ()) = tokio::select! {
-            worked = work => worked,
-            ended = &mut serving => {
-                ended.context("the server panicked")??;
-                bail!("the server ended before the run; start the learner again to resume the run");
-            }
-        };
-        ready.set(false);
-        let is_finished = matches!(trained, Ok(step) if step >= self.steps);
-        if is_finished && !self.learner.has_been_joined() {
-            // The run was over when it was opened. Actors that wait for a learner learn that at
-            // their next attempt.
-            tokio::time::sleep(2 * actor::LONGEST_PAUSE).await;
-        }
-        // The server first sends every connected actor the end of the run.
-        served.cancel();
-        let ended = serving.await.context("the server panicked");
-        let step = trained?;
-        ended??;
-        Ok(step)
-    }
-
-    /// Records the steps in the run folder and displays them.
-    async fn record(&self, mut events: mpsc::Receiver<TrainEvent>) {
-        let stage = self.progress.stage("GRPO", self.steps, "steps");
-        while let Some(event) = events.recv().await {
-            let written = match event {
-                TrainEvent::Checkpoint { .. } => Ok(()),
-                TrainEvent::Evaluation {
-                    version,
-                    name,
-                    episodes,
-                } => {
-                    let recorded = self.evaluations.record(version, &name, &episodes);
-                    self.learner.evaluation_recorded();
-                    recorded
-                }
-                TrainEvent::Step { step, metrics } => {
-                    stage.set(step);
-                    let record = LearnerStepRecord {
-                        step,
-                        stage: TrainingStage::Grpo,
-                        policy_version: step,
-                        metrics,
-                    };
-                    self.folder.append_step(&record).map_err(Into::into)
-                }
-            };
-            if let Err(error) = written {
-                tracing::error!("cannot record a result of the run: {error:#}");
-            }
-        }
-        stage.finish("");
-    }
 }

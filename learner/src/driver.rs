@@ -154,7 +154,7 @@ impl Learner {
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
-                evaluator: Evaluator::default(),
+                evaluator: Evaluator::new(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 has_been_joined: AtomicBool::new(false),
@@ -180,9 +180,16 @@ impl Learner {
         self.context.snapshots.borrow().clone()
     }
 
-    /// Plans evaluations, which actors play between steps of [`Learner::train`].
+    /// Returns whether all steps and planned evaluations are made.
+    pub fn is_finished(&self) -> bool {
+        self.context.is_finished()
+    }
+
+    /// Plans evaluations, which actors play between steps of [`Learner::train`]. Those of versions
+    /// before the newest are left out with a warning.
     pub fn plan_evaluations(&self, plan: EvaluationPlan) {
-        self.context.evaluator.plan(plan);
+        let version = self.context.intake.version();
+        self.context.evaluator.plan(plan, version);
     }
 
     /// Lets the run continue after the event of an evaluation.

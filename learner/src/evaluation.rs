@@ -45,7 +45,7 @@ enum PartState {
 pub(crate) struct EvaluationQueue {
     set: EvaluationSet,
     version: u64,
-    /// Unique in the run, so that a late result of another set is not taken for one of this.
+    /// Ids begin here, so that a late result of another set is not taken for one of this.
     first_part: u64,
     parts: Vec<PartState>,
     leases: u64,

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -34,7 +35,6 @@ pub(crate) enum EvaluationLease {
 }
 
 /// The plan, and the set in progress.
-#[derive(Default)]
 pub(crate) struct Evaluator {
     state: Mutex<EvaluatorState>,
     changed: Condvar,
@@ -50,9 +50,31 @@ struct EvaluatorState {
 }
 
 impl Evaluator {
-    /// Sets what is evaluated.
-    pub(crate) fn plan(&self, plan: EvaluationPlan) {
-        self.lock().plan = plan;
+    /// Creates an evaluator without a plan. Its parts have other ids than those of the process
+    /// before a restart, whose results may still arrive.
+    pub(crate) fn new() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        let state = EvaluatorState {
+            next_part: random >> 1,
+            ..EvaluatorState::default()
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Sets what is evaluated from `version` on.
+    pub(crate) fn plan(&self, mut plan: EvaluationPlan, version: u64) {
+        let later = plan.split_off(&version);
+        if !plan.is_empty() {
+            let missed: Vec<u64> = plan.into_keys().collect();
+            tracing::warn!(
+                "the evaluations at steps {missed:?} are not recorded and are left out, because \
+                 the run is at step {version}"
+            );
+        }
+        self.lock().plan = later;
     }
 
     /// Returns the sets of a version. They are planned no more.
@@ -69,9 +91,10 @@ impl Evaluator {
         state.is_recorded = false;
     }
 
-    /// Blocks until the result of the last set is recorded, or the run is being stopped. Otherwise
-    /// a run that is killed could resume behind an evaluation that nobody has.
-    pub(crate) fn wait_until_recorded(&self) {
+    /// Blocks until the result of the last set is recorded, and returns true, or until the run is
+    /// being stopped. Otherwise a run that is killed could resume behind an evaluation that nobody
+    /// has.
+    pub(crate) fn wait_until_recorded(&self) -> bool {
         let mut state = self.lock();
         while !state.is_recorded && !state.is_stopped {
             state = self
@@ -79,6 +102,7 @@ impl Evaluator {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        state.is_recorded
     }
 
     /// Notes that the result of the last set is recorded.
@@ -165,5 +189,68 @@ impl Evaluator {
 
     fn lock(&self) -> MutexGuard<'_, EvaluatorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::SamplingSettings;
+
+    use super::*;
+
+    fn set() -> EvaluationSet {
+        EvaluationSet {
+            name: "curve".to_owned(),
+            question_ids: vec!["q".to_owned()],
+            sampling: SamplingSettings::greedy(),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn only_actors_with_the_evaluated_version_get_a_part() {
+        let evaluator = Evaluator::new();
+        let lease = |version| {
+            let lease = Duration::from_secs(9);
+            evaluator.lease(Duration::ZERO, lease, version)
+        };
+        assert!(matches!(lease(2), EvaluationLease::None(None)));
+        evaluator.begin(set(), 2);
+        for other in [1, 3] {
+            assert!(matches!(lease(other), EvaluationLease::OtherVersion));
+        }
+        assert!(matches!(lease(2), EvaluationLease::Part(_)));
+        let expiry = Some(Duration::from_secs(9));
+        assert!(matches!(lease(2), EvaluationLease::None(found) if found == expiry));
+        evaluator.stop();
+        assert!(matches!(lease(2), EvaluationLease::None(None)));
+        assert_eq!(evaluator.wait(), None);
+        assert!(!evaluator.wait_until_recorded());
+    }
+
+    /// A result that an actor sends again after a restart must not count for another set.
+    #[test]
+    fn a_restarted_learner_has_other_parts() {
+        let parts = [(), ()].map(|()| {
+            let evaluator = Evaluator::new();
+            evaluator.begin(set(), 0);
+            match evaluator.lease(Duration::ZERO, Duration::ZERO, 0) {
+                EvaluationLease::Part(part) => part.part_id,
+                _ => panic!("a part is open"),
+            }
+        });
+        assert_ne!(parts[0], parts[1]);
+    }
+
+    #[test]
+    fn evaluations_of_passed_versions_are_not_planned() {
+        let evaluator = Evaluator::new();
+        evaluator.plan(
+            EvaluationPlan::from([(0, vec![set()]), (5, vec![set()])]),
+            5,
+        );
+        assert_eq!(evaluator.take_sets(0), []);
+        assert_eq!(evaluator.take_sets(5), [set()]);
+        assert_eq!(evaluator.take_sets(5), []);
     }
 }

@@ -4,7 +4,8 @@
 //! Nothing here decides what is handed out or accepted, and async code does no disk work. What an
 //! actor does wrong is refused with INVALID_ARGUMENT and does not end the run. A group that cannot
 //! be journaled ends the run and is refused with UNAVAILABLE, so that actors wait until the run is
-//! resumed. A claim is refused by the outcome `Wait`, never by a status.
+//! resumed. A claim that finds no work has the outcome `Wait`. A request that names another run is
+//! FAILED_PRECONDITION.
 
 use std::{
     pin::Pin,
@@ -193,6 +194,7 @@ impl proto::v1::learner_server::Learner for Learner {
             Ok(Err(SubmitError::OtherRun(status))) => return Err(status),
             Ok(Err(SubmitError::Journal(fault))) => {
                 tracing::error!(%fault, "the run stops");
+                self.context.evaluator.stop();
                 return Err(Status::unavailable(fault));
             }
             Err(_) => return Err(Status::internal("the submission panicked: this is a bug")),

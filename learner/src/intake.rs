@@ -159,11 +159,15 @@ impl Intake {
         submitted
     }
 
-    /// Blocks until the next step's groups are recorded; none if the intake was stopped.
+    /// Blocks until the next step's groups are recorded; none if the intake was stopped. `run_time`
+    /// is the clock of claims.
     ///
     /// # Errors
     /// A group could not be journaled.
-    pub(crate) fn wait_for_batch(&self) -> Result<Option<(Batch, StepGroups)>> {
+    pub(crate) fn wait_for_batch(
+        &self,
+        run_time: impl Fn() -> Duration,
+    ) -> Result<Option<(Batch, StepGroups)>> {
         let mut state = self.lock();
         let mut arrived = state.groups.len();
         let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
@@ -186,7 +190,7 @@ impl Intake {
                 arrived = state.groups.len();
                 reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
             } else if let Some(waited) = reminder.due(now()) {
-                let (seconds, leased) = (waited.as_secs(), state.scheduler.leased());
+                let (seconds, leased) = (waited.as_secs(), state.scheduler.leased(run_time()));
                 tracing::warn!(
                     "no group has arrived for {seconds} s; {}",
                     where_groups_are(leased)

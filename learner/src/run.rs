@@ -45,8 +45,8 @@ impl Run {
         }
         // Every run is opened at a checkpoint. A new run has written one of its base model.
         let mut saved = Some(version);
-        self.evaluate(version);
-        while self.context.intake.version() < steps {
+        let mut is_evaluated = self.evaluate(version)?;
+        while is_evaluated && self.context.intake.version() < steps {
             let version = match self.one_step() {
                 Ok(Some(version)) => version,
                 Ok(None) => break,
@@ -63,13 +63,13 @@ impl Run {
             if every > 0 && version % every == 0 {
                 saved = Some(self.checkpoint()?);
             }
-            self.evaluate(version);
+            is_evaluated = self.evaluate(version)?;
         }
         let step = self.context.intake.version();
         if saved != Some(step) {
             self.checkpoint()?;
         }
-        if step >= steps {
+        if step >= steps && is_evaluated {
             self.trainer.ranks.finish();
             self.context.registry.finish();
             // After the checkpoint: a learner that is killed before needs its actors again when it
@@ -79,31 +79,40 @@ impl Run {
         Ok(step)
     }
 
-    /// Waits until actors have played the evaluations that are planned for the newest version, or
-    /// until the run is stopped.
-    fn evaluate(&self, version: u64) {
+    /// Waits until actors have played the evaluations that are planned for the newest version.
+    /// Returns false if the run is being stopped before.
+    ///
+    /// # Errors
+    /// The run is stopped because a group could not be journaled.
+    fn evaluate(&self, version: u64) -> Result<bool> {
         let context = &self.context;
         for set in context.evaluator.take_sets(version) {
             let name = set.name.clone();
             context.evaluator.begin(set, version);
             context.intake.wake_claims();
             let Some(episodes) = context.evaluator.wait() else {
-                return;
+                // Returns at once, with the reason of the stop.
+                context.intake.wait_for_batch(|| context.now())?;
+                return Ok(false);
             };
             self.emit(TrainEvent::Evaluation {
                 version,
                 name,
                 episodes,
             });
-            context.evaluator.wait_until_recorded();
+            if !context.evaluator.wait_until_recorded() {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
 
     /// Waits for a batch, trains on it and publishes the new weights version; none if the run is
     /// being stopped.
     fn one_step(&mut self) -> Result<Option<u64>> {
         let began = now();
-        let Some((batch, groups)) = self.context.intake.wait_for_batch()? else {
+        let Some((batch, groups)) = self.context.intake.wait_for_batch(|| self.context.now())?
+        else {
             return Ok(None);
         };
         let waited = now();

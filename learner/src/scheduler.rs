@@ -153,9 +153,9 @@ impl Scheduler {
         self.expired_leases
     }
 
-    /// Returns how many groups are leased, whether their leases have expired or not.
-    pub fn leased(&self) -> usize {
-        let leased = |state: &&GroupState| matches!(state, GroupState::Leased { .. });
+    /// Returns how many groups are with actors whose leases have not expired.
+    pub fn leased(&self, now: Duration) -> usize {
+        let leased = |state: &&GroupState| matches!(state, GroupState::Leased { expires, .. } if now < *expires);
         self.groups.values().filter(leased).count()
     }
 

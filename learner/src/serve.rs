@@ -88,13 +88,13 @@ pub async fn serve(
     let (stopping, stopped) = oneshot::channel();
     let actors = RequireToken {
         token: credentials.actor_token,
-        remedy: "this learner requires a token of its actors; start the actor with \
-                 --learner-token-file FILE",
+        remedy: "the request lacks the token that this learner requires of actors; give the actor \
+                 --learner-token-file FILE with the token of learner.server.actor_token_file",
     };
     let ranks = RequireToken {
         token: credentials.rank_token,
-        remedy: "this learner requires a token of its ranks; start the rank with \
-                 --learner-token-file FILE",
+        remedy: "the request lacks the token that this learner requires of ranks; give the rank \
+                 --learner-token-file FILE with the token of learner.server.rank_token_file",
     };
     let service = InterceptedService::new(learner.service(), actors);
     let rank_service = InterceptedService::new(learner.rank_service(), ranks);

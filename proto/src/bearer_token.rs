@@ -39,6 +39,10 @@ impl BearerToken {
         if token.len() < MIN_TOKEN_BYTES {
             return Err(refuse(format!("holds {} bytes", token.len())));
         }
+        // A header could not carry another one.
+        if !token.is_ascii() {
+            return Err(refuse("is not ASCII".to_owned()));
+        }
         Ok(Some(Self(Arc::new(Sha256::digest(token).into()))))
     }
 
@@ -110,8 +114,13 @@ mod tests {
         ] {
             assert!(!passes(refused), "{refused:?}");
         }
-        std::fs::write(&path, "short").unwrap();
-        let refused = BearerToken::open("token_file", Some(&path)).err().unwrap();
-        assert!(refused.to_string().contains("holds 5 bytes"), "{refused}");
+        for (text, problem) in [
+            ("short", "holds 5 bytes"),
+            ("a secret of some léngth", "is not ASCII"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let refused = BearerToken::open("token_file", Some(&path)).err().unwrap();
+            assert!(refused.to_string().contains(problem), "{refused}");
+        }
     }
 }

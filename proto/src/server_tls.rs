@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_rustls::{
@@ -35,6 +35,8 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The longest that a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Handshakes at once. Further peers wait.
+const MAX_HANDSHAKES: usize = 256;
 /// Connections whose handshake is done and that wait to be served.
 const WAITING_CONNECTIONS: usize = 16;
 /// How long a server waits before it accepts again after the system refused it a connection.
@@ -117,7 +119,8 @@ async fn accept_forever(
     tls: &ServerTls,
     sender: &mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
 ) {
-    loop {
+    let permits = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         let (stream, acceptor) = match (listener.accept().await, tls.acceptor()) {
             (Ok((stream, _peer)), Some(acceptor)) => (stream, acceptor),
             (Err(error), _) => {
@@ -129,6 +132,7 @@ async fn accept_forever(
         };
         let sender = sender.clone();
         tokio::spawn(async move {
+            let _permit = permit;
             let shaken = match stream.set_nodelay(true) {
                 Ok(()) => timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await,
                 Err(error) => Ok(Err(error)),

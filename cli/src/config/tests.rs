@@ -212,7 +212,9 @@ fn a_role_reads_its_own_sections_only() {
     role::<EnvNodeRole>(&foreign).unwrap();
     role::<ActorRole>(&foreign).unwrap();
     role::<RankRole>(&foreign).unwrap();
-    let learner: LearnerRole = role(&[foreign[0], "env.step_budget=7"]).unwrap();
+    // Its actors play the evaluations.
+    assert!(role::<LearnerRole>(&foreign[..1]).is_err());
+    let learner: LearnerRole = role(&[foreign[1], "env.step_budget=7"]).unwrap();
     let written = to_toml(&learner).unwrap();
     assert!(written.contains("step_budget = 7"), "{written}");
     for (set, part) in [

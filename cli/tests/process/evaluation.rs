@@ -1,6 +1,9 @@
 //! Tests that a distributed run has the evaluations of a local one.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
+use std::{
+    collections::BTreeMap, fs, net::TcpListener, path::Path, process::Stdio, thread::sleep,
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -19,7 +22,7 @@ const SETTINGS: [&str; 8] = [
 
 /// The evaluations of a run, by policy, step, split and mode.
 fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
-    let text = fs::read_to_string(run_dir.join("evaluations.jsonl")).unwrap();
+    let text = fs::read_to_string(run_dir.join("evaluations.jsonl")).unwrap_or_default();
     let record = |line| {
         let record: Value = serde_json::from_str(line).unwrap();
         let key = ["policy", "step", "split", "mode"].map(|field| record[field].to_string());
@@ -32,7 +35,14 @@ fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("model/model.safetensors")).unwrap()
 }
 
-/// The learner does not know the gold answers, so the baselines are missing.
+/// Returns an address that nobody serves. A restarted learner needs the address of the first.
+fn free_address() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+/// The learner is killed (SIGKILL) after its first evaluation. It does not know the gold answers,
+/// so the baselines are missing.
 #[test]
 fn three_processes_give_the_weights_and_the_table_of_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,23 +58,34 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
 
     let three = dir.path().join("three");
     let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let listen = free_address();
     let run_dir = three.to_str().unwrap();
     let args = [
         "learner",
         "--listen",
-        "127.0.0.1:0",
+        &listen,
         "--env",
         &env,
         "--run-dir",
         run_dir,
     ];
-    let (mut learner, address) = serve(&[&args, &settings[..]].concat());
+    let args = [&args, &settings[..]].concat();
+    let (mut learner, address) = serve(&args);
     let actor = ["actor", "--env", &env, "--learner", &address];
     let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    while evaluations(&three).is_empty() {
+        assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
+        sleep(Duration::from_millis(10));
+    }
+    learner.0.kill().unwrap();
+    learner.0.wait().unwrap();
+    let (mut learner, _) = serve(&args);
     assert!(learner.0.wait().unwrap().success());
 
     let one = dir.path().join("one");
     assert!(weights(&one) == weights(&three));
+    let text = fs::read_to_string(three.join("evaluations.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), evaluations(&three).len(), "{text}");
     let mut expected = evaluations(&one);
     expected.retain(|_, record| ["base", "grpo"].contains(&record["policy"].as_str().unwrap()));
     assert_eq!(evaluations(&three), expected);

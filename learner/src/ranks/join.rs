@@ -13,7 +13,7 @@ use std::{
 use candle_core::{DType, Device};
 use policy::{Model, Weights};
 use proto::{
-    MAX_MESSAGE_BYTES, RanksClient, WaitReminder,
+    MAX_MESSAGE_BYTES, RanksClient, WaitReminder, status_text,
     v1::{RankHello, RankWelcome, TrainRequest, train_request, train_response},
 };
 use tokio::{
@@ -111,13 +111,13 @@ async fn attempt(
 /// Turns a refusal into an error. The error is final if the rank does not fit the run. It is
 /// temporary if the learner cannot be reached or the run has all its ranks.
 fn refused(status: &Status) -> LearnerError {
-    let reason = status.message();
+    let reason = status_text(status);
     match status.code() {
         Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::Unimplemented
         | Code::Unauthenticated => LearnerError::Leader(format!("refuses this rank: {reason}")),
-        Code::ResourceExhausted => LearnerError::RunFull(reason.to_owned()),
+        Code::ResourceExhausted => LearnerError::RunFull(reason),
         _ => LearnerError::LeaderAway(format!("cannot be joined: {reason}")),
     }
 }
