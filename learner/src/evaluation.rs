@@ -84,7 +84,7 @@ impl EvaluationQueue {
         expiries.min()
     }
 
-    /// Leases the first part that nobody plays.
+    /// Leases the first part that no actor holds.
     pub(crate) fn lease(&mut self, now: Duration, lease: Duration) -> Option<LeasedPart> {
         let is_open = |part: &PartState| match part {
             PartState::Open => true,

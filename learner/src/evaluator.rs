@@ -92,8 +92,8 @@ impl Evaluator {
     }
 
     /// Blocks until the result of the last set is recorded, and returns true, or until the run is
-    /// being stopped. Otherwise a run that is killed could resume behind an evaluation that nobody
-    /// has.
+    /// being stopped. Otherwise a run that is killed could resume after an evaluation whose result
+    /// is lost.
     pub(crate) fn wait_until_recorded(&self) -> bool {
         let mut state = self.lock();
         while !state.is_recorded && !state.is_stopped {

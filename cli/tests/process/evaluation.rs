@@ -35,7 +35,7 @@ fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("model/model.safetensors")).unwrap()
 }
 
-/// Returns an address that nobody serves. A restarted learner needs the address of the first.
+/// Returns a free address. A restarted learner needs the address of the first.
 fn free_address() -> String {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().to_string()

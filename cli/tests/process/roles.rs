@@ -79,7 +79,7 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
 /// An actor whose learner is away says so, in words, and continues to try.
 #[test]
 fn an_actor_says_that_its_learner_is_away() {
-    // Bound and dropped again, so nobody serves there.
+    // Bound and dropped again, so no server listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", free.local_addr().unwrap());
     drop(free);

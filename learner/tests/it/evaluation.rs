@@ -87,7 +87,7 @@ async fn a_run_ends_after_its_last_evaluation() {
     assert!(learner.is_finished());
     drop(learner);
 
-    // Nobody plays the evaluation of the last version.
+    // No actor plays the evaluation of the last version.
     let learner = open(small_config(), folder.path()).unwrap();
     learner.plan_evaluations(plan(&[4]));
     let (events, _seen) = tokio::sync::mpsc::channel(8);

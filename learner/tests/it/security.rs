@@ -193,7 +193,7 @@ async fn tls_serves_clients_that_trust_its_authority() {
     let stranger = Authority::new();
     join(&https, &stranger.trusted()).await.unwrap_err();
     join(&http, &Credentials::default()).await.unwrap_err();
-    // A peer that never finishes its handshake holds nobody up.
+    // A peer that never finishes its handshake does not delay others.
     let _silent = tokio::net::TcpStream::connect(("127.0.0.1", served.port))
         .await
         .unwrap();
