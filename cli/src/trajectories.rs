@@ -32,7 +32,7 @@ pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
             )
         })?
         .chat;
-    let groups = journal::read(&args.run_dir.join("journal.bin"))?;
+    let groups = journal::read(&args.run_dir)?;
     let mut out: Box<dyn Write> = match &args.out {
         Some(path) => {
             let file =

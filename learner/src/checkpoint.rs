@@ -70,14 +70,18 @@ impl Checkpoint {
 /// (from before the run fell back to an earlier one) and all but the newest `keep_last` of the
 /// others. Returns the new checkpoint's path.
 ///
+/// `check` says whether the run still belongs to this learner. It runs when the files are on disk,
+/// right before they become a checkpoint.
+///
 /// # Errors
-/// The disk is full or fails; the checkpoints before it are then complete.
+/// The disk is full or fails, or `check` fails; the checkpoints before it are then complete.
 pub fn save(
     folder: &Path,
     mut state: CheckpointState,
     model: &Model,
     network: &Network,
     keep_last: usize,
+    check: impl FnOnce() -> Result<()>,
 ) -> Result<PathBuf> {
     let name = format!("step_{}", state.step);
     let path = folder.join(&name);
@@ -92,6 +96,7 @@ pub fn save(
     fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
     durable::sync_tree(&temporary).at("sync", &temporary)?;
     let aside = folder.join(format!(".{name}.old"));
+    check()?;
     durable::replace_folder(&path, &temporary, &aside).at("put in place", &path)?;
     let latest = folder.join(LATEST);
     durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy::{Model, SamplingSettings, durable};
+use policy::{Model, SamplingSettings, Weights, durable};
 use proto::{
     Snapshot,
     v1::{JoinResponse, RolloutSettings, Trajectory},
@@ -32,14 +32,15 @@ use crate::{
     evaluator::{EvaluationPlan, Evaluator},
     group::GroupRules,
     intake::Intake,
+    journal,
     metrics::{self, Metrics},
+    object_storage::ObjectLog,
     ranks::{RankRegistry, model_files},
     run::Run,
     scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
     trainer::Trainer,
 };
 
-const JOURNAL: &str = "journal.bin";
 const CHECKPOINTS: &str = "checkpoints";
 
 /// What a run reports while it trains.
@@ -69,6 +70,24 @@ pub enum TrainEvent {
         /// Its folder.
         path: PathBuf,
     },
+}
+
+/// Where a run is kept.
+#[derive(Debug)]
+pub struct RunStorage {
+    /// The run folder.
+    pub folder: PathBuf,
+    /// The log in an object store that the folder was fetched from, if the run has one.
+    pub objects: Option<ObjectLog>,
+}
+
+impl From<&Path> for RunStorage {
+    fn from(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            objects: None,
+        }
+    }
 }
 
 /// A training run; cheap to clone. It serves actors from the moment it is opened and trains while
@@ -108,15 +127,20 @@ pub(crate) struct RunContext {
     pub(crate) model: Model,
     /// Taken by the thread that trains.
     trainer: Mutex<Option<Trainer>>,
+    pub(crate) run_dir: PathBuf,
     pub(crate) checkpoints: PathBuf,
     pub(crate) fingerprint: String,
 }
 
 impl Learner {
-    /// Opens the run in `run_dir`, or begins one there.
+    /// Opens the run in `storage`, or begins one there.
     ///
     /// `model` is the base model in both cases; a resumed run takes its weights from the newest
-    /// whole checkpoint.
+    /// whole checkpoint. A learner that already has the run open, on this machine or another,
+    /// stops at its next write.
+    ///
+    /// Blocks, and must not be called on a thread that runs async tasks if the run is in an object
+    /// store.
     ///
     /// # Errors
     /// A setting cannot be used; there are no questions; the folder holds a run with other
@@ -126,30 +150,51 @@ impl Learner {
         arguments: RunArguments,
         model: Model,
         question_ids: Vec<String>,
-        run_dir: &Path,
+        storage: impl Into<RunStorage>,
     ) -> Result<Self> {
         config.validate()?;
         if question_ids.is_empty() {
             let problem = "none are given; choose a split that has some";
             return Err(LearnerError::setting("questions", problem));
         }
-        let (journal, checkpoints) = (run_dir.join(JOURNAL), run_dir.join(CHECKPOINTS));
-        std::fs::create_dir_all(run_dir).at("create", run_dir)?;
-        durable::sync_parent(run_dir).at("sync the folder of", run_dir)?;
+        let RunStorage {
+            folder: run_dir,
+            mut objects,
+        } = storage.into();
+        let checkpoints = run_dir.join(CHECKPOINTS);
+        std::fs::create_dir_all(&run_dir).at("create", &run_dir)?;
+        durable::sync_parent(&run_dir).at("sync the folder of", &run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
-        let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
+        // Refuses a run with other settings before it stops that run's learner.
+        let mut restored = restore(&checkpoints, &fingerprint, &mut trainer)?;
+        if let Some(objects) = &mut objects
+            && objects.begin(&run_dir)?
+        {
+            restored = restore(&checkpoints, &fingerprint, &mut trainer)?;
+        }
+        let state = match restored {
             Some(state) => state,
             None => {
-                no_groups_yet(&journal)?;
-                base_checkpoint(&checkpoints, fingerprint.clone(), &model, &trainer)?
+                no_groups_yet(&run_dir)?;
+                base_checkpoint(
+                    &run_dir,
+                    fingerprint.clone(),
+                    &model,
+                    &trainer,
+                    &mut objects,
+                )?
             }
         };
         let settings = scheduler_settings(&config);
         let scheduler = Scheduler::new(settings, state.step, state.next_group_index);
         let rules = GroupRules::new(&config, model.config.vocab_size);
-        let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
-        let run_name = run_dir.file_name().unwrap_or_default();
+        let storage = RunStorage {
+            folder: run_dir.clone(),
+            objects,
+        };
+        let intake = Intake::open(scheduler, rules, storage, state.journal_offset)?;
+        let run_name = run_dir.file_name().unwrap_or_default().to_owned();
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         let learner = Self {
             context: Arc::new(RunContext {
@@ -165,6 +210,7 @@ impl Learner {
                 opened: now(),
                 model,
                 trainer: Mutex::new(Some(trainer)),
+                run_dir,
                 checkpoints,
                 fingerprint,
                 run_seed: arguments.seed,
@@ -178,6 +224,18 @@ impl Learner {
     /// Returns the newest policy version's weights.
     pub fn snapshot(&self) -> Snapshot {
         self.context.snapshots.borrow().clone()
+    }
+
+    /// Returns the base model with the weights of the newest policy version.
+    ///
+    /// # Errors
+    /// The weights cannot be read: this is a bug.
+    pub fn newest_model(&self) -> Result<Model> {
+        let snapshot = self.snapshot();
+        Ok(Model {
+            weights: Weights::from_bytes_as_stored(snapshot.body())?,
+            ..self.context.model.clone()
+        })
     }
 
     /// Returns whether all steps and planned evaluations are made.
@@ -319,28 +377,34 @@ fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.
 fn base_checkpoint(
-    checkpoints: &Path,
+    run_dir: &Path,
     fingerprint: String,
     model: &Model,
     trainer: &Trainer,
+    objects: &mut Option<ObjectLog>,
 ) -> Result<CheckpointState> {
     let state = CheckpointState {
         fingerprint,
         ..CheckpointState::default()
     };
-    checkpoint::save(checkpoints, state.clone(), model, &trainer.network, 1)?;
+    let (checkpoints, network) = (run_dir.join(CHECKPOINTS), &trainer.network);
+    let folder = checkpoint::save(&checkpoints, state.clone(), model, network, 1, || Ok(()))?;
+    if let Some(objects) = objects {
+        let upload = objects.checkpoint_upload(state.step);
+        upload.run(&folder, run_dir)?;
+        objects.append_checkpoint(upload, 1)?;
+    }
     Ok(state)
 }
 
 /// Refuses groups without a checkpoint: nothing says under which settings they were rolled out.
-fn no_groups_yet(journal: &Path) -> Result<()> {
-    let has_groups = std::fs::metadata(journal).is_ok_and(|file| file.len() > 0);
-    if !has_groups {
+fn no_groups_yet(run_dir: &Path) -> Result<()> {
+    if !journal::has_groups(run_dir)? {
         return Ok(());
     }
     let reason = "holds groups, but the run has no checkpoint that says under which settings they \
                   were rolled out; restore checkpoints/, or choose another run folder";
-    Err(LearnerError::broken(journal, reason))
+    Err(LearnerError::broken(run_dir, reason))
 }
 
 /// Restores `trainer` from the newest checkpoint, if there is one.

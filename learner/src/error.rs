@@ -50,6 +50,37 @@ pub enum LearnerError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Another learner has opened the run. Remedy: decide which of them runs.
+    #[error(
+        "another learner has opened the run {run} after this one, so this one stops; what it \
+         acknowledged and published before is part of the run; let only one learner have the run"
+    )]
+    Replaced {
+        /// The folder or address of the run.
+        run: String,
+    },
+    /// The address of a run in an object store cannot be used. Remedy: see the problem.
+    #[error("{address}: {problem}")]
+    ObjectAddress {
+        /// The address, or the object below it.
+        address: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// An object store does not answer or refuses. Remedy: check address, credentials and network.
+    #[error(
+        "cannot {action} {address}: {source}; check the address, the network, and the credentials \
+         in the environment (AWS_*, GOOGLE_* or AZURE_*), then start the learner again: the run \
+         resumes"
+    )]
+    ObjectStore {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The object or folder.
+        address: String,
+        /// The store's answer.
+        source: Box<object_store::Error>,
+    },
     /// Every episode of a step failed for a reason outside the agent. Remedy: fix the environment,
     /// then resume, which rolls out the step's groups again.
     #[error(

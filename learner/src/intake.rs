@@ -6,9 +6,12 @@
 //! lock and never wait for the disk. The journal's lock is taken first.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{SyncSender, sync_channel},
+    },
     time::Duration,
 };
 
@@ -18,6 +21,7 @@ use tonic::Status;
 
 use crate::{
     clock::now,
+    driver::RunStorage,
     error::{LearnerError, Result},
     group::{Group, GroupRules, StepGroups},
     journal::Journal,
@@ -31,6 +35,8 @@ const NO_GROUP_AGAIN: Duration = Duration::from_secs(300);
 /// The work that is handed out and the groups that are submitted.
 pub(crate) struct Intake {
     rules: GroupRules,
+    /// Groups that wait for the journal.
+    waiting: Mutex<Vec<WaitingGroup>>,
     journal: Mutex<Journal>,
     state: Mutex<IntakeState>,
     /// Wakes the trainer's thread.
@@ -47,6 +53,12 @@ struct IntakeState {
     fault: Option<LearnerError>,
 }
 
+/// A checked group on its way into the journal.
+struct WaitingGroup {
+    group: Group,
+    answer: SyncSender<Result<Admission, SubmitError>>,
+}
+
 /// A group whose step is not made yet, and the position of its record in the journal.
 struct JournaledGroup {
     group: Arc<Group>,
@@ -54,7 +66,7 @@ struct JournaledGroup {
 }
 
 /// Why a group was refused.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum SubmitError {
     /// It breaks the contract; submitting it again is useless.
     Invalid(String),
@@ -70,10 +82,12 @@ impl Intake {
     pub(crate) fn open(
         scheduler: Scheduler,
         rules: GroupRules,
-        path: &Path,
+        storage: RunStorage,
         journal_offset: u64,
     ) -> Result<Self> {
-        let (journal, entries) = Journal::open(path, journal_offset)?;
+        let run_dir = &storage.folder;
+        let (mut journal, entries) = Journal::open(run_dir, journal_offset)?;
+        journal.attach(storage.objects);
         let mut state = IntakeState {
             scheduler,
             groups: BTreeMap::new(),
@@ -82,7 +96,7 @@ impl Intake {
         };
         for entry in entries {
             let group = Group::new(entry.group, &rules).map_err(|fault| {
-                LearnerError::broken(path, format!("{fault}; was the model changed?"))
+                LearnerError::broken(run_dir, format!("{fault}; was the model changed?"))
             })?;
             if group.index < state.scheduler.start() {
                 continue;
@@ -91,6 +105,7 @@ impl Intake {
         }
         Ok(Self {
             rules,
+            waiting: Mutex::default(),
             journal: Mutex::new(journal),
             state: Mutex::new(state),
             groups_changed: Condvar::new(),
@@ -129,34 +144,97 @@ impl Intake {
         Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)
     }
 
-    /// Journals a checked group if it is needed; blocks on the disk.
+    /// Journals a checked group if it is needed; blocks on the disk and on the object store.
+    ///
+    /// Groups that wait for the journal at the same time are journaled together, by the first that
+    /// gets it: waiting for a disk or a store takes as long for many as for one.
     pub(crate) fn submit(&self, group: Group) -> Result<Admission, SubmitError> {
+        let (answer, answered) = sync_channel(1);
+        lock(&self.waiting).push(WaitingGroup { group, answer });
         // Two submissions of one group must not both be judged as new, so the journal stays locked
-        // until the group is recorded. Claims only need the state's lock and continue meanwhile.
+        // until the groups are recorded. Claims only need the state's lock and continue meanwhile.
         let mut journal = self.lock_journal();
-        let admission = self.lock().judge(&group);
-        if admission != Admission::Accept {
-            // The lease of a stale group has ended, so a waiting claim may get the group.
-            self.notify();
-            return Ok(admission);
+        let waiting = first_of_each_group(&mut lock(&self.waiting));
+        self.journal_groups(&mut journal, waiting);
+        drop(journal);
+        self.notify();
+        let unanswered = |_| SubmitError::Journal("the journal's thread panicked".to_owned());
+        answered.recv().map_err(unanswered)?
+    }
+
+    /// Journals and records those of the groups that are needed, and answers all.
+    fn journal_groups(&self, journal: &mut Journal, waiting: Vec<WaitingGroup>) {
+        let mut needed = Vec::new();
+        for waiting in waiting {
+            match self.lock().judge(&waiting.group) {
+                Admission::Accept => needed.push(waiting),
+                // The lease of a stale group has ended, so a waiting claim may get the group.
+                refused => waiting.answer(Ok(refused)),
+            }
         }
-        let appended = journal.append(&group.encoded);
+        if needed.is_empty() {
+            return;
+        }
+        let encoded: Vec<_> = needed.iter().map(|it| it.group.encoded.clone()).collect();
+        let appended = journal.append(&encoded);
         let mut state = self.lock();
-        let submitted = match appended {
-            Ok(journal_offset) => {
-                state.record(group, journal_offset);
-                Ok(Admission::Accept)
+        match appended {
+            Ok(offsets) => {
+                for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
+                    state.record(group, offset);
+                    // A submission whose caller is gone is recorded all the same.
+                    let _ = answer.send(Ok(Admission::Accept));
+                }
             }
             Err(fault) => {
-                let reason = fault.to_string();
+                let reason = SubmitError::Journal(fault.to_string());
                 state.stopping = true;
                 state.fault = Some(fault);
-                Err(SubmitError::Journal(reason))
+                for waiting in needed {
+                    waiting.answer(Err(reason.clone()));
+                }
             }
+        }
+    }
+
+    /// Records that a version is published.
+    ///
+    /// # Errors
+    /// Another learner has opened the run, or the object store fails.
+    pub(crate) fn publish(&self, version: u64) -> Result<()> {
+        self.lock_journal().publish(version)
+    }
+
+    /// Checks that no other learner has opened the run.
+    ///
+    /// # Errors
+    /// One has, or the object store fails.
+    pub(crate) fn check_newest(&self) -> Result<()> {
+        self.lock_journal().check_newest()
+    }
+
+    /// Puts a checkpoint into the object store, if the run has one. Groups can be submitted
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub(crate) fn upload_checkpoint(
+        &self,
+        step: u64,
+        folder: &Path,
+        run_dir: &Path,
+        keep_last: usize,
+    ) -> Result<()> {
+        let upload = match self.lock_journal().objects() {
+            Some(objects) => objects.checkpoint_upload(step),
+            None => return Ok(()),
         };
-        drop(state);
-        self.notify();
-        submitted
+        upload.run(folder, run_dir)?;
+        let mut journal = self.lock_journal();
+        let Some(objects) = journal.objects() else {
+            return Ok(());
+        };
+        objects.append_checkpoint(upload, keep_last)
     }
 
     /// Blocks until the next step's groups are recorded; none if the intake was stopped. `run_time`
@@ -195,6 +273,11 @@ impl Intake {
                     "no group has arrived for {seconds} s; {}",
                     where_groups_are(leased)
                 );
+                // The actors may be with a learner that has replaced this one. The journal's lock
+                // is taken before the state's.
+                drop(state);
+                self.check_newest()?;
+                state = self.lock();
             }
         }
     }
@@ -251,12 +334,33 @@ impl Intake {
     }
 
     fn lock_journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.journal)
     }
 
     fn lock(&self) -> MutexGuard<'_, IntakeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
+}
+
+impl WaitingGroup {
+    fn answer(self, answer: Result<Admission, SubmitError>) {
+        // The caller may be gone.
+        let _ = self.answer.send(answer);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the first of each group's submissions; the others wait for its verdict.
+fn first_of_each_group(waiting: &mut Vec<WaitingGroup>) -> Vec<WaitingGroup> {
+    let mut indices = BTreeSet::new();
+    let all = std::mem::take(waiting);
+    let is_first = |it: &WaitingGroup| indices.insert(it.group.index);
+    let (first, others) = all.into_iter().partition(is_first);
+    *waiting = others;
+    first
 }
 
 /// Says what the learner waits for.

@@ -21,6 +21,7 @@ pub mod journal;
 pub mod loss;
 pub mod metrics;
 pub mod network;
+pub mod object_storage;
 pub mod optimizer;
 pub mod ranks;
 mod run;
@@ -32,7 +33,7 @@ pub mod sft;
 pub mod trainer;
 
 pub use config::{LearnerConfig, RunArguments};
-pub use driver::{Learner, TrainEvent};
+pub use driver::{Learner, RunStorage, TrainEvent};
 pub use error::{LearnerError, Result};
 pub use evaluation::EvaluationSet;
 pub use evaluator::EvaluationPlan;

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
 //! checkpoint holds the state after whole steps only. A stop lets the running step finish and
-//! writes a checkpoint.
+//! writes a checkpoint. A learner whose run another one has opened stops before it publishes or
+//! writes anything further.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -83,7 +84,7 @@ impl Run {
     /// Returns false if the run is being stopped before.
     ///
     /// # Errors
-    /// The run is stopped because a group could not be journaled.
+    /// The run is stopped because a group could not be journaled, or another learner has opened it.
     fn evaluate(&self, version: u64) -> Result<bool> {
         let context = &self.context;
         for set in context.evaluator.take_sets(version) {
@@ -95,6 +96,7 @@ impl Run {
                 context.intake.wait_for_batch(|| context.now())?;
                 return Ok(false);
             };
+            context.intake.check_newest()?;
             self.emit(TrainEvent::Evaluation {
                 version,
                 name,
@@ -122,6 +124,7 @@ impl Run {
         let mut metrics = self.trainer.step(&groups, version - 1)?;
         let body = self.trainer.network.weights().to_bytes()?;
         let snapshot = Snapshot::new(version, body);
+        self.context.intake.publish(version)?;
         // Published before the scheduler hands out work for it: an actor that claims such a group
         // can then get the weights.
         self.context.snapshots.send_replace(snapshot);
@@ -166,7 +169,11 @@ impl Run {
             &model,
             &self.trainer.network,
             keep_last,
+            || context.intake.check_newest(),
         )?;
+        context
+            .intake
+            .upload_checkpoint(step, &path, &context.run_dir, keep_last)?;
         metrics::checkpoint_written();
         self.emit(TrainEvent::Checkpoint { step, path });
         Ok(step)

@@ -86,7 +86,14 @@ impl<'a> SftTrainer<'a> {
             tokens_seen: self.tokens,
             ..CheckpointState::default()
         };
-        checkpoint::save(folder, state, model, &self.network, KEPT_CHECKPOINTS)?;
+        checkpoint::save(
+            folder,
+            state,
+            model,
+            &self.network,
+            KEPT_CHECKPOINTS,
+            || Ok(()),
+        )?;
         Ok(())
     }
 

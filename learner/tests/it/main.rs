@@ -16,3 +16,4 @@ mod scheduler;
 mod security;
 mod service;
 mod sft;
+mod storage;

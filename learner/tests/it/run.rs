@@ -172,7 +172,7 @@ async fn groups_that_no_checkpoint_explains_are_refused() {
         panic!("resumed without knowing the settings")
     };
     assert!(fault.to_string().contains("holds groups, but"), "{fault}");
-    fs::remove_file(folder.path().join("journal.bin")).unwrap();
+    fs::remove_dir_all(folder.path().join("journal")).unwrap();
     assert!(open(small_config(), folder.path()).is_ok());
 }
 

@@ -1,0 +1,215 @@
+//! The journal of accepted groups: the run's source of truth.
+//!
+//! Invariant: a group is on the disk, and in the object store if the run has one, before the
+//! actor's submission is acknowledged. An acknowledged group is never rolled out again, so losing
+//! it would stall the run; one that was not acknowledged costs a rollout.
+//!
+//! Each time a learner opens a run, it begins a new epoch, which ends the one before. A learner
+//! that still runs, for example on the other side of a network that failed, notices the newer epoch
+//! at its next write and stops. It writes a group first and then looks for a newer epoch; the newer
+//! learner begins its epoch first and then reads. So the newer learner reads every group that the
+//! older one acknowledges.
+
+mod epochs;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::File,
+    io::{self, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use proto::{EncodedGroup, v1::SubmitRequest};
+
+pub(crate) use self::epochs::EPOCH_ZERO;
+pub use self::records::JournalEntry;
+use self::{
+    epochs::EpochFile,
+    records::{Entries, record},
+};
+use crate::{
+    error::{LearnerError, Result},
+    object_storage::ObjectLog,
+};
+
+/// An open journal, ready to append.
+#[derive(Debug)]
+pub struct Journal {
+    run_dir: PathBuf,
+    epoch: u64,
+    /// This epoch's own file.
+    file: File,
+    of_epoch: EpochFile,
+    /// Bytes of the whole journal.
+    end: u64,
+    /// True where part of a record that failed may stand at the end of the file.
+    is_torn: bool,
+    /// The copy in an object store, which is what counts if there is one.
+    objects: Option<ObjectLog>,
+}
+
+impl Journal {
+    /// Begins a new epoch of the journal in `run_dir`, and reads the records from byte `from` on.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or the journal ends before `from`.
+    pub fn open(run_dir: &Path, from: u64) -> Result<(Self, Vec<JournalEntry>)> {
+        let (epoch, mut file, path) = epochs::begin(run_dir)?;
+        let mut entries = Vec::new();
+        let mut end = 0;
+        for mut of_file in entries_from(run_dir, from)? {
+            entries.extend(of_file.by_ref().collect::<Result<Vec<_>>>()?);
+            end = of_file.offset;
+        }
+        if from > end {
+            let reason = format!(
+                "ends at byte {end}, but the checkpoint continues at byte {from}: groups are \
+                 lost; restore the whole folder, or start a new run from the checkpoint's hf \
+                 folder by --model"
+            );
+            return Err(LearnerError::broken(&epochs::folder(run_dir), reason));
+        }
+        let of_epoch = epochs::write_header(&mut file, &path, end)?;
+        let journal = Self {
+            run_dir: run_dir.to_owned(),
+            epoch,
+            file,
+            of_epoch,
+            end,
+            is_torn: false,
+            objects: None,
+        };
+        Ok((journal, entries))
+    }
+
+    /// Appends to `objects` as well from now on.
+    pub(crate) fn attach(&mut self, objects: Option<ObjectLog>) {
+        self.objects = objects;
+    }
+
+    /// Appends groups, waits until they are durable and returns where each record begins.
+    ///
+    /// # Errors
+    /// [`LearnerError::Journal`] if the disk is full or fails: the journal then does not hold the
+    /// groups, and if the part that was written cannot be removed, nothing more is appended.
+    /// [`LearnerError::Replaced`] if another learner has opened the run.
+    pub fn append(&mut self, groups: &[EncodedGroup]) -> Result<Vec<u64>> {
+        let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
+        for group in groups {
+            offsets.push(self.end + bytes.len() as u64);
+            bytes.extend(record(group.bytes()));
+        }
+        self.write(&bytes).map_err(|fault| {
+            // A later record behind a torn one would be lost: reading ends at the first that is not
+            // whole.
+            self.is_torn |= self.cut().is_err();
+            LearnerError::Journal {
+                path: self.of_epoch.path.clone(),
+                source: fault,
+            }
+        })?;
+        if let Some(objects) = &mut self.objects {
+            objects.append_groups(&bytes)?;
+        }
+        self.check_newest_epoch()?;
+        self.end += bytes.len() as u64;
+        Ok(offsets)
+    }
+
+    /// Checks that no other learner has opened the run, before something of it is published.
+    ///
+    /// # Errors
+    /// [`LearnerError::Replaced`] if one has.
+    pub(crate) fn check_newest(&self) -> Result<()> {
+        if let Some(objects) = &self.objects {
+            objects.check_newest()?;
+        }
+        self.check_newest_epoch()
+    }
+
+    fn check_newest_epoch(&self) -> Result<()> {
+        let newest = epochs::newest(&self.run_dir)?;
+        if newest == self.epoch {
+            return Ok(());
+        }
+        Err(LearnerError::Replaced {
+            run: self.run_dir.display().to_string(),
+        })
+    }
+
+    /// Records that a policy version is published. An actor gets the version after that.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub(crate) fn publish(&mut self, version: u64) -> Result<()> {
+        if let Some(objects) = &mut self.objects {
+            objects.append_version(version)?;
+        }
+        self.check_newest_epoch()
+    }
+
+    /// Returns the copy in an object store, if the run has one.
+    pub(crate) fn objects(&mut self) -> Option<&mut ObjectLog> {
+        self.objects.as_mut()
+    }
+
+    fn cut(&mut self) -> io::Result<()> {
+        let position = self.of_epoch.position(self.end);
+        self.file.set_len(position)?;
+        self.file.seek(SeekFrom::Start(position))?;
+        Ok(())
+    }
+
+    fn write(&mut self, records: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            return Err(io::Error::other("an earlier record is torn"));
+        }
+        self.file.write_all(records)?;
+        self.file.sync_data()
+    }
+
+    /// Returns where the next record will begin, in bytes.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+/// Returns whether a run folder has groups.
+pub(crate) fn has_groups(run_dir: &Path) -> Result<bool> {
+    let mut entries = entries_from(run_dir, 0)?.into_iter().flatten();
+    Ok(entries.next().transpose()?.is_some())
+}
+
+/// Reads the groups of the journal in a run folder, oldest first and one at a time. Does not change
+/// a file, so that another process may write meanwhile.
+///
+/// # Errors
+/// There is no journal, a file cannot be read, or a record is not a group.
+pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>> + use<>> {
+    let files = entries_from(run_dir, 0)?;
+    if files.is_empty() {
+        let reason = "holds no journal of groups; give the folder of a run with GRPO";
+        return Err(LearnerError::broken(run_dir, reason));
+    }
+    Ok(files.into_iter().flat_map(|entries| {
+        let path = entries.path().to_owned();
+        entries.map(move |entry| {
+            let decoded = entry?.group.decode();
+            decoded.map_err(|error| LearnerError::broken(&path, format!("holds no group: {error}")))
+        })
+    }))
+}
+
+/// Returns the records of each file from byte `from` of the journal on.
+fn entries_from(run_dir: &Path, from: u64) -> Result<Vec<Entries>> {
+    let files = epochs::files(run_dir)?;
+    let ends = files.iter().skip(1).map(|next| Some(next.start));
+    let with_ends = files.iter().zip(ends.chain([None]));
+    // Later files begin behind `from`, and an earlier one may end before it.
+    let needed = with_ends.filter(|(_, end)| end.is_none_or(|end| end > from));
+    needed
+        .map(|(file, end)| Entries::new(file, from, end))
+        .collect()
+}

@@ -1,0 +1,189 @@
+use std::fs::{self, OpenOptions};
+
+use super::{epochs::EPOCH_ZERO, *};
+
+fn group(group_index: u64) -> EncodedGroup {
+    let request = SubmitRequest {
+        actor_id: "a".to_owned(),
+        group_index,
+        lease_id: 9,
+        ..SubmitRequest::default()
+    };
+    EncodedGroup::from(&request)
+}
+
+fn append(journal: &mut Journal, index: u64) -> u64 {
+    journal.append(&[group(index)]).unwrap()[0]
+}
+
+/// Returns the group indices and offsets that opening the journal finds.
+fn opened(run_dir: &Path, from: u64) -> (Journal, Vec<(u64, u64)>) {
+    let (journal, entries) = Journal::open(run_dir, from).unwrap();
+    let found = entries
+        .iter()
+        .map(|it| (it.offset, it.group.decode().unwrap().group_index));
+    (journal, found.collect())
+}
+
+fn indices(run_dir: &Path) -> Vec<u64> {
+    let groups = read(run_dir).unwrap();
+    groups.map(|group| group.unwrap().group_index).collect()
+}
+
+/// The file of epoch `number`.
+fn file(run_dir: &Path, number: u64) -> PathBuf {
+    run_dir.join("journal").join(format!("{number:06}.bin"))
+}
+
+/// Earlier versions of the program wrote these records to `journal.bin`: a run folder of theirs
+/// resumes.
+#[test]
+fn the_format_stays_and_a_journal_without_epochs_is_read() {
+    let run = tempfile::tempdir().unwrap();
+    append(&mut Journal::open(run.path(), 0).unwrap().0, 7);
+    let payload = [0x0a, 1, b'a', 0x10, 7, 0x18, 9];
+    let mut records = vec![7, 0, 0, 0];
+    records.extend(crc32fast::hash(&payload).to_le_bytes());
+    records.extend(payload);
+    let header = [b"SQLENVJ1".as_slice(), &[0; 8]].concat();
+    assert_eq!(
+        fs::read(file(run.path(), 1)).unwrap(),
+        [header, records.clone()].concat()
+    );
+
+    let old = tempfile::tempdir().unwrap();
+    fs::write(old.path().join(EPOCH_ZERO), &records).unwrap();
+    let (mut journal, found) = opened(old.path(), 0);
+    assert_eq!(found, [(0, 7)]);
+    assert_eq!(append(&mut journal, 8), records.len() as u64);
+    assert_eq!(indices(old.path()), [7, 8]);
+}
+
+#[test]
+fn groups_come_back_in_order_and_from_an_offset_over_several_epochs() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut journal, found) = opened(run.path(), 0);
+    assert_eq!(found, []);
+    let one = append(&mut journal, 1);
+    let both = journal.append(&[group(2), group(3)]).unwrap();
+    let (mut journal, found) = opened(run.path(), both[0]);
+    assert_eq!(found, [(both[0], 2), (both[1], 3)]);
+    let four = append(&mut journal, 4);
+    let end = journal.end();
+    for (from, expected) in [
+        (0, vec![(one, 1), (both[0], 2), (both[1], 3), (four, 4)]),
+        (both[1], vec![(both[1], 3), (four, 4)]),
+        (four, vec![(four, 4)]),
+        (end, vec![]),
+    ] {
+        assert_eq!(opened(run.path(), from).1, expected, "from {from}");
+    }
+    assert_eq!(indices(run.path()), [1, 2, 3, 4]);
+    let fault = Journal::open(run.path(), end + 1).unwrap_err().to_string();
+    assert!(fault.contains("groups are lost"), "{fault}");
+}
+
+/// What the older learner wrote and did not acknowledge is not part of the run.
+#[test]
+fn a_learner_that_was_replaced_stops_and_its_last_group_does_not_count() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut older, _) = opened(run.path(), 0);
+    append(&mut older, 1);
+    older.check_newest().unwrap();
+    let (mut newer, found) = opened(run.path(), 0);
+    assert_eq!(found.len(), 1);
+    for fault in [
+        older.append(&[group(2)]).unwrap_err(),
+        older.check_newest().unwrap_err(),
+        older.publish(1).unwrap_err(),
+    ] {
+        let text = fault.to_string();
+        assert!(matches!(fault, LearnerError::Replaced { .. }), "{text}");
+        assert!(
+            text.contains("another learner has opened the run"),
+            "{text}"
+        );
+    }
+    append(&mut newer, 3);
+    newer.publish(1).unwrap();
+    assert_eq!(indices(run.path()), [1, 3]);
+}
+
+/// A learner that is killed after it began an epoch leaves a file without header.
+#[test]
+fn an_epoch_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut older, _) = opened(run.path(), 0);
+    append(&mut older, 1);
+    fs::write(file(run.path(), 2), b"SQL").unwrap();
+    assert!(older.check_newest().is_err());
+    let (mut newer, found) = opened(run.path(), 0);
+    assert_eq!(found.len(), 1);
+    append(&mut newer, 2);
+    assert_eq!(indices(run.path()), [1, 2]);
+    fs::write(file(run.path(), 4), [0; 16]).unwrap();
+    let fault = Journal::open(run.path(), 0).unwrap_err().to_string();
+    assert!(
+        fault.contains("is not a journal of this program"),
+        "{fault}"
+    );
+}
+
+/// `/dev/full` takes no byte and cannot be cut: a disk that is full and fails.
+#[test]
+fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut journal, _) = opened(run.path(), 0);
+    let full = Path::new("/dev/full");
+    let Ok(device) = OpenOptions::new().write(true).open(full) else {
+        eprintln!("SKIPPED: no /dev/full on this system");
+        return;
+    };
+    let end = journal.end();
+    (journal.file, journal.of_epoch.path) = (device, full.to_owned());
+    let fault = journal.append(&[group(1)]).unwrap_err().to_string();
+    assert!(
+        fault.starts_with("cannot append to the journal /dev/full: ")
+            && fault.ends_with("free the disk, then resume the run"),
+        "{fault}"
+    );
+    let fault = journal.append(&[group(1)]).unwrap_err().to_string();
+    assert!(fault.contains("an earlier record is torn"), "{fault}");
+    assert_eq!(journal.end(), end);
+}
+
+#[test]
+fn a_torn_tail_of_any_length_is_left_out_and_appending_goes_on() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut journal, _) = opened(run.path(), 0);
+    let offsets: Vec<u64> = (1..4).map(|index| append(&mut journal, index)).collect();
+    let first = file(run.path(), 1);
+    let whole = fs::read(&first).unwrap();
+    for length in journal.of_epoch.position(offsets[2])..whole.len() as u64 {
+        let copy = tempfile::tempdir().unwrap();
+        fs::create_dir(copy.path().join("journal")).unwrap();
+        fs::write(file(copy.path(), 1), &whole[..length as usize]).unwrap();
+        assert_eq!(indices(copy.path()), [1, 2], "read up to {length}");
+        let (mut journal, found) = opened(copy.path(), 0);
+        assert_eq!(found.len(), 2, "cut at {length}");
+        assert_eq!(append(&mut journal, 4), offsets[2]);
+        assert_eq!(indices(copy.path()), [1, 2, 4]);
+    }
+}
+
+#[test]
+fn a_changed_byte_or_a_hole_ends_an_epoch() {
+    let run = tempfile::tempdir().unwrap();
+    let (mut journal, _) = opened(run.path(), 0);
+    let offsets: Vec<u64> = (1..4).map(|index| append(&mut journal, index)).collect();
+    let first = file(run.path(), 1);
+    let whole = fs::read(&first).unwrap();
+    for at in journal.of_epoch.position(offsets[2]) as usize..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x40;
+        fs::write(&first, &changed).unwrap();
+        assert_eq!(indices(run.path()), [1, 2], "byte {at}");
+    }
+    fs::write(&first, [whole.as_slice(), &[0; 100]].concat()).unwrap();
+    assert_eq!(indices(run.path()), [1, 2, 3]);
+}

@@ -1,0 +1,336 @@
+//! The log of a run in an object store: what the learner did, one object for each entry.
+//!
+//! Invariant: entry N is put only if no object has its name. So all learners that ever open the run
+//! agree on one order of entries, and a learner that finds its next name taken has been replaced:
+//! it stops, before it acknowledges or publishes anything. A learner that opens the run reads all
+//! entries and then puts one itself, which ends those before it.
+//!
+//! An entry is a line of JSON, and for groups their records in the journal behind it.
+
+use std::{fs::OpenOptions, io::Write as _, path::Path};
+
+use ::object_store::{Error as StoreError, ObjectStoreExt as _, PutMode, PutOptions};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use super::{ObjectStorage, transfer};
+use crate::{
+    error::{AtPath as _, LearnerError, Result},
+    journal::EPOCH_ZERO,
+};
+
+/// The number of entries that are read at once.
+const READ_AHEAD: usize = 16;
+const CHECKPOINTS: &str = "checkpoints";
+
+/// One entry without its records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "snake_case")]
+enum Entry {
+    /// A learner opened the run.
+    Opened,
+    /// Groups were accepted; their records follow.
+    Groups,
+    /// A policy version was published.
+    Version { version: u64 },
+    /// A checkpoint is complete.
+    Checkpoint(CommittedCheckpoint),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct CommittedCheckpoint {
+    step: u64,
+    /// Its folder below the run's address.
+    folder: String,
+    /// The number of the next entry when its upload began.
+    begun_at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    /// Tells an entry that this learner put, and did not learn of, from another learner's.
+    writer: String,
+    #[serde(flatten)]
+    entry: Entry,
+}
+
+/// The log of a run, read up to an entry. The methods that append block.
+#[derive(Debug)]
+pub struct ObjectLog {
+    storage: ObjectStorage,
+    /// The number of the next entry.
+    next: u64,
+    writer: String,
+    /// The newest checkpoints, oldest first.
+    checkpoints: Vec<CommittedCheckpoint>,
+    /// Carries out requests for the threads that append.
+    runtime: Handle,
+}
+
+impl ObjectLog {
+    /// Names a log of which nothing was read. Must be called inside a runtime.
+    pub(super) fn new(storage: ObjectStorage) -> Self {
+        Self {
+            storage,
+            next: 0,
+            writer: uuid::Uuid::new_v4().to_string(),
+            checkpoints: Vec::new(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Copies the entries that were not copied yet: their groups into the journal in `run_dir`, and
+    /// the newest checkpoint among them into `run_dir/checkpoints`. Returns whether there were any.
+    ///
+    /// # Errors
+    /// The store does not answer or refuses, an entry is not one of this program, or the disk is
+    /// full.
+    pub(crate) async fn copy_new(&mut self, run_dir: &Path) -> Result<bool> {
+        let (first, known) = (self.next, self.checkpoints.last().cloned());
+        loop {
+            let names = self.listed().await?;
+            if names.is_empty() {
+                break;
+            }
+            self.copy_entries(names, run_dir).await?;
+        }
+        let newest = self.checkpoints.last();
+        if newest != known.as_ref()
+            && let Some(newest) = newest
+        {
+            let folder = run_dir
+                .join(CHECKPOINTS)
+                .join(format!("step_{}", newest.step));
+            transfer::download(&self.storage, &newest.folder, &folder).await?;
+        }
+        Ok(self.next != first)
+    }
+
+    /// Ends the learners that opened the run before: puts an entry after theirs. Returns whether
+    /// they had put further ones, which are copied into `run_dir`.
+    ///
+    /// # Errors
+    /// As [`Self::copy_new`].
+    pub(crate) fn begin(&mut self, run_dir: &Path) -> Result<bool> {
+        let mut has_changed = false;
+        loop {
+            match self.put(&Entry::Opened, &[]) {
+                Err(LearnerError::Replaced { .. }) => {
+                    let runtime = self.runtime.clone();
+                    has_changed |= runtime.block_on(self.copy_new(run_dir))?;
+                }
+                opened => return opened.map(|()| has_changed),
+            }
+        }
+    }
+
+    /// Appends the records of accepted groups.
+    ///
+    /// # Errors
+    /// [`LearnerError::Replaced`] if another learner has opened the run; or the store does not
+    /// answer or refuses. This holds for all methods that append.
+    pub(crate) fn append_groups(&mut self, records: &[u8]) -> Result<()> {
+        self.put(&Entry::Groups, records)
+    }
+
+    /// Appends that a version is published.
+    pub(crate) fn append_version(&mut self, version: u64) -> Result<()> {
+        self.put(&Entry::Version { version }, &[])
+    }
+
+    /// Checks that no other learner has opened the run.
+    ///
+    /// # Errors
+    /// [`LearnerError::Replaced`] if one has, or the store does not answer or refuses.
+    pub(crate) fn check_newest(&self) -> Result<()> {
+        let (storage, name) = (&self.storage, name(self.next));
+        let path = storage.object(&name);
+        match self
+            .runtime
+            .block_on(storage.answer(storage.store.head(&path)))
+        {
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(fault) => Err(storage.fault("look for", &name, fault)),
+            Ok(_) => Err(LearnerError::Replaced {
+                run: storage.address.clone(),
+            }),
+        }
+    }
+
+    /// Returns what is needed to upload a checkpoint while the log is in use: where it goes.
+    pub(crate) fn checkpoint_upload(&self, step: u64) -> CheckpointUpload {
+        CheckpointUpload {
+            storage: self.storage.clone(),
+            runtime: self.runtime.clone(),
+            checkpoint: CommittedCheckpoint {
+                step,
+                folder: format!("{CHECKPOINTS}/step_{step}-{:010}", self.next),
+                begun_at: self.next,
+            },
+        }
+    }
+
+    /// Appends an uploaded checkpoint, and removes those before the newest `keep_last`.
+    pub(crate) fn append_checkpoint(
+        &mut self,
+        uploaded: CheckpointUpload,
+        keep_last: usize,
+    ) -> Result<()> {
+        self.put(&Entry::Checkpoint(uploaded.checkpoint.clone()), &[])?;
+        self.checkpoints.push(uploaded.checkpoint);
+        let excess = self.checkpoints.len().saturating_sub(keep_last.max(1));
+        let kept = self.checkpoints.split_off(excess);
+        self.checkpoints = kept;
+        let oldest = self.checkpoints.first().map_or(0, |oldest| oldest.begun_at);
+        let kept: Vec<&str> = self
+            .checkpoints
+            .iter()
+            .map(|it| it.folder.as_str())
+            .collect();
+        // Folders of later uploads may belong to a learner that has replaced this one since.
+        let is_old = |folder: &str| {
+            let begun_at = folder.rsplit_once('-').and_then(|(_, it)| it.parse().ok());
+            !kept.contains(&folder) && begun_at.is_some_and(|begun_at: u64| begun_at < oldest)
+        };
+        let removed = transfer::remove_folders(&self.storage, CHECKPOINTS, is_old);
+        self.runtime.block_on(removed)
+    }
+
+    /// Puts an entry, unless another learner has put one in its place.
+    fn put(&mut self, entry: &Entry, records: &[u8]) -> Result<()> {
+        let line = Line {
+            writer: self.writer.clone(),
+            entry: entry.clone(),
+        };
+        let mut bytes =
+            serde_json::to_vec(&line).expect("a plain record serialises: this is a bug");
+        bytes.push(b'\n');
+        bytes.extend_from_slice(records);
+        let runtime = self.runtime.clone();
+        runtime.block_on(put_if_absent(&self.storage, &name(self.next), bytes.into()))?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Returns the names of the entries that were not read yet, in order.
+    async fn listed(&self) -> Result<Vec<String>> {
+        let (storage, folder) = (&self.storage, self.storage.object("log"));
+        let listing = match self.next {
+            0 => storage.store.list(Some(&folder)),
+            next => storage
+                .store
+                .list_with_offset(Some(&folder), &storage.object(&name(next - 1))),
+        };
+        let listed: Vec<_> = storage
+            .answer(listing.try_collect())
+            .await
+            .map_err(|fault| storage.fault("list", "log", fault))?;
+        let mut names: Vec<String> = listed
+            .iter()
+            .filter_map(|object| object.location.filename().map(str::to_owned))
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    async fn copy_entries(&mut self, names: Vec<String>, run_dir: &Path) -> Result<()> {
+        let journal = run_dir.join(EPOCH_ZERO);
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&journal)
+            .at("open", &journal)?;
+        let storage = self.storage.clone();
+        let bodies = names.into_iter().map(|file_name| {
+            let storage = &storage;
+            async move {
+                let name = format!("log/{file_name}");
+                let body = read(storage, &name).await?;
+                Ok::<_, LearnerError>((name, body))
+            }
+        });
+        let mut bodies = stream::iter(bodies).buffered(READ_AHEAD);
+        while let Some(read) = bodies.next().await {
+            let (found, body) = read?;
+            let (entry, records) = parse(&body)
+                .filter(|_| found == name(self.next))
+                .ok_or_else(|| LearnerError::ObjectAddress {
+                    address: format!("{}/{found}", storage.address),
+                    problem: format!(
+                        "is not entry {} of a run's log; choose an address that only this run uses",
+                        self.next
+                    ),
+                })?;
+            file.write_all(records).at("write", &journal)?;
+            if let Entry::Checkpoint(checkpoint) = entry {
+                self.checkpoints.push(checkpoint);
+            }
+            self.next += 1;
+        }
+        file.sync_all().at("sync", &journal)
+    }
+}
+
+/// A checkpoint on its way into the store.
+pub(crate) struct CheckpointUpload {
+    storage: ObjectStorage,
+    runtime: Handle,
+    checkpoint: CommittedCheckpoint,
+}
+
+impl CheckpointUpload {
+    /// Uploads the checkpoint in `folder` and the other files of the run in `run_dir`. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the store does not answer or refuses.
+    pub(crate) fn run(&self, folder: &Path, run_dir: &Path) -> Result<()> {
+        let uploads = async {
+            transfer::upload(&self.storage, folder, &self.checkpoint.folder).await?;
+            // Before the checkpoint counts: a resumed run does not repeat the steps before it, so
+            // their metrics must be there.
+            transfer::upload_files(&self.storage, run_dir).await
+        };
+        self.runtime.block_on(uploads)
+    }
+}
+
+/// Returns the name of entry `number`.
+fn name(number: u64) -> String {
+    format!("log/{number:010}")
+}
+
+fn parse(body: &Bytes) -> Option<(Entry, &[u8])> {
+    let end = body.iter().position(|&byte| byte == b'\n')?;
+    let line: Line = serde_json::from_slice(&body[..end]).ok()?;
+    Some((line.entry, &body[end + 1..]))
+}
+
+async fn read(storage: &ObjectStorage, name: &str) -> Result<Bytes> {
+    let path = storage.object(name);
+    let body = async { storage.store.get(&path).await?.bytes().await };
+    let body = storage.answer(body).await;
+    body.map_err(|fault| storage.fault("read", name, fault))
+}
+
+/// Puts an object that does not exist yet.
+async fn put_if_absent(storage: &ObjectStorage, name: &str, bytes: Bytes) -> Result<()> {
+    let path = storage.object(name);
+    let options = PutOptions::from(PutMode::Create);
+    let put = storage.store.put_opts(&path, bytes.clone().into(), options);
+    match storage.answer(put).await {
+        Ok(_) => Ok(()),
+        Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
+            // An answer that was lost makes the client repeat the request, which then finds the
+            // object of its own first attempt.
+            match read(storage, name).await? == bytes {
+                true => Ok(()),
+                false => Err(LearnerError::Replaced {
+                    run: storage.address.clone(),
+                }),
+            }
+        }
+        Err(fault) => Err(storage.fault("put", name, fault)),
+    }
+}

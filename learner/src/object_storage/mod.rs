@@ -1,0 +1,141 @@
+//! A run whose truth is in an object store (S3, Google Cloud Storage, Azure), so that a learner
+//! continues it on another machine.
+//!
+//! The learner works on a local copy of the run folder. Below the address of the run, the store
+//! has:
+//!
+//! - `log/0000000000`, `log/0000000001`, …: what the learner did, in order ([`log`]): groups,
+//!   published versions, checkpoints. This alone decides what the run is.
+//! - `checkpoints/step_N-K/`: the files of a checkpoint, which counts once the log names it.
+//! - all other files of the run folder, as of the last checkpoint: settings, metrics, evaluations,
+//!   and at the end the model and the report.
+//!
+//! Invariant: what is acknowledged to an actor or published is in the log before.
+
+mod log;
+mod transfer;
+
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
+
+use ::object_store::{self as store, ObjectStore, path::Path as ObjectPath};
+
+pub use self::log::ObjectLog;
+use crate::error::{LearnerError, Result};
+
+const SCHEMES: [&str; 7] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss"];
+/// The prefixes of the variables that object stores are configured by.
+const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+/// A store that sends nothing for so long is asked again.
+const READ_TIMEOUT: &str = "30 seconds";
+/// The time for one request with its body, which has at most 10 MB when it is sent.
+const REQUEST_TIMEOUT: &str = "600 seconds";
+/// After how long without an answer the learner says so.
+const SLOW: Duration = Duration::from_secs(15);
+
+/// The place of one run in an object store; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ObjectStorage {
+    store: Arc<dyn ObjectStore>,
+    /// The path of the run in its bucket.
+    run: ObjectPath,
+    /// What the user typed.
+    address: String,
+}
+
+impl ObjectStorage {
+    /// Returns whether a text is the address of an object store rather than a path.
+    pub fn is_address(text: &str) -> bool {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        scheme.is_some_and(|scheme| SCHEMES.contains(&scheme))
+    }
+
+    /// Opens the place that `address` names: `s3://BUCKET/PATH`, `gs://BUCKET/PATH` or
+    /// `az://CONTAINER/PATH`. Credentials and endpoint come from the environment variables of the
+    /// provider (`AWS_*`, `GOOGLE_*`, `AZURE_*`). Sends nothing yet.
+    ///
+    /// # Errors
+    /// The address or a variable cannot be used.
+    pub fn open(address: &str) -> Result<Self> {
+        // The HTTP client takes the process's provider. One is installed already at the second run
+        // of a process.
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        let wrong = |problem: String| LearnerError::ObjectAddress {
+            address: address.to_owned(),
+            problem,
+        };
+        let url = url::Url::parse(address).map_err(|error| wrong(error.to_string()))?;
+        let variables = std::env::vars()
+            .filter(|(name, _)| VARIABLES.iter().any(|prefix| name.starts_with(prefix)));
+        let times = [("timeout", REQUEST_TIMEOUT), ("read_timeout", READ_TIMEOUT)];
+        let times = times.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let (store, run) = store::parse_url_opts(&url, times.into_iter().chain(variables))
+            .map_err(|error| wrong(error.to_string()))?;
+        if run.as_ref().is_empty() {
+            return Err(wrong("names no folder for the run".to_owned()));
+        }
+        Ok(Self::new(store.into(), run, address))
+    }
+
+    fn new(store: Arc<dyn ObjectStore>, run: ObjectPath, address: &str) -> Self {
+        Self {
+            store,
+            run,
+            address: address.trim_end_matches('/').to_owned(),
+        }
+    }
+
+    /// Returns the address of the run.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Copies the run into the empty folder `run_dir`: everything but checkpoints older than the
+    /// newest one. Returns the log as far as it was copied.
+    ///
+    /// # Errors
+    /// The store does not answer or refuses, or the disk is full.
+    pub async fn fetch(&self, run_dir: &Path) -> Result<ObjectLog> {
+        let mut log = ObjectLog::new(self.clone());
+        log.copy_new(run_dir).await?;
+        transfer::download_files(self, run_dir).await?;
+        Ok(log)
+    }
+
+    /// Puts the files of the run folder that are not part of the log or of a checkpoint into the
+    /// store: settings, metrics, evaluations, model, report.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the store does not answer or refuses.
+    pub async fn upload_files(&self, run_dir: &Path) -> Result<()> {
+        transfer::upload_files(self, run_dir).await
+    }
+
+    fn object(&self, name: &str) -> ObjectPath {
+        let names = name.split('/').filter(|part| !part.is_empty());
+        names.fold(self.run.clone(), |path, part| path.join(part))
+    }
+
+    fn fault(&self, action: &'static str, name: &str, source: store::Error) -> LearnerError {
+        LearnerError::ObjectStore {
+            action,
+            address: format!("{}/{name}", self.address),
+            source: Box::new(source),
+        }
+    }
+
+    /// Waits for the store, and says so if it does not answer. The client repeats requests that
+    /// failed for a while.
+    async fn answer<T>(&self, asked: impl Future<Output = T>) -> T {
+        let mut asked = std::pin::pin!(asked);
+        loop {
+            match tokio::time::timeout(SLOW, &mut asked).await {
+                Ok(answer) => return answer,
+                Err(_) => tracing::warn!(
+                    "{} has not answered for {} s; still trying",
+                    self.address,
+                    SLOW.as_secs()
+                ),
+            }
+        }
+    }
+}
