@@ -43,6 +43,8 @@ pub(crate) enum Command {
     /// Write a run's trajectories as JSON lines: messages and tools in OpenAI's format, tokens,
     /// masks and log-probabilities.
     Trajectories(TrajectoriesArgs),
+    /// Copy a run from an object store into a folder.
+    Fetch(FetchArgs),
     /// Convert a GGUF file (llama, qwen2, qwen3) into a Hugging Face model folder for --model.
     ImportGguf(ImportGgufArgs),
     /// Build, check or describe data.
@@ -303,6 +305,14 @@ pub(crate) struct TrajectoriesArgs {
 }
 
 #[derive(Clone, Debug, Parser)]
+pub(crate) struct FetchArgs {
+    /// Address of the run: s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH.
+    pub(crate) address: String,
+    /// Run folder to make.
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Clone, Debug, Parser)]
 pub(crate) struct ImportGgufArgs {
     /// GGUF file; quantized weights become f32.
     pub(crate) file: PathBuf,
@@ -430,9 +440,14 @@ pub(crate) struct LearnerArgs {
     pub(crate) env: String,
     #[command(flatten)]
     pub(crate) env_credentials: EnvCredentials,
-    /// Run folder; an existing run is resumed.
+    /// Run folder, or the address of a run in an object store (s3://BUCKET/PATH, gs://BUCKET/PATH,
+    /// az://CONTAINER/PATH); an existing run is resumed.
+    #[arg(long, value_name = "DIR|ADDRESS")]
+    pub(crate) run_dir: String,
+    /// Folder for the working copy of a run in an object store; default: the system's folder for
+    /// temporary files.
     #[arg(long, value_name = "DIR")]
-    pub(crate) run_dir: PathBuf,
+    pub(crate) work_dir: Option<PathBuf>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<std::net::SocketAddr>,

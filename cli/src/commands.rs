@@ -11,7 +11,7 @@ use crate::{
     bench_command, config, data_command, doctor, eval_command, import_gguf, learner_role,
     play_command, pretrain,
     progress::Progress,
-    roles,
+    roles, run_place,
     shutdown::{self, Interrupted},
     stdout, train, trajectories,
 };
@@ -51,6 +51,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
             ))?;
         }
         Command::Trajectories(args) => trajectories::write(&args)?,
+        Command::Fetch(args) => run_place::fetch(&args).await?,
         Command::ImportGguf(args) => import_gguf::import_gguf(&args)?,
         Command::Data(command) => data_command::run(command, progress).await?,
         Command::EnvNode(args) => roles::env_node(&args, progress, shutdown).await?,

@@ -1,12 +1,18 @@
 //! `sqlenv learner`: trains on the groups that actors submit, lets them play the evaluations, and
 //! leaves the table, the model and the report in the run folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, bail};
-use learner::{Learner, RunArguments, ServerCredentials, TrainEvent};
+use learner::{Learner, LearnerError, RunArguments, RunStorage, ServerCredentials, TrainEvent};
 use policy::{Model, Placement};
-use proto::{EnvClient, v1::Question};
+use proto::{
+    EnvClient,
+    v1::{Question, Trajectory},
+};
 use report::{LearnerStepRecord, RunFolder, RunInfo, RunStatus, TrainingStage};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
@@ -14,12 +20,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     admin::{self, Readiness},
     args::LearnerArgs,
-    config::{self, LearnerRole},
+    config::{self, LearnerRole, ModelConfig},
     local::{check_tokenizer, newest_model},
+    model_folder,
     played_evaluation::PlayedEvaluations,
     progress::Progress,
     roles::{bind, stop},
     run_info::run_info,
+    run_place::RunPlace,
     setup,
     shutdown::{Interrupted, unless_interrupted},
     threads,
@@ -43,13 +51,16 @@ pub(crate) async fn learner(
         dtype: config.dtype,
     };
     let base = setup::base_model(&config.model, config.seed, placement)?;
-    let folder = RunFolder::create(&args.run_dir)?;
+    let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
+    let folder = RunFolder::create(place.folder())?;
     check_tokenizer(folder.path(), &base)?;
-    let mut info = describe(args, &config, &base, &questions.all);
+    let mut info = describe((args, place.folder()), &config, &base, &questions.all);
     let chat = base.chat.clone();
     let evaluations = PlayedEvaluations::plan(&config, &questions.all, chat, &folder, progress)?;
+    let random = evaluations.play_random(&config, &env);
+    unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
-    let learner = open_learner(&config, base, questions.training, &folder)?;
+    let learner = open_learner(&config, base, questions.training, place.storage()).await?;
     learner.plan_evaluations(evaluations.for_learner(&config));
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
@@ -59,6 +70,7 @@ pub(crate) async fn learner(
     let serving = ServingLearner {
         learner,
         steps: config.learner.steps,
+        base: &config.model,
         folder: &folder,
         evaluations,
         progress,
@@ -71,24 +83,56 @@ pub(crate) async fn learner(
         true => RunStatus::Finished,
         false => RunStatus::Interrupted,
     };
-    let written = folder.write_info(&info);
+    let written = match &trained {
+        // The run is another learner's now.
+        Err(fault) if is_replaced(fault) => Ok(()),
+        _ => folder.write_info(&info),
+    };
     trained?;
     written?;
-    let report = report::write(folder.path())?;
+    report::write(folder.path())?;
     if !is_finished {
+        place.save().await?;
         bail!(Interrupted);
     }
     let model = newest_model(folder.path(), placement)?
         .context("a finished run has no checkpoint: this is a bug")?;
-    let path = folder.path().join("model");
-    model.save(&path)?;
+    let base = &config.model;
+    model_folder::save(
+        &folder,
+        model_folder::LAST,
+        (&model, base),
+        config.learner.steps,
+    )?;
     let summary = report::summary(&folder.read()?);
-    let (path, report, env) = (path.display(), report.display(), &args.env);
-    progress.say(&format!(
-        "{summary}model: {path}\nreport: {report}\n\
-         evaluate it with: sqlenv eval --model {path} --env {env} --split eval"
-    ));
+    let ending = ending(&place, &args.env);
+    place.save().await?;
+    progress.say(&format!("{summary}{ending}"));
     Ok(())
+}
+
+fn is_replaced(fault: &anyhow::Error) -> bool {
+    let fault = fault.downcast_ref();
+    matches!(fault, Some(LearnerError::Replaced { .. }))
+}
+
+/// Names the results of a run and the next command.
+fn ending(place: &RunPlace, env: &str) -> String {
+    let (model, report) = (
+        place.display(model_folder::LAST),
+        place.display("report.html"),
+    );
+    let (fetch, local_model) = match place.fetch_command() {
+        Some((command, folder)) => (
+            format!("copy them with: {command}\n"),
+            folder.join(model_folder::LAST).display().to_string(),
+        ),
+        None => (String::new(), model.clone()),
+    };
+    format!(
+        "model: {model}\nreport: {report}\n{fetch}\
+         evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
+    )
 }
 
 /// The questions of an env-node.
@@ -134,37 +178,32 @@ fn say_what_is_used(config: &LearnerRole, progress: &Progress) {
     }
 }
 
-/// Opens the run in the folder, or resumes it.
-fn open_learner(
+/// Opens the run, or resumes it.
+async fn open_learner(
     config: &LearnerRole,
     base: Model,
     questions: Vec<Question>,
-    folder: &RunFolder,
+    storage: RunStorage,
 ) -> Result<Learner> {
-    let learner = Learner::open(
-        config.learner.clone(),
-        RunArguments {
-            seed: config.seed,
-            threads: threads::or_cores(config.threads),
-        },
-        base,
-        questions
-            .into_iter()
-            .map(|question| question.question_id)
-            .collect(),
-        folder.path(),
-    )?;
-    Ok(learner)
+    let arguments = RunArguments {
+        seed: config.seed,
+        threads: threads::or_cores(config.threads),
+    };
+    let ids = questions.into_iter().map(|it| it.question_id).collect();
+    let settings = config.learner.clone();
+    let open = move || Learner::open(settings, arguments, base, ids, storage);
+    let opened = tokio::task::spawn_blocking(open).await;
+    Ok(opened.context("opening the run panicked")??)
 }
 
 /// Describes the run, with the questions of its env-node as dataset.
 fn describe(
-    args: &LearnerArgs,
+    (args, run_dir): (&LearnerArgs, &Path),
     config: &LearnerRole,
     base: &Model,
     questions: &[Question],
 ) -> RunInfo {
-    let name = args.run_dir.file_name().unwrap_or_default();
+    let name = run_dir.file_name().unwrap_or_default();
     let databases = questions.iter().map(|question| &question.database_name);
     let databases: BTreeSet<&String> = databases.collect();
     let mut of_split = BTreeMap::new();
@@ -183,6 +222,8 @@ fn describe(
 struct ServingLearner<'a> {
     learner: Learner,
     steps: u64,
+    /// What the run started from.
+    base: &'a ModelConfig,
     folder: &'a RunFolder,
     evaluations: PlayedEvaluations<'a>,
     progress: &'a Progress,
@@ -253,7 +294,7 @@ impl ServingLearner<'_> {
                     version,
                     name,
                     episodes,
-                } => match self.evaluations.record(version, &name, &episodes) {
+                } => match self.record_evaluation(version, &name, &episodes) {
                     Ok(()) => self.learner.evaluation_recorded(),
                     Err(error) => {
                         fault = Some(error.context("an evaluation cannot be recorded"));
@@ -276,5 +317,20 @@ impl ServingLearner<'_> {
         }
         stage.finish("");
         fault.map_or(Ok(()), Err)
+    }
+
+    /// Records an evaluation, and the policy if it is the best so far: no other version is
+    /// published before the evaluation is recorded.
+    fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
+        self.evaluations.record(version, name, episodes, || {
+            let model = self.learner.newest_model()?;
+            model_folder::save(
+                self.folder,
+                model_folder::BEST,
+                (&model, self.base),
+                version,
+            )?;
+            Ok(())
+        })
     }
 }

@@ -5,18 +5,25 @@
 //! numbers. The learner does not know the gold answers, so it has no oracle, and its transcripts
 //! have no gold SQL.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use actor::evaluation_of;
-use anyhow::{Context as _, Result};
+use actor::{
+    ActorConfig, EpisodeRecord, EpisodeSettings, EvaluationMetrics, RolloutLimits, evaluation_of,
+};
+use anyhow::{Context as _, Result, ensure};
+use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
 use policy::{Chat, SamplingSettings, random::derive_seed};
-use proto::v1::{Question, Trajectory};
+use proto::{
+    EnvClient,
+    v1::{Question, Trajectory},
+};
 use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 
 use crate::{
     config::LearnerRole,
     evaluation::{EvaluatedPolicy, EvaluationQuestions, success_text},
+    model_folder::is_best,
     progress::Progress,
 };
 
@@ -34,6 +41,8 @@ struct PlannedSet {
 /// The evaluations that a run has not recorded yet.
 pub(crate) struct PlayedEvaluations<'a> {
     sets: BTreeMap<(u64, String), PlannedSet>,
+    /// Split and questions of each part of the comparison table.
+    table: Vec<(String, Vec<Question>)>,
     folder: &'a RunFolder,
     chat: Chat,
     progress: &'a Progress,
@@ -53,6 +62,7 @@ impl<'a> PlayedEvaluations<'a> {
         let (every, last) = (config.evaluation.every_steps, config.learner.steps);
         let mut planned = Self {
             sets: BTreeMap::new(),
+            table: drawn.table.clone(),
             folder,
             chat,
             progress,
@@ -97,6 +107,54 @@ impl<'a> PlayedEvaluations<'a> {
         self.sets.insert((step, evaluated.title(split)), planned);
     }
 
+    /// Plays the random policy in this process, which needs no actor, and records what the folder
+    /// does not have. The baseline is part of the comparison table.
+    pub(crate) async fn play_random(&self, config: &LearnerRole, env: &EnvClient) -> Result<()> {
+        let chat = Arc::new(self.chat.clone());
+        let policy = ScriptedPolicy::new(Arc::clone(&chat), RandomPolicy);
+        let rollout = &config.learner.rollout;
+        let settings = EpisodeSettings {
+            env: env.clone(),
+            chat,
+            limits: RolloutLimits {
+                max_completion_tokens: rollout.max_completion_tokens as usize,
+                max_context_tokens: rollout.max_context_tokens as usize,
+                shots: rollout.shots as usize,
+            },
+            reward_profile: rollout.reward_profile.clone(),
+            step_budget: rollout.step_budget,
+            retry: ActorConfig::default().env_retry,
+        };
+        let evaluated = EvaluatedPolicy {
+            policy: PolicyName::Random,
+            step: 0,
+            mode: DecodingMode::Greedy,
+        };
+        for (split, questions) in &self.table {
+            if questions.is_empty() || evaluated.is_recorded(self.folder, split)? {
+                continue;
+            }
+            let seed = derive_seed(config.seed, "evaluation");
+            let concurrency = config.evaluation.concurrency;
+            let played =
+                actor::evaluate(&policy, &settings, questions, seed, concurrency, |_| ()).await;
+            let (metrics, episodes) = played;
+            let failed = metrics.failed;
+            ensure!(
+                failed == 0,
+                "{failed} episodes of the random policy on {split} failed outside the policy; \
+                 check that the env-nodes run, then start the learner again"
+            );
+            self.progress.say(&format!(
+                "{}: {}",
+                evaluated.title(split),
+                success_text(&metrics)
+            ));
+            self.append(evaluated, split, metrics, without_completions(episodes))?;
+        }
+        Ok(())
+    }
+
     /// Returns the plan for the learner.
     pub(crate) fn for_learner(&self, config: &LearnerRole) -> EvaluationPlan {
         let mut plan = EvaluationPlan::new();
@@ -115,8 +173,15 @@ impl<'a> PlayedEvaluations<'a> {
         plan
     }
 
-    /// Records a set that actors have played, and displays its result.
-    pub(crate) fn record(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
+    /// Records a set that actors have played, and displays its result. Calls `if_best`
+    /// if the policy is the best of the run so far.
+    pub(crate) fn record(
+        &self,
+        version: u64,
+        name: &str,
+        episodes: &[Trajectory],
+        if_best: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let planned = self
             .sets
             .get(&(version, name.to_owned()))
@@ -129,19 +194,41 @@ impl<'a> PlayedEvaluations<'a> {
             episodes.len(),
             success_text(&metrics)
         ));
-        if planned.split == MAIN && planned.evaluated.mode == DecodingMode::Greedy {
+        let evaluation = planned
+            .evaluated
+            .evaluation(&planned.split, metrics.clone());
+        if is_best(&self.folder.read()?.evaluations, &evaluation) {
+            if_best()?;
+        }
+        self.append(planned.evaluated, &planned.split, metrics, episodes)
+    }
+
+    fn append(
+        &self,
+        evaluated: EvaluatedPolicy,
+        split: &str,
+        metrics: EvaluationMetrics,
+        episodes: Vec<EpisodeRecord>,
+    ) -> Result<()> {
+        if split == MAIN && evaluated.mode == DecodingMode::Greedy {
             for episode in episodes {
                 self.folder.append_transcript(&Transcript {
-                    policy: planned.evaluated.policy,
+                    policy: evaluated.policy,
                     gold_sql: String::new(),
                     gold_answer: String::new(),
                     episode,
                 })?;
             }
         }
-        // The evaluation comes last: a run that stops in between records both again.
-        let evaluation = planned.evaluated.evaluation(&planned.split, metrics);
-        self.folder.append_evaluation(&evaluation)?;
-        Ok(())
+        // The evaluation comes last: a run that stops in between records all of it again.
+        let evaluation = evaluated.evaluation(split, metrics);
+        Ok(self.folder.append_evaluation(&evaluation)?)
     }
+}
+
+/// Scripted policies have no completions of their own.
+fn without_completions(mut episodes: Vec<EpisodeRecord>) -> Vec<EpisodeRecord> {
+    let steps = episodes.iter_mut().flat_map(|episode| &mut episode.steps);
+    steps.for_each(|step| step.completion = None);
+    episodes
 }

@@ -18,6 +18,7 @@ use crate::{
     args::{SftArgs, TrainArgs},
     config::RunConfig,
     evaluation::Evaluator,
+    model_folder,
     progress::Progress,
     setup::{self, Setup},
     shutdown::Interrupted,
@@ -94,7 +95,8 @@ async fn stages(run: &mut OpenRun, evaluator: &Evaluator<'_>, base: &Model) -> R
     let (trained, step) = run.timed("GRPO", training).await?;
     let evaluation = table::model(&folder, evaluator, PolicyName::Grpo, &trained, step);
     run.timed("evaluations", evaluation).await?;
-    trained.save(&folder.path().join("model"))?;
+    let base = &evaluator.config.model;
+    model_folder::save(&folder, model_folder::LAST, (&trained, base), step)?;
     let imitation = imitation::oracle_imitation(&folder, evaluator, &start);
     if let Some(model) = run.timed("imitation", imitation).await? {
         let name = PolicyName::OracleImitation;

@@ -6,12 +6,14 @@
 mod chart;
 mod error;
 mod folder;
+mod model_card;
 pub mod number;
 mod page;
 mod records;
 
 pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};
+pub use model_card::model_card;
 pub use page::{render, summary, write};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,

@@ -10,6 +10,7 @@ use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
     local::{LocalRun, check_tokenizer, checkpoint_model, newest_model},
+    model_folder::{self, is_best},
     progress,
     shutdown::Interrupted,
     threads,
@@ -172,6 +173,11 @@ impl LearningCurve<'_> {
                 .evaluator
                 .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)
                 .await?;
+            // The evaluation comes last: a run that stops in between writes both again.
+            if is_best(&self.folder.read()?.evaluations, &evaluation) {
+                let base = &self.evaluator.config.model;
+                model_folder::save(self.folder, model_folder::BEST, (model, base), step)?;
+            }
             self.folder.append_evaluation(&evaluation)?;
         }
         Ok(())

@@ -1,13 +1,10 @@
 //! Tests that a distributed run has the evaluations of a local one.
 
-use std::{
-    collections::BTreeMap, fs, net::TcpListener, path::Path, process::Stdio, thread::sleep,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, net::TcpListener, path::Path, thread::sleep, time::Duration};
 
 use serde_json::Value;
 
-use crate::program::{Running, serve, sqlenv};
+use crate::program::{serve, sqlenv, start_actor};
 
 const SETTINGS: [&str; 8] = [
     "learner.steps=2",
@@ -21,7 +18,7 @@ const SETTINGS: [&str; 8] = [
 ];
 
 /// The evaluations of a run, by policy, step, split and mode.
-fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
+pub(crate) fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
     let text = fs::read_to_string(run_dir.join("evaluations.jsonl")).unwrap_or_default();
     let record = |line| {
         let record: Value = serde_json::from_str(line).unwrap();
@@ -31,18 +28,18 @@ fn evaluations(run_dir: &Path) -> BTreeMap<String, Value> {
     text.lines().map(record).collect()
 }
 
-fn weights(run_dir: &Path) -> Vec<u8> {
+pub(crate) fn weights(run_dir: &Path) -> Vec<u8> {
     fs::read(run_dir.join("model/model.safetensors")).unwrap()
 }
 
 /// Returns a free address. A restarted learner needs the address of the first.
-fn free_address() -> String {
+pub(crate) fn free_address() -> String {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().to_string()
 }
 
-/// The learner is killed (SIGKILL) after its first evaluation. It does not know the gold answers,
-/// so the baselines are missing.
+/// The learner is killed (SIGKILL) after the first evaluation by actors. It does not know the gold
+/// answers, so the oracle is missing.
 #[test]
 fn three_processes_give_the_weights_and_the_table_of_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,9 +68,8 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     ];
     let args = [&args, &settings[..]].concat();
     let (mut learner, address) = serve(&args);
-    let actor = ["actor", "--env", &env, "--learner", &address];
-    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
-    while evaluations(&three).is_empty() {
+    let _actor = start_actor(&env, &address);
+    while !evaluations(&three).keys().any(|key| key.contains("base")) {
         assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
         sleep(Duration::from_millis(10));
     }
@@ -87,10 +83,28 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     let text = fs::read_to_string(three.join("evaluations.jsonl")).unwrap();
     assert_eq!(text.lines().count(), evaluations(&three).len(), "{text}");
     let mut expected = evaluations(&one);
-    expected.retain(|_, record| ["base", "grpo"].contains(&record["policy"].as_str().unwrap()));
+    expected.retain(|_, record| record["policy"] != "oracle");
     assert_eq!(evaluations(&three), expected);
     // Greedy and sampled: the curve at three steps, and `eval` at both ends; greedy: two splits.
-    assert_eq!(expected.len(), 2 * (3 + 2) + 2 * 2);
+    // Random: all three splits.
+    assert_eq!(expected.len(), 2 * (3 + 2) + 2 * 2 + 3);
+    for name in ["model/README.md", "model-best/model.safetensors"] {
+        let file = |run: &Path| fs::read(run.join(name)).unwrap();
+        assert!(
+            name.ends_with(".md") || file(&one) == file(&three),
+            "{name}"
+        );
+        assert!(!file(&three).is_empty());
+    }
+    let card = fs::read_to_string(three.join("model/README.md")).unwrap();
+    for part in [
+        "license: apache-2.0",
+        "2 steps of GRPO",
+        "| random | 0 |",
+        "groups_per_step = 2",
+    ] {
+        assert!(card.contains(part), "{part} is missing in\n{card}");
+    }
     let report = fs::read_to_string(three.join("report.html")).unwrap();
     assert!(!report.contains("Nothing has been evaluated"));
 }

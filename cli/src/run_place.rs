@@ -1,0 +1,138 @@
+//! Where a run is kept: a folder, or an object store with a working copy in a local folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use learner::{
+    RunStorage,
+    object_storage::{ObjectLog, ObjectStorage},
+};
+use tempfile::TempDir;
+
+use crate::args::FetchArgs;
+
+/// The place of a run, opened.
+pub(crate) struct RunPlace {
+    folder: PathBuf,
+    remote: Option<Remote>,
+}
+
+/// A run in an object store.
+struct Remote {
+    storage: ObjectStorage,
+    /// None from when the learner has it.
+    log: Option<ObjectLog>,
+    /// Holds the working copy, and removes it when it is dropped.
+    copy: TempDir,
+}
+
+impl RunPlace {
+    /// Opens a folder, or fetches the run at the address of an object store into a folder of the
+    /// same name below `work_dir` (default: the system's folder for temporary files).
+    pub(crate) async fn open(run_dir: &str, work_dir: Option<&Path>) -> Result<Self> {
+        if !ObjectStorage::is_address(run_dir) {
+            ensure!(
+                work_dir.is_none(),
+                "--work-dir is for runs in an object store; {run_dir} is a folder, in which the \
+                 learner works directly"
+            );
+            return Ok(Self {
+                folder: run_dir.into(),
+                remote: None,
+            });
+        }
+        let storage = ObjectStorage::open(run_dir)?;
+        let parent = work_dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let copy = tempfile::Builder::new()
+            .prefix("sqlenv-run-")
+            .tempdir_in(&parent);
+        let copy = copy.with_context(|| {
+            format!(
+                "cannot make a folder for the working copy in {}; choose another by --work-dir",
+                parent.display()
+            )
+        })?;
+        let name = storage.address().rsplit('/').next().unwrap_or_default();
+        let folder = copy.path().join(name);
+        std::fs::create_dir(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let log = storage.fetch(&folder).await?;
+        Ok(Self {
+            folder,
+            remote: Some(Remote {
+                storage,
+                log: Some(log),
+                copy,
+            }),
+        })
+    }
+
+    /// Returns the run folder, or the working copy.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the address or path of a file of the run, as a user names it.
+    pub(crate) fn display(&self, name: &str) -> String {
+        match &self.remote {
+            Some(remote) => format!("{}/{name}", remote.storage.address()),
+            None => self.folder.join(name).display().to_string(),
+        }
+    }
+
+    /// Returns the command before which a user fetches a file of the run, if it is not here.
+    pub(crate) fn fetch_command(&self) -> Option<(String, PathBuf)> {
+        let remote = self.remote.as_ref()?;
+        let name = PathBuf::from(self.folder.file_name()?);
+        let address = remote.storage.address();
+        Some((format!("sqlenv fetch {address} {}", name.display()), name))
+    }
+
+    /// Returns what the learner opens the run by. To be called once.
+    pub(crate) fn storage(&mut self) -> RunStorage {
+        RunStorage {
+            folder: self.folder.clone(),
+            objects: self.remote.as_mut().and_then(|remote| remote.log.take()),
+        }
+    }
+
+    /// Puts the files of the working copy into the object store. If that fails, the copy stays.
+    pub(crate) async fn save(self) -> Result<()> {
+        let Some(Remote { storage, copy, .. }) = self.remote else {
+            return Ok(());
+        };
+        let Err(fault) = storage.upload_files(&self.folder).await else {
+            return Ok(());
+        };
+        let _ = copy.keep();
+        Err(fault).with_context(|| {
+            format!(
+                "the last files of the run are in {} and not in the object store",
+                self.folder.display()
+            )
+        })
+    }
+}
+
+/// Copies a run from an object store into a new folder.
+pub(crate) async fn fetch(args: &FetchArgs) -> Result<()> {
+    let FetchArgs { address, out } = args;
+    ensure!(
+        ObjectStorage::is_address(address),
+        "{address} is not the address of an object store; give s3://BUCKET/PATH, gs://BUCKET/PATH \
+         or az://CONTAINER/PATH"
+    );
+    let storage = ObjectStorage::open(address)?;
+    // Fails if the folder exists: a run there would be mixed with this one.
+    std::fs::create_dir(out)
+        .with_context(|| format!("cannot make {}; choose a folder that is new", out.display()))?;
+    storage.fetch(out).await?;
+    let is_empty = std::fs::read_dir(out.join("checkpoints")).is_err();
+    ensure!(
+        !is_empty,
+        "{address} holds no run; {} is empty",
+        out.display()
+    );
+    eprintln!("{}", out.display());
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Tests a run in an object store, over S3's protocol. Needs moto's server (PyPI: `moto[server]`):
+//! `SQLENV_TEST_S3` names the program `moto_server`.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use crate::{
+    evaluation::{evaluations, free_address, weights},
+    program::{Running, serve, serve_and_hear, serve_with, sqlenv, start_actor},
+    second_learner::{learner_args, trained_alone},
+};
+
+/// A server of S3's protocol with the empty bucket `runs`.
+struct S3 {
+    _server: Running,
+    address: String,
+}
+
+impl S3 {
+    /// None where no server is named.
+    fn start() -> Option<Self> {
+        let Ok(program) = std::env::var("SQLENV_TEST_S3") else {
+            eprintln!(
+                "SKIPPED: runs in an object store, because SQLENV_TEST_S3 does not name a \
+                 moto_server (pip install 'moto[server]')"
+            );
+            return None;
+        };
+        let address = free_address();
+        let port = address.rsplit(':').next().unwrap();
+        let mut server = Command::new(program);
+        server.args(["-H", "127.0.0.1", "-p", port]);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let s3 = Self {
+            _server: Running(server.unwrap()),
+            address,
+        };
+        while TcpStream::connect(&s3.address).is_err() {
+            sleep(Duration::from_millis(50));
+        }
+        assert!(s3.request("PUT /runs").starts_with("HTTP/1.1 200"));
+        Some(s3)
+    }
+
+    /// Sends a request without a body and returns the response.
+    fn request(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let rest = "Connection: close\r\nContent-Length: 0\r\n\r\n";
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nHost: {}\r\n{rest}",
+            self.address
+        )
+        .unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    /// Returns whether the bucket has an object whose name contains `part`.
+    fn has(&self, part: &str) -> bool {
+        self.request("GET /runs?list-type=2").contains(part)
+    }
+
+    fn sqlenv(&self, args: &[&str]) -> Command {
+        let mut command = sqlenv(args);
+        command
+            .env("AWS_ENDPOINT", format!("http://{}", self.address))
+            .env("AWS_ALLOW_HTTP", "true")
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test");
+        command
+    }
+}
+
+/// The first learner is killed with its disk after a checkpoint. The second one is replaced by a
+/// third one, which ends the run.
+#[test]
+fn a_run_in_an_object_store_survives_its_machine_and_has_one_learner() {
+    let Some(s3) = S3::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let expected = trained_alone(dir.path());
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let machines = ["1", "2", "3"].map(|name| dir.path().join(name));
+    machines
+        .iter()
+        .for_each(|path| fs::create_dir(path).unwrap());
+    let listen = free_address();
+    let learner = |listen: &str, machine: usize| {
+        let mut args = learner_args(listen, &env, "s3://runs/team/one");
+        args.extend(["--work-dir", machines[machine].to_str().unwrap()]);
+        s3.sqlenv(&args)
+    };
+    let (first, address) = serve_with(&mut learner(&listen, 0));
+    let actor = start_actor(&env, &address);
+    while !s3.has("checkpoints/step_1-") {
+        sleep(Duration::from_millis(20));
+    }
+    drop(first);
+    drop(actor);
+    fs::remove_dir_all(&machines[0]).unwrap();
+
+    let (mut second, second_address, said) = serve_and_hear(&mut learner("127.0.0.1:0", 1));
+    let (mut third, address) = serve_with(&mut learner(&listen, 2));
+    let _lost = start_actor(&env, &second_address);
+    assert!(!second.0.wait().unwrap().success());
+    let text = said.join().unwrap();
+    let replaced = "another learner has opened the run s3://runs/team/one";
+    assert!(text.contains(replaced), "{text}");
+    let _actor = start_actor(&env, &address);
+    assert!(third.0.wait().unwrap().success());
+    assert_eq!(
+        fs::read_dir(&machines[2]).unwrap().count(),
+        0,
+        "the working copy is removed"
+    );
+
+    let copy = dir.path().join("copy");
+    let fetch = ["fetch", "s3://runs/team/one", copy.to_str().unwrap()];
+    let output = s3.sqlenv(&fetch).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(weights(&copy) == expected);
+    assert!(evaluations(&copy).keys().any(|key| key.contains("grpo")));
+    assert!(copy.join("report.html").is_file() && copy.join("checkpoints/step_2").is_dir());
+    let again = s3.sqlenv(&fetch).output().unwrap();
+    let text = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(text.contains("choose a folder that is new"), "{text}");
+}
+
+#[test]
+fn a_store_that_cannot_be_used_is_named_with_the_remedy() {
+    let Some(s3) = S3::start() else { return };
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let args = learner_args("127.0.0.1:0", &env, "s3://missing/run");
+    let output = s3.sqlenv(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    for part in ["s3://missing/run", "NoSuchBucket", "check the address"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Tests that a learner stops when another one opens its run.
+
+use std::{fs, path::Path};
+
+use crate::{
+    evaluation::weights,
+    program::{serve, serve_and_hear, sqlenv, start_actor},
+};
+
+pub(crate) const SETTINGS: [&str; 7] = [
+    "learner.steps=2",
+    "learner.groups_per_step=2",
+    "learner.checkpoint.every_steps=1",
+    "evaluation.every_steps=0",
+    "evaluation.questions=8",
+    "evaluation.unseen_questions=0",
+    "imitation.enabled=false",
+];
+
+/// Trains in one process and returns the weights.
+pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {
+    let settings: Vec<&str> = SETTINGS.iter().flat_map(|it| ["--set", it]).collect();
+    let runs_dir = dir.to_str().unwrap();
+    let train = ["train", "--runs-dir", runs_dir, "--name", "alone"];
+    let output = sqlenv(&[&train, &settings[..]].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    weights(&dir.join("alone"))
+}
+
+/// Returns the arguments of a learner with [`SETTINGS`].
+pub(crate) fn learner_args<'a>(listen: &'a str, env: &'a str, run_dir: &'a str) -> Vec<&'a str> {
+    let mut args = vec![
+        "learner",
+        "--listen",
+        listen,
+        "--env",
+        env,
+        "--run-dir",
+        run_dir,
+    ];
+    args.extend(SETTINGS.iter().flat_map(|it| ["--set", it]));
+    args
+}
+
+/// A removed lock file stands for a shared volume that does not share locks.
+#[test]
+fn a_learner_stops_when_another_opens_its_folder_and_the_other_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = trained_alone(dir.path());
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let run = dir.path().join("shared");
+    let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
+    let (mut older, older_address, said) = serve_and_hear(&mut sqlenv(&args));
+    let refused = sqlenv(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("is in use by another process"), "{text}");
+
+    fs::remove_file(run.join(".lock")).unwrap();
+    let (mut newer, newer_address) = serve(&args);
+    // The older one learns of it with its first evaluation.
+    let _actor = start_actor(&env, &older_address);
+    assert!(!older.0.wait().unwrap().success());
+    let text = said.join().unwrap();
+    assert!(
+        text.contains("another learner has opened the run"),
+        "{text}"
+    );
+    let _actor = start_actor(&env, &newer_address);
+    assert!(newer.0.wait().unwrap().success());
+    assert!(weights(&run) == expected);
+}
