@@ -35,6 +35,7 @@ pub(crate) async fn learner(
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen, "--listen").await?;
     let ready = admin::serve(args.admin).await?;
+    learner::metrics::describe();
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);

@@ -151,6 +151,7 @@ impl Learner {
         let intake = Intake::open(scheduler, rules, &journal, state.journal_offset)?;
         let run_name = run_dir.file_name().unwrap_or_default();
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
+        metrics::run_opened(state.step, config.steps);
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
@@ -171,7 +172,6 @@ impl Learner {
                 config,
             }),
         };
-        metrics::describe();
         Ok(learner)
     }
 

@@ -21,6 +21,7 @@ use crate::{
     error::{LearnerError, Result},
     group::{Group, GroupRules, StepGroups},
     journal::Journal,
+    metrics::{self, Stopwatch, WAITING},
     scheduler::{Admission, Batch, Claim, Scheduler},
 };
 
@@ -144,6 +145,7 @@ impl Intake {
         let mut state = self.lock();
         let submitted = match appended {
             Ok(journal_offset) => {
+                metrics::group_journaled(group.encoded.bytes().len());
                 state.record(group, journal_offset);
                 Ok(Admission::Accept)
             }
@@ -171,7 +173,10 @@ impl Intake {
         let mut state = self.lock();
         let mut arrived = state.groups.len();
         let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
+        let mut stopwatch = Stopwatch::start();
         loop {
+            // In each round, so that a long wait shows before it ends.
+            stopwatch.lap(&WAITING);
             if let Some(fault) = state.fault.take() {
                 return Err(fault);
             }
@@ -215,6 +220,12 @@ impl Intake {
         let mut state = self.lock();
         state.stopping = true;
         state.groups.clear();
+    }
+
+    /// Records in the metrics where the groups are.
+    pub(crate) fn report(&self, now: Duration) {
+        let state = self.lock();
+        metrics::set_groups(state.scheduler.leased(now), state.groups.len());
     }
 
     /// Returns how many expired leases were handed out again so far.
