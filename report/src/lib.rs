@@ -9,6 +9,7 @@ mod folder;
 pub mod number;
 mod page;
 mod records;
+mod tensorboard;
 
 pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};
