@@ -32,7 +32,7 @@ const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
 const REPLAYS: &str = "actor_replays_total";
 
-const COUNTERS: [(&str, &str); 11] = [
+const COUNTERS: [(&str, &str); 10] = [
     (EPISODES, "Episodes, by outcome: correct, wrong, unscored."),
     (TURNS, "Turns, each one completion and one action."),
     (MALFORMED, "Turns without a well-formed tool call."),
@@ -42,7 +42,6 @@ const COUNTERS: [(&str, &str); 11] = [
     (REUSED, "Context tokens that the KV cache already held."),
     (WEIGHTS_BYTES, "Bytes of weights received, without framing."),
     (GROUPS, "Submitted groups, by the learner's verdict."),
-    (RETRIES, "Retried calls, by call."),
     (
         REPLAYS,
         "Episodes replayed after env-node rejected a token.",
@@ -66,16 +65,11 @@ const GAUGES: [(&str, &str); 6] = [
         "Policy version that samples new completions.",
     ),
 ];
-const HISTOGRAMS: [(&str, &str); 3] = [
+const HISTOGRAMS: [(&str, &str); 2] = [
     (
         PASS_SECONDS,
         "Duration of a forward pass with sampling. The rate of its sum is the busy share of the \
          engine.",
-    ),
-    (
-        CALL_SECONDS,
-        "Duration of an attempt of a call, by call, as the actor sees it. The learner holds \
-         Learner.Claim while there is no work.",
     ),
     (
         IDLE_SECONDS,
@@ -127,7 +121,20 @@ pub fn describe() {
     for verdict in ["accepted", "duplicate", "stale"] {
         counter!(GROUPS, "verdict" => verdict).increment(0);
     }
-    for call in CALLS {
+    describe_calls(&CALLS);
+}
+
+/// Describes the metrics of calls, and makes those of some calls exist. A learner lists the
+/// questions of its env-node as an actor would.
+pub fn describe_calls(calls: &[&'static str]) {
+    describe_counter!(RETRIES, "Retried calls, by call.");
+    describe_histogram!(
+        CALL_SECONDS,
+        Unit::Seconds,
+        "Duration of an attempt of a call, by call, as its client sees it. The learner holds \
+         Learner.Claim while there is no work."
+    );
+    for &call in calls {
         counter!(RETRIES, "call" => call).increment(0);
         let _registered = histogram!(CALL_SECONDS, "call" => call);
     }

@@ -36,6 +36,7 @@ pub(crate) async fn learner(
     let listener = bind(args.listen, "--listen").await?;
     let ready = admin::serve(args.admin).await?;
     learner::metrics::describe();
+    actor::metrics::describe_calls(&["Env.ListQuestions"]);
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
