@@ -73,7 +73,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 
 fn assert_masked(bytes: &[u8], masked: &[u8]) {
     let crc = checksum(bytes);
-    let expected = ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8);
+    let expected = crc.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(expected.to_le_bytes(), masked);
 }
 

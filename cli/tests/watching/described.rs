@@ -63,25 +63,34 @@ impl Recorder for Collector {
     }
 }
 
+/// A role, and what it calls when it opens its admin port.
+type Role = (&'static str, &'static [fn()]);
+
 /// Returns the metrics of each role, by name.
 pub(crate) fn by_role() -> [(&'static str, BTreeMap<String, Described>); 4] {
-    let calls = || actor::metrics::describe_calls(&["Env.ListQuestions"]);
-    let roles: [(&str, &[fn()]); 4] = [
+    let roles: [Role; 4] = [
         (
             "env-node",
             &[env::metrics::describe, env_node::metrics::describe],
         ),
         ("actor", &[actor::metrics::describe]),
-        ("learner", &[learner::metrics::describe, calls]),
+        (
+            "learner",
+            &[learner::metrics::describe, describe_list_questions],
+        ),
         ("rank", &[learner::metrics::describe_rank]),
     ];
     roles.map(|(role, describe)| {
         let collector = Collector::default();
         with_local_recorder(&collector, || {
-            describe.iter().for_each(|describe| describe())
+            describe.iter().for_each(|describe| describe());
         });
         (role, collector.0.into_inner().unwrap())
     })
+}
+
+fn describe_list_questions() {
+    actor::metrics::describe_calls(&["Env.ListQuestions"]);
 }
 
 /// Returns the metrics of all roles, by name.

@@ -46,13 +46,8 @@ fn tables() -> String {
                      meaning |\n|---|---|---|---|---|\n";
         }
         for metric in STEP_METRICS.iter().filter(|_| !of_steps.is_empty()) {
-            let verl = match metric.verl.split_once(' ') {
-                _ if metric.verl.is_empty() => String::new(),
-                Some((name, note)) => format!("`{name}` {note}"),
-                None => format!("`{}`", metric.verl),
-            };
             let (name, record, text) = (metric.name, metric.record, metric.description);
-            let unit = unit(name);
+            let (unit, verl) = (unit(name), metric.verl);
             writeln!(page, "| `{name}` | `{record}` | {verl} | {unit} | {text} |").unwrap();
         }
     }

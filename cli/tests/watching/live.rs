@@ -222,6 +222,12 @@ fn every_role_has_its_metrics_from_its_start_and_they_are_those_of_the_run() {
             "the dashboard or an alert uses {name}, which no role has"
         );
     }
+    assert_counted(&pages);
+    assert_at_rest(&roles.scrape("env-node").unwrap());
+}
+
+/// Asserts that the last pages of a run have its work.
+fn assert_counted(pages: &BTreeMap<&str, String>) {
     let value = |role: &str, series: &str| samples(&pages[role])[series];
     assert!(value("learner", "learner_trained_tokens_total") > 0.0);
     assert!(value("learner", "learner_weights_sent_bytes_total") > 0.0);
@@ -235,15 +241,18 @@ fn every_role_has_its_metrics_from_its_start_and_they_are_those_of_the_run() {
         &format!("learner_evaluation_accuracy_ratio{set}"),
     );
     assert!((0.0..=1.0).contains(&accuracy), "{accuracy}");
-    let node = samples(&roles.scrape("env-node").unwrap());
+}
+
+/// Asserts that nothing is being served any more, so that each beginning had its end.
+fn assert_at_rest(page: &str) {
+    let page = samples(page);
     let is_gauge = |series: &str| {
         ["env_calls_in_flight", "env_busy_threads", "env_queue_depth"]
             .iter()
             .any(|name| series.starts_with(name))
     };
-    // Nothing is being served any more, so each beginning had its end.
-    let left = node
+    let left = page
         .iter()
         .filter(|(series, value)| is_gauge(series) && **value != 0.0);
-    assert_eq!(left.count(), 0, "{node:?}");
+    assert_eq!(left.count(), 0, "{page:?}");
 }

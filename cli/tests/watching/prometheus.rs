@@ -88,7 +88,7 @@ fn every_query_of_the_dashboard_has_data() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut roles = Roles::start(dir.path(), 40, |_| ());
+    let mut roles = Roles::start(dir.path(), 15, |_| ());
     configure(dir.path(), &roles);
     let (_prometheus, address) = start(dir.path());
     let start = unix_seconds(&address);
