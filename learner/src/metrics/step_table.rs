@@ -48,7 +48,7 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "rewards/correct/mean",
         "learner_accuracy_ratio",
         "Share of the scored training episodes that ended with a correct answer.",
-        "val-core/*/acc (of evaluations)",
+        "",
     ),
     metric(
         "rewards/correct/std",
@@ -60,7 +60,7 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "rewards/return/mean",
         "learner_return",
         "Mean return of a training episode: the sum of its rewards before weights.",
-        "critic/returns/mean",
+        "",
     ),
     metric(
         "rewards/return/std",
@@ -168,7 +168,7 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "tools/call_frequency",
         "learner_tool_calls_mean",
         "Mean number of tool calls in an episode.",
-        "num_turns/mean",
+        "tool_call_counts/mean",
     ),
     metric(
         "tools/failure_frequency",
@@ -198,7 +198,7 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "loss",
         "learner_loss",
         "Loss of the last update of the step.",
-        "actor/pg_loss",
+        "",
     ),
     metric(
         "policy_loss",
@@ -318,7 +318,7 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "time/wait_for_batch",
         "learner_step_wait_seconds",
         "Time that the last step waited for its groups.",
-        "timing_s/gen",
+        "",
     ),
     metric(
         "time/train",
