@@ -17,6 +17,7 @@ use crate::{
     completion::{Completion, CompletionRequest},
     config::EngineSettings,
     error::ActorError,
+    metrics,
     sampler::{CompletionJob, EngineCommand, Sampler},
 };
 
@@ -50,6 +51,7 @@ impl Engine {
         let (device, dtype) = (sampler.device().clone(), sampler.dtype());
         let slots = sampler.slots();
         tracing::info!(device = ?device.location(), ?dtype, slots, "engine started");
+        metrics::set_slots(slots);
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
         thread::Builder::new()
             .name("engine".to_owned())

@@ -1,67 +1,142 @@
 //! The metrics of the actor: all names and their descriptions.
+//!
+//! Invariant: every metric exists from [`describe`] on, with all its labels, so that an alert never
+//! waits for a first event. A pass of the engine records a constant number of values, however many
+//! tokens it has.
 
 use std::time::Duration;
 
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
-use proto::v1::Trajectory;
+use proto::v1::{Trajectory, Turn};
 
 const EPISODES: &str = "actor_episodes_total";
 const TURNS: &str = "actor_turns_total";
 const MALFORMED: &str = "actor_malformed_calls_total";
+const TRUNCATED: &str = "actor_truncated_turns_total";
 const SAMPLED: &str = "actor_sampled_tokens_total";
 const COMPUTED: &str = "actor_computed_tokens_total";
 const REUSED: &str = "actor_reused_tokens_total";
 const RUNNING: &str = "actor_running_rows";
 const WAITING: &str = "actor_waiting_rows";
+const SLOTS: &str = "actor_slots";
+const GROUPS_IN_FLIGHT: &str = "actor_groups_in_flight";
+const EPISODES_IN_FLIGHT: &str = "actor_episodes_in_flight";
 const PASS_SECONDS: &str = "actor_pass_seconds";
+const CALL_SECONDS: &str = "actor_call_seconds";
 const POLICY_VERSION: &str = "actor_policy_version";
+const WEIGHTS_BYTES: &str = "actor_weights_received_bytes_total";
 const GROUPS: &str = "actor_groups_total";
 const IDLE_SECONDS: &str = "actor_idle_seconds";
 const RETRIES: &str = "actor_retries_total";
 const REPLAYS: &str = "actor_replays_total";
 
-const COUNTERS: [(&str, &str); 9] = [
+const COUNTERS: [(&str, &str); 10] = [
     (EPISODES, "Episodes, by outcome: correct, wrong, unscored."),
     (TURNS, "Turns, each one completion and one action."),
     (MALFORMED, "Turns without a well-formed tool call."),
+    (TRUNCATED, "Turns whose completion the token limit cut."),
     (SAMPLED, "Sampled tokens."),
     (COMPUTED, "Tokens computed in prefill and decode."),
     (REUSED, "Context tokens that the KV cache already held."),
+    (WEIGHTS_BYTES, "Bytes of weights received, without framing."),
     (GROUPS, "Submitted groups, by the learner's verdict."),
-    (RETRIES, "Retried calls, by call."),
     (
         REPLAYS,
         "Episodes replayed after env-node rejected a token.",
     ),
 ];
-const GAUGES: [(&str, &str); 3] = [
+const GAUGES: [(&str, &str); 6] = [
     (RUNNING, "Completions being sampled."),
     (WAITING, "Completions that wait for a slot of the KV cache."),
+    (
+        SLOTS,
+        "Conversations that the KV cache holds: the most completions that run at once.",
+    ),
+    (GROUPS_IN_FLIGHT, "Groups claimed and not yet submitted."),
+    (
+        EPISODES_IN_FLIGHT,
+        "Episodes that have begun and not ended. Those that are neither running nor waiting rows \
+         are at env-node.",
+    ),
     (
         POLICY_VERSION,
         "Policy version that samples new completions.",
     ),
 ];
 const HISTOGRAMS: [(&str, &str); 2] = [
-    (PASS_SECONDS, "Duration of a forward pass with sampling."),
+    (
+        PASS_SECONDS,
+        "Duration of a forward pass with sampling. The rate of its sum is the busy share of the \
+         engine.",
+    ),
     (
         IDLE_SECONDS,
-        "Time from a claim to its group, including the wait for work.",
+        "Time from a claim to its work, including the wait for work.",
     ),
 ];
 
-/// Describes all metrics to the installed recorder.
+/// The calls of an actor.
+const CALLS: [&str; 7] = [
+    "Env.Reset",
+    "Env.Step",
+    "Learner.Join",
+    "Learner.Weights",
+    "Learner.Claim",
+    "Learner.Submit",
+    "Learner.SubmitEvaluation",
+];
+
+/// Describes all metrics to the installed recorder, and makes all of them exist.
 pub fn describe() {
     for (name, description) in COUNTERS {
         describe_counter!(name, description);
     }
     for (name, description) in GAUGES {
         describe_gauge!(name, description);
+        gauge!(name).set(0.0);
     }
     for (name, description) in HISTOGRAMS {
         describe_histogram!(name, Unit::Seconds, description);
+    }
+    for name in [
+        TURNS,
+        MALFORMED,
+        TRUNCATED,
+        SAMPLED,
+        COMPUTED,
+        REUSED,
+        WEIGHTS_BYTES,
+        REPLAYS,
+    ] {
+        counter!(name).increment(0);
+    }
+    for name in [PASS_SECONDS, IDLE_SECONDS] {
+        let _registered = histogram!(name);
+    }
+    for outcome in ["correct", "wrong", "unscored"] {
+        counter!(EPISODES, "outcome" => outcome).increment(0);
+    }
+    for verdict in ["accepted", "duplicate", "stale"] {
+        counter!(GROUPS, "verdict" => verdict).increment(0);
+    }
+    describe_calls(&CALLS);
+}
+
+/// Describes the metrics of calls, and makes those of some calls exist. A learner lists the
+/// questions of its env-node as an actor would.
+pub fn describe_calls(calls: &[&'static str]) {
+    describe_counter!(RETRIES, "Retried calls, by call.");
+    describe_histogram!(
+        CALL_SECONDS,
+        Unit::Seconds,
+        "Duration of an attempt of a call, by call, as its client sees it. The learner holds \
+         Learner.Claim while there is no work."
+    );
+    for &call in calls {
+        counter!(RETRIES, "call" => call).increment(0);
+        let _registered = histogram!(CALL_SECONDS, "call" => call);
     }
 }
 
@@ -73,12 +148,9 @@ pub(crate) fn count_episode(trajectory: &Trajectory) {
     };
     counter!(EPISODES, "outcome" => outcome).increment(1);
     counter!(TURNS).increment(trajectory.turns.len() as u64);
-    let malformed = trajectory
-        .turns
-        .iter()
-        .filter(|turn| turn.malformed)
-        .count();
-    counter!(MALFORMED).increment(malformed as u64);
+    let count = |hit: fn(&Turn) -> bool| trajectory.turns.iter().filter(|turn| hit(turn)).count();
+    counter!(MALFORMED).increment(count(|turn| turn.malformed) as u64);
+    counter!(TRUNCATED).increment(count(|turn| turn.truncated) as u64);
 }
 
 pub(crate) fn record_pass(computed_tokens: usize, sampled_tokens: usize, seconds: f64) {
@@ -96,8 +168,16 @@ pub(crate) fn set_rows(running: usize, waiting: usize) {
     gauge!(WAITING).set(waiting as f64);
 }
 
+pub(crate) fn set_slots(slots: usize) {
+    gauge!(SLOTS).set(slots as f64);
+}
+
 pub(crate) fn set_policy_version(version: u64) {
     gauge!(POLICY_VERSION).set(version as f64);
+}
+
+pub(crate) fn count_weights(bytes: usize) {
+    counter!(WEIGHTS_BYTES).increment(bytes as u64);
 }
 
 pub(crate) fn count_group(verdict: &'static str) {
@@ -112,6 +192,36 @@ pub(crate) fn count_replay() {
     counter!(REPLAYS).increment(1);
 }
 
+pub(crate) fn record_call(call: &'static str, took: Duration) {
+    histogram!(CALL_SECONDS, "call" => call).record(took.as_secs_f64());
+}
+
 pub(crate) fn count_retry(call: &'static str) {
     counter!(RETRIES, "call" => call).increment(1);
+}
+
+/// Something that an actor is working on, until it is dropped.
+pub(crate) struct InFlight(&'static str);
+
+impl InFlight {
+    /// Begins a group.
+    pub(crate) fn group() -> Self {
+        Self::begin(GROUPS_IN_FLIGHT)
+    }
+
+    /// Begins an episode.
+    pub(crate) fn episode() -> Self {
+        Self::begin(EPISODES_IN_FLIGHT)
+    }
+
+    fn begin(name: &'static str) -> Self {
+        gauge!(name).increment(1.0);
+        Self(name)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        gauge!(self.0).decrement(1.0);
+    }
 }

@@ -49,7 +49,10 @@ impl Retry {
         let mut pause = FIRST_PAUSE;
         let mut attempts_left = self.attempts;
         loop {
-            let status = match tokio::time::timeout(limit, attempt()).await {
+            let began = Instant::now();
+            let answer = tokio::time::timeout(limit, attempt()).await;
+            metrics::record_call(name, began.elapsed());
+            let status = match answer {
                 Ok(Ok(response)) => {
                     warn(OUTAGES.succeeded(name, Instant::now().into_std()));
                     return Ok(response.into_inner());

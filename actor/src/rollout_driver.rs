@@ -13,6 +13,7 @@ use crate::{
     env_session::EnvSession,
     episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
+    metrics::InFlight,
     model_policy::{Policy, TurnView},
     rollout::{Rollout, RolloutRequest, failed_trajectory},
 };
@@ -33,6 +34,7 @@ pub async fn run_episode(
     spec: &EpisodeSpec,
 ) -> RolloutOutcome {
     let _permit = policy.acquire_permit().await;
+    let _in_flight = InFlight::episode();
     let (mut trajectory, error) = match start(settings, spec).await {
         Ok(episode) => drive(policy, episode).await,
         Err(error) => {

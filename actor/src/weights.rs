@@ -9,7 +9,7 @@ use proto::{
 };
 use tonic::Streaming;
 
-use crate::{error::ActorError, retry::Retry};
+use crate::{error::ActorError, metrics, retry::Retry};
 
 /// Damaged snapshots in a row after which the subscription fails, because the connection is then
 /// not the cause.
@@ -62,6 +62,7 @@ impl SnapshotStream {
                 Ok(None) => {}
                 Ok(Some(snapshot)) => {
                     self.after_version = Some(snapshot.policy_version);
+                    metrics::count_weights(snapshot.body().len());
                     return Ok(Some(snapshot));
                 }
                 Err(error) if damaged_left == 0 => return Err(error.into()),

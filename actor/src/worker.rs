@@ -27,7 +27,7 @@ use crate::{
     episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
     evaluate::evaluation_spec,
-    metrics,
+    metrics::{self, InFlight},
     model_policy::ModelPolicy,
     retry::Retry,
     rollout::{RolloutLimits, failed_trajectory},
@@ -57,7 +57,6 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ActorError> {
     config.validate()?;
-    metrics::describe();
     let learner = learner
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -204,6 +203,7 @@ impl Actor {
             };
             match work {
                 Work::Group(claim) => {
+                    let _in_flight = InFlight::group();
                     let trajectories = self.roll_out(&claim).await?;
                     self.submit(&claim, trajectories).await?;
                 }

@@ -14,8 +14,35 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use axum::{Router, http::StatusCode, routing::get};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+
+/// The upper bounds of the buckets of histograms, by the unit at the end of their names. They span
+/// all that a metric with the unit can be: from a lookup in a cache to the longest claim, from an
+/// empty query to the limit of its memory and work.
+const BUCKETS: [(&str, &[f64]); 3] = [
+    (
+        "_seconds",
+        &[
+            0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            30.0, 60.0, 300.0,
+        ],
+    ),
+    (
+        "_bytes",
+        &[
+            16_384.0,
+            65_536.0,
+            262_144.0,
+            1_048_576.0,
+            4_194_304.0,
+            16_777_216.0,
+            67_108_864.0,
+            268_435_456.0,
+        ],
+    ),
+    ("_work_units", &[1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]),
+];
 
 /// The interval at which recorded samples are aggregated.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -46,9 +73,7 @@ pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
     let Some(address) = address else {
         return Ok(ready);
     };
-    let metrics: PrometheusHandle = PrometheusBuilder::new()
-        .install_recorder()
-        .context("cannot install the metrics recorder")?;
+    let metrics = record_metrics().context("cannot install the metrics recorder")?;
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot serve the admin port on {address}; choose another with --admin")
     })?;
@@ -76,4 +101,14 @@ pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
         }
     });
     Ok(ready)
+}
+
+/// Installs the recorder of the process. Without buckets a histogram would become a summary, whose
+/// quantiles cannot be added up over processes.
+fn record_metrics() -> Result<PrometheusHandle> {
+    let mut builder = PrometheusBuilder::new();
+    for (unit, buckets) in BUCKETS {
+        builder = builder.set_buckets_for_metric(Matcher::Suffix(unit.to_owned()), buckets)?;
+    }
+    Ok(builder.install_recorder()?)
 }

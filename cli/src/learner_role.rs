@@ -42,7 +42,7 @@ pub(crate) async fn learner(
     let config: LearnerRole = config::resolve(&args.config)?;
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen, "--listen").await?;
-    let ready = admin::serve(args.admin).await?;
+    let ready = open_admin_port(args).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
@@ -133,6 +133,13 @@ fn ending(place: &RunPlace, env: &str) -> String {
         "model: {model}\nreport: {report}\n{fetch}\
          evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
     )
+}
+
+async fn open_admin_port(args: &LearnerArgs) -> Result<Readiness> {
+    let ready = admin::serve(args.admin).await?;
+    learner::metrics::describe();
+    actor::metrics::describe_calls(&["Env.ListQuestions"]);
+    Ok(ready)
 }
 
 /// The questions of an env-node.

@@ -38,6 +38,8 @@ pub(crate) async fn env_node(
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
     let ready = admin::serve(args.admin).await?;
+    env::metrics::describe();
+    env_node::metrics::describe();
     let dataset = setup::open_dataset(&config.data, progress)?;
     fit_open_files(&mut config, dataset.databases.len(), progress);
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
@@ -87,6 +89,7 @@ pub(crate) async fn actor(
     let learner = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
     let learner = LearnerClient::new(learner);
     let ready = admin::serve(args.admin).await?;
+    actor::metrics::describe();
     let id = args.id.clone().unwrap_or_else(default_actor_id);
     ready.set(true);
     progress.say(&format!(
@@ -115,6 +118,7 @@ pub(crate) async fn rank(
     let leader = setup::dial_learner("--leader", &args.leader, &args.learner_credentials)?;
     let client = RanksClient::new(leader);
     let ready = admin::serve(args.admin).await?;
+    learner::metrics::describe_rank();
     ready.set(true);
     progress.say(&format!("rank of the run at {}", args.leader));
     let options = RankOptions {

@@ -7,7 +7,7 @@
 mod clock;
 mod error;
 mod grpc;
-mod metrics;
+pub mod metrics;
 mod node;
 mod open_files;
 mod openenv;

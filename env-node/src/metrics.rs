@@ -1,5 +1,8 @@
 //! Names of the env-node's metrics, each defined once. They go to the recorder that the process
 //! installs. `env` defines those of episodes and queries.
+//!
+//! Invariant: every metric exists from [`describe`] on, so that an alert never waits for a first
+//! event.
 
 use std::time::Duration;
 
@@ -9,38 +12,75 @@ use metrics::{
 };
 use proto::TOOLS;
 
-/// Steps, by `action` and `ok`.
 const STEPS: &str = "env_steps_total";
-/// Time to serve a step, by `action`.
 const STEP_SECONDS: &str = "env_step_seconds";
-/// Open OpenEnv sessions.
+const CALLS_IN_FLIGHT: &str = "env_calls_in_flight";
 const SESSIONS: &str = "env_sessions";
-/// Calls refused, by `protocol` and `code`.
 const REFUSED: &str = "env_refused_calls_total";
-/// Connections not served, by `reason`: full, system.
 const CONNECTIONS_REFUSED: &str = "env_refused_connections_total";
 
-/// Describes every metric to the recorder, which the process installs before it opens a node.
-pub(crate) fn describe() {
-    describe_counter!(
+const COUNTERS: [(&str, &str); 3] = [
+    (
         STEPS,
-        "Steps served, by action and whether the action succeeded"
-    );
+        "Steps served, by action and whether the action succeeded.",
+    ),
+    (
+        REFUSED,
+        "Calls refused, by protocol and code: grpc and http by their status, openenv by \
+         CAPACITY_REACHED.",
+    ),
+    (
+        CONNECTIONS_REFUSED,
+        "Connections not served, by reason: the server is full, or the system gave no descriptor.",
+    ),
+];
+const GAUGES: [(&str, &str); 2] = [
+    (
+        CALLS_IN_FLIGHT,
+        "Resets and steps that are being served, those that wait for a thread included.",
+    ),
+    (SESSIONS, "Open OpenEnv sessions."),
+];
+
+/// An action that is none of the environment's.
+const UNKNOWN_ACTION: &str = "unknown";
+/// The refusals that alerts look for; others appear with their first call.
+const REFUSALS: [(&str, &str); 6] = [
+    ("grpc", "ResourceExhausted"),
+    ("grpc", "Unavailable"),
+    ("grpc", "DeadlineExceeded"),
+    ("grpc", "Internal"),
+    ("grpc", "Unauthenticated"),
+    ("openenv", "CAPACITY_REACHED"),
+];
+
+/// Describes every metric to the installed recorder, and makes all of them exist.
+pub fn describe() {
+    for (name, description) in COUNTERS {
+        describe_counter!(name, description);
+    }
+    for (name, description) in GAUGES {
+        describe_gauge!(name, description);
+        gauge!(name).set(0.0);
+    }
     describe_histogram!(
         STEP_SECONDS,
         Unit::Seconds,
-        "Time to serve a step, by action"
+        "Time to serve a step, by action."
     );
-    describe_gauge!(SESSIONS, Unit::Count, "Open OpenEnv sessions");
-    describe_counter!(
-        REFUSED,
-        "Calls refused, by protocol and code: grpc and http by their status, openenv by \
-         CAPACITY_REACHED"
-    );
-    describe_counter!(
-        CONNECTIONS_REFUSED,
-        "Connections not served: the server is full, or the system gave no descriptor"
-    );
+    let actions = TOOLS.iter().map(|tool| tool.action_type);
+    for action in actions.chain([UNKNOWN_ACTION]) {
+        for ok in ["true", "false"] {
+            counter!(STEPS, "action" => action, "ok" => ok).increment(0);
+        }
+        let _registered = histogram!(STEP_SECONDS, "action" => action);
+    }
+    for (protocol, code) in REFUSALS {
+        counter!(REFUSED, "protocol" => protocol, "code" => code).increment(0);
+    }
+    for reason in ["full", "system"] {
+        counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(0);
+    }
 }
 
 pub(crate) fn step_served(action_type: &str, observation: &Observation, took: Duration) {
@@ -49,7 +89,7 @@ pub(crate) fn step_served(action_type: &str, observation: &Observation, took: Du
         .iter()
         .map(|tool| tool.action_type)
         .find(|name| name.eq_ignore_ascii_case(action_type.trim()))
-        .unwrap_or("unknown");
+        .unwrap_or(UNKNOWN_ACTION);
     let ok = if observation.error.is_empty() {
         "true"
     } else {
@@ -69,4 +109,20 @@ pub(crate) fn call_refused(protocol: &'static str, code: String) {
 
 pub(crate) fn connection_refused(reason: &'static str) {
     counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(1);
+}
+
+/// A call that is being served, until it is dropped. Its client may be gone before its end.
+pub(crate) struct CallInFlight;
+
+impl CallInFlight {
+    pub(crate) fn begin() -> Self {
+        gauge!(CALLS_IN_FLIGHT).increment(1.0);
+        Self
+    }
+}
+
+impl Drop for CallInFlight {
+    fn drop(&mut self) {
+        gauge!(CALLS_IN_FLIGHT).decrement(1.0);
+    }
 }

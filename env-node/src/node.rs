@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Instant};
 
 use env::{Action, EnvError, Environment, EpisodeSpec, ResetResult, StepResult};
 
-use crate::{clock::now_unix_seconds, error::SettingError, metrics, settings::EnvNodeSettings};
+use crate::{
+    clock::now_unix_seconds,
+    error::SettingError,
+    metrics::{self, CallInFlight},
+    settings::EnvNodeSettings,
+};
 
 /// Serves the episodes of an environment. Cheap to clone; all clones share the environment.
 #[derive(Clone)]
@@ -19,7 +24,6 @@ impl EnvNode {
     /// # Errors
     /// A setting is out of range, or does not let the longest argument of an action through.
     pub fn new(environment: Environment, settings: EnvNodeSettings) -> Result<Self, SettingError> {
-        metrics::describe();
         settings.validate(environment.settings().argument_bytes)?;
         Ok(Self {
             environment,
@@ -39,6 +43,7 @@ impl EnvNode {
 
     /// Starts an episode.
     pub(crate) fn reset(&self, spec: EpisodeSpec) -> Result<ResetResult, EnvError> {
+        let _call = CallInFlight::begin();
         self.environment.reset(spec, now_unix_seconds())
     }
 
@@ -49,6 +54,7 @@ impl EnvNode {
         token: Vec<u8>,
         action: &Action,
     ) -> Result<StepResult, EnvError> {
+        let _call = CallInFlight::begin();
         let began = Instant::now();
         let now = now_unix_seconds();
         let result = self.environment.step(token, action, now).await?;

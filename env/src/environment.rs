@@ -83,7 +83,6 @@ impl Environment {
     /// A setting is out of range, the key file cannot be read, a database file is missing, changed
     /// or broken, a question names an absent database, or the sandbox fails its self-test.
     pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
-        metrics::describe();
         settings.validate()?;
         let shared_key = settings.shared_key()?;
         let catalog = Catalog::open(dataset, &settings)?;

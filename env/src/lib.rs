@@ -12,7 +12,7 @@ mod environment;
 pub mod episode;
 mod error;
 mod gold;
-mod metrics;
+pub mod metrics;
 mod pool;
 pub mod progress;
 pub mod reward;

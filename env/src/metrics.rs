@@ -1,5 +1,8 @@
 //! Names of the environment's metrics, each defined once. They go to the recorder that the process
 //! installs.
+//!
+//! Invariant: every metric exists from [`describe`] on, with all its labels, so that an alert never
+//! waits for a first event.
 
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -8,45 +11,93 @@ use metrics::{
 use crate::{
     episode::EpisodeState,
     reward::RewardProfile,
-    sandbox::{Failure, QueryRun},
+    sandbox::{Failure, QueryRun, WorkBudget},
 };
 
-/// Episodes started, by `profile`.
 const EPISODES: &str = "env_episodes_total";
-/// Episodes ended, by `outcome`: correct, incorrect, exhausted.
 const EPISODES_ENDED: &str = "env_episodes_ended_total";
-/// Queries, by `outcome`.
 const QUERIES: &str = "env_queries_total";
-/// Work units of a query.
 const QUERY_WORK_UNITS: &str = "env_query_work_units";
-/// Most memory that a query held.
 const QUERY_MEMORY_BYTES: &str = "env_query_memory_bytes";
-/// Queries that wait for a thread.
 const QUEUE_DEPTH: &str = "env_queue_depth";
+const QUEUE_CAPACITY: &str = "env_queue_capacity";
+const THREADS: &str = "env_threads";
+const BUSY_THREADS: &str = "env_busy_threads";
 
-/// Describes every metric to the recorder, which the process installs before it opens an
-/// environment.
-pub(crate) fn describe() {
-    describe_counter!(EPISODES, "Episodes started, by reward profile");
-    describe_counter!(
+const COUNTERS: [(&str, &str); 3] = [
+    (EPISODES, "Episodes started, by reward profile."),
+    (
         EPISODES_ENDED,
-        "Episodes ended, by outcome: correct, incorrect, exhausted"
-    );
-    describe_counter!(
+        "Episodes ended, by outcome: correct, incorrect, exhausted.",
+    ),
+    (
         QUERIES,
-        "Queries run, by outcome: ok, denied, work_units, memory, wall_clock, error"
-    );
+        "Queries run, by outcome: ok, denied, work_units, memory, wall_clock, error.",
+    ),
+];
+const GAUGES: [(&str, &str); 4] = [
+    (
+        QUEUE_DEPTH,
+        "Queries that wait for a thread, by lane: quick, full.",
+    ),
+    (
+        QUEUE_CAPACITY,
+        "Queries that may wait for a thread, by lane. Further ones are refused.",
+    ),
+    (THREADS, "Threads that run SQL, by lane."),
+    (BUSY_THREADS, "Threads that run SQL at the moment, by lane."),
+];
+
+const OUTCOMES: [&str; 3] = ["correct", "incorrect", "exhausted"];
+const FAILURES: [&str; 6] = [
+    "ok",
+    "denied",
+    "work_units",
+    "memory",
+    "wall_clock",
+    "error",
+];
+
+/// Describes every metric to the installed recorder, and makes all of them exist.
+pub fn describe() {
+    for (name, description) in COUNTERS {
+        describe_counter!(name, description);
+    }
+    for (name, description) in GAUGES {
+        describe_gauge!(name, description);
+        for lane in [WorkBudget::Quick, WorkBudget::Full] {
+            gauge!(name, "lane" => lane_name(lane)).set(0.0);
+        }
+    }
     describe_histogram!(
         QUERY_WORK_UNITS,
         Unit::Count,
-        "Work units of a query: SQLite virtual machine steps and metered bytes"
+        "Work units of a query: SQLite virtual machine steps and metered bytes."
     );
     describe_histogram!(
         QUERY_MEMORY_BYTES,
         Unit::Bytes,
-        "Most memory that SQLite held for a query"
+        "Most memory that SQLite held for a query."
     );
-    describe_gauge!(QUEUE_DEPTH, Unit::Count, "Queries that wait for a thread");
+    for name in [QUERY_WORK_UNITS, QUERY_MEMORY_BYTES] {
+        let _registered = histogram!(name);
+    }
+    for profile in RewardProfile::ALL {
+        counter!(EPISODES, "profile" => profile.to_string()).increment(0);
+    }
+    for outcome in OUTCOMES {
+        counter!(EPISODES_ENDED, "outcome" => outcome).increment(0);
+    }
+    for outcome in FAILURES {
+        counter!(QUERIES, "outcome" => outcome).increment(0);
+    }
+}
+
+fn lane_name(lane: WorkBudget) -> &'static str {
+    match lane {
+        WorkBudget::Quick => "quick",
+        WorkBudget::Full => "full",
+    }
 }
 
 pub(crate) fn episode_started(profile: RewardProfile) {
@@ -82,6 +133,29 @@ pub(crate) fn query_run(run: &QueryRun) {
     histogram!(QUERY_MEMORY_BYTES).record(run.peak_bytes as f64);
 }
 
-pub(crate) fn queue_depth(waiting: usize) {
-    gauge!(QUEUE_DEPTH).set(waiting as f64);
+/// Sets the size of a lane, which has no work yet.
+pub(crate) fn lane_opened(lane: WorkBudget, threads: usize, capacity: usize) {
+    gauge!(THREADS, "lane" => lane_name(lane)).set(threads as f64);
+    gauge!(QUEUE_CAPACITY, "lane" => lane_name(lane)).set(capacity as f64);
+}
+
+/// Adds to the queries that wait in a lane. Threads race here, so the gauge adds up changes.
+pub(crate) fn queue_changed(lane: WorkBudget, change: f64) {
+    gauge!(QUEUE_DEPTH, "lane" => lane_name(lane)).increment(change);
+}
+
+/// A thread of a lane that runs SQL, until it is dropped.
+pub(crate) struct BusyThread(WorkBudget);
+
+impl BusyThread {
+    pub(crate) fn begin(lane: WorkBudget) -> Self {
+        gauge!(BUSY_THREADS, "lane" => lane_name(lane)).increment(1.0);
+        Self(lane)
+    }
+}
+
+impl Drop for BusyThread {
+    fn drop(&mut self) {
+        gauge!(BUSY_THREADS, "lane" => lane_name(self.0)).decrement(1.0);
+    }
 }

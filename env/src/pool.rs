@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::{
     database::Database,
     error::EnvError,
-    metrics::queue_depth,
+    metrics::{self, BusyThread},
     sandbox::{Sandbox, WorkBudget},
     settings::{EnvSettings, SqlLimits},
 };
@@ -39,11 +39,14 @@ type Job = Box<dyn FnOnce(&mut Connections) + Send>;
 pub(crate) struct Pool {
     quick: Lane,
     full: Lane,
-    waiting: Arc<AtomicUsize>,
 }
 
 /// A bounded queue in front of a fixed set of threads.
-struct Lane(SyncSender<Job>);
+struct Lane {
+    budget: WorkBudget,
+    jobs: SyncSender<Job>,
+    waiting: Arc<AtomicUsize>,
+}
 
 /// The sandboxes that a thread keeps open, the last used first.
 struct Connections {
@@ -59,7 +62,6 @@ impl Pool {
         Ok(Self {
             quick: Lane::new(settings, WorkBudget::Quick, threads)?,
             full: Lane::new(settings, WorkBudget::Full, threads)?,
-            waiting: Arc::default(),
         })
     }
 
@@ -83,7 +85,7 @@ impl Pool {
                 let result = job(sandbox);
                 (!sandbox.take_quick_budget_spent()).then_some(result)
             };
-            if let Some(result) = lane.run(&self.waiting, database, work).await? {
+            if let Some(result) = lane.run(database, work).await? {
                 return Ok(result);
             }
         }
@@ -112,31 +114,38 @@ impl Lane {
                     EnvError::Internal(format!("cannot start an SQL thread: {error}"))
                 })?;
         }
-        Ok(Self(jobs))
+        metrics::lane_opened(budget, threads, settings.sql_queue);
+        Ok(Self {
+            budget,
+            jobs,
+            waiting: Arc::default(),
+        })
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        waiting: &Arc<AtomicUsize>,
         database: Arc<Database>,
         job: impl FnOnce(&Sandbox) -> T + Send + 'static,
     ) -> Result<T, EnvError> {
         let (reply, answer) = oneshot::channel();
-        let left = Arc::clone(waiting);
+        let (budget, waiting) = (self.budget, Arc::clone(&self.waiting));
         let boxed: Job = Box::new(move |connections| {
-            queue_depth(left.fetch_sub(1, Ordering::Relaxed) - 1);
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            metrics::queue_changed(budget, -1.0);
             // SQL that nobody waits for would delay the jobs behind it.
             if reply.is_closed() {
                 return;
             }
+            let _busy = BusyThread::begin(budget);
             let result = connections.get(&database).map(job);
             // An error means that the caller is gone.
             let _ = reply.send(result);
         });
-        queue_depth(waiting.fetch_add(1, Ordering::Relaxed) + 1);
-        self.0.try_send(boxed).map_err(|refused| {
-            let waiting = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
-            queue_depth(waiting);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        metrics::queue_changed(budget, 1.0);
+        self.jobs.try_send(boxed).map_err(|refused| {
+            let waiting = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
+            metrics::queue_changed(budget, -1.0);
             match refused {
                 TrySendError::Full(_) => EnvError::Overloaded {
                     problem: format!("{waiting} queries wait"),

@@ -1,6 +1,6 @@
 //! The clock of the learner. Pure files take the time as an argument instead.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 #[expect(
     clippy::disallowed_methods,
@@ -8,4 +8,14 @@ use std::time::Instant;
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Returns the Unix time, for metrics that other machines compare with theirs.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge: metrics say when something happened"
+)]
+pub(crate) fn unix_seconds() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }

@@ -196,6 +196,7 @@ impl Learner {
         let intake = Intake::open(scheduler, rules, storage, state.journal_offset)?;
         let run_name = run_dir.file_name().unwrap_or_default().to_owned();
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
+        metrics::run_opened(state.step, config.steps);
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
@@ -217,7 +218,6 @@ impl Learner {
                 config,
             }),
         };
-        metrics::describe();
         Ok(learner)
     }
 

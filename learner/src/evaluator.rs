@@ -15,6 +15,7 @@ use proto::{WaitReminder, v1::Trajectory};
 use crate::{
     clock::now,
     evaluation::{EvaluationQueue, EvaluationSet, LeasedPart},
+    metrics::{self, EVALUATION, Stopwatch},
 };
 
 /// After how long without a result the trainer says so, for the first time and again.
@@ -74,6 +75,9 @@ impl Evaluator {
                  the run is at step {version}"
             );
         }
+        for set in later.values().flatten() {
+            metrics::evaluation_planned(&set.name);
+        }
         self.lock().plan = later;
     }
 
@@ -117,7 +121,10 @@ impl Evaluator {
         let mut state = self.lock();
         let mut finished = 0;
         let mut reminder = WaitReminder::new(now(), NO_RESULT, NO_RESULT_AGAIN);
+        let mut stopwatch = Stopwatch::start();
         loop {
+            // In each round, so that a long evaluation shows before it ends.
+            stopwatch.lap(&EVALUATION);
             if state.is_stopped {
                 return None;
             }

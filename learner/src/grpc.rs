@@ -38,7 +38,7 @@ use crate::{
     evaluator::EvaluationLease,
     group::check_episode,
     intake::SubmitError,
-    metrics,
+    metrics::{self, ConnectedActor},
     scheduler::{Admission, Claim, Lease},
 };
 
@@ -80,7 +80,9 @@ impl Learner {
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(expiry) => expiry,
             };
-            let expiry = match context.intake.claim(now, policy_version) {
+            let claimed = context.intake.claim(now, policy_version);
+            context.intake.report(now);
+            let expiry = match claimed {
                 (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(lease)),
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
                 // After the last step the claim waits for the checkpoint; the weights stream then
@@ -207,6 +209,7 @@ impl proto::v1::learner_server::Learner for Learner {
             Admission::Duplicate => (SubmitVerdict::Duplicate, "duplicate"),
         };
         metrics::group_submitted(name);
+        self.context.intake.report(self.context.now());
         Ok(Response::new(SubmitResponse {
             verdict: verdict.into(),
         }))
@@ -260,6 +263,7 @@ async fn stream_snapshots(
     mut sent: Option<u64>,
     sender: mpsc::Sender<Result<WeightsResponse, Status>>,
 ) {
+    let _connected = ConnectedActor::begin();
     loop {
         let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
         let snapshot = tokio::select! {
@@ -271,9 +275,11 @@ async fn stream_snapshots(
         };
         sent = Some(snapshot.policy_version);
         for message in snapshot.messages() {
+            let bytes = chunk_bytes(&message);
             if sender.send(Ok(message)).await.is_err() {
                 return;
             }
+            metrics::weights_sent(bytes);
         }
     }
     let run_end = *run_end.borrow();
@@ -281,5 +287,12 @@ async fn stream_snapshots(
         let part = Some(Part::Finished(Finished {}));
         // An actor that has disconnected needs no message.
         let _ = sender.send(Ok(WeightsResponse { part })).await;
+    }
+}
+
+fn chunk_bytes(message: &WeightsResponse) -> usize {
+    match &message.part {
+        Some(Part::Chunk(chunk)) => chunk.data.len(),
+        _ => 0,
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     error::{LearnerError, Result},
     group::{Group, GroupRules, StepGroups},
     journal::Journal,
+    metrics::{self, Stopwatch, WAITING},
     scheduler::{Admission, Batch, Claim, Scheduler},
 };
 
@@ -181,6 +182,7 @@ impl Intake {
         match appended {
             Ok(offsets) => {
                 for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
+                    metrics::group_journaled(group.encoded.bytes().len());
                     state.record(group, offset);
                     // A submission whose caller is gone is recorded all the same.
                     let _ = answer.send(Ok(Admission::Accept));
@@ -249,7 +251,10 @@ impl Intake {
         let mut state = self.lock();
         let mut arrived = state.groups.len();
         let mut reminder = WaitReminder::new(now(), NO_GROUP, NO_GROUP_AGAIN);
+        let mut stopwatch = Stopwatch::start();
         loop {
+            // In each round, so that a long wait shows before it ends.
+            stopwatch.lap(&WAITING);
             if let Some(fault) = state.fault.take() {
                 return Err(fault);
             }
@@ -298,6 +303,12 @@ impl Intake {
         let mut state = self.lock();
         state.stopping = true;
         state.groups.clear();
+    }
+
+    /// Records in the metrics where the groups are.
+    pub(crate) fn report(&self, now: Duration) {
+        let state = self.lock();
+        metrics::set_groups(state.scheduler.leased(now), state.groups.len());
     }
 
     /// Returns how many expired leases were handed out again so far.

@@ -1,55 +1,239 @@
-//! The learner's metrics: their names, and the metrics of a step's rollouts.
+//! The learner's metrics: all names for Prometheus, and the record of a step for `metrics.jsonl`.
 //!
-//! There are two sets: counters and gauges for Prometheus (prefix `learner_`, base units), and the
-//! record of a step for `metrics.jsonl`, whose names are TRL's where TRL has one. The metrics of
-//! rollouts cover all groups that a step looked at, zero-variance groups included, so that `reward`
-//! measures the policy and not the choice of groups.
+//! Names of Prometheus have the prefix `learner_` and base units. Those of records are TRL's where
+//! TRL has the metric, and `step_table` says how each is called in Prometheus.
+//!
+//! Invariant: every metric exists from [`describe`] on. What only a step or an evaluation can say
+//! is NaN before the first one, so that no alert takes a number that nobody measured for a low one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use proto::v1::Trajectory;
 
-use crate::{
-    advantage::{MeanStd, has_variance, weighted_sum},
-    config::RewardWeights,
-    group::{Group, StepGroups},
-};
+use crate::clock::{now, unix_seconds};
+
+mod rollouts;
+mod step_table;
+
+pub use rollouts::{is_truncated, of_rollouts, tokens};
+pub use step_table::{STEP_METRICS, StepMetric};
 
 /// The metrics of one step by name.
 pub type Metrics = BTreeMap<String, f64>;
 
 const STEP: &str = "learner_step";
-const STEP_SECONDS: &str = "learner_step_seconds";
-const WAIT_SECONDS: &str = "learner_wait_for_batch_seconds";
+const STEPS: &str = "learner_steps";
+const LAST_STEP: &str = "learner_last_step_timestamp_seconds";
 const POLICY_VERSION: &str = "learner_policy_version";
+const SECONDS: &str = "learner_seconds_total";
+const TRAINED_TOKENS: &str = "learner_trained_tokens_total";
+const ACTORS: &str = "learner_connected_actors";
+const LEASES: &str = "learner_leases";
+const WAITING_GROUPS: &str = "learner_waiting_groups";
 const GROUPS_CLAIMED: &str = "learner_groups_claimed_total";
 const LEASES_EXPIRED: &str = "learner_leases_expired_total";
 const GROUPS_SUBMITTED: &str = "learner_groups_submitted_total";
+const JOURNALED_BYTES: &str = "learner_journaled_bytes_total";
+const LAST_GROUP: &str = "learner_last_group_timestamp_seconds";
 const CHECKPOINTS: &str = "learner_checkpoints_total";
+const LAST_CHECKPOINT: &str = "learner_last_checkpoint_timestamp_seconds";
+const WEIGHTS_BYTES: &str = "learner_weights_sent_bytes_total";
+const EVALUATING: &str = "learner_evaluating";
+const EVALUATION_ACCURACY: &str = "learner_evaluation_accuracy_ratio";
+const EVALUATION_VERSION: &str = "learner_evaluation_policy_version";
+const RANK_JOINED: &str = "learner_rank_joined";
+const RANK_STEP: &str = "learner_rank_step";
+const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
+const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-/// Describes the Prometheus metrics to the installed recorder.
-pub fn describe() {
-    describe_gauge!(STEP, "Learner steps made.");
-    describe_gauge!(
-        STEP_SECONDS,
-        "Seconds of the last step, including its wait for groups."
-    );
-    describe_gauge!(WAIT_SECONDS, "Seconds the last step waited for its groups.");
-    describe_gauge!(POLICY_VERSION, "Newest policy version published.");
-    describe_counter!(
+const COUNTERS: [(&str, &str); 8] = [
+    (
+        SECONDS,
+        "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
+         checkpoints. Its rate is the share of the activity.",
+    ),
+    (
+        TRAINED_TOKENS,
+        "Tokens of the groups that steps trained on, prompts included.",
+    ),
+    (
         GROUPS_CLAIMED,
-        "Groups handed out, including those of expired leases again."
-    );
-    describe_counter!(
+        "Groups handed out, including those of expired leases again.",
+    ),
+    (
         LEASES_EXPIRED,
-        "Expired leases whose group was handed out again."
-    );
-    describe_counter!(
+        "Expired leases whose group was handed out again.",
+    ),
+    (
         GROUPS_SUBMITTED,
-        "Groups submitted, by the learner's verdict."
+        "Groups submitted, by verdict: accepted, duplicate, stale, unknown.",
+    ),
+    (JOURNALED_BYTES, "Bytes of groups written to the journal."),
+    (CHECKPOINTS, "Checkpoints written."),
+    (
+        WEIGHTS_BYTES,
+        "Bytes of weights sent to actors, without framing.",
+    ),
+];
+const GAUGES: [(&str, &str); 10] = [
+    (STEP, "Learner steps made."),
+    (STEPS, "Learner steps that the run makes in all."),
+    (POLICY_VERSION, "Newest policy version published."),
+    (
+        ACTORS,
+        "Actors that hold a stream of weights open at the moment.",
+    ),
+    (LEASES, "Groups that actors hold under leases."),
+    (
+        WAITING_GROUPS,
+        "Groups in the journal whose step is not made yet.",
+    ),
+    (EVALUATING, "1 while actors play an evaluation, else 0."),
+    (
+        LAST_STEP,
+        "Unix time of the last step; before the first one, of the start of the process.",
+    ),
+    (
+        LAST_GROUP,
+        "Unix time of the last journaled group; before the first one, of the start of the process.",
+    ),
+    (
+        LAST_CHECKPOINT,
+        "Unix time of the last checkpoint; before the first one, of the start of the process.",
+    ),
+];
+const EVALUATION_GAUGES: [(&str, &str); 2] = [
+    (
+        EVALUATION_ACCURACY,
+        "Share of correct answers in the latest evaluation, by set.",
+    ),
+    (
+        EVALUATION_VERSION,
+        "Policy version of the latest evaluation, by set.",
+    ),
+];
+const RANK_GAUGES: [(&str, &str); 3] = [
+    (RANK_JOINED, "1 while the rank takes part in a run, else 0."),
+    (RANK_STEP, "Learner steps that the rank has made."),
+    (
+        RANK_LAST_STEP,
+        "Unix time of the rank's last step; before the first one, of the start of the process.",
+    ),
+];
+
+/// What a trainer's thread spends its time on. Counters of the metrics library are whole numbers,
+/// so the fraction of a second is kept here.
+pub(crate) struct Activity {
+    counter: &'static str,
+    name: &'static str,
+    nanoseconds: AtomicU64,
+}
+
+pub(crate) static WAITING: Activity = Activity::new(SECONDS, "waiting");
+pub(crate) static TRAINING: Activity = Activity::new(SECONDS, "training");
+pub(crate) static EVALUATION: Activity = Activity::new(SECONDS, "evaluating");
+pub(crate) static SAVING: Activity = Activity::new(SECONDS, "saving");
+pub(crate) static RANK_WAITING: Activity = Activity::new(RANK_SECONDS, "waiting");
+pub(crate) static RANK_TRAINING: Activity = Activity::new(RANK_SECONDS, "training");
+
+impl Activity {
+    const fn new(counter: &'static str, name: &'static str) -> Self {
+        Self {
+            counter,
+            name,
+            nanoseconds: AtomicU64::new(0),
+        }
+    }
+
+    fn add(&self, time: Duration) {
+        let more = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let all = self.nanoseconds.fetch_add(more, Ordering::Relaxed) + more;
+        counter!(self.counter, "activity" => self.name).absolute(all / 1_000_000_000);
+    }
+}
+
+/// Adds the time since its start, or since the last lap, to an activity.
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(now())
+    }
+
+    pub(crate) fn lap(&mut self, activity: &Activity) {
+        let lap = now();
+        activity.add(lap - self.0);
+        self.0 = lap;
+    }
+}
+
+/// Describes the learner's metrics to the installed recorder, and makes all of them exist.
+pub fn describe() {
+    for (name, description) in COUNTERS {
+        describe_counter!(name, description);
+    }
+    for (name, description) in GAUGES {
+        describe_gauge!(name, description);
+        let is_time = [LAST_STEP, LAST_GROUP, LAST_CHECKPOINT].contains(&name);
+        gauge!(name).set(if is_time { unix_seconds() } else { 0.0 });
+    }
+    for (name, description) in EVALUATION_GAUGES {
+        describe_gauge!(name, description);
+    }
+    for metric in STEP_METRICS {
+        describe_gauge!(metric.name, metric.description);
+        gauge!(metric.name).set(f64::NAN);
+    }
+    for name in [
+        TRAINED_TOKENS,
+        GROUPS_CLAIMED,
+        LEASES_EXPIRED,
+        JOURNALED_BYTES,
+        CHECKPOINTS,
+        WEIGHTS_BYTES,
+    ] {
+        counter!(name).increment(0);
+    }
+    for verdict in ["accepted", "duplicate", "stale", "unknown"] {
+        counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(0);
+    }
+    for activity in [&WAITING, &TRAINING, &EVALUATION, &SAVING] {
+        activity.add(Duration::ZERO);
+    }
+}
+
+/// Describes the metrics of a rank to the installed recorder, and makes all of them exist.
+pub fn describe_rank() {
+    describe_counter!(
+        RANK_SECONDS,
+        "Seconds of the rank, by activity: waiting for rank 0, training."
     );
-    describe_counter!(CHECKPOINTS, "Checkpoints written.");
+    for (name, description) in RANK_GAUGES {
+        describe_gauge!(name, description);
+        let is_time = name == RANK_LAST_STEP;
+        gauge!(name).set(if is_time { unix_seconds() } else { 0.0 });
+    }
+    for activity in [&RANK_WAITING, &RANK_TRAINING] {
+        activity.add(Duration::ZERO);
+    }
+}
+
+/// Sets what a run that was opened has done, and what it will do.
+pub(crate) fn run_opened(version: u64, steps: u64) {
+    gauge!(STEP).set(version as f64);
+    gauge!(POLICY_VERSION).set(version as f64);
+    gauge!(STEPS).set(steps as f64);
+}
+
+/// Sets how many groups actors hold, and how many wait for their step.
+pub(crate) fn set_groups(leased: usize, waiting: usize) {
+    gauge!(LEASES).set(leased as f64);
+    gauge!(WAITING_GROUPS).set(waiting as f64);
 }
 
 pub(crate) fn group_claimed(expired_leases: u64) {
@@ -61,147 +245,76 @@ pub(crate) fn group_submitted(verdict: &'static str) {
     counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(1);
 }
 
+pub(crate) fn group_journaled(bytes: usize) {
+    counter!(JOURNALED_BYTES).increment(bytes as u64);
+    gauge!(LAST_GROUP).set(unix_seconds());
+}
+
+pub(crate) fn weights_sent(bytes: usize) {
+    counter!(WEIGHTS_BYTES).increment(bytes as u64);
+}
+
 pub(crate) fn checkpoint_written() {
     counter!(CHECKPOINTS).increment(1);
+    gauge!(LAST_CHECKPOINT).set(unix_seconds());
 }
 
-pub(crate) fn step_made(version: u64, wait_seconds: f64, step_seconds: f64) {
-    gauge!(STEP).set(version as f64);
+/// Sets the metrics of a step. What the step did not measure is NaN.
+pub(crate) fn step_made(version: u64, metrics: &Metrics) {
+    let value = |record: &str| metrics.get(record).copied();
+    for metric in &STEP_METRICS {
+        gauge!(metric.name).set(value(metric.record).unwrap_or(f64::NAN));
+    }
+    let trained = value("groups/kept_tokens").unwrap_or(0.0);
+    counter!(TRAINED_TOKENS).increment(trained as u64);
+    gauge!(LAST_STEP).set(unix_seconds());
     gauge!(POLICY_VERSION).set(version as f64);
-    gauge!(WAIT_SECONDS).set(wait_seconds);
-    gauge!(STEP_SECONDS).set(step_seconds);
+    gauge!(STEP).set(version as f64);
 }
 
-/// Returns the metrics of a step's rollouts: rewards, lengths, tool calls, staleness at `version`,
-/// groups.
-pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -> Metrics {
-    let all = groups.kept.iter().chain(&groups.left_out);
-    let all: Vec<&Group> = all.map(Arc::as_ref).collect();
-    let trajectories: Vec<&Trajectory> = all.iter().flat_map(|group| &group.trajectories).collect();
-    let mut out = Metrics::new();
-    rewards(&all, weights, &mut out);
-    lengths(&trajectories, &mut out);
-    tools(&trajectories, &mut out);
-    staleness(&trajectories, version, &mut out);
-    put(&mut out, "groups/kept", groups.kept.len() as f64);
-    put(
-        &mut out,
-        "groups/kept_tokens",
-        tokens_of(&groups.kept) as f64,
-    );
-    put(&mut out, "groups/left_out", groups.left_out.len() as f64);
-    let unscored = trajectories.iter().filter(|trajectory| !trajectory.scored);
-    put(&mut out, "episodes/failed", unscored.count() as f64);
-    out
+/// Makes the metrics of an evaluation exist before it is played.
+pub(crate) fn evaluation_planned(set: &str) {
+    for (name, _) in EVALUATION_GAUGES {
+        gauge!(name, "set" => set.to_owned()).set(f64::NAN);
+    }
 }
 
-/// Counts the tokens of all segments of all groups.
-pub fn tokens(groups: &StepGroups) -> u64 {
-    tokens_of(&groups.kept) + tokens_of(&groups.left_out)
+/// Sets whether actors play an evaluation.
+pub(crate) fn set_evaluating(is_evaluating: bool) {
+    gauge!(EVALUATING).set(f64::from(is_evaluating));
 }
 
-fn tokens_of(groups: &[Arc<Group>]) -> u64 {
-    let segments = groups
+/// Sets the result of an evaluation of `version`. An episode without a score counts as wrong.
+pub(crate) fn evaluation_played(set: &str, version: u64, episodes: &[Trajectory]) {
+    let correct = episodes
         .iter()
-        .flat_map(|group| &group.trajectories)
-        .flat_map(|trajectory| &trajectory.segments);
-    segments.map(|segment| segment.tokens.len() as u64).sum()
+        .filter(|episode| episode.scored && episode.correct);
+    let accuracy = correct.count() as f64 / episodes.len() as f64;
+    gauge!(EVALUATION_ACCURACY, "set" => set.to_owned()).set(accuracy);
+    gauge!(EVALUATION_VERSION, "set" => set.to_owned()).set(version as f64);
 }
 
-/// Returns whether the token limit cut the trajectory's last turn.
-pub fn is_truncated(trajectory: &Trajectory) -> bool {
-    trajectory.turns.last().is_some_and(|turn| turn.truncated)
+pub(crate) fn rank_joined(has_joined: bool) {
+    gauge!(RANK_JOINED).set(f64::from(has_joined));
 }
 
-/// Inserts a metric unless it is undefined, as the mean of no values is.
-fn put(out: &mut Metrics, name: &str, value: f64) {
-    if !value.is_nan() {
-        out.insert(name.to_owned(), value);
+pub(crate) fn rank_step_made(step: u64) {
+    gauge!(RANK_STEP).set(step as f64);
+    gauge!(RANK_LAST_STEP).set(unix_seconds());
+}
+
+/// An actor with an open stream of weights, until it is dropped.
+pub(crate) struct ConnectedActor;
+
+impl ConnectedActor {
+    pub(crate) fn begin() -> Self {
+        gauge!(ACTORS).increment(1.0);
+        Self
     }
 }
 
-fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
-    let of_group = |group: &&Group| -> Vec<f64> {
-        let rows = group.rewards.iter();
-        rows.map(|row| weighted_sum(row, &weights.weights()))
-            .collect()
-    };
-    let totals: Vec<Vec<f64>> = groups.iter().map(of_group).collect();
-    let flat = totals.concat();
-    let statistics = MeanStd::of(&flat);
-    put(out, "reward", statistics.mean);
-    put(out, "reward_std", statistics.std);
-    let zero_variance = totals.iter().filter(|totals| !has_variance(totals)).count() as f64;
-    put(
-        out,
-        "frac_reward_zero_std",
-        zero_variance / totals.len() as f64,
-    );
-    put(out, "groups/zero_variance", zero_variance);
-    for (column, name) in RewardWeights::COLUMNS.into_iter().enumerate() {
-        let rows = groups.iter().flat_map(|group| &group.rewards);
-        let values: Vec<f64> = rows.map(|row| row[column].unwrap_or(f64::NAN)).collect();
-        let statistics = MeanStd::of(&values);
-        put(out, &format!("rewards/{name}/mean"), statistics.mean);
-        put(out, &format!("rewards/{name}/std"), statistics.std);
+impl Drop for ConnectedActor {
+    fn drop(&mut self) {
+        gauge!(ACTORS).decrement(1.0);
     }
-}
-
-/// Inserts the sampled tokens per trajectory; `terminated` are the trajectories that no token limit
-/// cut.
-fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
-    let length = |trajectory: &Trajectory| {
-        let masks = trajectory.segments.iter().flat_map(|segment| &segment.mask);
-        masks.filter(|&&mask| mask == 1).count() as f64
-    };
-    let (mut all, mut terminated) = (Vec::new(), Vec::new());
-    for trajectory in trajectories {
-        all.push(length(trajectory));
-        if !is_truncated(trajectory) {
-            terminated.push(length(trajectory));
-        }
-    }
-    let clipped = (all.len() - terminated.len()) as f64 / all.len() as f64;
-    put(out, "completions/clipped_ratio", clipped);
-    for (lengths, suffix) in [(all, "length"), (terminated, "terminated_length")] {
-        let mut put_as = |statistic: &str, value| {
-            put(out, &format!("completions/{statistic}_{suffix}"), value);
-        };
-        put_as("mean", MeanStd::of(&lengths).mean);
-        put_as("min", extreme(&lengths, f64::min));
-        put_as("max", extreme(&lengths, f64::max));
-    }
-}
-
-/// Inserts the tool calls per trajectory, and the shares of calls that failed (malformed or with an
-/// error observation) and that were malformed.
-fn tools(trajectories: &[&Trajectory], out: &mut Metrics) {
-    let turns: Vec<_> = trajectories
-        .iter()
-        .flat_map(|trajectory| &trajectory.turns)
-        .collect();
-    let count =
-        |hit: fn(&proto::v1::Turn) -> bool| turns.iter().filter(|turn| hit(turn)).count() as f64;
-    let failed = count(|turn| turn.malformed || turn.observation_is_error);
-    let malformed = count(|turn| turn.malformed);
-    let (calls, episodes) = (turns.len() as f64, trajectories.len() as f64);
-    put(out, "tools/call_frequency", calls / episodes);
-    put(out, "tools/failure_frequency", failed / calls);
-    put(out, "tools/malformed_frequency", malformed / calls);
-}
-
-/// Inserts the staleness of trajectories: `version` minus the oldest version that sampled in each.
-fn staleness(trajectories: &[&Trajectory], version: u64, out: &mut Metrics) {
-    let oldest = |t: &&Trajectory| t.turns.iter().map(|turn| turn.policy_version).min();
-    let lags: Vec<f64> = trajectories
-        .iter()
-        .filter_map(oldest)
-        .map(|v| version.saturating_sub(v) as f64)
-        .collect();
-    put(out, "staleness/mean", MeanStd::of(&lags).mean);
-    put(out, "staleness/max", extreme(&lags, f64::max));
-}
-
-fn extreme(values: &[f64], pick: fn(f64, f64) -> f64) -> f64 {
-    values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
 }

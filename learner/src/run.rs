@@ -18,7 +18,7 @@ use crate::{
     driver::{RunContext, RunEnd, TrainEvent},
     error::{LearnerError, Result},
     group::StepGroups,
-    metrics,
+    metrics::{self, SAVING, Stopwatch, TRAINING},
     ranks::Ranks,
     trainer::Trainer,
 };
@@ -91,12 +91,16 @@ impl Run {
             let name = set.name.clone();
             context.evaluator.begin(set, version);
             context.intake.wake_claims();
-            let Some(episodes) = context.evaluator.wait() else {
+            metrics::set_evaluating(true);
+            let episodes = context.evaluator.wait();
+            metrics::set_evaluating(false);
+            let Some(episodes) = episodes else {
                 // Returns at once, with the reason of the stop.
                 context.intake.wait_for_batch(|| context.now())?;
                 return Ok(false);
             };
             context.intake.check_newest()?;
+            metrics::evaluation_played(&name, version, &episodes);
             self.emit(TrainEvent::Evaluation {
                 version,
                 name,
@@ -118,6 +122,7 @@ impl Run {
             return Ok(None);
         };
         let waited = now();
+        let mut stopwatch = Stopwatch::start();
         let version = self.context.intake.version() + 1;
         some_scored(version, &groups)?;
         self.trainer.ranks.hand_out(&groups, version - 1)?;
@@ -129,14 +134,16 @@ impl Run {
         // can then get the weights.
         self.context.snapshots.send_replace(snapshot);
         self.context.intake.advance(&batch);
+        self.context.intake.report(self.context.now());
+        stopwatch.lap(&TRAINING);
         let wait_seconds = (waited - began).as_secs_f64();
         let step_seconds = (now() - began).as_secs_f64();
-        metrics::step_made(version, wait_seconds, step_seconds);
         metrics.extend(BTreeMap::from([
             ("step_time".to_owned(), step_seconds),
             ("time/wait_for_batch".to_owned(), wait_seconds),
             ("time/train".to_owned(), step_seconds - wait_seconds),
         ]));
+        metrics::step_made(version, &metrics);
         self.emit(TrainEvent::Step {
             step: version,
             metrics,
@@ -162,6 +169,7 @@ impl Run {
             weights: self.trainer.network.weights(),
             ..context.model.clone()
         };
+        let mut stopwatch = Stopwatch::start();
         let keep_last = context.config.checkpoint.keep_last;
         let path = checkpoint::save(
             &context.checkpoints,
@@ -174,6 +182,7 @@ impl Run {
         context
             .intake
             .upload_checkpoint(step, &path, &context.run_dir, keep_last)?;
+        stopwatch.lap(&SAVING);
         metrics::checkpoint_written();
         self.emit(TrainEvent::Checkpoint { step, path });
         Ok(step)

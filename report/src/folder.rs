@@ -20,6 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     error::ReportError,
     records::{Evaluation, LearnerStepRecord, RunInfo, StageTime, Transcript},
+    tensorboard::EventFiles,
 };
 
 type Result<T> = std::result::Result<T, ReportError>;
@@ -28,6 +29,7 @@ type Result<T> = std::result::Result<T, ReportError>;
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     path: PathBuf,
+    events: Arc<EventFiles>,
     /// The lock of the process that writes the run. The last clone releases it.
     _lock: Option<Arc<File>>,
 }
@@ -63,8 +65,10 @@ const LOCK: &str = ".lock";
 impl RunFolder {
     /// Names a folder without touching it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
         Self {
-            path: path.into(),
+            events: Arc::new(EventFiles::new(&path)),
+            path,
             _lock: None,
         }
     }
@@ -80,7 +84,7 @@ impl RunFolder {
         fs::create_dir_all(&path).map_err(ReportError::io("make the run folder", &path))?;
         let folder = Self {
             _lock: Some(Arc::new(lock(&path)?)),
-            path,
+            ..Self::new(path)
         };
         for log in [METRICS, EVALUATIONS, TRANSCRIPTS] {
             let text = folder.text(log)?.unwrap_or_default();
@@ -120,14 +124,16 @@ impl RunFolder {
         Ok(self.path.join(REPORT))
     }
 
-    /// Appends a line to `metrics.jsonl`.
+    /// Appends a line to `metrics.jsonl`, and an event for TensorBoard.
     pub fn append_step(&self, step: &LearnerStepRecord) -> Result<()> {
-        self.append(METRICS, step)
+        self.append(METRICS, step)?;
+        self.events.append_step(step)
     }
 
-    /// Appends a line to `evaluations.jsonl`.
+    /// Appends a line to `evaluations.jsonl`, and an event for TensorBoard.
     pub fn append_evaluation(&self, evaluation: &Evaluation) -> Result<()> {
-        self.append(EVALUATIONS, evaluation)
+        self.append(EVALUATIONS, evaluation)?;
+        self.events.append_evaluation(evaluation)
     }
 
     /// Appends a line to `transcripts.jsonl`.

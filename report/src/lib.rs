@@ -10,6 +10,7 @@ mod model_card;
 pub mod number;
 mod page;
 mod records;
+mod tensorboard;
 
 pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};

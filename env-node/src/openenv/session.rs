@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use env::{Action, EnvError, EpisodeSpec};
 
 use super::payload::Payload;
-use crate::{clock::now_unix_seconds, metrics, node::EnvNode};
+use crate::{
+    clock::now_unix_seconds,
+    metrics::{self, CallInFlight},
+    node::EnvNode,
+};
 
 /// Pauses before the retries of a step that a busy machine refused: about six seconds in all.
 const PAUSES_MILLISECONDS: [u64; 7] = [50, 100, 200, 400, 800, 1_600, 3_200];
@@ -89,6 +93,7 @@ pub(super) async fn step(
     token: &[u8],
     action: &Action,
 ) -> Result<(Vec<u8>, Payload), EnvError> {
+    let _call = CallInFlight::begin();
     let began = Instant::now();
     let mut pauses = PAUSES_MILLISECONDS.iter();
     loop {

@@ -35,6 +35,7 @@ use crate::{
     config::LearnerConfig,
     error::{LearnerError, Result},
     group::GroupRules,
+    metrics::{self, RANK_TRAINING, RANK_WAITING, Stopwatch},
     trainer::Trainer,
 };
 
@@ -103,7 +104,9 @@ async fn attempt(
     let body = move || done.send(train(leader, &options)).ok();
     let spawned = thread::Builder::new().name("rank".to_owned()).spawn(body);
     spawned.map_err(|_| LearnerError::Thread("rank"))?;
+    metrics::rank_joined(true);
     let ended = ended.await;
+    metrics::rank_joined(false);
     *last_contact = now();
     ended.unwrap_or(Err(LearnerError::Thread("rank")))
 }
@@ -189,8 +192,12 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
         trainer.ranks.nccl = Some(opened);
     }
     tracing::info!(rank, count, "training");
+    let mut stopwatch = Stopwatch::start();
     while let Some((groups, version)) = trainer.ranks.next_step(&joined.rules)? {
+        stopwatch.lap(&RANK_WAITING);
         trainer.step(&groups, version)?;
+        stopwatch.lap(&RANK_TRAINING);
+        metrics::rank_step_made(version + 1);
         tracing::info!(step = version + 1, "step made");
     }
     Ok(())

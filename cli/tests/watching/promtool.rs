@@ -1,0 +1,72 @@
+//! Checks rules, configuration and metrics with `promtool` (Debian's package `prometheus`).
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::expressions::of_dashboard;
+
+/// Returns whether promtool is there, and says so if it is not.
+fn is_installed() -> bool {
+    let is_there = Command::new("promtool").arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("SKIPPED: promtool is missing (Debian: apt-get install prometheus)");
+    }
+    is_there
+}
+
+fn run(folder: &Path, args: &[&str], input: &str) {
+    let mut command = Command::new("promtool");
+    command.args(args).current_dir(folder).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = command.spawn().unwrap();
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "promtool {args:?}: {said}");
+}
+
+#[test]
+fn promtool_accepts_configuration_and_alerts_and_their_tests_pass() {
+    if !is_installed() {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
+    run(&folder, &["check", "config", "prometheus.yml"], "");
+    run(&folder, &["check", "rules", "alerts.yml"], "");
+    run(&folder, &["test", "rules", "alerts.test.yml"], "");
+}
+
+/// Prometheus parses the expressions of a rules file, so each of the dashboard becomes a rule.
+#[test]
+fn promtool_accepts_the_expressions_of_the_dashboard() {
+    if !is_installed() {
+        return;
+    }
+    let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
+    for (number, expression) in of_dashboard().iter().enumerate() {
+        let text = expression.text.replace("$__rate_interval", "1m");
+        let text = serde_json::to_string(&text).unwrap();
+        writeln!(rules, "  - record: panel_{number}\n    expr: {text}").unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yml"), rules).unwrap();
+    run(dir.path(), &["check", "rules", "rules.yml"], "");
+}
+
+/// Checks names, types and texts of a scrape.
+pub(crate) fn check_scrape(scrape: &str) {
+    if is_installed() {
+        run(Path::new("/"), &["check", "metrics"], scrape);
+    }
+}

@@ -1,0 +1,350 @@
+//! The metrics of a learner step: how each record of `metrics.jsonl` is called in Prometheus, and
+//! what it means.
+//!
+//! Invariant: every name that a step records is in the table, once.
+
+/// A metric of a learner step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepMetric {
+    /// Its name in `metrics.jsonl`, which is TRL's where TRL has the metric.
+    pub record: &'static str,
+    /// Its name in Prometheus.
+    pub name: &'static str,
+    /// What it means.
+    pub description: &'static str,
+    /// Its name in verl; empty where verl has none of the same meaning.
+    pub verl: &'static str,
+}
+
+const fn metric(
+    record: &'static str,
+    name: &'static str,
+    description: &'static str,
+    verl: &'static str,
+) -> StepMetric {
+    StepMetric {
+        record,
+        name,
+        description,
+        verl,
+    }
+}
+
+/// All metrics of learner steps.
+pub const STEP_METRICS: [StepMetric; 49] = [
+    metric(
+        "reward",
+        "learner_reward",
+        "Mean weighted reward of an episode of the step.",
+        "critic/score/mean",
+    ),
+    metric(
+        "reward_std",
+        "learner_reward_std",
+        "Standard deviation of the weighted reward over the episodes of the step.",
+        "",
+    ),
+    metric(
+        "rewards/correct/mean",
+        "learner_accuracy_ratio",
+        "Share of the scored training episodes that ended with a correct answer.",
+        "",
+    ),
+    metric(
+        "rewards/correct/std",
+        "learner_accuracy_std",
+        "Standard deviation of the correctness of training episodes.",
+        "",
+    ),
+    metric(
+        "rewards/return/mean",
+        "learner_return",
+        "Mean return of a training episode: the sum of its rewards before weights.",
+        "",
+    ),
+    metric(
+        "rewards/return/std",
+        "learner_return_std",
+        "Standard deviation of the return of training episodes.",
+        "",
+    ),
+    metric(
+        "rewards/shaping/mean",
+        "learner_shaping_reward",
+        "Mean reward of a training episode for its steps, without the one for its answer.",
+        "",
+    ),
+    metric(
+        "rewards/shaping/std",
+        "learner_shaping_reward_std",
+        "Standard deviation of the reward for steps.",
+        "",
+    ),
+    metric(
+        "frac_reward_zero_std",
+        "learner_zero_variance_groups_ratio",
+        "Share of groups whose episodes all have the same reward. They give no gradient.",
+        "",
+    ),
+    metric(
+        "groups/zero_variance",
+        "learner_step_zero_variance_groups",
+        "Groups of the step without reward variance.",
+        "",
+    ),
+    metric(
+        "groups/kept",
+        "learner_step_kept_groups",
+        "Groups that the step trained on.",
+        "",
+    ),
+    metric(
+        "groups/left_out",
+        "learner_step_left_out_groups",
+        "Groups that the step looked at and did not train on.",
+        "",
+    ),
+    metric(
+        "groups/kept_tokens",
+        "learner_step_kept_tokens",
+        "Tokens of the groups that the step trained on, prompts included.",
+        "perf/total_num_tokens",
+    ),
+    metric(
+        "episodes/failed",
+        "learner_step_failed_episodes",
+        "Episodes of the step without a score, because a service failed.",
+        "",
+    ),
+    metric(
+        "num_tokens",
+        "learner_seen_tokens",
+        "Tokens of all groups since the run began, also before a restart.",
+        "",
+    ),
+    metric(
+        "completions/mean_length",
+        "learner_completion_tokens_mean",
+        "Mean number of tokens sampled in an episode.",
+        "response_length/mean",
+    ),
+    metric(
+        "completions/min_length",
+        "learner_completion_tokens_min",
+        "Least number of tokens sampled in an episode.",
+        "response_length/min",
+    ),
+    metric(
+        "completions/max_length",
+        "learner_completion_tokens_max",
+        "Greatest number of tokens sampled in an episode.",
+        "response_length/max",
+    ),
+    metric(
+        "completions/mean_terminated_length",
+        "learner_terminated_completion_tokens_mean",
+        "Mean number of tokens sampled in an episode that no limit cut.",
+        "",
+    ),
+    metric(
+        "completions/min_terminated_length",
+        "learner_terminated_completion_tokens_min",
+        "Least number of tokens sampled in an episode that no limit cut.",
+        "",
+    ),
+    metric(
+        "completions/max_terminated_length",
+        "learner_terminated_completion_tokens_max",
+        "Greatest number of tokens sampled in an episode that no limit cut.",
+        "",
+    ),
+    metric(
+        "completions/clipped_ratio",
+        "learner_cut_completions_ratio",
+        "Share of episodes whose last completion the token limit cut.",
+        "response_length/clip_ratio",
+    ),
+    metric(
+        "tools/call_frequency",
+        "learner_tool_calls_mean",
+        "Mean number of tool calls in an episode.",
+        "tool_call_counts/mean",
+    ),
+    metric(
+        "tools/failure_frequency",
+        "learner_failed_tool_calls_ratio",
+        "Share of tool calls that were malformed or had an error as observation.",
+        "",
+    ),
+    metric(
+        "tools/malformed_frequency",
+        "learner_malformed_tool_calls_ratio",
+        "Share of turns without a well-formed tool call.",
+        "",
+    ),
+    metric(
+        "staleness/mean",
+        "learner_staleness_versions_mean",
+        "Mean staleness of the step's episodes: the learner's version minus the oldest that sampled.",
+        "",
+    ),
+    metric(
+        "staleness/max",
+        "learner_staleness_versions_max",
+        "Greatest staleness of the step's episodes.",
+        "",
+    ),
+    metric(
+        "loss",
+        "learner_loss",
+        "Loss of the last update of the step.",
+        "",
+    ),
+    metric(
+        "policy_loss",
+        "learner_policy_loss",
+        "Loss without the entropy bonus; absent without a bonus.",
+        "",
+    ),
+    metric(
+        "grad_norm",
+        "learner_gradient_norm",
+        "Global norm of the gradient before clipping.",
+        "actor/grad_norm",
+    ),
+    metric(
+        "learning_rate",
+        "learner_learning_rate",
+        "Learning rate of the last update of the step.",
+        "actor/lr",
+    ),
+    metric(
+        "entropy",
+        "learner_entropy_nats",
+        "Mean entropy of sampled tokens. A fall to zero means that the policy has collapsed.",
+        "actor/entropy",
+    ),
+    metric(
+        "kl",
+        "learner_kl_nats",
+        "KL divergence to the reference policy per token (estimator k3); absent without a KL term.",
+        "actor/kl_loss",
+    ),
+    metric(
+        "clip_ratio/region_mean",
+        "learner_clipped_tokens_ratio",
+        "Share of tokens (or rows) whose importance ratio the loss clipped, on either side.",
+        "actor/pg_clipfrac",
+    ),
+    metric(
+        "clip_ratio/low_mean",
+        "learner_clipped_low_tokens_ratio",
+        "Share of tokens whose ratio was clipped from below.",
+        "",
+    ),
+    metric(
+        "clip_ratio/high_mean",
+        "learner_clipped_high_tokens_ratio",
+        "Share of tokens whose ratio was clipped from above.",
+        "",
+    ),
+    metric(
+        "clip_ratio/low_min",
+        "learner_clipped_low_row_min_ratio",
+        "Least share of a row that was clipped from below.",
+        "",
+    ),
+    metric(
+        "clip_ratio/high_max",
+        "learner_clipped_high_row_max_ratio",
+        "Greatest share of a row that was clipped from above.",
+        "",
+    ),
+    metric(
+        "cispo_clip_ratio",
+        "learner_cispo_capped_tokens_ratio",
+        "Share of importance weights that CISPO capped; absent for other losses.",
+        "",
+    ),
+    metric(
+        "vespo/phi_seq_mean",
+        "learner_vespo_weight_mean",
+        "Mean weight of VESPO; absent for other losses.",
+        "",
+    ),
+    metric(
+        "sampling/sampling_logp_difference/mean",
+        "learner_sampling_logprob_difference_mean",
+        "Mean difference of the log-probabilities of learner and sampler for the same tokens.",
+        "training/rollout_probs_diff_mean (of probabilities)",
+    ),
+    metric(
+        "sampling/sampling_logp_difference/max",
+        "learner_sampling_logprob_difference_max",
+        "Greatest difference of the log-probabilities of learner and sampler.",
+        "training/rollout_probs_diff_max (of probabilities)",
+    ),
+    metric(
+        "sampling/kl_k3",
+        "learner_sampling_kl_nats",
+        "KL divergence between learner and sampler per token (estimator k3); prime-rl: mismatch_kl.",
+        "",
+    ),
+    metric(
+        "sampling/importance_sampling_ratio/min",
+        "learner_importance_ratio_min",
+        "Least importance ratio between learner and sampler after the correction.",
+        "",
+    ),
+    metric(
+        "sampling/importance_sampling_ratio/mean",
+        "learner_importance_ratio_mean",
+        "Mean importance ratio between learner and sampler after the correction.",
+        "",
+    ),
+    metric(
+        "sampling/importance_sampling_ratio/max",
+        "learner_importance_ratio_max",
+        "Greatest importance ratio between learner and sampler after the correction.",
+        "",
+    ),
+    metric(
+        "step_time",
+        "learner_step_seconds",
+        "Duration of the last step, its wait for groups included.",
+        "timing_s/step",
+    ),
+    metric(
+        "time/wait_for_batch",
+        "learner_step_wait_seconds",
+        "Time that the last step waited for its groups.",
+        "",
+    ),
+    metric(
+        "time/train",
+        "learner_step_train_seconds",
+        "Time that the last step trained and published its weights.",
+        "timing_s/update_actor",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_described() {
+        let records: BTreeSet<&str> = STEP_METRICS.iter().map(|metric| metric.record).collect();
+        let names: BTreeSet<&str> = STEP_METRICS.iter().map(|metric| metric.name).collect();
+        assert_eq!(
+            (records.len(), names.len()),
+            (STEP_METRICS.len(), STEP_METRICS.len())
+        );
+        for metric in STEP_METRICS {
+            assert!(metric.name.starts_with("learner_"), "{}", metric.name);
+            assert!(metric.description.ends_with('.'), "{}", metric.name);
+        }
+    }
+}
