@@ -46,6 +46,9 @@ async fn get(address: SocketAddr) -> std::io::Result<String> {
     let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut response = Vec::new();
-    stream.take(RESPONSE_BYTES).read_to_end(&mut response).await?;
+    stream
+        .take(RESPONSE_BYTES)
+        .read_to_end(&mut response)
+        .await?;
     Ok(String::from_utf8_lossy(&response).into_owned())
 }
