@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes a random signing key, tokens and a password to the folder $1, by default deploy/secrets. Files
-# that exist are kept, since changing the signing key ends all episodes.
+# Writes a random signing key, tokens and a password to the folder $1, by default deploy/secrets.
+# Files that exist are kept, since changing the signing key ends all episodes.
 #
 # The containers' user 65532 must read the files, so they are world-readable in a folder that only
 # its owner may enter.
