@@ -37,10 +37,7 @@ impl Podman {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("containers.conf"), SETTINGS).unwrap();
         let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut podman = Self {
-            folder,
-            machine: machine,
-        };
+        let mut podman = Self { folder, machine };
         if !*podman.machine {
             podman.make_images();
             *podman.machine = true;
