@@ -1,4 +1,4 @@
-//! Renders the overlays of `deploy/kubernetes` and checks each document strictly against its schema.
+//! Renders the overlays of `deploy/kubernetes`, and checks each document against its schema.
 //!
 //! An unknown field, a wrong type and a missing field are faults, reported with their path. Kinds
 //! without a schema here are faults too, so that a document never passes unchecked.
