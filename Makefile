@@ -1,5 +1,5 @@
 # One target per intent; each is a plain command that also works alone.
-.PHONY: train test check proto-lint python-test image cuda cuda-test cuda-image
+.PHONY: train test check proto-lint python-test images secrets cuda cuda-test cuda-image
 
 train: ## runs the default training
 	cargo run --release -- train
@@ -19,13 +19,21 @@ proto-lint: ## needs npm
 STATIC := $(shell uname -m)-unknown-linux-musl
 ENGINE ?= podman
 
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+BUILD = $(ENGINE) build --file deploy/Containerfile --build-arg VERSION=$(VERSION) \
+	--build-arg REVISION=$(shell git rev-parse HEAD)
+
 # needs `rustup target add $(STATIC)`, musl-gcc, and podman (or ENGINE=docker)
-image: ## env-node's container
+images: ## the containers sqlenv-env-node and sqlenv, for the CPU
 	cargo build --profile dist --locked --target $(STATIC)
-	mkdir -p target/image
+	mkdir -p target/image/runs
 	cp target/$(STATIC)/dist/sqlenv target/image/sqlenv
 	target/image/sqlenv data build --out target/image/data
-	$(ENGINE) build --tag sqlenv-env-node --file deploy/Containerfile target/image
+	$(BUILD) --target env-node --tag sqlenv-env-node:$(VERSION) target/image
+	$(BUILD) --target sqlenv --tag sqlenv:$(VERSION) target/image
+
+secrets: ## deploy/secrets: a signing key and tokens for compose; existing ones are kept
+	deploy/secrets.sh
 
 # needs python3 with pip and g++, and neither CUDA nor a GPU
 cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP
@@ -34,8 +42,8 @@ cuda: ## target/cuda/sqlenv, for NVIDIA GPUs of CUDA_COMPUTE_CAP
 cuda-test: ## every test with CUDA built in; needs what `cuda` needs
 	deploy/cuda/test.sh
 
-cuda-image: cuda ## the same in a container, with CUDA's libraries; needs podman (or ENGINE=docker)
-	deploy/cuda/image.sh $(ENGINE)
+cuda-image: cuda ## the container sqlenv-cuda: the same with CUDA's libraries; needs podman (or ENGINE=docker)
+	deploy/cuda/image.sh $(ENGINE) $(VERSION)
 
 # 90: H100 and H200. 80: A100. 89: L4, L40, RTX 4090.
 export CUDA_COMPUTE_CAP ?= 90

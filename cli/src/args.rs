@@ -64,6 +64,8 @@ pub(crate) enum Command {
     /// Check a GPU and measure it: parity with the CPU, speed, start-up. Writes gpu-check.json and
     /// gpu-check.md.
     GpuCheck(GpuCheckCommand),
+    /// Ask the admin port of a role whether the role is ready: the exit code is 0 if it is.
+    Health(HealthArgs),
     /// Describe all settings as Markdown: name, type, default and meaning.
     Settings,
     /// Report what this machine offers and what this binary can use.
@@ -162,6 +164,10 @@ pub(crate) struct TrainArgs {
     /// Resume the run of this name, or the newest one, with its own settings.
     #[arg(long)]
     pub(crate) resume: bool,
+    /// Resume the run of --name if it exists and has these settings, and start it otherwise. The
+    /// same command then starts a run and continues it, as a Kubernetes Job needs.
+    #[arg(long, requires = "name", conflicts_with_all = ["resume", "dry_run"])]
+    pub(crate) or_resume: bool,
     /// Print the resolved settings with their meaning, check that their paths exist, and train
     /// nothing.
     #[arg(long, conflicts_with = "resume")]
@@ -325,6 +331,13 @@ pub(crate) struct DoctorArgs {
     /// Also write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct HealthArgs {
+    /// The role's --admin.
+    #[arg(default_value = "127.0.0.1:9000")]
+    pub(crate) address: std::net::SocketAddr,
 }
 
 /// Commands on data.

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, config, data_command, doctor, eval_command, import_gguf, learner_role,
+    bench_command, config, data_command, doctor, eval_command, health, import_gguf, learner_role,
     play_command, pretrain,
     progress::Progress,
     roles, run_place,
@@ -60,6 +60,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Rank(args) => roles::rank(&args, progress, shutdown).await?,
         Command::Bench(command) => bench_command::bench(&command, progress).await?,
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
+        Command::Health(args) => health::health(&args).await?,
         Command::Settings => stdout::print(config::reference::markdown())?,
         Command::Doctor(args) => doctor::doctor(&args)?,
     }

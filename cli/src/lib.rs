@@ -15,6 +15,7 @@ mod demonstrations;
 mod doctor;
 mod eval_command;
 mod evaluation;
+mod health;
 mod imitation;
 mod import_gguf;
 mod learner_role;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the container sqlenv-cuda with $1 (podman or docker). It contains target/cuda/sqlenv, the C
+# Builds the image sqlenv-cuda:$2 with $1 (podman or docker). It contains target/cuda/sqlenv, the C
 # library that the program was linked to, and NVIDIA's libraries of libraries.txt. It does not
 # contain the driver: NVIDIA's container runtime adds the driver of the host.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 engine=$1
+version=$2
 program=target/cuda/sqlenv
 libraries=target/cuda-libraries
 root=target/cuda-image/root
@@ -30,4 +31,5 @@ find "$root" -type f -exec ldd {} + | grep -oE '(^|[[:space:]])/[^ :]+ \(' | tr 
   cp --dereference "$library" "$root$library"
 done
 chmod 1777 "$root/tmp" "$root/runs"
-"$engine" build --tag sqlenv-cuda --file deploy/Containerfile.cuda target/cuda-image
+"$engine" build --tag "sqlenv-cuda:$version" --build-arg "VERSION=$version" \
+  --build-arg "REVISION=$(git rev-parse HEAD)" --file deploy/Containerfile.cuda target/cuda-image

@@ -49,9 +49,13 @@ impl PlannedRun {
             Some(name) => RunTarget::New(args.runs_dir.join(name)),
             None => RunTarget::NextIn(args.runs_dir.clone()),
         };
+        let config = RunConfig::resolve(&args.config)?;
         if let RunTarget::New(path) = &target
             && path.join(SETTINGS).exists()
         {
+            if args.or_resume {
+                return Self::continued(config, path.clone());
+            }
             bail!(
                 "{} contains a run already; continue it with --resume --name {}, or choose another \
                  --name",
@@ -59,9 +63,22 @@ impl PlannedRun {
                 path.file_name().unwrap_or_default().display()
             );
         }
+        Ok(Self { config, target })
+    }
+
+    /// Resumes the run in a folder, which must have these settings.
+    fn continued(config: RunConfig, path: PathBuf) -> Result<Self> {
+        let earlier = RunConfig::read(&path.join(SETTINGS))
+            .with_context(|| format!("{} cannot be resumed", path.display()))?;
+        ensure!(
+            earlier.to_toml()? == config.to_toml()?,
+            "{} has other settings than this command; give the settings of its {SETTINGS}, or \
+             choose another --name",
+            path.display()
+        );
         Ok(Self {
-            config: RunConfig::resolve(&args.config)?,
-            target,
+            config,
+            target: RunTarget::Resumed(path),
         })
     }
 

@@ -1,13 +1,17 @@
-//! Tests the container of env-node under podman: its privileges, and the loss of one of two
-//! containers during 200 episodes.
+//! Tests the containers under podman: the privileges of env-node, the loss of one of two env-nodes
+//! during 200 episodes, and whole training runs of `deploy/`.
 //!
 //! Enabled by `SQLENV_TEST_CONTAINERS=1`, because it builds the static binary. It needs what
-//! `make image` needs.
+//! `make images` needs, and podman-compose, kubectl and Debian's package prometheus. podman runs as
+//! root.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs may fail it")]
 
+mod compose;
 mod episodes;
+mod kube;
 mod podman;
+mod prometheus;
 
 use std::{
     cell::Cell,
@@ -63,17 +67,37 @@ fn is_confined(container: &Container) {
     assert!(options.split(',').any(|option| option == "ro"), "{options}");
 }
 
+/// Whether the tests of containers are enabled. Says so if they are not.
+fn is_enabled() -> bool {
+    if env::var_os("SQLENV_TEST_CONTAINERS").is_some() {
+        return true;
+    }
+    // Written to stderr directly, because the harness hides what a passing test prints.
+    let line = "SKIPPED: no container was built; SQLENV_TEST_CONTAINERS=1 builds and runs them\n";
+    let _ = stderr().write_all(line.as_bytes());
+    false
+}
+
+#[test]
+fn a_run_of_the_compose_file_survives_kills_and_gives_the_weights_of_one_process() {
+    if is_enabled() {
+        compose::a_cluster_survives(&Podman::new());
+    }
+}
+
+#[test]
+fn podman_runs_the_kubernetes_overlay_to_the_end() {
+    if is_enabled() {
+        kube::an_overlay_runs_to_the_end(&Podman::new());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_containers_serve_and_one_may_die() {
-    if env::var_os("SQLENV_TEST_CONTAINERS").is_none() {
-        // Written to stderr directly, because the harness hides what a passing test prints.
-        let line =
-            "SKIPPED: the container was not built; SQLENV_TEST_CONTAINERS=1 builds and runs it\n";
-        let _ = stderr().write_all(line.as_bytes());
+    if !is_enabled() {
         return;
     }
     let podman = Podman::new();
-    podman.make_image();
     let undisturbed = play_all(node_in_process(), || {}).await;
 
     let (doomed, other) = (podman.run(KEY), podman.run(KEY));

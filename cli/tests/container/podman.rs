@@ -4,14 +4,19 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
-    sync::Arc,
+    rc::Rc,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use proto::{EnvClient, Transport, v1::InfoRequest};
 use tempfile::TempDir;
 
-const IMAGE: &str = "sqlenv-env-node";
+/// The tag of the images.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+const IMAGE: &str = concat!("sqlenv-env-node:", env!("CARGO_PKG_VERSION"));
+/// One test at a time builds the images and uses the machine.
+static MACHINE: Mutex<bool> = Mutex::new(false);
 /// The time limit until a container serves.
 const START: Duration = Duration::from_secs(60);
 /// runc and small limits also work if podman itself runs in an unprivileged container.
@@ -23,16 +28,24 @@ const SETTINGS: &str = "[containers]\n\
 pub(crate) struct Podman {
     /// The folder of settings and secrets.
     folder: TempDir,
+    machine: MutexGuard<'static, bool>,
 }
 
 impl Podman {
-    pub(crate) fn new() -> Arc<Self> {
+    /// Builds the images, unless another test has, and waits until no other test runs containers.
+    pub(crate) fn new() -> Rc<Self> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("containers.conf"), SETTINGS).unwrap();
-        Arc::new(Self { folder })
+        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut podman = Self { folder, machine };
+        if !*podman.machine {
+            podman.make_images();
+            *podman.machine = true;
+        }
+        Rc::new(podman)
     }
 
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).env(
             "CONTAINERS_CONF",
@@ -42,25 +55,33 @@ impl Podman {
     }
 
     /// Runs `podman`, which must succeed, and returns its output.
-    fn ask(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         let output = self.command("podman", arguments).output().unwrap();
         told(&output)
     }
 
-    /// Runs `make image`.
-    pub(crate) fn make_image(&self) {
+    /// Returns what a container has printed.
+    pub(crate) fn said(&self, container: &str) -> String {
+        let output = self
+            .command("podman", &["logs", container])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn make_images(&self) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut make = self.command("make", &["image"]);
+        let mut make = self.command("make", &["images"]);
         let status = make
             .current_dir(root)
             .stdout(Stdio::null())
             .status()
             .unwrap();
-        assert!(status.success(), "make image: {status}");
+        assert!(status.success(), "make images: {status}");
     }
 
     /// Starts a container of the image with minimal privileges and a signing key.
-    pub(crate) fn run(self: &Arc<Self>, key: &str) -> Container {
+    pub(crate) fn run(self: &Rc<Self>, key: &str) -> Container {
         let key_file = self.folder.path().join("key");
         fs::write(&key_file, key).unwrap();
         world_readable(self.folder.path());
@@ -78,19 +99,20 @@ impl Podman {
             "--set=env.signing_key_file=/run/key",
         ]);
         Container {
-            podman: Arc::clone(self),
+            podman: Rc::clone(self),
             id,
         }
     }
 }
 
 /// Makes a file readable for the user of the container.
-fn world_readable(folder: &Path) {
+pub(crate) fn world_readable(folder: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn told(output: &Output) -> String {
+/// Returns the output of a program, which must have succeeded.
+pub(crate) fn told(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -98,7 +120,7 @@ fn told(output: &Output) -> String {
 
 /// A running container. Dropping it removes the container.
 pub(crate) struct Container {
-    podman: Arc<Podman>,
+    podman: Rc<Podman>,
     id: String,
 }
 

@@ -51,3 +51,23 @@ fn a_reader_may_leave() {
     assert!(child.wait().unwrap().success(), "{said}");
     assert!(!said.contains("panicked"), "{said}");
 }
+
+/// A job that is started again continues its run, and does not mix two runs of one name.
+#[test]
+fn the_same_command_starts_a_run_and_resumes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
+    let mut train = vec!["train", "--preset", "smoke", "--runs-dir", runs_dir];
+    train.extend(["--name", "one", "--or-resume"]);
+    let first = sqlenv(&train).output().unwrap();
+    assert!(first.status.success(), "{first:?}");
+    let weights = || std::fs::read(dir.path().join("one/model/model.safetensors")).unwrap();
+    let before = weights();
+    let second = sqlenv(&train).output().unwrap();
+    assert!(second.status.success(), "{second:?}");
+    assert!(weights() == before);
+    let other = sqlenv(&train).args(["--seed", "9"]).output().unwrap();
+    let text = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(text.contains("has other settings"), "{text}");
+}

@@ -7,6 +7,7 @@ mod bench;
 mod endings;
 mod evaluation;
 mod gpu_check;
+mod health;
 mod object_store;
 mod play;
 mod pretrain;

@@ -1,0 +1,290 @@
+//! Policies that schemas do not express: what a pod may do, and that names refer to something.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{name, version};
+
+/// A pod of a document, or of its template.
+pub struct PodOf<'a> {
+    /// For messages.
+    pub name: String,
+    /// Its labels.
+    pub labels: &'a Value,
+    /// Its specification.
+    pub spec: &'a Value,
+}
+
+impl<'a> PodOf<'a> {
+    fn new(name: String, template: &'a Value) -> Self {
+        Self {
+            name,
+            labels: &template["metadata"]["labels"],
+            spec: &template["spec"],
+        }
+    }
+
+    /// Its containers, sidecars included.
+    pub fn containers(&self) -> impl Iterator<Item = &'a Value> {
+        ["initContainers", "containers"]
+            .into_iter()
+            .flat_map(|field| items(&self.spec[field]))
+    }
+}
+
+/// The elements of a list, or nothing.
+pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The pods of all documents.
+pub fn pods(documents: &[Value]) -> Vec<PodOf<'_>> {
+    let mut pods = Vec::new();
+    for document in documents {
+        let name = name(document);
+        match text(&document["kind"]) {
+            "Pod" => pods.push(PodOf::new(name, document)),
+            "Deployment" | "Job" => pods.push(PodOf::new(name, &document["spec"]["template"])),
+            "JobSet" => pods.extend(items(&document["spec"]["replicatedJobs"]).map(|job| {
+                let name = format!("{name}, job {}", text(&job["name"]));
+                PodOf::new(name, &job["template"]["spec"]["template"])
+            })),
+            _ => {}
+        }
+    }
+    pods
+}
+
+/// Returns what in the documents of an overlay is against a policy.
+pub fn violations(documents: &[Value]) -> Vec<String> {
+    let mut found = Vec::new();
+    for pod in pods(documents) {
+        let mut say = |what: String| found.push(format!("{}: {what}", pod.name));
+        of_pod(pod.spec, &mut say);
+        for container in pod.containers() {
+            let name = text(&container["name"]);
+            of_container(container, &mut |what| {
+                say(format!("container {name}: {what}"))
+            });
+        }
+        of_volumes(&pod, documents, &mut say);
+    }
+    of_services(documents, &mut found);
+    of_budgets(documents, &mut found);
+    of_job_sets(documents, &mut found);
+    found
+}
+
+fn of_pod(spec: &Value, say: &mut impl FnMut(String)) {
+    let security = &spec["securityContext"];
+    if security["runAsNonRoot"] != true || security["runAsUser"] == 0 {
+        say("it may run as root".to_owned());
+    }
+    if security["seccompProfile"]["type"] != "RuntimeDefault" {
+        say("it has no seccomp profile".to_owned());
+    }
+    if spec["automountServiceAccountToken"] != false {
+        say("it gets a token of the API server".to_owned());
+    }
+    if spec["terminationGracePeriodSeconds"].is_null() && spec["restartPolicy"] != "Always" {
+        say("it does not say how long it takes to end".to_owned());
+    }
+}
+
+fn of_container(container: &Value, say: &mut impl FnMut(String)) {
+    let security = &container["securityContext"];
+    if security["allowPrivilegeEscalation"] != false {
+        say("it may gain privileges".to_owned());
+    }
+    if security["readOnlyRootFilesystem"] != true {
+        say("its root can be written".to_owned());
+    }
+    if security["capabilities"]["drop"][0] != "ALL" {
+        say("it keeps capabilities".to_owned());
+    }
+    for kind in ["requests", "limits"] {
+        for resource in ["cpu", "memory"] {
+            if container["resources"][kind][resource].is_null() {
+                say(format!("it has no {kind} of {resource}"));
+            }
+        }
+    }
+    let gpus = |kind: &str| &container["resources"][kind]["nvidia.com/gpu"];
+    if gpus("requests") != gpus("limits") {
+        say("it requests other GPUs than it may use".to_owned());
+    }
+    let image = text(&container["image"]);
+    if image.rsplit_once(':').map(|(_, tag)| tag) != Some(&*version()) {
+        say(format!("image {image} is not of version {}", version()));
+    }
+    of_ports(container, say);
+    for variable in items(&container["env"]) {
+        let name = text(&variable["name"]);
+        // Clients of object stores read their keys from nothing else.
+        if !variable["valueFrom"]["secretKeyRef"].is_null() && !name.starts_with("AWS_") {
+            say(format!("the secret in {name} belongs in a file"));
+        }
+    }
+}
+
+/// A container with ports is a server, and the probes ask its ports.
+fn of_ports(container: &Value, say: &mut impl FnMut(String)) {
+    let ports: Vec<&Value> = items(&container["ports"]).collect();
+    for kind in ["livenessProbe", "readinessProbe"] {
+        if !ports.is_empty() && container[kind].is_null() {
+            say(format!("it has no {kind}"));
+        }
+    }
+    for kind in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        for pointer in ["/httpGet/port", "/grpc/port"] {
+            let Some(asked) = container[kind].pointer(pointer) else {
+                continue;
+            };
+            if ports
+                .iter()
+                .all(|it| &it["name"] != asked && &it["containerPort"] != asked)
+            {
+                say(format!("its {kind} asks port {asked}, which it has not"));
+            }
+        }
+    }
+}
+
+/// What volumes name exists, and secrets come from `deploy/secrets.sh`.
+fn of_volumes(pod: &PodOf<'_>, documents: &[Value], say: &mut impl FnMut(String)) {
+    let exists = |kind: &str, name: &Value| {
+        let same = |it: &&Value| it["kind"] == kind && &it["metadata"]["name"] == name;
+        documents.iter().any(|it| same(&it))
+    };
+    for volume in items(&pod.spec["volumes"]) {
+        let config = &volume["configMap"]["name"];
+        if !config.is_null() && !exists("ConfigMap", config) {
+            say(format!("there is no ConfigMap {config}"));
+        }
+        let claim = &volume["persistentVolumeClaim"]["claimName"];
+        if !claim.is_null() && !exists("PersistentVolumeClaim", claim) {
+            say(format!("there is no PersistentVolumeClaim {claim}"));
+        }
+        for item in items(&volume["secret"]["items"]) {
+            let known = ["signing-key", "env-token", "actor-token", "rank-token"];
+            if !known.contains(&text(&item["key"])) {
+                say(format!("no one makes a secret {}", item["key"]));
+            }
+        }
+    }
+    let volumes = || items(&pod.spec["volumes"]).map(|it| text(&it["name"]));
+    for container in pod.containers() {
+        for mount in items(&container["volumeMounts"]) {
+            if volumes().all(|it| it != text(&mount["name"])) {
+                say(format!("there is no volume {}", mount["name"]));
+            }
+        }
+    }
+}
+
+/// Whether labels have all those of a selector.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let selector = selector.as_object();
+    selector.is_some_and(|it| it.iter().all(|(key, value)| labels.get(key) == Some(value)))
+}
+
+fn of_services(documents: &[Value], found: &mut Vec<String>) {
+    for service in documents.iter().filter(|it| it["kind"] == "Service") {
+        let selector = &service["spec"]["selector"];
+        let pods = pods(documents);
+        let pods: Vec<_> = pods
+            .iter()
+            .filter(|it| selects(selector, it.labels))
+            .collect();
+        let name = name(service);
+        if pods.is_empty() {
+            found.push(format!("{name}: it selects no pod"));
+        }
+        for port in items(&service["spec"]["ports"]) {
+            let target = &port["targetPort"];
+            let has =
+                |container: &Value| items(&container["ports"]).any(|it| &it["name"] == target);
+            if !pods.iter().all(|pod| pod.containers().any(has)) {
+                found.push(format!("{name}: its pods have no port {target}"));
+            }
+        }
+    }
+}
+
+/// Each Deployment that a cluster scales has a budget for evictions.
+fn of_budgets(documents: &[Value], found: &mut Vec<String>) {
+    for deployment in documents.iter().filter(|it| it["kind"] == "Deployment") {
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        let is_covered = |it: &Value| {
+            it["kind"] == "PodDisruptionBudget"
+                && selects(&it["spec"]["selector"]["matchLabels"], labels)
+        };
+        if !documents.iter().any(is_covered) {
+            found.push(format!(
+                "{}: it has no PodDisruptionBudget",
+                name(deployment)
+            ));
+        }
+    }
+}
+
+fn of_job_sets(documents: &[Value], found: &mut Vec<String>) {
+    for set in documents.iter().filter(|it| it["kind"] == "JobSet") {
+        let (spec, name) = (&set["spec"], name(set));
+        let jobs: BTreeSet<&str> = items(&spec["replicatedJobs"])
+            .map(|it| text(&it["name"]))
+            .collect();
+        let rules = items(&spec["failurePolicy"]["rules"]);
+        let targets = rules.flat_map(|it| items(&it["targetReplicatedJobs"]));
+        let ends = items(&spec["successPolicy"]["targetReplicatedJobs"]);
+        let awaited = items(&spec["replicatedJobs"])
+            .flat_map(|it| items(&it["dependsOn"]))
+            .map(|it| &it["name"]);
+        for target in targets.chain(ends).chain(awaited) {
+            if !jobs.contains(text(target)) {
+                found.push(format!("{name}: there is no job {target}"));
+            }
+        }
+        of_ranks(spec, &mut |what| found.push(format!("{name}: {what}")));
+        let host = format!(
+            "http://{}-learner-0-0.{}:8001",
+            text(&set["metadata"]["name"]),
+            text(&spec["network"]["subdomain"])
+        );
+        let all = set.to_string();
+        for part in all.split('"').filter(|it| it.contains("learner-0-0")) {
+            if !part.ends_with(&host) {
+                found.push(format!("{name}: {part} is not at {host}"));
+            }
+        }
+    }
+}
+
+/// The learner expects as many ranks as there are.
+fn of_ranks(spec: &Value, say: &mut impl FnMut(String)) {
+    let (mut ranks, mut expected) = (1, 1);
+    for job in items(&spec["replicatedJobs"]) {
+        let pod = &job["template"]["spec"]["template"]["spec"];
+        let containers = items(&pod["initContainers"]).chain(items(&pod["containers"]));
+        for container in containers {
+            let args: Vec<&str> = items(&container["args"]).map(text).collect();
+            if args.first() == Some(&"rank") {
+                ranks += job["replicas"].as_i64().unwrap_or(1);
+            }
+            let count = args
+                .iter()
+                .find_map(|it| it.strip_prefix("--set=learner.ranks.count="));
+            expected = count.map_or(expected, |it| it.parse().unwrap_or_default());
+        }
+    }
+    if ranks != expected {
+        say(format!(
+            "the learner expects {expected} ranks, and there are {ranks}"
+        ));
+    }
+}

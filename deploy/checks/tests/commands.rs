@@ -1,0 +1,150 @@
+//! The program accepts every command line and every setting in `deploy/`.
+//!
+//! Needs `target/release/sqlenv`, or the program that SQLENV_PROGRAM names.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use deploy_checks::{
+    documents, overlays,
+    policy::{items, pods},
+    render, root, version,
+};
+use serde_json::Value;
+
+fn program() -> PathBuf {
+    let built = || root().join("target/release/sqlenv");
+    let program = env::var_os("SQLENV_PROGRAM").map_or_else(built, PathBuf::from);
+    assert!(
+        program.exists(),
+        "{program:?} is missing; build it: cargo build --release"
+    );
+    program
+}
+
+/// The arguments of a container. The image of env-node brings the first.
+fn command_line(image: &str, arguments: &Value) -> Vec<String> {
+    let arguments = items(arguments).map(|it| it.as_str().unwrap().to_owned());
+    let first = image.contains("env-node").then(|| "env-node".to_owned());
+    first.into_iter().chain(arguments).collect()
+}
+
+fn run(arguments: &[String]) -> Output {
+    Command::new(program()).args(arguments).output().unwrap()
+}
+
+/// Checks flags by `--help`, which clap answers once it has read all arguments before it, and
+/// settings by a dry run.
+fn is_accepted(arguments: &[String], settings: &Path) {
+    let help = run(&[arguments, &["--help".to_owned()]].concat());
+    let errors = String::from_utf8_lossy(&help.stderr);
+    assert!(help.status.success(), "{arguments:?}: {errors}");
+
+    let mut dry = vec!["train".to_owned(), "--dry-run".to_owned()];
+    dry.push(format!("--config={}", settings.display()));
+    let set = arguments.iter().filter(|it| it.starts_with("--set="));
+    // The file with a secret exists only where the role runs.
+    let here = |it: &String| match it.split_once("=/run/secrets/") {
+        Some((setting, _)) => format!("{setting}={}", settings.display()),
+        // A program for the CPU knows the setting, and refuses to run with it.
+        None => it.replace("reduce=nccl", "reduce=grpc"),
+    };
+    dry.extend(set.map(here));
+    let dry = run(&dry);
+    let errors = String::from_utf8_lossy(&dry.stderr);
+    assert!(dry.status.success(), "{arguments:?}: {errors}");
+}
+
+fn folder() -> PathBuf {
+    let folder = env::temp_dir().join(format!("sqlenv-checks-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn the_program_accepts_what_the_overlays_give_it() {
+    let mut roles = BTreeSet::new();
+    for overlay in overlays() {
+        let Some(documents) = render(&overlay) else {
+            return;
+        };
+        let settings = folder().join("overlay.toml");
+        let config = documents
+            .iter()
+            .find(|it| it["kind"] == "ConfigMap")
+            .unwrap();
+        fs::write(&settings, config["data"]["settings.toml"].as_str().unwrap()).unwrap();
+        for pod in pods(&documents) {
+            for container in pod.containers() {
+                let image = container["image"].as_str().unwrap();
+                let arguments = command_line(image, &container["args"]);
+                is_accepted(&arguments, &settings);
+                roles.insert(arguments[0].clone());
+            }
+        }
+    }
+    let expected = ["actor", "env-node", "learner", "rank", "train"];
+    assert_eq!(roles, expected.map(str::to_owned).into());
+}
+
+#[test]
+fn the_program_accepts_what_the_compose_files_give_it() {
+    let settings = root().join("deploy/settings.toml");
+    let mut services = 0;
+    for file in ["compose.yaml", "compose.gpus.yaml"] {
+        let text = fs::read_to_string(root().join("deploy").join(file)).unwrap();
+        let documents = documents(
+            &text
+                .replace("${SQLENV_VERSION:-", "")
+                .replace("0.1.0}", "0.1.0"),
+        );
+        for (name, service) in documents[0]["services"].as_object().unwrap() {
+            let image = service["image"].as_str().unwrap();
+            if image.starts_with("docker.io/") {
+                continue;
+            }
+            assert!(image.ends_with(&version()), "{file}, {name}: {image}");
+            is_accepted(&command_line(image, &service["command"]), &settings);
+            services += 1;
+        }
+    }
+    assert_eq!(services, 3 + 4);
+}
+
+#[test]
+fn a_wrong_flag_and_a_wrong_setting_are_rejected() {
+    let settings = root().join("deploy/settings.toml");
+    for wrong in ["--learnr=http://a:1", "--set=learner.stepz=3"] {
+        let arguments = ["actor".to_owned(), wrong.to_owned()];
+        let accepted = std::panic::catch_unwind(|| is_accepted(&arguments, &settings));
+        assert!(accepted.is_err(), "{wrong}");
+    }
+}
+
+/// Settings of several files that must agree.
+#[test]
+fn copies_are_equal() {
+    let read =
+        |path: &str| fs::read_to_string(root().join("deploy/kubernetes").join(path)).unwrap();
+    let small = read("overlays/cpu-test/settings.toml");
+    assert_eq!(small, read("overlays/podman/settings.toml"));
+    assert_eq!(
+        read("base/namespace.yaml"),
+        read("overlays/one-gpu/namespace.yaml")
+    );
+}
+
+#[test]
+fn shell_scripts_parse() {
+    let scripts = ["secrets.sh", "test/prometheus.sh", "slurm/sqlenv.sbatch"];
+    for script in scripts {
+        let path = root().join("deploy").join(script);
+        let output = Command::new("bash").arg("-n").arg(&path).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {errors}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Every document of every overlay fits the schema of its kind, and mistakes are caught.
+
+use deploy_checks::{documents, faults, overlays, render, root};
+use serde_json::{Value, json};
+
+#[test]
+fn every_document_fits_its_schema() {
+    for overlay in overlays() {
+        let Some(documents) = render(&overlay) else {
+            return;
+        };
+        assert!(!documents.is_empty(), "{} is empty", overlay.display());
+        let faults: Vec<String> = documents.iter().flat_map(faults).collect();
+        assert!(faults.is_empty(), "{}: {faults:#?}", overlay.display());
+    }
+}
+
+/// Returns the faults of the document of this kind after a change.
+fn faults_after(overlay: &str, kind: &str, change: impl Fn(&mut Value)) -> Option<String> {
+    let documents = render(&root().join("deploy/kubernetes/overlays").join(overlay))?;
+    let found = documents.into_iter().find(|it| it["kind"] == kind);
+    let mut document = found.unwrap_or_else(|| panic!("{overlay} has no {kind}"));
+    change(&mut document);
+    Some(faults(&document).join("\n"))
+}
+
+#[track_caller]
+fn is_caught(overlay: &str, kind: &str, change: impl Fn(&mut Value), fault: &str) {
+    if let Some(found) = faults_after(overlay, kind, change) {
+        assert!(found.contains(fault), "{found:?} instead of {fault:?}");
+    }
+}
+
+#[test]
+fn mistyped_fields_are_caught() {
+    let rename = |pointer: &'static str, from: &'static str, to: &'static str| {
+        move |document: &mut Value| {
+            let parent = document.pointer_mut(pointer).unwrap().as_object_mut();
+            let parent = parent.unwrap();
+            let value = parent.remove(from).unwrap();
+            parent.insert(to.to_owned(), value);
+        }
+    };
+    is_caught(
+        "cpu-test",
+        "Deployment",
+        rename(
+            "/spec/template/spec/containers/0",
+            "readinessProbe",
+            "readyProbe",
+        ),
+        "unknown field spec.template.spec.containers.0.readyProbe",
+    );
+    is_caught(
+        "cpu-test",
+        "JobSet",
+        rename("/spec/failurePolicy", "maxRestarts", "maxRestart"),
+        "unknown field spec.failurePolicy.maxRestart",
+    );
+    is_caught(
+        "cpu-test",
+        "JobSet",
+        rename(
+            "/spec/replicatedJobs/0/template/spec/template/spec/containers/0",
+            "volumeMounts",
+            "volumesMounts",
+        ),
+        "containers.0.volumesMounts",
+    );
+    is_caught(
+        "kueue",
+        "ClusterQueue",
+        rename("/spec/resourceGroups/0", "flavors", "flavours"),
+        "flavors",
+    );
+}
+
+#[test]
+fn wrong_values_are_caught() {
+    let set = |pointer: &'static str, to: Value| {
+        move |document: &mut Value| *document.pointer_mut(pointer).unwrap() = to.clone()
+    };
+    let rule = "/spec/failurePolicy/rules/0/action";
+    is_caught(
+        "spot",
+        "JobSet",
+        set(rule, json!("Restart")),
+        "unknown variant `Restart`",
+    );
+    let replicas = "/spec/replicatedJobs/1/replicas";
+    is_caught(
+        "spot",
+        "JobSet",
+        set(replicas, json!("two")),
+        "spec.replicatedJobs[1].replicas",
+    );
+    let policy = "/spec/preemption/withinClusterQueue";
+    is_caught(
+        "kueue",
+        "ClusterQueue",
+        set(policy, json!("Lower")),
+        "unknown variant `Lower`",
+    );
+    let port = "/spec/ports/0/port";
+    is_caught(
+        "spot",
+        "Service",
+        set(port, json!("grpc")),
+        "spec.ports[0].port",
+    );
+}
+
+#[test]
+fn a_kind_without_a_schema_is_caught() {
+    let unknown = json!({"apiVersion": "v9", "kind": "Thing", "metadata": {"name": "a"}});
+    assert_eq!(faults(&unknown), ["Thing a: no schema for v9 Thing"]);
+}
+
+/// The pod from which results are copied, which belongs to no overlay.
+#[test]
+fn the_pod_that_fetches_results_fits_its_schema() {
+    let path = root().join("deploy/kubernetes/fetch.yaml");
+    let documents = documents(&std::fs::read_to_string(path).unwrap());
+    assert_eq!(documents.len(), 1);
+    assert_eq!(faults(&documents[0]), Vec::<String>::new());
+}
