@@ -5,8 +5,8 @@
 use proto::{
     CLAIM_WAIT, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
     v1::{
-        ClaimRequest, EvaluationClaim, GroupClaim, SubmitEvaluationRequest, SubmitRequest,
-        SubmitVerdict, Trajectory, claim_response::Outcome,
+        ActorReport, ClaimRequest, EvaluationClaim, GroupClaim, SubmitEvaluationRequest,
+        SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
     },
 };
 
@@ -24,7 +24,11 @@ impl LearnerSession {
     /// Claims a group for weights of `policy_version`. The learner holds the claim while there is
     /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
     /// lease expires.
-    pub(crate) async fn claim(&self, policy_version: u64) -> Result<Option<Outcome>, ActorError> {
+    pub(crate) async fn claim(
+        &self,
+        policy_version: u64,
+        report: ActorReport,
+    ) -> Result<Option<Outcome>, ActorError> {
         let retry = self.retry;
         let hold_seconds = CLAIM_WAIT.as_secs() as u32;
         let retry = Retry {
@@ -35,6 +39,7 @@ impl LearnerSession {
             actor_id: self.actor_id.clone(),
             policy_version,
             run_id: self.run_id.clone(),
+            report: Some(report),
         };
         let claim = async || self.client.clone().claim(request.clone()).await;
         Ok(retry.call("Learner.Claim", claim).await?.outcome)

@@ -9,10 +9,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
-    EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, WaitReminder,
+    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, WaitReminder,
     v1::{
-        EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings, Trajectory,
-        claim_response::Outcome,
+        ActorReport, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
+        Trajectory, claim_response::Outcome,
     },
 };
 use tokio::{
@@ -42,13 +42,14 @@ const GROUP_ATTEMPTS: u32 = 3;
 const NO_WORK: Duration = Duration::from_secs(60);
 const NO_WORK_AGAIN: Duration = Duration::from_secs(300);
 
-/// Runs an actor until the learner says that the run is over or `shutdown` ends.
+/// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
+/// the statistics of `env_nodes`, the endpoints of `env`.
 ///
 /// # Errors
 /// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
 /// is not an error but an unscored trajectory.
 pub async fn run(
-    env: EnvClient,
+    (env, env_nodes): (EnvClient, Endpoints),
     learner: LearnerClient,
     actor_id: &str,
     config: ActorConfig,
@@ -61,13 +62,13 @@ pub async fn run(
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
-        over = work(env, learner, actor_id, (&config, placement)) => over,
+        over = work((env, env_nodes), learner, actor_id, (&config, placement)) => over,
         () = shutdown => Ok(()),
     }
 }
 
 async fn work(
-    env: EnvClient,
+    env: (EnvClient, Endpoints),
     learner: LearnerClient,
     actor_id: &str,
     (config, placement): (&ActorConfig, Placement),
@@ -100,6 +101,8 @@ struct Actor {
     run_seed: u64,
     learner: LearnerSession,
     engine: Engine,
+    /// The env-nodes that are called, for the report.
+    env_nodes: Endpoints,
     settings: EpisodeSettings,
     policy: ModelPolicy,
     version: watch::Receiver<u64>,
@@ -107,7 +110,7 @@ struct Actor {
 
 impl Actor {
     fn new(
-        env: EnvClient,
+        (env, env_nodes): (EnvClient, Endpoints),
         learner: LearnerClient,
         actor_id: &str,
         (config, placement): (&ActorConfig, Placement),
@@ -158,6 +161,7 @@ impl Actor {
             },
             policy: ModelPolicy::new(engine.clone(), sampling),
             engine,
+            env_nodes,
             settings: episode_settings,
             version,
         };
@@ -220,7 +224,7 @@ impl Actor {
         let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
         loop {
             let version = self.version();
-            match self.learner.claim(version).await? {
+            match self.learner.claim(version, self.report()).await? {
                 // Handed out before a restart that took the learner to an older version: the lease
                 // is void.
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
@@ -253,6 +257,16 @@ impl Actor {
                     return Err(ActorError::call("Learner.Claim", status));
                 }
             }
+        }
+    }
+
+    /// Describes this actor to people who watch the run.
+    fn report(&self) -> ActorReport {
+        let (sampled_tokens, busy) = self.engine.work();
+        ActorReport {
+            sampled_tokens,
+            busy_seconds: busy.as_secs_f64(),
+            env_nodes: self.env_nodes.reports(),
         }
     }
 
