@@ -6,13 +6,18 @@
 mod chart;
 mod error;
 mod folder;
+mod live;
 pub mod number;
 mod page;
 mod records;
 
 pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};
-pub use page::{render, summary, write};
+pub use live::{
+    ActorStatus, EnvNodeStatus, Finding, LiveEpisode, LiveStatus, RunSettings, Severity, diagnose,
+    live_fragment, live_page, live_security_policy, shorten_steps,
+};
+pub use page::{render, safe_line, summary, write};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
     EvaluationMetrics, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime, SuccessRate,
