@@ -1,7 +1,10 @@
 //! `sqlenv learner`: trains on the groups that actors submit, lets them play the evaluations, and
 //! leaves the table, the model and the report in the run folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, bail};
 use learner::{Learner, RunArguments, ServerCredentials, TrainEvent};
@@ -15,6 +18,7 @@ use crate::{
     admin::{self, Readiness},
     args::LearnerArgs,
     config::{self, LearnerRole},
+    live::LiveRun,
     local::{check_tokenizer, newest_model},
     played_evaluation::PlayedEvaluations,
     progress::Progress,
@@ -34,7 +38,8 @@ pub(crate) async fn learner(
     let config: LearnerRole = config::resolve(&args.config)?;
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen, "--listen").await?;
-    let ready = admin::serve(args.admin).await?;
+    let live = LiveRun::default();
+    let ready = admin::serve_with(args.admin, live.pages()).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
@@ -47,13 +52,16 @@ pub(crate) async fn learner(
     check_tokenizer(folder.path(), &base)?;
     let mut info = describe(args, &config, &base, &questions.all);
     let chat = base.chat.clone();
-    let evaluations = PlayedEvaluations::plan(&config, &questions.all, chat, &folder, progress)?;
+    let evaluations =
+        PlayedEvaluations::plan(&config, &questions.all, chat.clone(), &folder, progress)?;
     let base = placement.place(&base)?;
     let learner = open_learner(&config, base, questions.training, &folder)?;
     learner.plan_evaluations(evaluations.for_learner(&config));
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
+    let described = (&info, &config.learner);
+    live.begin(learner.clone(), described, chat, &questions.all, &folder);
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     ready.set(true);
     let serving = ServingLearner {
@@ -62,6 +70,7 @@ pub(crate) async fn learner(
         folder: &folder,
         evaluations,
         progress,
+        live: live.clone(),
     };
     let trained = serving
         .train((listener, credentials), &ready, shutdown)
@@ -71,6 +80,7 @@ pub(crate) async fn learner(
         true => RunStatus::Finished,
         false => RunStatus::Interrupted,
     };
+    live.end(info.status);
     let written = folder.write_info(&info);
     trained?;
     written?;
@@ -78,12 +88,24 @@ pub(crate) async fn learner(
     if !is_finished {
         bail!(Interrupted);
     }
+    save_model(&folder, placement, (&report, &args.env), progress)?;
+    live.linger().await;
+    Ok(())
+}
+
+/// Saves the model of a finished run, and says where its results are.
+fn save_model(
+    folder: &RunFolder,
+    placement: Placement,
+    (report, env): (&Path, &str),
+    progress: &Progress,
+) -> Result<()> {
     let model = newest_model(folder.path(), placement)?
         .context("a finished run has no checkpoint: this is a bug")?;
     let path = folder.path().join("model");
     model.save(&path)?;
     let summary = report::summary(&folder.read()?);
-    let (path, report, env) = (path.display(), report.display(), &args.env);
+    let (path, report) = (path.display(), report.display());
     progress.say(&format!(
         "{summary}model: {path}\nreport: {report}\n\
          evaluate it with: sqlenv eval --model {path} --env {env} --split eval"
@@ -186,6 +208,7 @@ struct ServingLearner<'a> {
     folder: &'a RunFolder,
     evaluations: PlayedEvaluations<'a>,
     progress: &'a Progress,
+    live: LiveRun,
 }
 
 impl ServingLearner<'_> {
@@ -254,7 +277,10 @@ impl ServingLearner<'_> {
                     name,
                     episodes,
                 } => match self.evaluations.record(version, &name, &episodes) {
-                    Ok(()) => self.learner.evaluation_recorded(),
+                    Ok(()) => {
+                        self.live.evaluated(self.folder);
+                        self.learner.evaluation_recorded();
+                    }
                     Err(error) => {
                         fault = Some(error.context("an evaluation cannot be recorded"));
                         stopped.cancel();
@@ -262,12 +288,14 @@ impl ServingLearner<'_> {
                 },
                 TrainEvent::Step { step, metrics } => {
                     stage.set(step);
-                    let written = self.folder.append_step(&LearnerStepRecord {
+                    let record = LearnerStepRecord {
                         step,
                         stage: TrainingStage::Grpo,
                         policy_version: step,
                         metrics,
-                    });
+                    };
+                    self.live.step(&record);
+                    let written = self.folder.append_step(&record);
                     if let Err(error) = written {
                         tracing::error!("cannot record the metrics of step {step}: {error:#}");
                     }

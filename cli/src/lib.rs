@@ -1,7 +1,7 @@
 //! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
 //! what people type.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage or no device to check, 130 interrupted (a run
+//! Exit codes: 0 success, 1 failure or a problem that `doctor` found, 2 wrong usage or no device to check, 130 interrupted (a run
 //! can be resumed).
 
 mod admin;
@@ -18,6 +18,7 @@ mod evaluation;
 mod imitation;
 mod import_gguf;
 mod learner_role;
+mod live;
 mod local;
 mod openenv_variables;
 pub mod play;
@@ -30,11 +31,13 @@ mod roles;
 mod run_info;
 mod setup;
 mod shutdown;
+mod status_source;
 mod stdout;
 mod threads;
 mod train;
 mod trajectories;
 mod warm_start;
+mod watch;
 
 use std::process::ExitCode;
 

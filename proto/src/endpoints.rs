@@ -77,6 +77,24 @@ fn latency_bucket(latency: Duration) -> usize {
     (digits as usize).min(LATENCY_BUCKETS - 1)
 }
 
+/// Returns about the latency in seconds that a share of the calls stayed below, as Prometheus
+/// computes it: interpolated in its bucket. None without calls.
+pub fn latency_quantile(calls: &EndpointReport, share: f64) -> Option<f64> {
+    let counts = calls.latency_buckets.iter().map(|count| *count as f64);
+    let total: f64 = counts.clone().sum();
+    let wanted = share.clamp(0.0, 1.0) * total;
+    let mut below = 0.0;
+    for (bucket, count) in counts.enumerate() {
+        if count > 0.0 && below + count >= wanted {
+            let upper = 2f64.powi(bucket as i32) / 1e3;
+            let lower = if bucket == 0 { 0.0 } else { upper / 2.0 };
+            return Some(lower + (upper - lower) * (wanted - below) / count);
+        }
+        below += count;
+    }
+    None
+}
+
 /// A channel whose calls are counted.
 #[derive(Clone, Debug)]
 pub(crate) struct MeasuredChannel {
@@ -153,6 +171,21 @@ mod tests {
             let latency = Duration::from_millis(milliseconds);
             assert_eq!(latency_bucket(latency), bucket, "{milliseconds} ms");
         }
+    }
+
+    #[test]
+    fn a_quantile_lies_in_its_bucket() {
+        let calls = |latency_buckets: &[u64]| EndpointReport {
+            latency_buckets: latency_buckets.to_vec(),
+            ..EndpointReport::default()
+        };
+        let p95 = |buckets: &[u64]| latency_quantile(&calls(buckets), 0.95);
+        assert_eq!(p95(&[]), None);
+        assert_eq!(p95(&[0, 0]), None);
+        // 100 calls of 4 to 8 ms.
+        assert!((p95(&[0, 0, 0, 100]).unwrap() - 0.0078).abs() < 1e-9);
+        assert_eq!(p95(&[95, 0, 5]), Some(0.001));
+        assert!(p95(&[u64::MAX, u64::MAX]).unwrap() < 0.002);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use bearer_token::{BearerToken, RequireToken};
 pub use codec::EncodedGroup;
 pub use dial::{Credentials, TransportError};
-pub use endpoints::Endpoints;
+pub use endpoints::{Endpoints, latency_quantile};
 pub use server_tls::{ServerTls, TlsConfig, tls_connections};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
 pub use status::{may_pass, status_text};
