@@ -15,3 +15,4 @@ mod reproducible;
 mod roles;
 mod security;
 mod threads;
+mod watching;
