@@ -88,7 +88,8 @@ impl Engine {
         })
     }
 
-    /// Returns the tokens that were sampled and the time that was computed since the engine started.
+    /// Returns the tokens that were sampled and the time that was computed since the engine
+    /// started.
     pub(crate) fn work(&self) -> (u64, Duration) {
         let microseconds = self.work.busy_microseconds.load(Relaxed);
         (

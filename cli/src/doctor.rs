@@ -1,5 +1,5 @@
-//! `sqlenv doctor`: says what is wrong with a run and what to change, or what this machine offers and
-//! what this binary can use of it.
+//! `sqlenv doctor`: says what is wrong with a run and what to change, or what this machine offers
+//! and what this binary can use of it.
 
 use std::{fs, path::Path, process::ExitCode};
 

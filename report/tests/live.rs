@@ -12,7 +12,7 @@ use std::{
 
 use report::{
     ActorStatus, EnvNodeStatus, EpisodeRecord, LiveEpisode, LiveStatus, RunFolder, RunSettings,
-    diagnose, live_fragment, live_page, live_security_policy,
+    RunStatus, diagnose, live_fragment, live_page, live_security_policy,
 };
 
 const HOSTILE: &str =
@@ -29,6 +29,7 @@ fn status(step: u64) -> LiveStatus {
     };
     let mut status = LiveStatus::of_records(&records, "run", settings);
     status.is_live = true;
+    status.state = RunStatus::Running;
     status.name = HOSTILE.to_owned();
     status.actors = [("actor-0", true), (HOSTILE, false)]
         .map(|(id, is_connected)| ActorStatus {

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use report::{LearnerStepRecord, LiveStatus, RunStatus, TrainingStage, number, safe_line};
 
-use super::position;
-
 /// What was printed already.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
@@ -58,10 +56,10 @@ impl Lines {
         match status.state {
             RunStatus::Running => {}
             RunStatus::Finished => {
-                lines.push(format!("the run has finished: {}", position(status)));
+                lines.push(format!("the run has finished: {}", status.position()));
             }
             RunStatus::Interrupted => {
-                lines.push(format!("the run was stopped: {}", position(status)));
+                lines.push(format!("the run was stopped: {}", status.position()));
             }
         }
         lines

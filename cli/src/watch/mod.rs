@@ -13,7 +13,7 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
-use report::{LiveStatus, RunStatus};
+use report::RunStatus;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -117,12 +117,4 @@ fn is_quit(key: KeyEvent) -> bool {
     let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
     let is_quit = matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) || is_interrupt;
     is_quit && key.kind == KeyEventKind::Press
-}
-
-/// Returns the step and how many there are.
-fn position(status: &LiveStatus) -> String {
-    match status.settings.steps {
-        None => format!("step {}", status.step),
-        Some(steps) => format!("step {}/{steps}", status.step),
-    }
 }

@@ -4,6 +4,7 @@
 //! the least important first.
 
 mod charts;
+mod parts;
 mod tables;
 
 use ratatui::{
@@ -11,16 +12,13 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style, Stylize as _},
     text::{Line, Span},
-    widgets::{Block, Borders, Gauge, Paragraph, Wrap},
+    widgets::{Gauge, Paragraph, Wrap},
 };
 use report::{LiveEpisode, LiveStatus, RunStatus, Severity, number, safe_line};
 
-use super::position;
+use self::parts::{ACCENT, CHART_ROWS, block};
 use crate::status_source::Fetched;
 
-const ACCENT: Color = Color::Cyan;
-/// Rows of a chart with its title and its axes.
-const CHART_ROWS: u16 = 9;
 const MAX_WARNINGS: usize = 3;
 
 /// What the screen shows.
@@ -156,12 +154,12 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &LiveStatus) {
     let steps = status.settings.steps.unwrap_or(0).max(1);
     let bar = Gauge::default()
         .ratio((status.step as f64 / steps as f64).min(1.0))
-        .label(position(status))
+        .label(status.position())
         .gauge_style(Style::new().fg(ACCENT).bg(Color::DarkGray));
     if status.settings.steps.is_some() {
         frame.render_widget(bar, gauge);
     } else {
-        frame.render_widget(position(status), gauge);
+        frame.render_widget(status.position(), gauge);
     }
 }
 
@@ -193,14 +191,6 @@ fn warning_lines(status: &LiveStatus) -> Vec<Line<'static>> {
         lines.push(format!("  and {more} more: sqlenv doctor").into());
     }
     lines
-}
-
-fn block(title: &str) -> Block<'static> {
-    Block::new()
-        .borders(Borders::TOP)
-        .border_style(Style::new().fg(Color::DarkGray))
-        .title(format!(" {title} "))
-        .title_style(Style::new().fg(ACCENT))
 }
 
 fn draw_episode(frame: &mut Frame<'_>, area: Rect, live: &LiveEpisode) {

@@ -9,6 +9,7 @@ mod page;
 mod rules;
 mod status;
 
-pub use findings::{Finding, Severity, diagnose};
+pub use findings::{Finding, Severity};
 pub use page::{live_fragment, live_page, live_security_policy};
+pub use rules::diagnose;
 pub use status::{ActorStatus, EnvNodeStatus, LiveEpisode, LiveStatus, RunSettings, shorten_steps};

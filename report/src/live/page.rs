@@ -161,8 +161,9 @@ fn facts(status: &LiveStatus) -> Vec<(&'static str, String, String)> {
         ));
     }
     if let Some(seconds) = metric("step_time") {
-        let waited = metric("time/wait_for_batch").unwrap_or(0.0) / seconds;
-        let detail = format!("{} % of it waiting for groups", number::percent(waited));
+        let waited = metric("time/wait_for_batch").map(|waited| waited / seconds);
+        let detail = waited.map(|it| format!("{} % of it waiting for groups", number::percent(it)));
+        let detail = detail.unwrap_or_default();
         facts.push(("Time of a step", number::seconds(seconds), detail));
     }
     if let Some(rate) = status.tokens_per_second() {
@@ -170,7 +171,10 @@ fn facts(status: &LiveStatus) -> Vec<(&'static str, String, String)> {
         facts.push((
             "Sampling",
             format!("{} tokens/s", number::short_count(rate as u64)),
-            format!("{} actors connected", connected.count()),
+            match connected.count() {
+                1 => "1 actor connected".to_owned(),
+                count => format!("{count} actors connected"),
+            },
         ));
     }
     facts

@@ -203,6 +203,14 @@ impl LiveStatus {
         steps.filter(|step| step.stage == TrainingStage::Grpo)
     }
 
+    /// Returns the step and how many there are: `step 12/40`.
+    pub fn position(&self) -> String {
+        match self.settings.steps {
+            None => format!("step {}", self.step),
+            Some(steps) => format!("step {}/{steps}", self.step),
+        }
+    }
+
     /// Returns a metric of the newest GRPO step.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let newest = self.grpo_steps().next_back()?;
@@ -226,12 +234,10 @@ impl LiveStatus {
         }
     }
 
-    /// Returns the sampled tokens per second of all actors; none if no actor reports it.
+    /// Returns the sampled tokens per second of the connected actors; none if none reports it.
     pub fn tokens_per_second(&self) -> Option<f64> {
-        let rates = self
-            .actors
-            .iter()
-            .filter_map(|actor| actor.tokens_per_second);
+        let connected = self.actors.iter().filter(|actor| actor.is_connected);
+        let rates = connected.filter_map(|actor| actor.tokens_per_second);
         rates.reduce(|sum, rate| sum + rate)
     }
 

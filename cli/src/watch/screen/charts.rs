@@ -9,7 +9,7 @@ use ratatui::{
 };
 use report::{LiveStatus, number};
 
-use super::{ACCENT, CHART_ROWS, block};
+use super::parts::{ACCENT, CHART_ROWS, block};
 
 pub(super) fn draw_charts(frame: &mut Frame<'_>, area: Rect, status: &LiveStatus) {
     let accuracy = status.accuracy();

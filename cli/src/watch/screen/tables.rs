@@ -8,7 +8,7 @@ use ratatui::{
 };
 use report::{ActorStatus, EnvNodeStatus, number, safe_line};
 
-use super::block;
+use super::parts::block;
 
 fn optional<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), format)

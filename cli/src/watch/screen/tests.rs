@@ -150,7 +150,7 @@ fn a_screen_shows_every_part() {
         "sales  1 min 00 s left",
         "reward 0.5",
         "accuracy 55.0 %",
-        "tokens/s 4800",
+        "tokens/s 2400",
         "step 30/40",
         "is silent for 2 min.",
         "Look at its log.",

@@ -1,6 +1,6 @@
 //! Rules about what a policy learns.
 
-use super::{MIN_STEPS, mean, percent, recent, recent_mean};
+use super::recent::{MIN_STEPS, mean, percent, recent, recent_mean};
 use crate::{
     live::{
         findings::{Diagnosed, Severity},

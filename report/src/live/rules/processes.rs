@@ -1,6 +1,6 @@
 //! Rules about the processes of a run: who waits for whom, who is away.
 
-use super::{mean, percent, recent};
+use super::recent::{mean, percent, recent};
 use crate::{
     live::{
         findings::{Diagnosed, Severity},
