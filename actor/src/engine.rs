@@ -4,7 +4,14 @@
 //! coordinates alone. It does not depend on other rows of the batch, on slots or on time. New
 //! weights serve the completions that start after them. The thread itself is in `sampler`.
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 use candle_core::{DType, Device};
 use policy::{Model, Placement, SamplingSettings, Weights};
@@ -31,6 +38,23 @@ pub struct Engine {
     permits: Arc<Semaphore>,
     device: Device,
     dtype: DType,
+    work: Arc<EngineWork>,
+}
+
+/// What an engine has done since it started.
+#[derive(Debug, Default)]
+pub(crate) struct EngineWork {
+    sampled_tokens: AtomicU64,
+    busy_microseconds: AtomicU64,
+}
+
+impl EngineWork {
+    pub(crate) fn add_pass(&self, sampled_tokens: usize, duration: Duration) {
+        self.sampled_tokens
+            .fetch_add(sampled_tokens as u64, Relaxed);
+        let microseconds = duration.as_micros() as u64;
+        self.busy_microseconds.fetch_add(microseconds, Relaxed);
+    }
 }
 
 impl Engine {
@@ -49,7 +73,7 @@ impl Engine {
         let sampler = Sampler::new(model, policy_version, context_tokens, settings, placement)?;
         let permits = Arc::new(Semaphore::new(sampler.slots()));
         let (device, dtype) = (sampler.device().clone(), sampler.dtype());
-        let slots = sampler.slots();
+        let (slots, work) = (sampler.slots(), sampler.work());
         tracing::info!(device = ?device.location(), ?dtype, slots, "engine started");
         metrics::set_slots(slots);
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
@@ -62,7 +86,18 @@ impl Engine {
             permits,
             device,
             dtype,
+            work,
         })
+    }
+
+    /// Returns the tokens that were sampled and the time that was computed since the engine
+    /// started.
+    pub(crate) fn work(&self) -> (u64, Duration) {
+        let microseconds = self.work.busy_microseconds.load(Relaxed);
+        (
+            self.work.sampled_tokens.load(Relaxed),
+            Duration::from_micros(microseconds),
+        )
     }
 
     /// Waits until an episode may run. Permits are granted in the order of the calls. The semaphore

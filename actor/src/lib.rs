@@ -14,6 +14,7 @@ mod env_session;
 mod episode_settings;
 mod error;
 mod evaluate;
+mod learner_session;
 pub mod metrics;
 mod model_policy;
 mod outage;

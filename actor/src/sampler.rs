@@ -22,6 +22,7 @@ use crate::{
     batcher::{Batcher, RowId, ScheduledTokens},
     completion::{Completion, CompletionRequest, FinishReason},
     config::EngineSettings,
+    engine::EngineWork,
     error::ActorError,
     metrics,
     slots::{SlotAssignment, Slots},
@@ -88,6 +89,7 @@ pub(crate) struct Sampler {
     waiting: BTreeMap<RowId, CompletionJob>,
     active: BTreeMap<RowId, ActiveRow>,
     next_row: RowId,
+    work: Arc<EngineWork>,
 }
 
 impl Sampler {
@@ -121,8 +123,14 @@ impl Sampler {
             waiting: BTreeMap::new(),
             active: BTreeMap::new(),
             next_row: 0,
+            work: Arc::default(),
             config,
         })
+    }
+
+    /// Returns what the engine's handles show of its work.
+    pub(crate) fn work(&self) -> Arc<EngineWork> {
+        Arc::clone(&self.work)
     }
 
     /// Returns the number of conversations that the KV cache holds.
@@ -229,7 +237,9 @@ impl Sampler {
             match self.forward(runs) {
                 Ok(sampled) => {
                     let tokens = runs.iter().map(|run| run.tokens).sum();
-                    metrics::record_pass(tokens, sampled, start.elapsed().as_secs_f64());
+                    let duration = start.elapsed();
+                    self.work.add_pass(sampled, duration);
+                    metrics::record_pass(tokens, sampled, duration.as_secs_f64());
                 }
                 Err(error) => self.fail(runs, &error),
             }

@@ -9,11 +9,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
-    CLAIM_WAIT, EncodedGroup, EnvClient, LearnerClient, MAX_GROUP_BYTES, MAX_MESSAGE_BYTES,
-    Snapshot, SnapshotError, WaitReminder,
+    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, WaitReminder,
     v1::{
-        ClaimRequest, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
-        SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
+        ActorReport, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
+        Trajectory, claim_response::Outcome,
     },
 };
 use tokio::{
@@ -27,10 +26,10 @@ use crate::{
     episode_settings::{EpisodeSettings, EpisodeSpec},
     error::ActorError,
     evaluate::evaluation_spec,
+    learner_session::LearnerSession,
     metrics::{self, InFlight},
     model_policy::ModelPolicy,
-    retry::Retry,
-    rollout::{RolloutLimits, failed_trajectory},
+    rollout::RolloutLimits,
     rollout_driver::run_episodes,
     weights::SnapshotStream,
 };
@@ -43,13 +42,14 @@ const GROUP_ATTEMPTS: u32 = 3;
 const NO_WORK: Duration = Duration::from_secs(60);
 const NO_WORK_AGAIN: Duration = Duration::from_secs(300);
 
-/// Runs an actor until the learner says that the run is over or `shutdown` ends.
+/// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
+/// the statistics of `env_nodes`, the endpoints of `env`.
 ///
 /// # Errors
 /// The learner cannot be reached, or it sends settings that cannot be used. An episode that fails
 /// is not an error but an unscored trajectory.
 pub async fn run(
-    env: EnvClient,
+    (env, env_nodes): (EnvClient, Endpoints),
     learner: LearnerClient,
     actor_id: &str,
     config: ActorConfig,
@@ -61,13 +61,13 @@ pub async fn run(
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tokio::select! {
-        over = work(env, learner, actor_id, (&config, placement)) => over,
+        over = work((env, env_nodes), learner, actor_id, (&config, placement)) => over,
         () = shutdown => Ok(()),
     }
 }
 
 async fn work(
-    env: EnvClient,
+    env: (EnvClient, Endpoints),
     learner: LearnerClient,
     actor_id: &str,
     (config, placement): (&ActorConfig, Placement),
@@ -97,12 +97,11 @@ async fn work(
 
 /// A joined actor.
 struct Actor {
-    actor_id: String,
-    run_id: String,
     run_seed: u64,
-    learner: LearnerClient,
-    config: ActorConfig,
+    learner: LearnerSession,
     engine: Engine,
+    /// The env-nodes that are called, for the report.
+    env_nodes: Endpoints,
     settings: EpisodeSettings,
     policy: ModelPolicy,
     version: watch::Receiver<u64>,
@@ -110,7 +109,7 @@ struct Actor {
 
 impl Actor {
     fn new(
-        env: EnvClient,
+        (env, env_nodes): (EnvClient, Endpoints),
         learner: LearnerClient,
         actor_id: &str,
         (config, placement): (&ActorConfig, Placement),
@@ -152,13 +151,16 @@ impl Actor {
             retry: config.env_retry,
         };
         let actor = Self {
-            actor_id: actor_id.to_owned(),
-            run_id: joined.run_id,
             run_seed: joined.run_seed,
-            learner,
-            config: config.clone(),
+            learner: LearnerSession {
+                client: learner,
+                actor_id: actor_id.to_owned(),
+                run_id: joined.run_id,
+                retry: config.learner_retry,
+            },
             policy: ModelPolicy::new(engine.clone(), sampling),
             engine,
+            env_nodes,
             settings: episode_settings,
             version,
         };
@@ -205,11 +207,11 @@ impl Actor {
                 Work::Group(claim) => {
                     let _in_flight = InFlight::group();
                     let trajectories = self.roll_out(&claim).await?;
-                    self.submit(&claim, trajectories).await?;
+                    self.learner.submit(&claim, trajectories).await?;
                 }
                 Work::Evaluation(claim) => {
                     if let Some(trajectories) = self.evaluate(&claim).await? {
-                        self.submit_evaluation(&claim, trajectories).await?;
+                        self.learner.submit_evaluation(&claim, trajectories).await?;
                     }
                 }
             }
@@ -222,7 +224,7 @@ impl Actor {
         let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
         loop {
             let version = self.version();
-            match self.claim(version).await? {
+            match self.learner.claim(version, self.report()).await? {
                 // Handed out before a restart that took the learner to an older version: the lease
                 // is void.
                 Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
@@ -258,27 +260,18 @@ impl Actor {
         }
     }
 
-    fn version(&self) -> u64 {
-        *self.version.borrow()
+    /// Describes this actor to people who watch the run.
+    fn report(&self) -> ActorReport {
+        let (sampled_tokens, busy) = self.engine.work();
+        ActorReport {
+            sampled_tokens,
+            busy_seconds: busy.as_secs_f64(),
+            env_nodes: self.env_nodes.reports(),
+        }
     }
 
-    /// Claims a group for weights of `policy_version`. The learner holds the claim while there is
-    /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
-    /// lease expires.
-    async fn claim(&self, policy_version: u64) -> Result<Option<Outcome>, ActorError> {
-        let retry = self.config.learner_retry;
-        let hold_seconds = CLAIM_WAIT.as_secs() as u32;
-        let retry = Retry {
-            call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
-            ..retry
-        };
-        let request = ClaimRequest {
-            actor_id: self.actor_id.clone(),
-            policy_version,
-            run_id: self.run_id.clone(),
-        };
-        let claim = async || self.learner.clone().claim(request.clone()).await;
-        Ok(retry.call("Learner.Claim", claim).await?.outcome)
+    fn version(&self) -> u64 {
+        *self.version.borrow()
     }
 
     /// Waits for other weights than those of `version`, or as long as the learner says.
@@ -375,81 +368,12 @@ impl Actor {
             },
         }
     }
-
-    /// Submits a group, which is safe to repeat. The verdict matters to the learner only.
-    async fn submit(
-        &self,
-        claim: &GroupClaim,
-        trajectories: Vec<Trajectory>,
-    ) -> Result<(), ActorError> {
-        let request = SubmitRequest {
-            actor_id: self.actor_id.clone(),
-            group_index: claim.group_index,
-            lease_id: claim.lease_id,
-            trajectories,
-            run_id: self.run_id.clone(),
-        };
-        // Encoded once: each attempt shares the bytes.
-        let group = encode_within(request, MAX_GROUP_BYTES);
-        let submit = async || self.learner.clone().submit(group.clone()).await;
-        let retry = self.config.learner_retry;
-        let response = retry.call("Learner.Submit", submit).await?;
-        metrics::count_group(verdict_name(response.verdict()));
-        Ok(())
-    }
-
-    /// Submits a part of an evaluation, which is safe to repeat.
-    async fn submit_evaluation(
-        &self,
-        claim: &EvaluationClaim,
-        trajectories: Vec<Trajectory>,
-    ) -> Result<(), ActorError> {
-        let request = SubmitEvaluationRequest {
-            actor_id: self.actor_id.clone(),
-            run_id: self.run_id.clone(),
-            part_id: claim.part_id,
-            lease_id: claim.lease_id,
-            trajectories,
-        };
-        let submit = async || {
-            let mut learner = self.learner.clone();
-            learner.submit_evaluation(request.clone()).await
-        };
-        let retry = self.config.learner_retry;
-        retry.call("Learner.SubmitEvaluation", submit).await?;
-        Ok(())
-    }
 }
 
 /// What an actor has claimed.
 enum Work {
     Group(GroupClaim),
     Evaluation(EvaluationClaim),
-}
-
-/// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
-/// again without end. Its trajectories become unscored instead, with the reason, so that the run
-/// continues without it.
-fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
-    let group_index = request.group_index;
-    let group = EncodedGroup::from(&request);
-    let size_bytes = group.bytes().len();
-    if size_bytes <= max_bytes {
-        return group;
-    }
-    let reason = format!(
-        "the group has {size_bytes} bytes, but a message may have {max_bytes}; lower \
-         learner.group_size or learner.rollout.max_context_tokens"
-    );
-    tracing::error!(group_index, reason, "a group cannot be submitted");
-    for trajectory in &mut request.trajectories {
-        let question_id = std::mem::take(&mut trajectory.question_id);
-        *trajectory = Trajectory {
-            question_id,
-            ..failed_trajectory(trajectory.member, reason.clone())
-        };
-    }
-    EncodedGroup::from(&request)
 }
 
 /// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute
@@ -463,15 +387,6 @@ fn weights(snapshot: &Snapshot) -> Result<Weights, ActorError> {
         }
         .into()
     })
-}
-
-fn verdict_name(verdict: SubmitVerdict) -> &'static str {
-    match verdict {
-        SubmitVerdict::Unspecified => "unspecified",
-        SubmitVerdict::Accepted => "accepted",
-        SubmitVerdict::Duplicate => "duplicate",
-        SubmitVerdict::Stale => "stale",
-    }
 }
 
 /// Converts the message of sampling settings.
@@ -511,41 +426,4 @@ fn convert_settings(
         shots: settings.shots as usize,
     };
     Ok((limits, sampling))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
-        let trajectory = |member| Trajectory {
-            member,
-            scored: true,
-            question_id: "q".to_owned(),
-            segments: vec![proto::v1::Segment {
-                tokens: vec![7; 1_000],
-                ..proto::v1::Segment::default()
-            }],
-            ..Trajectory::default()
-        };
-        let request = SubmitRequest {
-            actor_id: "a".to_owned(),
-            group_index: 3,
-            lease_id: 4,
-            trajectories: (0..2).map(trajectory).collect(),
-            run_id: "r".to_owned(),
-        };
-        let size = EncodedGroup::from(&request).bytes().len();
-        let whole = encode_within(request.clone(), size).decode().unwrap();
-        assert_eq!(whole, request);
-        let reduced = encode_within(request, size - 1).decode().unwrap();
-        assert_eq!((reduced.group_index, reduced.lease_id), (3, 4));
-        for (member, trajectory) in reduced.trajectories.iter().enumerate() {
-            assert_eq!(trajectory.member as usize, member);
-            assert_eq!(trajectory.question_id, "q");
-            assert!(!trajectory.scored && trajectory.segments.is_empty());
-            assert!(trajectory.failure.contains("learner.group_size"));
-        }
-    }
 }

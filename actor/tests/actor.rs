@@ -9,7 +9,7 @@ use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, run_episodes};
 use policy::{
     Coordinates, Decoder, DecoderMode, Model, PackedRows, Placement, SamplingSettings, Weights,
 };
-use proto::v1::Trajectory;
+use proto::{Endpoints, v1::Trajectory};
 use support::{
     FakeLearner, engine_settings,
     env::{FakeEnv, episode_settings, limits, questions},
@@ -39,7 +39,7 @@ async fn run_actors(
         let (env, learner) = (env.clone().client(), learner.client());
         async move {
             actor::run(
-                env,
+                (env, Endpoints::default()),
                 learner,
                 &format!("actor-{index}"),
                 config,
@@ -110,7 +110,7 @@ async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);
     let (env, client) = (FakeEnv::hanging().client(), learner.client());
     let playing = actor::run(
-        env,
+        (env, Endpoints::default()),
         client,
         "a",
         config(2, 1),
@@ -204,7 +204,7 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
     let learner = FakeLearner::new(&base, &base.weights, GROUPS, GROUP_SIZE);
     let env = FakeEnv::default().client();
     let over = actor::run(
-        env.clone(),
+        (env.clone(), Endpoints::default()),
         learner.client(),
         "a",
         config(1, 1),
@@ -218,7 +218,7 @@ async fn a_shutdown_ends_an_actor_and_an_unreachable_learner_is_an_error() {
     let unreachable =
         proto::LearnerClient::new(proto::Transport::dial("http://127.0.0.1:1").unwrap());
     let error = actor::run(
-        env,
+        (env, Endpoints::default()),
         unreachable,
         "a",
         impatient,

@@ -1,4 +1,5 @@
-//! The admin port of a role: `/metrics` for Prometheus, `/livez` and `/readyz` for Kubernetes.
+//! The admin port of a role: `/metrics` for Prometheus, `/livez` and `/readyz` for Kubernetes. The
+//! learner adds its live page.
 //!
 //! Liveness means that the process responds. Readiness follows a flag that the role sets. Neither
 //! depends on another service.
@@ -69,6 +70,11 @@ impl Readiness {
 /// Starts recording metrics and serves them on `address` until the process ends, if one is given.
 /// Returns the flag that the port reports.
 pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
+    serve_with(address, Router::new()).await
+}
+
+/// Does the same, and also serves `pages`.
+pub(crate) async fn serve_with(address: Option<SocketAddr>, pages: Router) -> Result<Readiness> {
     let ready = Readiness::default();
     let Some(address) = address else {
         return Ok(ready);
@@ -85,7 +91,7 @@ pub(crate) async fn serve(address: Option<SocketAddr>) -> Result<Readiness> {
             upkeep.run_upkeep();
         }
     });
-    let router = Router::new()
+    let router = pages
         .route("/metrics", get(move || async move { metrics.render() }))
         .route("/livez", get(|| async { "ok" }))
         .route(

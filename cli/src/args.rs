@@ -68,7 +68,10 @@ pub(crate) enum Command {
     Health(HealthArgs),
     /// Describe all settings as Markdown: name, type, default and meaning.
     Settings,
-    /// Report what this machine offers and what this binary can use.
+    /// Watch a run in the terminal: curves, actors, env-nodes, the newest episode, warnings.
+    Watch(WatchArgs),
+    /// Say what is wrong with a run and what to change; without a run, report what this machine
+    /// offers and what this binary can use.
     Doctor(DoctorArgs),
 }
 
@@ -327,7 +330,17 @@ pub(crate) struct ImportGgufArgs {
 }
 
 #[derive(Clone, Debug, Default, Parser)]
+pub(crate) struct WatchArgs {
+    /// Admin port of the learner (http://HOST:PORT), or the folder of a run.
+    #[arg(value_name = "ADDRESS|RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Clone, Debug, Default, Parser)]
 pub(crate) struct DoctorArgs {
+    /// Admin port of the learner (http://HOST:PORT), or the folder of a run; default: this machine.
+    #[arg(value_name = "ADDRESS|RUN")]
+    pub(crate) run: Option<String>,
     /// Also write the findings as JSON to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -461,7 +474,8 @@ pub(crate) struct LearnerArgs {
     /// temporary files.
     #[arg(long, value_name = "DIR")]
     pub(crate) work_dir: Option<PathBuf>,
-    /// Address of /metrics, /livez and /readyz; default: none is served.
+    /// Address of the live page, /status.json, /metrics, /livez and /readyz; default: none is
+    /// served. Keep it private: it shows the run to everyone.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<std::net::SocketAddr>,
 }

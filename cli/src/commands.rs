@@ -13,7 +13,7 @@ use crate::{
     progress::Progress,
     roles, run_place,
     shutdown::{self, Interrupted},
-    stdout, train, trajectories,
+    stdout, train, trajectories, watch,
 };
 
 /// Runs the command and returns the exit code of the process.
@@ -62,7 +62,8 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::GpuCheck(command) => return bench_command::gpu_check(&command).await,
         Command::Health(args) => health::health(&args).await?,
         Command::Settings => stdout::print(config::reference::markdown())?,
-        Command::Doctor(args) => doctor::doctor(&args)?,
+        Command::Watch(args) => watch::watch(&args, shutdown).await?,
+        Command::Doctor(args) => return doctor::doctor(&args).await,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -73,9 +74,11 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
         Command::Train(_) => Some("stopping where the run can be resumed"),
         Command::Pretrain(_) => Some("stopping; the same command continues after the last shard"),
         Command::Sft(_) => Some("stopping; no model is written"),
-        Command::EnvNode(_) | Command::Actor(_) | Command::Learner(_) | Command::Rank(_) => {
-            Some("stopping")
-        }
+        Command::EnvNode(_)
+        | Command::Actor(_)
+        | Command::Learner(_)
+        | Command::Rank(_)
+        | Command::Watch(_) => Some("stopping"),
         _ => None,
     }
 }

@@ -1,37 +1,38 @@
 //! `sqlenv learner`: trains on the groups that actors submit, lets them play the evaluations, and
 //! leaves the table, the model and the report in the run folder.
 
+mod ending;
+mod serving;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-use anyhow::{Context as _, Result, bail};
-use learner::{Learner, LearnerError, RunArguments, RunStorage, ServerCredentials, TrainEvent};
+use anyhow::{Context as _, Result};
+use learner::{Learner, RunArguments, RunStorage, ServerCredentials};
 use policy::{Model, Placement};
-use proto::{
-    EnvClient,
-    v1::{Question, Trajectory},
-};
-use report::{LearnerStepRecord, RunFolder, RunInfo, RunStatus, TrainingStage};
-use tokio::{net::TcpListener, sync::mpsc};
+use proto::{EnvClient, v1::Question};
+use report::{RunFolder, RunInfo};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, Readiness},
     args::LearnerArgs,
-    config::{self, LearnerRole, ModelConfig},
-    local::{check_tokenizer, newest_model},
-    model_folder,
+    config::{self, LearnerRole},
+    live::LiveRun,
+    local::check_tokenizer,
     played_evaluation::PlayedEvaluations,
     progress::Progress,
-    roles::{bind, stop},
+    roles::bind,
     run_info::run_info,
     run_place::RunPlace,
     setup,
-    shutdown::{Interrupted, unless_interrupted},
+    shutdown::unless_interrupted,
     threads,
 };
+use ending::EndingRun;
+use serving::ServingLearner;
 
 /// Trains until the last step or a signal. An existing run folder is resumed.
 pub(crate) async fn learner(
@@ -42,7 +43,8 @@ pub(crate) async fn learner(
     let config: LearnerRole = config::resolve(&args.config)?;
     let credentials = ServerCredentials::open(&config.learner.server)?;
     let listener = bind(args.listen, "--listen").await?;
-    let ready = open_admin_port(args).await?;
+    let live = LiveRun::default();
+    let ready = open_admin_port(args, &live).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
@@ -54,9 +56,10 @@ pub(crate) async fn learner(
     let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
     let folder = RunFolder::create(place.folder())?;
     check_tokenizer(folder.path(), &base)?;
-    let mut info = describe((args, place.folder()), &config, &base, &questions.all);
+    let info = describe((args, place.folder()), &config, &base, &questions.all);
     let chat = base.chat.clone();
-    let evaluations = PlayedEvaluations::plan(&config, &questions.all, chat, &folder, progress)?;
+    let evaluations =
+        PlayedEvaluations::plan(&config, &questions.all, chat.clone(), &folder, progress)?;
     let random = evaluations.play_random(&config, &env);
     unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
@@ -65,6 +68,8 @@ pub(crate) async fn learner(
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
     folder.write_info(&info)?;
+    let described = (&info, &config.learner);
+    live.begin(learner.clone(), described, chat, &questions.all, &folder);
     progress.say(&format!("learner serves on {}", listener.local_addr()?));
     ready.set(true);
     let serving = ServingLearner {
@@ -74,69 +79,24 @@ pub(crate) async fn learner(
         folder: &folder,
         evaluations,
         progress,
+        live: live.clone(),
     };
     let trained = serving
         .train((listener, credentials), &ready, shutdown)
         .await;
-    let is_finished = trained.is_ok() && serving.learner.is_finished();
-    info.status = match is_finished {
-        true => RunStatus::Finished,
-        false => RunStatus::Interrupted,
+    let run = EndingRun {
+        config: &config,
+        folder: &folder,
+        place,
+        env: &args.env,
+        live,
+        progress,
     };
-    let written = match &trained {
-        // The run is another learner's now.
-        Err(fault) if is_replaced(fault) => Ok(()),
-        _ => folder.write_info(&info),
-    };
-    trained?;
-    written?;
-    report::write(folder.path())?;
-    if !is_finished {
-        place.save().await?;
-        bail!(Interrupted);
-    }
-    let model = newest_model(folder.path(), placement)?
-        .context("a finished run has no checkpoint: this is a bug")?;
-    let base = &config.model;
-    model_folder::save(
-        &folder,
-        model_folder::LAST,
-        (&model, base),
-        config.learner.steps,
-    )?;
-    let summary = report::summary(&folder.read()?);
-    let ending = ending(&place, &args.env);
-    place.save().await?;
-    progress.say(&format!("{summary}{ending}"));
-    Ok(())
+    run.end(trained, serving.learner.is_finished(), info).await
 }
 
-fn is_replaced(fault: &anyhow::Error) -> bool {
-    let fault = fault.downcast_ref();
-    matches!(fault, Some(LearnerError::Replaced { .. }))
-}
-
-/// Names the results of a run and the next command.
-fn ending(place: &RunPlace, env: &str) -> String {
-    let (model, report) = (
-        place.display(model_folder::LAST),
-        place.display("report.html"),
-    );
-    let (fetch, local_model) = match place.fetch_command() {
-        Some((command, folder)) => (
-            format!("copy them with: {command}\n"),
-            folder.join(model_folder::LAST).display().to_string(),
-        ),
-        None => (String::new(), model.clone()),
-    };
-    format!(
-        "model: {model}\nreport: {report}\n{fetch}\
-         evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
-    )
-}
-
-async fn open_admin_port(args: &LearnerArgs) -> Result<Readiness> {
-    let ready = admin::serve(args.admin).await?;
+async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness> {
+    let ready = admin::serve_with(args.admin, live.pages()).await?;
     learner::metrics::describe();
     actor::metrics::describe_calls(&["Env.ListQuestions"]);
     Ok(ready)
@@ -222,122 +182,5 @@ fn describe(
         databases: databases.len() as u64,
         questions: of_split,
         ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)
-    }
-}
-
-/// A learner that trains and serves at the same time.
-struct ServingLearner<'a> {
-    learner: Learner,
-    steps: u64,
-    /// What the run started from.
-    base: &'a ModelConfig,
-    folder: &'a RunFolder,
-    evaluations: PlayedEvaluations<'a>,
-    progress: &'a Progress,
-}
-
-impl ServingLearner<'_> {
-    /// Serves and trains until the last step or `shutdown`.
-    ///
-    /// # Errors
-    /// The training or the server failed, or an evaluation cannot be recorded.
-    async fn train(
-        &self,
-        (listener, credentials): (TcpListener, ServerCredentials),
-        ready: &Readiness,
-        shutdown: CancellationToken,
-    ) -> Result<()> {
-        let served = CancellationToken::new();
-        let mut serving = tokio::spawn(learner::serve(
-            listener,
-            self.learner.clone(),
-            credentials,
-            served.clone().cancelled_owned(),
-        ));
-        let (sender, events) = mpsc::channel(2);
-        // A signal and an evaluation that cannot be recorded stop the run in the same way.
-        let stopped = shutdown.child_token();
-        let work = async {
-            tokio::join!(
-                self.learner
-                    .train(sender, stop(stopped.clone(), ready.clone())),
-                self.record(events, &stopped)
-            )
-        };
-        let (trained, recorded) = tokio::select! {
-            worked = work => worked,
-            ended = &mut serving => {
-                ended.context("the server panicked")??;
-                bail!("the server ended before the run; start the learner again to resume the run");
-            }
-        };
-        ready.set(false);
-        if self.learner.is_finished() && !self.learner.has_been_joined() {
-            // The run was over when it was opened. Actors that wait for a learner learn that at
-            // their next attempt.
-            tokio::time::sleep(2 * actor::LONGEST_PAUSE).await;
-        }
-        // The server first sends every connected actor the end of the run.
-        served.cancel();
-        let ended = serving.await.context("the server panicked");
-        trained?;
-        ended??;
-        recorded
-    }
-
-    /// Records the steps and the evaluations in the run folder and displays them. Stops the run if
-    /// an evaluation cannot be recorded: a resumed run then repeats it.
-    async fn record(
-        &self,
-        mut events: mpsc::Receiver<TrainEvent>,
-        stopped: &CancellationToken,
-    ) -> Result<()> {
-        let mut fault = None;
-        let stage = self.progress.stage("GRPO", self.steps, "steps");
-        while let Some(event) = events.recv().await {
-            match event {
-                TrainEvent::Checkpoint { .. } => {}
-                TrainEvent::Evaluation {
-                    version,
-                    name,
-                    episodes,
-                } => match self.record_evaluation(version, &name, &episodes) {
-                    Ok(()) => self.learner.evaluation_recorded(),
-                    Err(error) => {
-                        fault = Some(error.context("an evaluation cannot be recorded"));
-                        stopped.cancel();
-                    }
-                },
-                TrainEvent::Step { step, metrics } => {
-                    stage.set(step);
-                    let written = self.folder.append_step(&LearnerStepRecord {
-                        step,
-                        stage: TrainingStage::Grpo,
-                        policy_version: step,
-                        metrics,
-                    });
-                    if let Err(error) = written {
-                        tracing::error!("cannot record the metrics of step {step}: {error:#}");
-                    }
-                }
-            }
-        }
-        stage.finish("");
-        fault.map_or(Ok(()), Err)
-    }
-
-    /// Records an evaluation, and the policy if it is the best so far: no other version is
-    /// published before the evaluation is recorded.
-    fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
-        self.evaluations.record(version, name, episodes, || {
-            let model = self.learner.newest_model()?;
-            model_folder::save(
-                self.folder,
-                model_folder::BEST,
-                (&model, self.base),
-                version,
-            )?;
-            Ok(())
-        })
     }
 }

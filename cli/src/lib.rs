@@ -1,8 +1,8 @@
 //! What `sqlenv` does beyond the roles: settings, the stages of a run, its folder and report, and
 //! what people type.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage or no device to check, 130 interrupted (a run
-//! can be resumed).
+//! Exit codes: 0 success, 1 failure or a problem that `doctor` found, 2 wrong usage or no device to
+//! check, 130 interrupted (a run can be resumed).
 
 mod admin;
 mod allocator;
@@ -19,6 +19,7 @@ mod health;
 mod imitation;
 mod import_gguf;
 mod learner_role;
+mod live;
 mod local;
 mod model_folder;
 mod openenv_variables;
@@ -33,11 +34,13 @@ mod run_info;
 mod run_place;
 mod setup;
 mod shutdown;
+mod status_source;
 mod stdout;
 mod threads;
 mod train;
 mod trajectories;
 mod warm_start;
+mod watch;
 
 use std::process::ExitCode;
 

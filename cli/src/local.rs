@@ -7,7 +7,7 @@ use actor::ActorConfig;
 use anyhow::{Context as _, Result, ensure};
 use learner::{Learner, TrainEvent};
 use policy::{Model, Placement};
-use proto::{EnvClient, LearnerClient, Transport};
+use proto::{Endpoints, EnvClient, LearnerClient, Transport};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +48,7 @@ impl LocalRun {
             let runtime = Handle::current();
             running.spawn_blocking(move || {
                 runtime.block_on(actor::run(
-                    env,
+                    (env, Endpoints::default()),
                     client,
                     &format!("actor-{number}"),
                     config,

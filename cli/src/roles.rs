@@ -85,7 +85,7 @@ pub(crate) async fn actor(
         dtype,
         actor: settings,
     } = config::resolve(&args.config)?;
-    let env = setup::dial_env(&args.env, &args.env_credentials)?;
+    let env = setup::dial_env_nodes(&args.env, &args.env_credentials)?;
     let learner = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
     let learner = LearnerClient::new(learner);
     let ready = admin::serve(args.admin).await?;

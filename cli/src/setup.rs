@@ -10,7 +10,7 @@ use env::Environment;
 use env_node::EnvNode;
 use policy::{Model, Placement, random::derive_seed};
 use proto::{
-    Credentials, EnvClient, Transport,
+    Credentials, Endpoints, EnvClient, Transport,
     v1::{ListQuestionsRequest, Question},
 };
 use tonic::Code;
@@ -88,6 +88,14 @@ impl Setup {
 
 /// Returns a client of the env-node, or the list of them, at --env. It connects at the first call.
 pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<EnvClient> {
+    dial_env_nodes(address, credentials).map(|(client, _)| client)
+}
+
+/// Returns also the statistics of the calls.
+pub(crate) fn dial_env_nodes(
+    address: &str,
+    credentials: &EnvCredentials,
+) -> Result<(EnvClient, Endpoints)> {
     let certificate = credentials.env_certificate_file.clone();
     let credentials = Credentials {
         ca_file: credentials.env_ca_file.clone(),
@@ -95,7 +103,8 @@ pub(crate) fn dial_env(address: &str, credentials: &EnvCredentials) -> Result<En
         bearer_token_file: credentials.env_token_file.clone(),
     };
     let transport = Transport::dial_with(address, &credentials).context("--env")?;
-    Ok(EnvClient::new(transport))
+    let endpoints = transport.endpoints();
+    Ok((EnvClient::new(transport), endpoints))
 }
 
 /// Connects to the learner at the address that `flag` names.

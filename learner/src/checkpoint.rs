@@ -24,7 +24,8 @@ use crate::{
 const STATE_FILE: &str = "state.json";
 const TENSORS: &str = "trainer.safetensors";
 const MODEL: &str = "hf";
-const LATEST: &str = "LATEST";
+/// The file that names the newest checkpoint.
+pub(crate) const LATEST: &str = "LATEST";
 
 /// The position of a run after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

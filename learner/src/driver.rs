@@ -9,7 +9,7 @@ use std::{
     future::Future,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
+    actors::{ActorRegistry, ObservedActor, ObservedEnvNode, RecentEpisode},
     checkpoint::{self, CheckpointState},
     clock::now,
     config::{LearnerConfig, RolloutConfig, RunArguments},
@@ -116,6 +117,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// Who has called, for people who watch the run.
+    actors: Mutex<ActorRegistry>,
     /// Whether an actor has joined since the run was opened.
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
@@ -203,6 +206,7 @@ impl Learner {
                 evaluator: Evaluator::new(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                actors: Mutex::default(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
@@ -265,6 +269,18 @@ impl Learner {
         self.context.has_been_joined.load(Ordering::Relaxed)
     }
 
+    /// Returns the actors that have called lately, and the env-nodes that they report.
+    pub fn observe_actors(&self) -> (Vec<ObservedActor>, Vec<ObservedEnvNode>) {
+        let now = self.context.now();
+        let actors = self.context.actors();
+        (actors.actors(now), actors.env_nodes(now))
+    }
+
+    /// Returns episodes of the groups that were accepted last, newest first.
+    pub fn recent_episodes(&self) -> Vec<RecentEpisode> {
+        self.context.actors().recent_episodes()
+    }
+
     /// Ends all open weights streams and waiting claims, so that a server can stop.
     pub fn close_streams(&self) {
         self.context.end(RunEnd::Closed);
@@ -322,6 +338,11 @@ impl RunContext {
     /// Returns the time since the run was opened.
     pub(crate) fn now(&self) -> Duration {
         now().duration_since(self.opened)
+    }
+
+    /// Locks what is known of the actors.
+    pub(crate) fn actors(&self) -> MutexGuard<'_, ActorRegistry> {
+        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends claims and weights streams; the first reason stays.

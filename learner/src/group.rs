@@ -64,6 +64,8 @@ pub struct Group {
     pub index: u64,
     /// The lease under which it was rolled out.
     pub lease_id: u64,
+    /// The actor that rolled it out.
+    pub actor_id: String,
     /// The run that its actor joined.
     pub run_id: String,
     /// The bytes in which it arrived. The journal and other ranks get the same bytes.
@@ -93,7 +95,7 @@ impl Group {
             lease_id,
             trajectories,
             run_id,
-            ..
+            actor_id,
         } = encoded
             .decode()
             .map_err(|error| format!("the group cannot be decoded: {error}"))?;
@@ -118,6 +120,7 @@ impl Group {
         Ok(Self {
             index,
             lease_id,
+            actor_id,
             run_id,
             encoded,
             trajectories,

@@ -38,7 +38,7 @@ use crate::{
     evaluator::EvaluationLease,
     group::check_episode,
     intake::SubmitError,
-    metrics::{self, ConnectedActor},
+    metrics,
     scheduler::{Admission, Claim, Lease},
 };
 
@@ -162,6 +162,10 @@ impl proto::v1::learner_server::Learner for Learner {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         tracing::info!(actor_id = request.get_ref().actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
+        let now = self.context.now();
+        self.context
+            .actors()
+            .heard(now, &request.get_ref().actor_id);
         Ok(Response::new(self.context.join_response()))
     }
 
@@ -169,9 +173,20 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<ClaimRequest>,
     ) -> Result<Response<ClaimResponse>, Status> {
-        let request = request.get_ref();
-        self.context.check_run(&request.run_id)?;
-        let outcome = self.claim_or_wait(request.policy_version).await;
+        let request = request.into_inner();
+        let (context, id) = (&self.context, &request.actor_id);
+        context.check_run(&request.run_id)?;
+        let version = request.policy_version;
+        context
+            .actors()
+            .claimed(context.now(), id, version, request.report);
+        let outcome = self.claim_or_wait(version).await;
+        if let Outcome::Group(claim) = &outcome {
+            let lease = Duration::from_secs(claim.lease_seconds.into());
+            context
+                .actors()
+                .leased(context.now(), id, claim.group_index, lease);
+        }
         Ok(Response::new(ClaimResponse {
             outcome: Some(outcome),
         }))
@@ -188,7 +203,14 @@ impl proto::v1::learner_server::Learner for Learner {
             context
                 .check_run(&group.run_id)
                 .map_err(SubmitError::OtherRun)?;
-            context.intake.submit(group)
+            let (id, index) = (group.actor_id.clone(), group.index);
+            let shown = group.trajectories.first().cloned();
+            let admission = context.intake.submit(group)?;
+            let accepted = shown.filter(|_| admission == Admission::Accept);
+            context
+                .actors()
+                .submitted(context.now(), &id, index, accepted);
+            Ok(admission)
         };
         let admission = match task::spawn_blocking(submit).await {
             Ok(Ok(admission)) => admission,
@@ -227,6 +249,7 @@ impl proto::v1::learner_server::Learner for Learner {
                 Status::invalid_argument(format!("trajectory {number}: {fault}"))
             })?;
         }
+        context.actors().heard(context.now(), &request.actor_id);
         let submitted = context
             .evaluator
             .submit(request.part_id, request.trajectories);
@@ -242,13 +265,45 @@ impl proto::v1::learner_server::Learner for Learner {
     ) -> Result<Response<Self::WeightsStream>, Status> {
         self.context.check_run(&request.get_ref().run_id)?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
-        task::spawn(stream_snapshots(
+        let request = request.into_inner();
+        let connected = ConnectedActor::new(Arc::clone(&self.context), request.actor_id);
+        let streaming = stream_snapshots(
             self.context.snapshots.subscribe(),
             self.context.run_end.subscribe(),
-            request.into_inner().after_version,
+            request.after_version,
             sender,
-        ));
+        );
+        task::spawn(async move {
+            streaming.await;
+            drop(connected);
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// An actor with an open weights stream.
+struct ConnectedActor {
+    context: Arc<RunContext>,
+    actor_id: String,
+    _counted: metrics::ConnectedActor,
+}
+
+impl ConnectedActor {
+    fn new(context: Arc<RunContext>, actor_id: String) -> Self {
+        let now = context.now();
+        context.actors().connected(now, &actor_id);
+        Self {
+            context,
+            actor_id,
+            _counted: metrics::ConnectedActor::begin(),
+        }
+    }
+}
+
+impl Drop for ConnectedActor {
+    fn drop(&mut self) {
+        let now = self.context.now();
+        self.context.actors().disconnected(now, &self.actor_id);
     }
 }
 
@@ -263,7 +318,6 @@ async fn stream_snapshots(
     mut sent: Option<u64>,
     sender: mpsc::Sender<Result<WeightsResponse, Status>>,
 ) {
-    let _connected = ConnectedActor::begin();
     loop {
         let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
         let snapshot = tokio::select! {

@@ -2,8 +2,9 @@
 //!
 //! Invariant: the weights are a function of the base model, the settings and the journal of groups.
 //! Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`,
-//! `optimizer`, `schedule`, `scheduler`, `group`.
+//! `optimizer`, `schedule`, `scheduler`, `group`, `actors`.
 
+mod actors;
 pub mod advantage;
 pub mod batch;
 mod bounds;
@@ -32,6 +33,7 @@ mod server_config;
 pub mod sft;
 pub mod trainer;
 
+pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};
 pub use driver::{Learner, RunStorage, TrainEvent};
 pub use error::{LearnerError, Result};

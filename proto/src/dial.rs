@@ -11,8 +11,10 @@ use std::{
 
 use tonic::{
     codegen::http::{HeaderValue, Uri, uri::InvalidUri},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
 };
+
+use crate::endpoints::MeasuredChannel;
 
 /// An address or a file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +102,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TransportError> {
 pub(crate) fn channels(
     addresses: &str,
     credentials: &Credentials,
-) -> Result<Vec<Channel>, TransportError> {
+) -> Result<Vec<MeasuredChannel>, TransportError> {
     addresses
         .split(',')
         .map(|address| channel(address.trim(), credentials))
@@ -109,20 +111,25 @@ pub(crate) fn channels(
 
 /// Creates a channel. Its keep-alive pings detect a dead peer; without them it would wait forever
 /// on a connection whose packets are dropped.
-fn channel(address: &str, credentials: &Credentials) -> Result<Channel, TransportError> {
+fn channel(address: &str, credentials: &Credentials) -> Result<MeasuredChannel, TransportError> {
     let refuse = |reason: String| TransportError::Address {
         address: address.to_owned(),
         reason,
     };
     let uri = http_uri(address).map_err(refuse)?;
     let is_secure = uri.scheme_str() == Some("https");
+    // Without a user and a password, which an address may contain.
+    let host = uri.host().unwrap_or_default();
+    let name = uri
+        .port()
+        .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
     let mut endpoint = Endpoint::from(uri);
     if is_secure {
         endpoint = endpoint
             .tls_config(credentials.tls()?)
             .map_err(|error| refuse(error.to_string()))?;
     }
-    Ok(endpoint
+    let channel = endpoint
         .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(5))
@@ -130,7 +137,8 @@ fn channel(address: &str, credentials: &Credentials) -> Result<Channel, Transpor
         .tcp_nodelay(true)
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
-        .connect_lazy())
+        .connect_lazy();
+    Ok(MeasuredChannel::new(channel, name))
 }
 
 /// Parses an HTTP URL with a host. tonic accepts an address without either and fails at each call

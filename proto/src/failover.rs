@@ -19,11 +19,13 @@ use tonic::{
     Code, Status,
     body::Body,
     codegen::{Service, http},
-    transport::Channel,
 };
 use tower::ServiceExt;
 
-use crate::transport::{BoxError, is_timeout};
+use crate::{
+    endpoints::MeasuredChannel,
+    transport::{BoxError, is_timeout},
+};
 
 /// How often each server is called. Once is not enough: a healthy server may just have closed an
 /// idle connection.
@@ -32,12 +34,12 @@ const ROUNDS: usize = 2;
 /// The servers, and which of them responded last.
 #[derive(Clone)]
 pub(crate) struct Failover {
-    channels: Arc<[Channel]>,
+    channels: Arc<[MeasuredChannel]>,
     current: Arc<AtomicUsize>,
 }
 
 impl Failover {
-    pub(crate) fn new(channels: Vec<Channel>) -> Self {
+    pub(crate) fn new(channels: Vec<MeasuredChannel>) -> Self {
         Self {
             channels: channels.into(),
             current: Arc::default(),
@@ -65,7 +67,7 @@ impl Failover {
 
 /// Makes one call to one server and reads its response to the end.
 async fn exchange(
-    channel: Channel,
+    channel: MeasuredChannel,
     request: http::Request<Body>,
 ) -> Result<http::Response<Body>, BoxError> {
     let (head, body) = channel.oneshot(request).await?.into_parts();

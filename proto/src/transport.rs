@@ -19,6 +19,7 @@ use tower::{ServiceExt, util::BoxCloneSyncService};
 
 use crate::{
     dial::{self, Credentials, TransportError},
+    endpoints::Endpoints,
     failover::Failover,
 };
 
@@ -27,7 +28,10 @@ type HttpService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>
 
 /// A connection to a service; cheap to clone.
 #[derive(Clone)]
-pub struct Transport(HttpService);
+pub struct Transport {
+    service: HttpService,
+    endpoints: Endpoints,
+}
 
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,6 +56,7 @@ impl Transport {
     /// An address is not an HTTP URL with a host, or a file of `credentials` cannot be used.
     pub fn dial_with(addresses: &str, credentials: &Credentials) -> Result<Self, TransportError> {
         let channels = dial::channels(addresses, credentials)?;
+        let endpoints = Endpoints::of(&channels);
         let bearer = credentials.bearer()?;
         let with_bearer = move |mut request: http::Request<Body>| {
             if let Some(bearer) = &bearer {
@@ -60,9 +65,9 @@ impl Transport {
             }
             request
         };
-        let inner = match <[_; 1]>::try_from(channels) {
+        let service = match <[_; 1]>::try_from(channels) {
             Ok([channel]) => {
-                let channel = channel.map_err(|error| explain(error.into()));
+                let channel = channel.map_err(explain);
                 BoxCloneSyncService::new(channel.map_request(with_bearer))
             }
             Err(channels) => {
@@ -70,7 +75,12 @@ impl Transport {
                 BoxCloneSyncService::new(failover.map_request(with_bearer))
             }
         };
-        Ok(Self(inner))
+        Ok(Self { service, endpoints })
+    }
+
+    /// Returns the statistics of the servers; none for a server in this process.
+    pub fn endpoints(&self) -> Endpoints {
+        self.endpoints.clone()
     }
 
     /// Connects to `server`, a generated server, in this process.
@@ -83,9 +93,10 @@ impl Transport {
             + 'static,
         S::Future: Send + 'static,
     {
-        Self(BoxCloneSyncService::new(
-            server.map_err(|never| match never {}),
-        ))
+        Self {
+            service: BoxCloneSyncService::new(server.map_err(|never| match never {})),
+            endpoints: Endpoints::default(),
+        }
     }
 }
 
@@ -109,10 +120,10 @@ impl Service<http::Request<Body>> for Transport {
     type Future = <HttpService as Service<http::Request<Body>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context)
+        self.service.poll_ready(context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        self.0.call(request)
+        self.service.call(request)
     }
 }

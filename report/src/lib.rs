@@ -6,6 +6,7 @@
 mod chart;
 mod error;
 mod folder;
+mod live;
 mod model_card;
 pub mod number;
 mod page;
@@ -14,8 +15,12 @@ mod tensorboard;
 
 pub use error::ReportError;
 pub use folder::{RunFolder, RunRecords};
+pub use live::{
+    ActorStatus, EnvNodeStatus, Finding, LiveEpisode, LiveStatus, RunSettings, Severity, diagnose,
+    live_fragment, live_page, live_security_policy, shorten_steps,
+};
 pub use model_card::model_card;
-pub use page::{render, summary, write};
+pub use page::{render, safe_line, summary, write};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
     EvaluationMetrics, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime, SuccessRate,

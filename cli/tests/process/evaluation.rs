@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fs, net::TcpListener, path::Path, thread::sleep
 
 use serde_json::Value;
 
-use crate::program::{serve, sqlenv, start_actor};
+use crate::{
+    program::{serve, sqlenv},
+    second_learner::start_actor,
+};
 
 const SETTINGS: [&str; 8] = [
     "learner.steps=2",

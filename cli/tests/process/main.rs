@@ -18,3 +18,4 @@ mod roles;
 mod second_learner;
 mod security;
 mod threads;
+mod watching;

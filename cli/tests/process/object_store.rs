@@ -12,8 +12,8 @@ use std::{
 
 use crate::{
     evaluation::{evaluations, free_address, weights},
-    program::{Running, serve, serve_and_hear, serve_with, sqlenv, start_actor},
-    second_learner::{learner_args, trained_alone},
+    program::{Running, serve, serve_and_hear, serve_with, sqlenv},
+    second_learner::{learner_args, start_actor, trained_alone},
 };
 
 /// A server of S3's protocol with the empty bucket `runs`.

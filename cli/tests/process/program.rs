@@ -30,12 +30,6 @@ impl Drop for Running {
     }
 }
 
-/// Starts an actor that prints nothing.
-pub(crate) fn start_actor(env: &str, learner: &str) -> Running {
-    let mut actor = sqlenv(&["actor", "--env", env, "--learner", learner]);
-    Running(actor.stderr(Stdio::null()).spawn().unwrap())
-}
-
 /// Starts a role on a free port, waits until it serves, and returns its address.
 pub(crate) fn serve(args: &[&str]) -> (Running, String) {
     serve_with(&mut sqlenv(args))

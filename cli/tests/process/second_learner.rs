@@ -1,10 +1,10 @@
 //! Tests that a learner stops when another one opens its run.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Stdio};
 
 use crate::{
     evaluation::weights,
-    program::{serve, serve_and_hear, sqlenv, start_actor},
+    program::{Running, serve, serve_and_hear, sqlenv},
 };
 
 pub(crate) const SETTINGS: [&str; 7] = [
@@ -16,6 +16,12 @@ pub(crate) const SETTINGS: [&str; 7] = [
     "evaluation.unseen_questions=0",
     "imitation.enabled=false",
 ];
+
+/// Starts an actor that prints nothing.
+pub(crate) fn start_actor(env: &str, learner: &str) -> Running {
+    let mut actor = sqlenv(&["actor", "--env", env, "--learner", learner]);
+    Running(actor.stderr(Stdio::null()).spawn().unwrap())
+}
 
 /// Trains in one process and returns the weights.
 pub(crate) fn trained_alone(dir: &Path) -> Vec<u8> {

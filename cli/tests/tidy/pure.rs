@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 30] = [
+const PURE: [&str; 31] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -21,6 +21,7 @@ const PURE: [&str; 30] = [
     "env/src/progress",
     "env/src/reward",
     "env/src/verifier",
+    "learner/src/actors",
     "learner/src/advantage",
     "learner/src/batch",
     "learner/src/evaluation",

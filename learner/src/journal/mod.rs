@@ -30,7 +30,7 @@ use self::{
     records::{Entries, record},
 };
 use crate::{
-    error::{LearnerError, Result},
+    error::{AtPath as _, LearnerError, Result},
     object_storage::ObjectLog,
 };
 
@@ -174,6 +174,19 @@ impl Journal {
     pub fn end(&self) -> u64 {
         self.end
     }
+}
+
+/// Returns the size of the journal in a run folder, in bytes.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn bytes(run_dir: &Path) -> Result<u64> {
+    let files = epochs::files(run_dir)?;
+    let sizes = files.iter().map(|file| {
+        let metadata = std::fs::metadata(&file.path);
+        metadata.at("read the journal", &file.path)
+    });
+    sizes.map(|size| Ok(size?.len())).sum()
 }
 
 /// Returns whether a run folder has groups.

@@ -12,11 +12,13 @@ use std::{fs::OpenOptions, io::Write as _, path::Path};
 use ::object_store::{Error as StoreError, ObjectStoreExt as _, PutMode, PutOptions};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use policy::durable;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use super::{ObjectStorage, transfer};
 use crate::{
+    checkpoint::LATEST,
     error::{AtPath as _, LearnerError, Result},
     journal::EPOCH_ZERO,
 };
@@ -104,6 +106,9 @@ impl ObjectLog {
                 .join(CHECKPOINTS)
                 .join(format!("step_{}", newest.step));
             transfer::download(&self.storage, &newest.folder, &folder).await?;
+            let latest = run_dir.join(CHECKPOINTS).join(LATEST);
+            let name = format!("step_{}", newest.step);
+            durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
         }
         Ok(self.next != first)
     }

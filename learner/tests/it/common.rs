@@ -173,6 +173,7 @@ pub(crate) async fn act(
             actor_id: name.clone(),
             policy_version,
             run_id: learner.run_id().to_owned(),
+            report: None,
         };
         match client
             .claim(request)

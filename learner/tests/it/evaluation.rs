@@ -124,6 +124,7 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
             actor_id: "a".to_owned(),
             policy_version,
             run_id: run_id.clone(),
+            report: None,
         };
         client
             .claim(request)

@@ -52,6 +52,7 @@ fn groups(case: &Value) -> StepGroups {
         Arc::new(Group {
             index: 0,
             lease_id: 0,
+            actor_id: String::new(),
             run_id: String::new(),
             encoded: EncodedGroup::from(&SubmitRequest::default()),
             trajectories: Vec::new(),

@@ -55,6 +55,7 @@ impl Server {
             actor_id: "a".to_owned(),
             policy_version,
             run_id: self.learner.run_id().to_owned(),
+            report: None,
         };
         self.client
             .claim(request)
@@ -245,6 +246,7 @@ async fn a_claim_waits_for_work() {
         actor_id: "waiting".to_owned(),
         policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
+        report: None,
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -276,6 +278,7 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
         actor_id: "waiting".to_owned(),
         policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
+        report: None,
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -22,7 +22,7 @@ type MetricPanel = (
     &'static [(&'static str, &'static str)],
 );
 
-const PANELS: [MetricPanel; 10] = {
+const PANELS: [MetricPanel; 12] = {
     use TrainingStage::{Grpo, Sft};
     use YAxis::{Data, FromZero, Percent};
     [
@@ -73,6 +73,13 @@ const PANELS: [MetricPanel; 10] = {
         ),
         (
             Grpo,
+            "Loss",
+            "Loss of the policy, which need not fall: its scale is that of the advantages.",
+            Data,
+            &[("loss", "loss")],
+        ),
+        (
+            Grpo,
             "Gradient norm",
             "Global norm before clipping.",
             FromZero,
@@ -84,6 +91,13 @@ const PANELS: [MetricPanel; 10] = {
             "",
             FromZero,
             &[("rate", "learning_rate")],
+        ),
+        (
+            Grpo,
+            "Time of a step",
+            "Seconds that the learner waited for groups, and that it trained.",
+            FromZero,
+            &[("wait", "time/wait_for_batch"), ("train", "time/train")],
         ),
         (
             Sft,
@@ -102,7 +116,7 @@ const PANELS: [MetricPanel; 10] = {
     ]
 };
 
-pub(super) fn section(records: &RunRecords) -> Option<Markup> {
+pub(crate) fn section(records: &RunRecords) -> Option<Markup> {
     let accuracy = accuracy(Evaluations(&records.evaluations));
     let panels = PANELS
         .iter()

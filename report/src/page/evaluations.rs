@@ -3,16 +3,16 @@
 use crate::records::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName};
 
 /// The split that headline and breakdown are about.
-pub(super) const EVAL: &str = "eval";
+pub(crate) const EVAL: &str = "eval";
 
 /// The evaluations of a run.
 #[derive(Clone, Copy)]
-pub(super) struct Evaluations<'a>(pub(super) &'a [Evaluation]);
+pub(crate) struct Evaluations<'a>(pub(crate) &'a [Evaluation]);
 
 impl<'a> Evaluations<'a> {
     /// Returns the newest evaluation of a policy. The decoding mode means nothing for scripted
     /// policies, so theirs counts as greedy.
-    pub(super) fn last(
+    pub(crate) fn last(
         self,
         policy: PolicyName,
         split: &str,
@@ -32,12 +32,12 @@ impl<'a> Evaluations<'a> {
     }
 
     /// Returns [`Self::last`] with greedy decoding on new queries.
-    pub(super) fn greedy(self, policy: PolicyName) -> Option<&'a Evaluation> {
+    pub(crate) fn greedy(self, policy: PolicyName) -> Option<&'a Evaluation> {
         self.last(policy, EVAL, DecodingMode::Greedy)
     }
 
     /// Returns the policy from which GRPO started: the warm start, or the base if there is none.
-    pub(super) fn start(self) -> PolicyName {
+    pub(crate) fn start(self) -> PolicyName {
         let has_warm_start = self.0.iter().any(|e| e.policy == PolicyName::WarmStart);
         if has_warm_start {
             PolicyName::WarmStart
@@ -47,13 +47,13 @@ impl<'a> Evaluations<'a> {
     }
 
     /// Returns the split of the learning curve. Runs with few questions have none of its own.
-    pub(super) fn curve_split(self) -> &'static str {
+    pub(crate) fn curve_split(self) -> &'static str {
         let has_own = self.0.iter().any(|e| e.split == CURVE_SPLIT);
         if has_own { CURVE_SPLIT } else { EVAL }
     }
 
     /// Returns the evaluations of GRPO by step, with its start as step 0.
-    pub(super) fn history(self, split: &str, mode: DecodingMode) -> Vec<&'a Evaluation> {
+    pub(crate) fn history(self, split: &str, mode: DecodingMode) -> Vec<&'a Evaluation> {
         let start = self.start();
         let mut found: Vec<_> = self
             .0

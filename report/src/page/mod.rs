@@ -6,12 +6,14 @@
 
 mod breakdown;
 mod comparison;
-mod curves;
+pub(crate) mod curves;
 mod elements;
 mod episode_result;
 mod evaluations;
 mod headline;
-mod transcripts;
+pub(crate) mod transcripts;
+
+pub(crate) use evaluations::{EVAL, Evaluations};
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +26,7 @@ use crate::{
     folder::{RunFolder, RunRecords},
 };
 
-const STYLE: &str = include_str!("style.css");
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// Writes `report.html` into the run folder and returns its path.
 ///
@@ -62,18 +64,31 @@ pub fn render(records: &RunRecords) -> String {
             }
         }
     };
-    let is_safe = |c: char| {
-        if is_unsafe(c) {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        }
+    safe_text(&page.into_string()) + "\n"
+}
+
+/// Replaces the characters that XML forbids or that change the reading direction.
+pub(crate) fn safe_text(text: &str) -> String {
+    let safe = |c: char| match is_unsafe(c) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
     };
-    page.into_string()
-        .chars()
-        .map(is_safe)
-        .chain(['\n'])
-        .collect()
+    text.chars().map(safe).collect()
+}
+
+/// Returns a text of a model, a question or an actor as one line that a terminal shows as it is:
+/// without control characters, and in its reading direction.
+pub fn safe_line(text: &str) -> String {
+    let safe = |c: char| match c.is_control() || is_unsafe(c) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => c,
+    };
+    text.chars().map(safe).collect()
+}
+
+/// Returns the source of an embedded text for a content security policy.
+pub(crate) fn hash_source(text: &str) -> String {
+    format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
 /// Tells whether XML forbids a character, or whether it changes the reading direction of the text
@@ -86,10 +101,9 @@ fn is_unsafe(c: char) -> bool {
 }
 
 fn head(records: &RunRecords) -> Markup {
-    let hash = BASE64_STANDARD.encode(Sha256::digest(STYLE));
-    let security_policy = format!(
-        "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'"
-    );
+    let style = hash_source(STYLE);
+    let security_policy =
+        format!("default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'");
     let title = match &records.info {
         Some(info) => format!("{} · sqlenv", info.name),
         None => "sqlenv run".to_owned(),

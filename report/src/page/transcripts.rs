@@ -168,7 +168,7 @@ fn column(transcript: &Transcript) -> Markup {
     }
 }
 
-fn env_step(step: &EnvStepRecord) -> Markup {
+pub(crate) fn env_step(step: &EnvStepRecord) -> Markup {
     let parts = step.components;
     let title = format!(
         "operational {}, progress {}, terminal {}, clip {}",
@@ -196,7 +196,7 @@ fn env_step(step: &EnvStepRecord) -> Markup {
     }
 }
 
-fn clip(text: &str) -> String {
+pub(crate) fn clip(text: &str) -> String {
     let mut kept: String = text.lines().take(MAX_LINES).collect::<Vec<_>>().join("\n");
     if let Some((end, _)) = kept.char_indices().nth(MAX_CHARACTERS) {
         kept.truncate(end);

@@ -1,0 +1,160 @@
+//! The learner's side of an actor: claims and submissions of a run that the actor has joined.
+//!
+//! Invariant: every call names the run, and every call is safe to repeat.
+
+use proto::{
+    CLAIM_WAIT, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
+    v1::{
+        ActorReport, ClaimRequest, EvaluationClaim, GroupClaim, SubmitEvaluationRequest,
+        SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
+    },
+};
+
+use crate::{error::ActorError, metrics, retry::Retry, rollout::failed_trajectory};
+
+/// A run that an actor has joined.
+pub(crate) struct LearnerSession {
+    pub(crate) client: LearnerClient,
+    pub(crate) actor_id: String,
+    pub(crate) run_id: String,
+    pub(crate) retry: Retry,
+}
+
+impl LearnerSession {
+    /// Claims a group for weights of `policy_version`. The learner holds the claim while there is
+    /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
+    /// lease expires.
+    pub(crate) async fn claim(
+        &self,
+        policy_version: u64,
+        report: ActorReport,
+    ) -> Result<Option<Outcome>, ActorError> {
+        let retry = self.retry;
+        let hold_seconds = CLAIM_WAIT.as_secs() as u32;
+        let retry = Retry {
+            call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
+            ..retry
+        };
+        let request = ClaimRequest {
+            actor_id: self.actor_id.clone(),
+            policy_version,
+            run_id: self.run_id.clone(),
+            report: Some(report),
+        };
+        let claim = async || self.client.clone().claim(request.clone()).await;
+        Ok(retry.call("Learner.Claim", claim).await?.outcome)
+    }
+
+    /// Submits a group, which is safe to repeat. The verdict matters to the learner only.
+    pub(crate) async fn submit(
+        &self,
+        claim: &GroupClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<(), ActorError> {
+        let request = SubmitRequest {
+            actor_id: self.actor_id.clone(),
+            group_index: claim.group_index,
+            lease_id: claim.lease_id,
+            trajectories,
+            run_id: self.run_id.clone(),
+        };
+        // Encoded once: each attempt shares the bytes.
+        let group = encode_within(request, MAX_GROUP_BYTES);
+        let submit = async || self.client.clone().submit(group.clone()).await;
+        let response = self.retry.call("Learner.Submit", submit).await?;
+        metrics::count_group(verdict_name(response.verdict()));
+        Ok(())
+    }
+
+    /// Submits a part of an evaluation, which is safe to repeat.
+    pub(crate) async fn submit_evaluation(
+        &self,
+        claim: &EvaluationClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<(), ActorError> {
+        let request = SubmitEvaluationRequest {
+            actor_id: self.actor_id.clone(),
+            run_id: self.run_id.clone(),
+            part_id: claim.part_id,
+            lease_id: claim.lease_id,
+            trajectories,
+        };
+        let submit = async || {
+            let mut learner = self.client.clone();
+            learner.submit_evaluation(request.clone()).await
+        };
+        self.retry.call("Learner.SubmitEvaluation", submit).await?;
+        Ok(())
+    }
+}
+
+/// Encodes a group of at most `max_bytes`. The learner would refuse a larger one and hand it out
+/// again without end. Its trajectories become unscored instead, with the reason, so that the run
+/// continues without it.
+fn encode_within(mut request: SubmitRequest, max_bytes: usize) -> EncodedGroup {
+    let group_index = request.group_index;
+    let group = EncodedGroup::from(&request);
+    let size_bytes = group.bytes().len();
+    if size_bytes <= max_bytes {
+        return group;
+    }
+    let reason = format!(
+        "the group has {size_bytes} bytes, but a message may have {max_bytes}; lower \
+         learner.group_size or learner.rollout.max_context_tokens"
+    );
+    tracing::error!(group_index, reason, "a group cannot be submitted");
+    for trajectory in &mut request.trajectories {
+        let question_id = std::mem::take(&mut trajectory.question_id);
+        *trajectory = Trajectory {
+            question_id,
+            ..failed_trajectory(trajectory.member, reason.clone())
+        };
+    }
+    EncodedGroup::from(&request)
+}
+
+fn verdict_name(verdict: SubmitVerdict) -> &'static str {
+    match verdict {
+        SubmitVerdict::Unspecified => "unspecified",
+        SubmitVerdict::Accepted => "accepted",
+        SubmitVerdict::Duplicate => "duplicate",
+        SubmitVerdict::Stale => "stale",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_over_the_limit_is_submitted_without_scores_and_says_why() {
+        let trajectory = |member| Trajectory {
+            member,
+            scored: true,
+            question_id: "q".to_owned(),
+            segments: vec![proto::v1::Segment {
+                tokens: vec![7; 1_000],
+                ..proto::v1::Segment::default()
+            }],
+            ..Trajectory::default()
+        };
+        let request = SubmitRequest {
+            actor_id: "a".to_owned(),
+            group_index: 3,
+            lease_id: 4,
+            trajectories: (0..2).map(trajectory).collect(),
+            run_id: "r".to_owned(),
+        };
+        let size = EncodedGroup::from(&request).bytes().len();
+        let whole = encode_within(request.clone(), size).decode().unwrap();
+        assert_eq!(whole, request);
+        let reduced = encode_within(request, size - 1).decode().unwrap();
+        assert_eq!((reduced.group_index, reduced.lease_id), (3, 4));
+        for (member, trajectory) in reduced.trajectories.iter().enumerate() {
+            assert_eq!(trajectory.member as usize, member);
+            assert_eq!(trajectory.question_id, "q");
+            assert!(!trajectory.scored && trajectory.segments.is_empty());
+            assert!(trajectory.failure.contains("learner.group_size"));
+        }
+    }
+}

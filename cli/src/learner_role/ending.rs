@@ -1,0 +1,99 @@
+//! The end of a learner: what it leaves in the run's place, and what it says.
+
+use anyhow::{Context as _, Result, bail};
+use learner::LearnerError;
+use policy::Placement;
+use report::{RunFolder, RunInfo, RunStatus};
+
+use crate::{
+    config::LearnerRole, live::LiveRun, local::newest_model, model_folder, progress::Progress,
+    run_place::RunPlace, shutdown::Interrupted,
+};
+
+/// A run whose training has ended.
+pub(super) struct EndingRun<'a> {
+    pub(super) config: &'a LearnerRole,
+    pub(super) folder: &'a RunFolder,
+    pub(super) place: RunPlace,
+    /// The address of the env-node.
+    pub(super) env: &'a str,
+    pub(super) live: LiveRun,
+    pub(super) progress: &'a Progress,
+}
+
+impl EndingRun<'_> {
+    /// Records how the run ended. A finished run gets its model, its report and a message.
+    ///
+    /// # Errors
+    /// That of the training; [`Interrupted`] if the run was stopped; or a file cannot be written.
+    pub(super) async fn end(
+        self,
+        trained: Result<()>,
+        is_finished: bool,
+        mut info: RunInfo,
+    ) -> Result<()> {
+        let is_finished = is_finished && trained.is_ok();
+        info.status = match is_finished {
+            true => RunStatus::Finished,
+            false => RunStatus::Interrupted,
+        };
+        self.live.end(info.status);
+        let written = match &trained {
+            // The run is another learner's now.
+            Err(fault) if is_replaced(fault) => Ok(()),
+            _ => self.folder.write_info(&info),
+        };
+        trained?;
+        written?;
+        report::write(self.folder.path())?;
+        if !is_finished {
+            self.place.save().await?;
+            bail!(Interrupted);
+        }
+        self.save_model()?;
+        let message = format!(
+            "{}{}",
+            report::summary(&self.folder.read()?),
+            self.results()
+        );
+        self.place.save().await?;
+        self.progress.say(&message);
+        self.live.linger().await;
+        Ok(())
+    }
+
+    fn save_model(&self) -> Result<()> {
+        let placement = Placement {
+            device: self.config.device,
+            dtype: self.config.dtype,
+        };
+        let model = newest_model(self.folder.path(), placement)?
+            .context("a finished run has no checkpoint: this is a bug")?;
+        let (base, steps) = (&self.config.model, self.config.learner.steps);
+        model_folder::save(self.folder, model_folder::LAST, (&model, base), steps)?;
+        Ok(())
+    }
+
+    /// Names the results of the run and the next command.
+    fn results(&self) -> String {
+        let model = self.place.display(model_folder::LAST);
+        let report = self.place.display("report.html");
+        let (fetch, local_model) = match self.place.fetch_command() {
+            Some((command, folder)) => (
+                format!("copy them with: {command}\n"),
+                folder.join(model_folder::LAST).display().to_string(),
+            ),
+            None => (String::new(), model.clone()),
+        };
+        let env = self.env;
+        format!(
+            "model: {model}\nreport: {report}\n{fetch}\
+             evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
+        )
+    }
+}
+
+fn is_replaced(fault: &anyhow::Error) -> bool {
+    let fault = fault.downcast_ref();
+    matches!(fault, Some(LearnerError::Replaced { .. }))
+}

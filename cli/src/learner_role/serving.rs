@@ -1,0 +1,136 @@
+//! The learner while it trains and serves: what it records of each event.
+
+use anyhow::{Context as _, Result, bail};
+use learner::{Learner, ServerCredentials, TrainEvent};
+use proto::v1::Trajectory;
+use report::{LearnerStepRecord, RunFolder, TrainingStage};
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    admin::Readiness, config::ModelConfig, live::LiveRun, model_folder,
+    played_evaluation::PlayedEvaluations, progress::Progress, roles::stop,
+};
+
+/// A learner that trains and serves at the same time.
+pub(super) struct ServingLearner<'a> {
+    pub(super) learner: Learner,
+    pub(super) steps: u64,
+    /// What the run started from.
+    pub(super) base: &'a ModelConfig,
+    pub(super) folder: &'a RunFolder,
+    pub(super) evaluations: PlayedEvaluations<'a>,
+    pub(super) progress: &'a Progress,
+    pub(super) live: LiveRun,
+}
+
+impl ServingLearner<'_> {
+    /// Serves and trains until the last step or `shutdown`.
+    ///
+    /// # Errors
+    /// The training or the server failed, or an evaluation cannot be recorded.
+    pub(super) async fn train(
+        &self,
+        (listener, credentials): (TcpListener, ServerCredentials),
+        ready: &Readiness,
+        shutdown: CancellationToken,
+    ) -> Result<()> {
+        let served = CancellationToken::new();
+        let mut serving = tokio::spawn(learner::serve(
+            listener,
+            self.learner.clone(),
+            credentials,
+            served.clone().cancelled_owned(),
+        ));
+        let (sender, events) = mpsc::channel(2);
+        // A signal and an evaluation that cannot be recorded stop the run in the same way.
+        let stopped = shutdown.child_token();
+        let work = async {
+            tokio::join!(
+                self.learner
+                    .train(sender, stop(stopped.clone(), ready.clone())),
+                self.record(events, &stopped)
+            )
+        };
+        let (trained, recorded) = tokio::select! {
+            worked = work => worked,
+            ended = &mut serving => {
+                ended.context("the server panicked")??;
+                bail!("the server ended before the run; start the learner again to resume the run");
+            }
+        };
+        ready.set(false);
+        if self.learner.is_finished() && !self.learner.has_been_joined() {
+            // The run was over when it was opened. Actors that wait for a learner learn that at
+            // their next attempt.
+            tokio::time::sleep(2 * actor::LONGEST_PAUSE).await;
+        }
+        // The server first sends every connected actor the end of the run.
+        served.cancel();
+        let ended = serving.await.context("the server panicked");
+        trained?;
+        ended??;
+        recorded
+    }
+
+    /// Records the steps and the evaluations in the run folder and displays them. Stops the run if
+    /// an evaluation cannot be recorded: a resumed run then repeats it.
+    async fn record(
+        &self,
+        mut events: mpsc::Receiver<TrainEvent>,
+        stopped: &CancellationToken,
+    ) -> Result<()> {
+        let mut fault = None;
+        let stage = self.progress.stage("GRPO", self.steps, "steps");
+        while let Some(event) = events.recv().await {
+            match event {
+                TrainEvent::Checkpoint { .. } => {}
+                TrainEvent::Evaluation {
+                    version,
+                    name,
+                    episodes,
+                } => match self.record_evaluation(version, &name, &episodes) {
+                    Ok(()) => {
+                        self.live.evaluated(self.folder);
+                        self.learner.evaluation_recorded();
+                    }
+                    Err(error) => {
+                        fault = Some(error.context("an evaluation cannot be recorded"));
+                        stopped.cancel();
+                    }
+                },
+                TrainEvent::Step { step, metrics } => {
+                    stage.set(step);
+                    let record = LearnerStepRecord {
+                        step,
+                        stage: TrainingStage::Grpo,
+                        policy_version: step,
+                        metrics,
+                    };
+                    self.live.step(&record);
+                    let written = self.folder.append_step(&record);
+                    if let Err(error) = written {
+                        tracing::error!("cannot record the metrics of step {step}: {error:#}");
+                    }
+                }
+            }
+        }
+        stage.finish("");
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Records an evaluation, and the policy if it is the best so far: no other version is
+    /// published before the evaluation is recorded.
+    fn record_evaluation(&self, version: u64, name: &str, episodes: &[Trajectory]) -> Result<()> {
+        self.evaluations.record(version, name, episodes, || {
+            let model = self.learner.newest_model()?;
+            model_folder::save(
+                self.folder,
+                model_folder::BEST,
+                (&model, self.base),
+                version,
+            )?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! Where the status of a run comes from: the admin port of its learner, or its folder.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use actor::evaluation_of;
+use anyhow::{Context as _, Result, bail};
+use axum::http::{Request, StatusCode, Uri, header::HOST};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use policy::Chat;
+use proto::v1::{Question, Trajectory};
+use report::{LiveEpisode, LiveStatus, RunFolder, RunRecords, RunSettings, diagnose};
+use tokio::net::TcpStream;
+
+/// The longest wait for a learner.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A status is some 100 kB. Something else at the address may send anything.
+const MAX_STATUS_BYTES: usize = 32 << 20;
+/// A longer journal takes too long to read again and again, so its episodes are not shown.
+const MAX_JOURNAL_BYTES: u64 = 64 << 20;
+/// Episodes of the journal that are shown.
+const EPISODES: usize = 4;
+
+/// Where the status of a run comes from.
+#[derive(Debug)]
+pub(crate) enum StatusSource {
+    /// The admin port of a learner.
+    Learner(Uri),
+    /// The folder of a run.
+    Folder(PathBuf),
+}
+
+/// The answer of a source.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    Status(Box<LiveStatus>),
+    /// The learner does not answer now, for this reason; it may later.
+    Away(String),
+}
+
+impl StatusSource {
+    /// Parses what a person typed.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        if text.starts_with("https://") {
+            bail!(
+                "{text}: an admin port speaks http only; give http://HOST:PORT, or open the page \
+                 through a tunnel or a proxy"
+            );
+        }
+        if text.starts_with("http://") {
+            let uri: Uri = text.parse().with_context(|| {
+                format!("{text} is not an address; give it as http://HOST:PORT")
+            })?;
+            return Ok(Self::Learner(uri));
+        }
+        let path = Path::new(text);
+        if !path.is_dir() {
+            bail!(
+                "{text} is neither a folder nor an address; give the folder of a run, or the admin \
+                 port of its learner as http://HOST:PORT"
+            );
+        }
+        Ok(Self::Folder(path.to_owned()))
+    }
+
+    /// Returns the status of the run now.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or something else than a learner answers.
+    pub(crate) async fn fetch(&self) -> Result<Fetched> {
+        match self {
+            Self::Folder(path) => Ok(Fetched::Status(Box::new(of_folder(path)?))),
+            Self::Learner(address) => fetch(address).await,
+        }
+    }
+}
+
+async fn fetch(address: &Uri) -> Result<Fetched> {
+    let answer = match tokio::time::timeout(PATIENCE, get(address)).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            return Ok(Fetched::Away(format!(
+                "no answer within {} s",
+                PATIENCE.as_secs()
+            )));
+        }
+    };
+    match answer {
+        Err(error) => Ok(Fetched::Away(format!("{error:#}"))),
+        Ok((StatusCode::SERVICE_UNAVAILABLE, body)) => {
+            Ok(Fetched::Away(String::from_utf8_lossy(&body).into_owned()))
+        }
+        Ok((StatusCode::OK, body)) => {
+            let status = serde_json::from_slice(&body).with_context(|| {
+                format!("{address} answers with something else than the status of a run")
+            })?;
+            Ok(Fetched::Status(Box::new(status)))
+        }
+        Ok((status, _)) => {
+            bail!("{address} answers {status}; give the address that the learner got by --admin")
+        }
+    }
+}
+
+/// Gets `status.json` below an address.
+async fn get(address: &Uri) -> Result<(StatusCode, Bytes)> {
+    let authority = address.authority().context("the address has no host")?;
+    let host = authority.host().trim_matches(['[', ']']);
+    let port = authority.port_u16().unwrap_or(80);
+    let stream = TcpStream::connect((host, port)).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let path = format!("{}/status.json", address.path().trim_end_matches('/'));
+    let request = Request::get(path).header(HOST, authority.as_str());
+    let response = sender
+        .send_request(request.body(Empty::<Bytes>::new())?)
+        .await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_STATUS_BYTES)
+        .collect()
+        .await;
+    connection.abort();
+    match body {
+        Ok(body) => Ok((status, body.to_bytes())),
+        Err(error) => bail!("the answer broke off: {error}"),
+    }
+}
+
+fn of_folder(path: &Path) -> Result<LiveStatus> {
+    let records = RunFolder::new(path).read()?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let settings = records.config.as_deref().map(settings).unwrap_or_default();
+    let mut status = LiveStatus::of_records(&records, &name, settings);
+    status.silent_seconds = seconds_since_change(&path.join("metrics.jsonl"));
+    // The journal is a view for people: a run whose checkpoint cannot be read still has a status.
+    status.episodes = newest_episodes(path, &records).unwrap_or_default();
+    status.findings = diagnose(&status);
+    Ok(status)
+}
+
+/// Returns the settings that the status needs, as far as `config.toml` has them.
+fn settings(config: &str) -> RunSettings {
+    let config: toml::Table = config.parse().unwrap_or_default();
+    let setting = |name: &str| {
+        let value = config.get("learner")?.get(name)?.as_integer()?;
+        u64::try_from(value).ok()
+    };
+    RunSettings {
+        steps: setting("steps"),
+        group_size: setting("group_size"),
+        max_staleness: setting("max_staleness"),
+        lease_seconds: setting("lease_seconds"),
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge: the age of a file is part of a run's status"
+)]
+fn seconds_since_change(path: &Path) -> Option<f64> {
+    let changed = fs::metadata(path).ok()?.modified().ok()?;
+    let age = SystemTime::now().duration_since(changed).ok()?;
+    Some(age.as_secs_f64())
+}
+
+/// Returns the first episode of each of the newest groups in the journal, newest first.
+fn newest_episodes(run_dir: &Path, records: &RunRecords) -> Result<Vec<LiveEpisode>> {
+    if learner::journal::bytes(run_dir)? > MAX_JOURNAL_BYTES {
+        return Ok(Vec::new());
+    }
+    let chat = newest_chat(run_dir)?;
+    let mut newest = Vec::new();
+    for group in learner::journal::read(run_dir)? {
+        if newest.len() == EPISODES {
+            newest.remove(0);
+        }
+        newest.push(group?);
+    }
+    let text = |id: &str| {
+        let known = records
+            .transcripts
+            .iter()
+            .find(|it| it.episode.question_id == id);
+        known.map_or_else(String::new, |it| it.episode.question.clone())
+    };
+    let episodes = newest.into_iter().rev().filter_map(|group| {
+        let trajectory = group.trajectories.first()?;
+        let question = Question {
+            question_id: trajectory.question_id.clone(),
+            question_text: text(&trajectory.question_id),
+            ..Question::default()
+        };
+        Some(live_episode(
+            &chat,
+            (group.group_index, group.actor_id),
+            question,
+            trajectory,
+        ))
+    });
+    Ok(episodes.collect())
+}
+
+/// Reads the chat template and the tokenizer of the newest checkpoint.
+fn newest_chat(run_dir: &Path) -> Result<Chat> {
+    let checkpoints = run_dir.join("checkpoints");
+    let newest = fs::read_to_string(checkpoints.join("LATEST"))?;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(checkpoints.join(newest.trim()).join("hf"))? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if !name.contains("safetensors") {
+            files.push((name, fs::read(&path)?));
+        }
+    }
+    Ok(Chat::from_files(&files)?)
+}
+
+/// Returns an episode as people read it.
+pub(crate) fn live_episode(
+    chat: &Chat,
+    (group_index, actor_id): (u64, String),
+    question: Question,
+    trajectory: &Trajectory,
+) -> LiveEpisode {
+    let (_, mut episodes) = evaluation_of(chat, &[question], [trajectory]);
+    LiveEpisode {
+        group_index,
+        actor_id,
+        policy_version: trajectory.turns.first().map(|turn| turn.policy_version),
+        failure: trajectory.failure.clone(),
+        episode: episodes.swap_remove(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_folders_are_told_apart() {
+        let parse = StatusSource::parse;
+        assert!(matches!(
+            parse("http://127.0.0.1:9000").unwrap(),
+            StatusSource::Learner(_)
+        ));
+        assert!(matches!(parse(".").unwrap(), StatusSource::Folder(_)));
+        for (text, remedy) in [
+            ("https://host:1", "speaks http only"),
+            ("host:9000", "http://HOST:PORT"),
+            ("http://", "http://HOST:PORT"),
+            ("runs/none", "neither a folder nor an address"),
+        ] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_are_read_as_far_as_they_are_there() {
+        let config = "[learner]\nsteps = 40\ngroup_size = 8\nmax_staleness = -1\n";
+        let expected = RunSettings {
+            steps: Some(40),
+            group_size: Some(8),
+            ..RunSettings::default()
+        };
+        assert_eq!(settings(config), expected);
+        assert_eq!(settings("not toml ["), RunSettings::default());
+    }
+}

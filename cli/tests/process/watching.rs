@@ -1,0 +1,262 @@
+//! Tests how people follow a distributed run: the live page, `sqlenv watch` and `sqlenv doctor`.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::Stdio,
+    thread::sleep,
+    time::Duration,
+};
+
+use proto::{LearnerClient, Transport, v1::JoinRequest};
+use serde_json::Value;
+
+use crate::program::{Running, serve, sqlenv};
+
+const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";
+
+/// Gets a page as its head and its body.
+fn get(address: &str, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    Some((head.to_owned(), body.to_owned()))
+}
+
+/// Waits until the status satisfies a condition.
+fn status_with(address: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..6_000 {
+        let body = get(address, "/status.json").map(|(_, body)| body);
+        let status: Option<Value> = body.and_then(|body| serde_json::from_str(&body).ok());
+        if let Some(status) = status.filter(&condition) {
+            return status;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    panic!(
+        "the status did not change in time: {:?}",
+        get(address, "/status.json")
+    );
+}
+
+fn free_address() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+/// Joins as an actor with a hostile name.
+fn join_as_stranger(learner: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let join = async {
+        let mut client = LearnerClient::new(Transport::dial(learner).unwrap());
+        let actor_id = HOSTILE.to_owned();
+        client.join(JoinRequest { actor_id }).await.unwrap();
+    };
+    runtime.block_on(join);
+}
+
+#[test]
+fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let admin = free_address();
+    let address = format!("http://{admin}");
+    // Before the learner: it is away, and the lines go on when it comes.
+    let mut watching = Running(
+        sqlenv(&["watch", &address])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    sleep(Duration::from_millis(500));
+    let args = [
+        "learner",
+        "--listen",
+        "127.0.0.1:0",
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir.to_str().unwrap(),
+        "--admin",
+        &admin,
+        "--preset",
+        "smoke",
+        "--set",
+        "learner.steps=6",
+    ];
+    let (mut learner, learner_address) = serve(&args);
+    join_as_stranger(&learner_address);
+    let before = status_with(&admin, |status| {
+        !status["actors"].as_array().unwrap().is_empty()
+    });
+    assert_eq!(
+        (&before["step"], &before["is_live"]),
+        (&Value::from(0), &Value::from(true))
+    );
+    assert_eq!(before["actors"][0]["id"], HOSTILE);
+    let actor = [
+        "actor",
+        "--env",
+        &env,
+        "--learner",
+        &learner_address,
+        "--id",
+        "first",
+    ];
+    let _actor = Running(sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap());
+    let status = status_with(&admin, |status| status["step"].as_u64() >= Some(2));
+    check_status(&status, &env);
+    check_page(&admin);
+    check_doctor(&address);
+    assert!(learner.0.wait().unwrap().success());
+    check_lines(&mut watching);
+    check_folder(&run_dir);
+}
+
+fn check_status(status: &Value, env: &str) {
+    let actors = status["actors"].as_array().unwrap();
+    let first = actors.iter().find(|actor| actor["id"] == "first").unwrap();
+    assert_eq!(first["is_connected"], true, "{first}");
+    assert!(first["groups_done"].as_u64() > Some(0), "{first}");
+    assert!(first["tokens_per_second"].as_f64() > Some(0.0), "{first}");
+    assert!(first["version_lag"].as_u64() <= Some(1), "{first}");
+    let node = &status["env_nodes"][0];
+    assert_eq!(format!("http://{}", node["address"].as_str().unwrap()), env);
+    assert!(node["calls"].as_u64() > Some(10), "{node}");
+    assert!(node["p95_latency_seconds"].as_f64() > Some(0.0), "{node}");
+    let episode = &status["episodes"][0];
+    assert!(
+        !episode["question"].as_str().unwrap().is_empty(),
+        "{episode}"
+    );
+    assert!(
+        !episode["steps"].as_array().unwrap().is_empty(),
+        "{episode}"
+    );
+    assert!(status["steps"][0]["reward"].is_number(), "{status}");
+}
+
+fn check_page(admin: &str) {
+    let (head, page) = get(admin, "/").unwrap();
+    let head = head.to_lowercase();
+    assert!(
+        head.contains("content-security-policy: default-src 'none'"),
+        "{head}"
+    );
+    assert!(head.contains("cache-control: no-store"), "{head}");
+    for part in [
+        "of 6",
+        "first",
+        "Env-nodes",
+        "The newest episodes",
+        "&lt;script&gt;",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(page.matches("<script>").count(), 1);
+    let (_, fragment) = get(admin, "/fragment").unwrap();
+    assert!(
+        fragment.starts_with("<main") && !fragment.contains("<script>"),
+        "{fragment}"
+    );
+    assert!(get(admin, "/metrics").unwrap().0.contains("200"));
+    assert!(get(admin, "/nothing").unwrap().0.contains("404"));
+}
+
+/// The stranger is away, but not for long enough, and a run this short has no other finding.
+fn check_doctor(address: &str) {
+    let output = sqlenv(&["doctor", address]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("run, step "), "{text}");
+    assert!(text.contains(" of 6"), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+    let problems = text.matches("\nproblem (").count();
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(problems > 0)),
+        "{text}"
+    );
+    for (address, remedy) in [
+        (address.replace("http", "https"), "http only"),
+        ("http://127.0.0.1:1".to_owned(), "refused"),
+    ] {
+        let output = sqlenv(&["doctor", &address]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text.contains(remedy), "{text}");
+    }
+}
+
+/// The lines name the absence, each step and the end.
+fn check_lines(watching: &mut Running) {
+    assert!(watching.0.wait().unwrap().success());
+    let mut lines = String::new();
+    watching
+        .0
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut lines)
+        .unwrap();
+    let mut errors = String::new();
+    watching
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut errors)
+        .unwrap();
+    assert!(errors.contains("does not answer"), "{errors}");
+    assert!(lines.contains("the learner answers again"), "{lines}");
+    for step in 2..=6 {
+        assert!(
+            lines.contains(&format!("step {step}/6  reward ")),
+            "{lines}"
+        );
+    }
+    assert!(
+        lines.ends_with("the run has finished: step 6/6\n"),
+        "{lines}"
+    );
+}
+
+/// The folder tells the same, and what is wrong with a run that is made to be wrong.
+fn check_folder(run_dir: &Path) {
+    let path = run_dir.to_str().unwrap();
+    let watched = sqlenv(&["watch", path]).output().unwrap();
+    let text = String::from_utf8_lossy(&watched.stdout);
+    assert!(watched.status.success());
+    assert!(
+        text.contains("step 6/6") && text.contains("has finished"),
+        "{text}"
+    );
+    let metrics = run_dir.join("metrics.jsonl");
+    let lines: Vec<String> = fs::read_to_string(&metrics)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let mut step: Value = serde_json::from_str(line).unwrap();
+            step["tools/malformed_frequency"] = 0.75.into();
+            step.to_string()
+        })
+        .collect();
+    fs::write(&metrics, lines.join("\n") + "\n").unwrap();
+    let json = run_dir.join("findings.json");
+    let output = sqlenv(&["doctor", path, "--json", json.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("problem (malformed-calls)") && text.contains("75.0 %"),
+        "{text}"
+    );
+    let findings: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(findings[0]["severity"], "problem", "{findings}");
+}

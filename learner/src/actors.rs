@@ -1,0 +1,464 @@
+//! The actors that a learner has heard of, for people who watch the run.
+//!
+//! Pure. Invariant: nothing here decides what is handed out or accepted, and memory is bounded
+//! whatever actors send. A number that an actor made up can only be shown.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use proto::v1::{ActorReport, EndpointReport, Trajectory};
+
+/// Beyond this number, the actor that has been silent for the longest time is forgotten.
+const MAX_ACTORS: usize = 1024;
+/// Longer names of actors and addresses of env-nodes are cut.
+const MAX_NAME_CHARACTERS: usize = 128;
+const MAX_ENV_NODES: usize = 32;
+const MAX_LATENCY_BUCKETS: usize = 16;
+/// An actor without a connection is forgotten after this time: a pod that was replaced has another
+/// name.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// Rates are means over one to two of these.
+const RATE_WINDOW: Duration = Duration::from_secs(30);
+/// The episodes that are kept for people to read.
+const RECENT_EPISODES: usize = 4;
+
+/// What the learner knows of its actors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ActorRegistry {
+    actors: BTreeMap<String, KnownActor>,
+    recent: VecDeque<RecentEpisode>,
+}
+
+/// An episode of a group that was just accepted.
+#[derive(Clone, Debug)]
+pub struct RecentEpisode {
+    /// The group.
+    pub group_index: u64,
+    /// The actor that played it.
+    pub actor_id: String,
+    /// The first member of the group.
+    pub trajectory: Arc<Trajectory>,
+}
+
+/// What is known of an actor at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedActor {
+    /// Its name. Actors choose it, so it may contain anything.
+    pub id: String,
+    /// The policy version of its last claim.
+    pub policy_version: Option<u64>,
+    /// Whether it has a weights stream open.
+    pub is_connected: bool,
+    /// The time since its last call.
+    pub silent: Duration,
+    /// Groups that it holds under a lease.
+    pub groups_in_flight: u64,
+    /// Groups of it that were accepted.
+    pub groups_done: u64,
+    /// Sampled tokens per second of the last minute. Absent for an older actor or before its second
+    /// report.
+    pub tokens_per_second: Option<f64>,
+    /// Share of the last minute in which its engine computed; absent as above.
+    pub busy_share: Option<f64>,
+}
+
+/// What actors say of an env-node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedEnvNode {
+    /// HOST:PORT as actors were given it.
+    pub address: String,
+    /// Calls since the actors started.
+    pub calls: u64,
+    /// Calls without a response or with UNAVAILABLE since the actors started.
+    pub errors: u64,
+    /// The calls of the last minute.
+    pub recent: EndpointReport,
+}
+
+#[derive(Clone, Debug, Default)]
+struct KnownActor {
+    last_heard: Duration,
+    policy_version: Option<u64>,
+    streams: u64,
+    /// When the leases of its groups expire.
+    leases: BTreeMap<u64, Duration>,
+    groups_done: u64,
+    reports: Reports,
+}
+
+/// The newest report and two older ones, at which rates begin.
+#[derive(Clone, Debug, Default)]
+struct Reports {
+    base: Option<(Duration, ActorReport)>,
+    next_base: Option<(Duration, ActorReport)>,
+    newest: Option<(Duration, ActorReport)>,
+}
+
+impl ActorRegistry {
+    /// Notes a call of an actor.
+    pub(crate) fn heard(&mut self, now: Duration, id: &str) {
+        self.actor(now, id);
+    }
+
+    /// Notes a claim.
+    pub(crate) fn claimed(
+        &mut self,
+        now: Duration,
+        id: &str,
+        policy_version: u64,
+        report: Option<ActorReport>,
+    ) {
+        let actor = self.actor(now, id);
+        actor.policy_version = Some(policy_version);
+        if let Some(report) = report {
+            actor.reports.add(now, bounded(report));
+        }
+    }
+
+    /// Notes that an actor got a group.
+    pub(crate) fn leased(&mut self, now: Duration, id: &str, group_index: u64, lease: Duration) {
+        let actor = self.actor(now, id);
+        // Keeps the number of leases bounded: the scheduler hands out so many at once.
+        actor.leases.retain(|_, expires| now < *expires);
+        actor.leases.insert(group_index, now + lease);
+    }
+
+    /// Notes that an actor submitted a group, and shows its first episode if it was accepted.
+    pub(crate) fn submitted(
+        &mut self,
+        now: Duration,
+        id: &str,
+        group_index: u64,
+        accepted: Option<Trajectory>,
+    ) {
+        let actor = self.actor(now, id);
+        actor.leases.remove(&group_index);
+        actor.groups_done += u64::from(accepted.is_some());
+        if let Some(trajectory) = accepted {
+            self.recent.truncate(RECENT_EPISODES - 1);
+            self.recent.push_front(RecentEpisode {
+                group_index,
+                actor_id: shortened(id),
+                trajectory: Arc::new(trajectory),
+            });
+        }
+    }
+
+    /// Notes that an actor opened a weights stream.
+    pub(crate) fn connected(&mut self, now: Duration, id: &str) {
+        self.actor(now, id).streams += 1;
+    }
+
+    /// Notes that a weights stream ended.
+    pub(crate) fn disconnected(&mut self, now: Duration, id: &str) {
+        // An actor that was forgotten meanwhile stays forgotten.
+        if let Some(actor) = self.actors.get_mut(&shortened(id)) {
+            actor.streams = actor.streams.saturating_sub(1);
+            actor.last_heard = now;
+        }
+    }
+
+    /// Returns the actors in the order of their names.
+    pub(crate) fn actors(&self, now: Duration) -> Vec<ObservedActor> {
+        let known = self.actors.iter().filter(|(_, it)| !it.is_gone(now));
+        known.map(|(id, actor)| actor.observe(now, id)).collect()
+    }
+
+    /// Returns the env-nodes of the actors that are known, in the order of their addresses.
+    pub(crate) fn env_nodes(&self, now: Duration) -> Vec<ObservedEnvNode> {
+        let mut nodes: BTreeMap<String, ObservedEnvNode> = BTreeMap::new();
+        let known = self.actors.values().filter(|it| !it.is_gone(now));
+        for reports in known.map(|actor| &actor.reports) {
+            let Some((_, newest)) = &reports.newest else {
+                continue;
+            };
+            for total in &newest.env_nodes {
+                let node = nodes.entry(total.address.clone()).or_default();
+                node.address.clone_from(&total.address);
+                node.calls = node.calls.saturating_add(total.calls);
+                node.errors = node.errors.saturating_add(total.errors);
+                let base = reports.start().map(|(_, report)| report.env_nodes.iter());
+                let base = base.and_then(|mut it| it.find(|base| base.address == total.address));
+                add_difference(&mut node.recent, total, base);
+            }
+        }
+        nodes.into_values().collect()
+    }
+
+    /// Returns the newest episodes, newest first.
+    pub(crate) fn recent_episodes(&self) -> Vec<RecentEpisode> {
+        self.recent.iter().cloned().collect()
+    }
+
+    /// Returns an actor after noting that it called, and makes room for it if it is new.
+    fn actor(&mut self, now: Duration, id: &str) -> &mut KnownActor {
+        let id = shortened(id);
+        if !self.actors.contains_key(&id) {
+            self.actors.retain(|_, actor| !actor.is_gone(now));
+            if self.actors.len() >= MAX_ACTORS {
+                let silent = self.actors.iter().min_by_key(|(_, it)| it.last_heard);
+                if let Some(silent) = silent.map(|(id, _)| id.clone()) {
+                    self.actors.remove(&silent);
+                }
+            }
+        }
+        let actor = self.actors.entry(id).or_default();
+        actor.last_heard = now;
+        actor
+    }
+}
+
+impl KnownActor {
+    fn is_gone(&self, now: Duration) -> bool {
+        self.streams == 0 && now.saturating_sub(self.last_heard) > FORGET_AFTER
+    }
+
+    fn observe(&self, now: Duration, id: &str) -> ObservedActor {
+        let rate = |total: fn(&ActorReport) -> f64| self.reports.per_second(total);
+        let in_flight = self.leases.values().filter(|expires| now < **expires);
+        ObservedActor {
+            id: id.to_owned(),
+            policy_version: self.policy_version,
+            is_connected: self.streams > 0,
+            silent: now.saturating_sub(self.last_heard),
+            groups_in_flight: in_flight.count() as u64,
+            groups_done: self.groups_done,
+            tokens_per_second: rate(|report| report.sampled_tokens as f64),
+            busy_share: rate(|report| report.busy_seconds).map(|share| share.clamp(0.0, 1.0)),
+        }
+    }
+}
+
+impl Reports {
+    fn add(&mut self, now: Duration, report: ActorReport) {
+        let went_back = |(_, last): &(Duration, ActorReport)| {
+            report.sampled_tokens < last.sampled_tokens || report.busy_seconds < last.busy_seconds
+        };
+        if self.newest.as_ref().is_some_and(went_back) {
+            // The actor was restarted under its old name.
+            *self = Self::default();
+        }
+        let is_due = |at: &Option<(Duration, ActorReport)>| {
+            at.as_ref()
+                .is_none_or(|(at, _)| now.saturating_sub(*at) >= RATE_WINDOW)
+        };
+        if is_due(&self.next_base) {
+            self.base = self.next_base.replace((now, report.clone()));
+        }
+        self.newest = Some((now, report));
+    }
+
+    /// Returns the report at which rates begin.
+    fn start(&self) -> Option<&(Duration, ActorReport)> {
+        self.base.as_ref().or(self.next_base.as_ref())
+    }
+
+    /// Returns how fast a count grows; none before the second report.
+    fn per_second(&self, total: fn(&ActorReport) -> f64) -> Option<f64> {
+        let ((start, first), (end, last)) = (self.start()?, self.newest.as_ref()?);
+        let seconds = end.saturating_sub(*start).as_secs_f64();
+        (seconds > 0.0).then(|| (total(last) - total(first)).max(0.0) / seconds)
+    }
+}
+
+/// Adds the calls between two reports of an actor; without an older one, all calls.
+fn add_difference(
+    sum: &mut EndpointReport,
+    newer: &EndpointReport,
+    older: Option<&EndpointReport>,
+) {
+    let less = |newer: u64, older: Option<u64>| newer.saturating_sub(older.unwrap_or(0));
+    let calls = less(newer.calls, older.map(|it| it.calls));
+    sum.calls = sum.calls.saturating_add(calls);
+    let errors = less(newer.errors, older.map(|it| it.errors));
+    sum.errors = sum.errors.saturating_add(errors);
+    let seconds = newer.latency_seconds - older.map_or(0.0, |it| it.latency_seconds);
+    sum.latency_seconds += seconds.max(0.0);
+    let length = sum.latency_buckets.len().max(newer.latency_buckets.len());
+    sum.latency_buckets.resize(length, 0);
+    for (index, (sum, newer)) in sum
+        .latency_buckets
+        .iter_mut()
+        .zip(&newer.latency_buckets)
+        .enumerate()
+    {
+        let older = older.and_then(|it| it.latency_buckets.get(index)).copied();
+        *sum = sum.saturating_add(less(*newer, older));
+    }
+}
+
+/// Cuts what is too long and replaces numbers that are not.
+fn bounded(mut report: ActorReport) -> ActorReport {
+    let number = |value: f64| {
+        if value.is_finite() {
+            value.max(0.0)
+        } else {
+            0.0
+        }
+    };
+    report.busy_seconds = number(report.busy_seconds);
+    report.env_nodes.truncate(MAX_ENV_NODES);
+    report.env_nodes.shrink_to_fit();
+    for node in &mut report.env_nodes {
+        node.address = shortened(&node.address);
+        node.latency_seconds = number(node.latency_seconds);
+        node.latency_buckets.truncate(MAX_LATENCY_BUCKETS);
+        node.latency_buckets.shrink_to_fit();
+    }
+    report
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().take(MAX_NAME_CHARACTERS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn report(tokens: u64, busy_seconds: f64, calls: u64) -> Option<ActorReport> {
+        Some(ActorReport {
+            sampled_tokens: tokens,
+            busy_seconds,
+            env_nodes: vec![EndpointReport {
+                address: "node:1".to_owned(),
+                calls,
+                errors: calls / 10,
+                latency_seconds: calls as f64 / 100.0,
+                latency_buckets: vec![0, calls],
+            }],
+        })
+    }
+
+    #[test]
+    fn an_actor_is_described_by_its_calls_and_reports() {
+        let mut registry = ActorRegistry::default();
+        registry.connected(at(0), "a");
+        registry.claimed(at(1), "a", 3, report(0, 0.0, 0));
+        registry.leased(at(1), "a", 7, at(10));
+        registry.leased(at(1), "a", 8, at(300));
+        registry.claimed(at(11), "a", 4, report(500, 4.0, 100));
+        registry.submitted(at(12), "a", 8, Some(Trajectory::default()));
+        let actor = &registry.actors(at(20))[0];
+        assert_eq!((actor.policy_version, actor.is_connected), (Some(4), true));
+        // The lease of group 7 has expired, and group 8 is done.
+        assert_eq!((actor.groups_in_flight, actor.groups_done), (0, 1));
+        assert_eq!(actor.silent, at(8));
+        assert_eq!(actor.tokens_per_second, Some(50.0));
+        assert_eq!(actor.busy_share, Some(0.4));
+        let node = &registry.env_nodes(at(20))[0];
+        assert_eq!((node.calls, node.errors, node.recent.calls), (100, 10, 100));
+        assert_eq!(registry.recent_episodes()[0].group_index, 8);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_minute_and_begin_again_with_the_actor() {
+        let mut registry = ActorRegistry::default();
+        for step in 0..20 {
+            let tokens = if step < 10 {
+                step * 100
+            } else {
+                900 + (step - 9) * 10
+            };
+            registry.claimed(at(step * 10), "a", 0, report(tokens, 0.0, step));
+        }
+        let rate = |registry: &ActorRegistry| registry.actors(at(200))[0].tokens_per_second;
+        assert_eq!(rate(&registry), Some(1.0));
+        assert!(registry.env_nodes(at(200))[0].recent.calls <= 6);
+        registry.claimed(at(200), "a", 0, report(5, 0.0, 0));
+        assert_eq!(rate(&registry), None);
+        registry.claimed(at(201), "a", 0, report(9, 0.0, 0));
+        assert_eq!(rate(&registry), Some(4.0));
+    }
+
+    #[test]
+    fn several_actors_share_an_env_node() {
+        let mut registry = ActorRegistry::default();
+        registry.claimed(at(0), "a", 0, report(0, 0.0, 40));
+        registry.claimed(at(0), "b", 0, report(0, 0.0, 60));
+        let nodes = registry.env_nodes(at(1));
+        assert_eq!(nodes.len(), 1);
+        assert_eq!((nodes[0].calls, nodes[0].errors), (100, 10));
+    }
+
+    #[test]
+    fn an_actor_without_a_report_is_known_and_one_that_left_is_forgotten() {
+        let mut registry = ActorRegistry::default();
+        registry.connected(at(0), "old");
+        registry.claimed(at(1), "old", 2, None);
+        let actor = &registry.actors(at(2))[0];
+        assert_eq!(
+            (actor.policy_version, actor.tokens_per_second),
+            (Some(2), None)
+        );
+        assert_eq!(registry.actors(at(5_000)).len(), 1);
+        registry.disconnected(at(5_000), "old");
+        assert!(!registry.actors(at(5_001))[0].is_connected);
+        assert!(registry.actors(at(5_601)).is_empty());
+    }
+
+    #[test]
+    fn hostile_reports_stay_small_and_finite() {
+        let mut registry = ActorRegistry::default();
+        let node = EndpointReport {
+            address: "x".repeat(10_000),
+            calls: u64::MAX,
+            errors: u64::MAX,
+            latency_seconds: f64::NAN,
+            latency_buckets: vec![u64::MAX; 10_000],
+        };
+        let hostile = |busy_seconds| {
+            Some(ActorReport {
+                sampled_tokens: u64::MAX,
+                busy_seconds,
+                env_nodes: vec![node.clone(); 500],
+            })
+        };
+        for (second, busy) in [f64::NAN, f64::INFINITY, -1e300, 1e300]
+            .into_iter()
+            .enumerate()
+        {
+            let id = "<script>".repeat(1_000);
+            registry.claimed(at(second as u64), &id, u64::MAX, hostile(busy));
+        }
+        let nodes = registry.env_nodes(at(4));
+        assert_eq!(nodes.len(), 1);
+        assert_eq!(nodes[0].address.len(), MAX_NAME_CHARACTERS);
+        assert!(nodes[0].recent.latency_seconds.is_finite());
+        let actor = &registry.actors(at(4))[0];
+        assert_eq!(actor.id.len(), MAX_NAME_CHARACTERS);
+        assert!(
+            actor
+                .busy_share
+                .is_some_and(|share| (0.0..=1.0).contains(&share))
+        );
+        let kept = registry.actors.values().next().unwrap();
+        let (_, report) = kept.reports.newest.as_ref().unwrap();
+        assert_eq!(report.env_nodes.len(), MAX_ENV_NODES);
+        assert_eq!(
+            report.env_nodes[0].latency_buckets.len(),
+            MAX_LATENCY_BUCKETS
+        );
+    }
+
+    #[test]
+    fn a_flood_of_names_displaces_the_most_silent_actors_only() {
+        let mut registry = ActorRegistry::default();
+        registry.heard(at(0), "silent");
+        for number in 0..3 * MAX_ACTORS as u64 {
+            registry.heard(at(1), &format!("flood-{number}"));
+            registry.heard(at(2), "real");
+        }
+        let actors = registry.actors(at(3));
+        assert_eq!(actors.len(), MAX_ACTORS);
+        assert!(actors.iter().any(|actor| actor.id == "real"));
+        assert!(actors.iter().all(|actor| actor.id != "silent"));
+    }
+}

@@ -1,0 +1,285 @@
+//! Rules about what a policy learns.
+
+use super::recent::{MIN_STEPS, mean, percent, recent, recent_mean};
+use crate::{
+    live::{
+        findings::{Diagnosed, Severity},
+        status::LiveStatus,
+    },
+    number,
+    records::RunStatus,
+};
+
+/// With this share of zero-variance groups, dynamic sampling draws its default of 4 times the
+/// groups and still keeps less than half a batch.
+const ZERO_VARIANCE: f64 = 0.9;
+/// Episodes have several turns; with this share most episodes lose one to a malformed call.
+const MALFORMED: f64 = 0.3;
+/// Cut episodes have no answer. DAPO (arXiv:2503.14476) reports that they add reward noise.
+const CUT: f64 = 0.25;
+/// Nats per token. A policy this sure samples equal episodes.
+const ENTROPY_FLOOR: f64 = 0.01;
+/// A policy that was as sure at the start has not collapsed.
+const ENTROPY_FALL: f64 = 0.2;
+/// PPO implementations report 0.1 to 0.3 as the usual upper end of the clipped share.
+const CLIPPED: f64 = 0.3;
+/// Nats per token; GRPO runs with a KL term report less than 0.1.
+const KL: f64 = 0.5;
+/// Nats per token. Sampler and learner run the same operations, so a synchronous run has almost no
+/// difference; other engines report 0.01 to 0.03 in bf16.
+const MISMATCH: f64 = 0.05;
+/// The same for trajectories that older weights sampled, which differ for a good reason.
+const STALE_MISMATCH: f64 = 0.3;
+/// Share of episodes that failed for a reason outside the agent.
+const FAILED: f64 = 0.05;
+/// After this many steps a run without evaluations is blind. By default there is one every 10.
+const BLIND_STEPS: u64 = 20;
+/// Fewer steps have too much noise for a trend.
+const TREND_STEPS: usize = 40;
+/// Standard errors that a trend must exceed.
+const TREND_ERRORS: f64 = 2.0;
+/// Little is left to learn above it.
+const SOLVED: f64 = 0.9;
+
+pub(super) fn zero_variance(status: &LiveStatus) -> Option<Diagnosed> {
+    let share =
+        recent_mean(status, "frac_reward_zero_std").filter(|share| *share >= ZERO_VARIANCE)?;
+    let correct = recent_mean(status, "rewards/correct/mean");
+    let remedy = match correct {
+        Some(correct) if correct > 0.5 => {
+            "The questions are too easy: take harder or other databases (data.databases), or stop \
+             here."
+        }
+        _ => {
+            "The questions are too hard for this policy: start from a better one (`sqlenv sft`, \
+             --model), give examples (learner.rollout.shots = 3), or reward partial progress \
+             (learner.rollout.reward_profile)."
+        }
+    };
+    let correct = correct.map_or_else(String::new, |it| {
+        format!("; {} of the answers are correct", percent(it))
+    });
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "In {} of the groups all episodes have the same return{correct}.",
+            percent(share)
+        ),
+        meaning: "Such a group has no gradient: the policy learns almost nothing.",
+        remedy: format!(
+            "{remedy} A larger learner.group_size and a higher \
+             learner.rollout.sampling.temperature make differences more likely."
+        ),
+    })
+}
+
+pub(super) fn malformed_calls(status: &LiveStatus) -> Option<Diagnosed> {
+    let share =
+        recent_mean(status, "tools/malformed_frequency").filter(|share| *share >= MALFORMED)?;
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "{} of the turns have no well-formed tool call.",
+            percent(share)
+        ),
+        meaning: "The policy does not speak the format of the tools, so the environment sees noise.",
+        remedy: "Teach the format first: `sqlenv sft`, then --model with its folder. Or give \
+                 examples (learner.rollout.shots = 3), or lower \
+                 learner.rollout.sampling.temperature."
+            .to_owned(),
+    })
+}
+
+pub(super) fn completions_cut(status: &LiveStatus) -> Option<Diagnosed> {
+    let share = recent_mean(status, "completions/clipped_ratio").filter(|share| *share >= CUT)?;
+    let length = status.metric("completions/mean_length");
+    let length = length.map_or_else(String::new, |it| {
+        format!("; they have {} tokens on average", number::value(it))
+    });
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "The token limit cut {} of the episodes{length}.",
+            percent(share)
+        ),
+        meaning: "A cut episode cannot answer, so it is punished for its length alone.",
+        remedy: "Raise learner.rollout.max_completion_tokens (and max_context_tokens), or set \
+                 learner.loss.mask_truncated_completions = true."
+            .to_owned(),
+    })
+}
+
+pub(super) fn entropy_collapse(status: &LiveStatus) -> Option<Diagnosed> {
+    let now = recent_mean(status, "entropy").filter(|entropy| *entropy < ENTROPY_FLOOR)?;
+    let first: Vec<f64> = status
+        .series("entropy")
+        .iter()
+        .take(MIN_STEPS)
+        .map(|it| it.1)
+        .collect();
+    let before = mean(&first);
+    if now > ENTROPY_FALL * before {
+        return None;
+    }
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "The entropy fell from {} to {} nats per token.",
+            number::value(before),
+            number::value(now)
+        ),
+        meaning: "The policy has collapsed: it samples the same episode again and again, and \
+                  explores nothing.",
+        remedy: "Go back to an earlier checkpoint by --model. Lower \
+                 learner.optimizer.learning_rate, raise learner.loss.clip_high or \
+                 learner.loss.entropy_coef, or add a learner.loss.kl_coef."
+            .to_owned(),
+    })
+}
+
+pub(super) fn policy_far(status: &LiveStatus) -> Option<Diagnosed> {
+    let clipped = recent_mean(status, "clip_ratio/region_mean").filter(|share| *share > CLIPPED);
+    let kl = recent_mean(status, "kl").filter(|kl| *kl > KL);
+    let seen = match (clipped, kl) {
+        (None, None) => return None,
+        (Some(clipped), _) => format!("{} of the importance ratios are clipped.", percent(clipped)),
+        (None, Some(kl)) => {
+            format!(
+                "The KL divergence to the reference is {} nats per token.",
+                number::value(kl)
+            )
+        }
+    };
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen,
+        meaning: "The policy moves too far at a time: most of the gradient is cut off, or the \
+                  language of the base model is being lost.",
+        remedy: "Lower learner.optimizer.learning_rate, learner.num_iterations or \
+                 learner.max_staleness, or raise learner.loss.kl_coef."
+            .to_owned(),
+    })
+}
+
+pub(super) fn sampler_mismatch(status: &LiveStatus) -> Option<Diagnosed> {
+    let limit = match status.settings.max_staleness {
+        Some(0) => MISMATCH,
+        _ => STALE_MISMATCH,
+    };
+    let metric = "sampling/sampling_logp_difference/mean";
+    let difference = recent_mean(status, metric).filter(|difference| *difference > limit)?;
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "The log-probabilities of sampler and learner differ by {} nats per token.",
+            number::value(difference)
+        ),
+        meaning: "The learner corrects actions that the policy would not have taken: the gradient \
+                  is biased.",
+        remedy: "Give actors and learner the same program version, device kind and dtype. Lower \
+                 learner.max_staleness, and keep learner.loss.sampler_correction on."
+            .to_owned(),
+    })
+}
+
+pub(super) fn episodes_failed(status: &LiveStatus) -> Option<Diagnosed> {
+    let failed = recent_mean(status, "episodes/failed").filter(|failed| *failed > 0.0)?;
+    let groups =
+        ["groups/kept", "groups/left_out"].map(|it| recent_mean(status, it).unwrap_or(0.0));
+    let episodes = groups.iter().sum::<f64>() * status.settings.group_size.unwrap_or(1) as f64;
+    if failed < FAILED * episodes {
+        return None;
+    }
+    let reason = status.episodes.iter().find(|it| !it.failure.is_empty());
+    let reason = reason.map_or_else(String::new, |it| {
+        format!(" The last reason: {}", it.failure)
+    });
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "{} of {} episodes of a step failed for a reason outside the policy.{reason}",
+            number::value(failed),
+            number::value(episodes)
+        ),
+        meaning: "They have no reward and give no gradient.",
+        remedy: "Look at the logs of actors and env-nodes. If env-nodes are away for long, raise \
+                 actor.env_retry.attempts."
+            .to_owned(),
+    })
+}
+
+pub(super) fn accuracy(status: &LiveStatus) -> Option<Diagnosed> {
+    let curve = status.accuracy();
+    let Some(last) = curve.last() else {
+        let is_over = status.state == RunStatus::Finished;
+        return (status.step >= BLIND_STEPS || is_over && status.step > 0).then(|| Diagnosed {
+            severity: Severity::Hint,
+            seen: format!("Nothing was evaluated in {} steps.", status.step),
+            meaning: "Only the training reward is known, which says little of new questions.",
+            remedy: "Set evaluation.every_steps to a multiple of learner.checkpoint.every_steps."
+                .to_owned(),
+        });
+    };
+    let best = curve.iter().max_by(|a, b| {
+        let (a, b) = (
+            a.metrics.success.success_rate,
+            b.metrics.success.success_rate,
+        );
+        a.total_cmp(&b)
+    })?;
+    let (best_rate, last_rate) = (best.metrics.success, last.metrics.success);
+    if last_rate.wilson_high >= best_rate.wilson_low {
+        return None;
+    }
+    Some(Diagnosed {
+        severity: Severity::Problem,
+        seen: format!(
+            "The accuracy on new questions fell from {} at step {} to {} at step {}.",
+            percent(best_rate.success_rate),
+            best.step,
+            percent(last_rate.success_rate),
+            last.step
+        ),
+        meaning: "The 95 % intervals do not overlap: the policy became worse while it trained.",
+        remedy: format!(
+            "Take the checkpoint of step {} or an evaluation before it. Lower \
+             learner.optimizer.learning_rate, or add a learner.loss.kl_coef.",
+            best.step
+        ),
+    })
+}
+
+pub(super) fn reward_flat(status: &LiveStatus) -> Option<Diagnosed> {
+    let rewards = status.series("reward");
+    if rewards.len() < TREND_STEPS {
+        return None;
+    }
+    let quarter = rewards.len() / 4;
+    let values = |part: &[(f64, f64)]| part.iter().map(|it| it.1).collect::<Vec<f64>>();
+    let first = values(&rewards[..quarter]);
+    let last = values(&rewards[rewards.len() - quarter..]);
+    let error = ((variance(&first) + variance(&last)) / quarter as f64).sqrt();
+    let is_solved = recent(status, "rewards/correct/mean").is_some_and(|it| mean(&it) > SOLVED);
+    if mean(&last) - mean(&first) > TREND_ERRORS * error || is_solved {
+        return None;
+    }
+    Some(Diagnosed {
+        severity: Severity::Hint,
+        seen: format!(
+            "The mean reward was {} in the first quarter of the steps and is {} in the last.",
+            number::value(mean(&first)),
+            number::value(mean(&last))
+        ),
+        meaning: "The difference is within the noise of the steps: the policy does not improve on \
+                  its training questions.",
+        remedy: "Raise learner.optimizer.learning_rate or learner.groups_per_step. Look at the \
+                 share of zero-variance groups and at transcripts."
+            .to_owned(),
+    })
+}
+
+fn variance(values: &[f64]) -> f64 {
+    let centre = mean(values);
+    let squares = values.iter().map(|value| (value - centre).powi(2));
+    squares.sum::<f64>() / values.len() as f64
+}
