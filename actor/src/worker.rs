@@ -282,12 +282,18 @@ impl Actor {
         let _ = tokio::time::timeout(pause, newest.wait_for(|newest| *newest != version)).await;
     }
 
-    /// Rolls out a group. Members whose calls failed are rolled out again, since an unscored one
-    /// gives no gradient.
+    /// Rolls out a group. Waits for an env-node that is away: an episode that it fails would have
+    /// no score, so an outage would change the weights. If the lease expires meanwhile, the group
+    /// goes to another actor, which may reach an env-node.
     async fn roll_out(&self, claim: &GroupClaim) -> Result<Vec<Trajectory>, ActorError> {
         let specs = (0..claim.group_size).map(|member| self.episode_spec(claim, member));
-        let (trajectories, _) = self.play(&self.policy, &specs.collect::<Vec<_>>()).await?;
-        Ok(trajectories)
+        let specs: Vec<EpisodeSpec> = specs.collect();
+        loop {
+            let (trajectories, is_env_away) = self.play(&self.policy, &specs).await?;
+            if !is_env_away {
+                return Ok(trajectories);
+            }
+        }
     }
 
     /// Plays a part of an evaluation: one episode of each question, with the claim's sampling.

@@ -23,8 +23,7 @@ pub(crate) const SETTINGS: &str = "seed = 3\n\
     [learner]\nsteps = 6\ngroups_per_step = 2\nlease_seconds = 10\n\
     [learner.checkpoint]\nevery_steps = 1\n\
     [evaluation]\nevery_steps = 2\nquestions = 20\nunseen_questions = 20\ncurve_questions = 20\n\
-    [imitation]\nenabled = false\n\
-    [actor.env_retry]\nattempts = 150\n";
+    [imitation]\nenabled = false\n";
 
 /// A project of podman-compose. Dropping it removes its containers and volumes.
 struct Compose {
