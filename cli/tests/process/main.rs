@@ -9,6 +9,7 @@ mod evaluation;
 mod gpu_check;
 mod health;
 mod object_store;
+mod outage;
 mod play;
 mod pretrain;
 mod program;

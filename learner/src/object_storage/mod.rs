@@ -15,7 +15,13 @@
 mod log;
 mod transfer;
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
 
 use ::object_store::{self as store, ObjectStore, path::Path as ObjectPath};
 
@@ -40,6 +46,9 @@ pub struct ObjectStorage {
     run: ObjectPath,
     /// What the user typed.
     address: String,
+    /// Length and time of the files that were uploaded, by path: a model that did not change is not
+    /// uploaded with each checkpoint.
+    uploaded: Arc<Mutex<HashMap<PathBuf, (u64, SystemTime)>>>,
 }
 
 impl ObjectStorage {
@@ -81,6 +90,7 @@ impl ObjectStorage {
             store,
             run,
             address: address.trim_end_matches('/').to_owned(),
+            uploaded: Arc::default(),
         }
     }
 
@@ -102,7 +112,7 @@ impl ObjectStorage {
     }
 
     /// Puts the files of the run folder that are not part of the log or of a checkpoint into the
-    /// store: settings, metrics, evaluations, model, report.
+    /// store, as far as they have changed: settings, metrics, evaluations, model, report.
     ///
     /// # Errors
     /// A file cannot be read, or the store does not answer or refuses.

@@ -3,7 +3,12 @@
 //! Invariant: files are streamed, in parts where they are large, so that memory does not depend on
 //! their size.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{MutexGuard, PoisonError},
+    time::SystemTime,
+};
 
 use ::object_store::{ObjectMeta, ObjectStoreExt as _, buffered::BufWriter};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -31,7 +36,23 @@ pub(super) async fn upload_files(storage: &ObjectStorage, run_dir: &Path) -> Res
     let files = files_below(run_dir, |name| {
         !name.starts_with('.') && !NOT_FILES.contains(&name)
     })?;
-    upload_all(storage, run_dir, "", files).await
+    let mut changed = Vec::new();
+    for path in files {
+        let metadata = path.metadata().at("read", &path)?;
+        let version = (metadata.len(), metadata.modified().at("read", &path)?);
+        if known(storage).get(&path) != Some(&version) {
+            changed.push((path, version));
+        }
+    }
+    let paths = changed.iter().map(|(path, _)| path.clone()).collect();
+    upload_all(storage, run_dir, "", paths).await?;
+    known(storage).extend(changed);
+    Ok(())
+}
+
+fn known(storage: &ObjectStorage) -> MutexGuard<'_, HashMap<PathBuf, (u64, SystemTime)>> {
+    let uploaded = &storage.uploaded;
+    uploaded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Downloads every object below `name` into `folder`.

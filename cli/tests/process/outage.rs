@@ -1,0 +1,44 @@
+//! Tests that an outage of all env-nodes delays a run and does not change it.
+
+use std::{process::Stdio, thread::sleep, time::Duration};
+
+use crate::{
+    evaluation::{evaluations, free_address, weights},
+    program::{Running, serve, sqlenv},
+    second_learner::{learner_args, trained_alone},
+};
+
+/// The calls of the actor run out of retries at once, so that the outage is longer than they last.
+#[test]
+fn groups_wait_for_an_env_node_that_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = trained_alone(dir.path());
+    let listen = free_address();
+    let env_node = || serve(&["env-node", "--listen", &listen]);
+    let (first, env) = env_node();
+    let run = dir.path().join("run");
+    let (mut learner, address) = serve(&learner_args("127.0.0.1:0", &env, run.to_str().unwrap()));
+    let impatient = ["--set", "actor.env_retry.attempts=1"];
+    let args = ["actor", "--env", &env, "--learner", &address];
+    let mut actor = sqlenv(&[&args, &impatient[..]].concat());
+    let _actor = Running(actor.stderr(Stdio::null()).spawn().unwrap());
+    let is_base = |key: &String| key.contains("base") && key.contains("sampled");
+    while !evaluations(&run).keys().any(is_base) {
+        sleep(Duration::from_millis(5));
+    }
+    // The last evaluation before the first group is recorded.
+    drop(first);
+    sleep(Duration::from_secs(3));
+    assert!(
+        learner.0.try_wait().unwrap().is_none(),
+        "ended in the outage"
+    );
+    let (_second, _) = env_node();
+    assert!(learner.0.wait().unwrap().success());
+    assert!(weights(&run) == expected);
+    let failed = evaluations(&run)
+        .values()
+        .filter(|it| it.get("failed").is_some())
+        .count();
+    assert_eq!(failed, 0);
+}
