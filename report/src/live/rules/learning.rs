@@ -202,7 +202,8 @@ pub(super) fn episodes_failed(status: &LiveStatus) -> Option<Diagnosed> {
             number::value(episodes)
         ),
         meaning: "They have no reward and give no gradient.",
-        remedy: "Look at the logs of actors and env-nodes, which name the refused calls.".to_owned(),
+        remedy: "Look at the logs of actors and env-nodes, which name the refused calls."
+            .to_owned(),
     })
 }
 
