@@ -124,9 +124,22 @@ pub fn describe() {
     describe_calls(&CALLS);
 }
 
-/// Describes the metrics of calls, and makes those of some calls exist. A learner lists the
-/// questions of its env-node as an actor would.
-pub fn describe_calls(calls: &[&'static str]) {
+/// Describes what a learner has of these metrics, since it plays the random policy on its env-node
+/// as an actor would.
+pub fn describe_of_learner() {
+    describe_calls(&["Env.ListQuestions", "Env.Reset", "Env.Step"]);
+    for (name, description) in GAUGES.iter().filter(|it| it.0 == EPISODES_IN_FLIGHT) {
+        describe_gauge!(*name, *description);
+        gauge!(*name).set(0.0);
+    }
+    for (name, description) in COUNTERS.iter().filter(|it| it.0 == REPLAYS) {
+        describe_counter!(*name, *description);
+        counter!(*name).increment(0);
+    }
+}
+
+/// Describes the metrics of calls, and makes those of some calls exist.
+fn describe_calls(calls: &[&'static str]) {
     describe_counter!(RETRIES, "Retried calls, by call.");
     describe_histogram!(
         CALL_SECONDS,

@@ -98,7 +98,7 @@ pub(crate) async fn learner(
 async fn open_admin_port(args: &LearnerArgs, live: &LiveRun) -> Result<Readiness> {
     let ready = admin::serve_with(args.admin, live.pages()).await?;
     learner::metrics::describe();
-    actor::metrics::describe_calls(&["Env.ListQuestions"]);
+    actor::metrics::describe_of_learner();
     Ok(ready)
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn by_role() -> [(&'static str, BTreeMap<String, Described>); 4] {
 }
 
 fn describe_list_questions() {
-    actor::metrics::describe_calls(&["Env.ListQuestions"]);
+    actor::metrics::describe_of_learner();
 }
 
 /// Returns the metrics of all roles, by name.
