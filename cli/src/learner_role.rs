@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use learner::{Learner, RunArguments, RunStorage, ServerCredentials};
+use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
 use policy::{Model, Placement};
 use proto::{EnvClient, v1::Question};
 use report::{RunFolder, RunInfo};
@@ -156,9 +156,10 @@ async fn open_learner(
         seed: config.seed,
         threads: threads::or_cores(config.threads),
     };
-    let ids = questions.into_iter().map(|it| it.question_id).collect();
+    let question = |it: &Question| TrainingQuestion::new(&it.question_id, &it.difficulty);
+    let questions = questions.iter().map(question).collect();
     let settings = config.learner.clone();
-    let open = move || Learner::open(settings, arguments, base, ids, storage);
+    let open = move || Learner::open(settings, arguments, base, questions, storage);
     let opened = tokio::task::spawn_blocking(open).await;
     Ok(opened.context("opening the run panicked")??)
 }

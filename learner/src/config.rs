@@ -13,6 +13,7 @@ use smart_default::SmartDefault;
 use crate::{
     advantage::AdvantageSettings,
     bounds::{at_least_one, finite, range},
+    curriculum::CurriculumStage,
     error::{LearnerError, Result},
     loss::LossSettings,
     optimizer::OptimizerSettings,
@@ -74,6 +75,11 @@ pub struct LearnerConfig {
     /// computed once. Changes the last bits of a gradient, by the order of its sums.
     #[default(true)]
     pub share_prefixes: bool,
+    /// Stages in which the run trains on questions of some difficulties only; then it trains on
+    /// all. Each stage is a table of `groups`, which it lasts, and `difficulties`, as the dataset
+    /// names them. Not written if there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub curriculum: Vec<CurriculumStage>,
     /// Weights of the rewards.
     pub rewards: RewardWeights,
     /// Advantages.

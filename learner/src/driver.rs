@@ -29,6 +29,7 @@ use crate::{
     checkpoint::{self, CheckpointState},
     clock::now,
     config::{LearnerConfig, RolloutConfig, RunArguments},
+    curriculum::{QuestionOrder, TrainingQuestion},
     error::{AtPath as _, LearnerError, Result},
     evaluator::{EvaluationPlan, Evaluator},
     group::GroupRules,
@@ -38,7 +39,7 @@ use crate::{
     object_storage::ObjectLog,
     ranks::{RankRegistry, model_files},
     run::Run,
-    scheduler::{QuestionOrder, Scheduler, SchedulerSettings},
+    scheduler::{Scheduler, SchedulerSettings},
     trainer::Trainer,
 };
 
@@ -123,7 +124,7 @@ pub(crate) struct RunContext {
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
     pub(crate) run_end: watch::Sender<Option<RunEnd>>,
-    question_ids: Vec<String>,
+    questions: Vec<TrainingQuestion>,
     order: Mutex<QuestionOrder>,
     pub(crate) run_id: String,
     opened: Instant,
@@ -152,14 +153,15 @@ impl Learner {
         config: LearnerConfig,
         arguments: RunArguments,
         model: Model,
-        question_ids: Vec<String>,
+        questions: Vec<TrainingQuestion>,
         storage: impl Into<RunStorage>,
     ) -> Result<Self> {
         config.validate()?;
-        if question_ids.is_empty() {
+        if questions.is_empty() {
             let problem = "none are given; choose a split that has some";
             return Err(LearnerError::setting("questions", problem));
         }
+        let order = QuestionOrder::new(&questions, &config.curriculum, arguments.seed)?;
         let RunStorage {
             folder: run_dir,
             mut objects,
@@ -167,7 +169,7 @@ impl Learner {
         let checkpoints = run_dir.join(CHECKPOINTS);
         std::fs::create_dir_all(&run_dir).at("create", &run_dir)?;
         durable::sync_parent(&run_dir).at("sync the folder of", &run_dir)?;
-        let fingerprint = fingerprint(&config, arguments.seed, &model, &question_ids)?;
+        let fingerprint = fingerprint(&config, arguments.seed, &model, &questions)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         // Refuses a run with other settings before it stops that run's learner.
         let mut restored = restore(&checkpoints, &fingerprint, &mut trainer)?;
@@ -209,8 +211,8 @@ impl Learner {
                 actors: Mutex::default(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
-                order: Mutex::new(QuestionOrder::new(question_ids.len(), arguments.seed)),
-                question_ids,
+                order: Mutex::new(order),
+                questions,
                 run_id: format!("{}-{}", run_name.to_string_lossy(), &fingerprint[..16]),
                 opened: now(),
                 model,
@@ -361,7 +363,7 @@ impl RunContext {
 
     pub(crate) fn question_id(&self, group_index: u64) -> String {
         let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        self.question_ids[order.question(group_index)].clone()
+        self.questions[order.question(group_index)].id.clone()
     }
 
     pub(crate) fn join_response(&self) -> JoinResponse {
@@ -458,18 +460,26 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
     }
 }
 
+fn hash_text(hash: &mut Sha256, text: &str) {
+    hash.update((text.len() as u64).to_le_bytes());
+    hash.update(text);
+}
+
 /// Returns the SHA-256 of settings, questions and base weights in hexadecimal.
 fn fingerprint(
     config: &LearnerConfig,
     run_seed: u64,
     model: &Model,
-    question_ids: &[String],
+    questions: &[TrainingQuestion],
 ) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(config.fingerprint(run_seed));
-    for id in question_ids {
-        hash.update((id.len() as u64).to_le_bytes());
-        hash.update(id);
+    for question in questions {
+        hash_text(&mut hash, &question.id);
+        // Without a curriculum, difficulties have no effect on the weights.
+        if !config.curriculum.is_empty() {
+            hash_text(&mut hash, &question.difficulty);
+        }
     }
     hash.update(model.weights.to_bytes()?);
     Ok(hex::encode(hash.finalize()))

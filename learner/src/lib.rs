@@ -2,7 +2,7 @@
 //!
 //! Invariant: the weights are a function of the base model, the settings and the journal of groups.
 //! Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`,
-//! `optimizer`, `schedule`, `scheduler`, `group`, `actors`.
+//! `optimizer`, `schedule`, `scheduler`, `curriculum`, `group`, `actors`.
 
 mod actors;
 pub mod advantage;
@@ -11,6 +11,7 @@ mod bounds;
 pub mod checkpoint;
 mod clock;
 pub mod config;
+pub mod curriculum;
 mod driver;
 pub mod error;
 mod evaluation;
@@ -35,6 +36,7 @@ pub mod trainer;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};
+pub use curriculum::TrainingQuestion;
 pub use driver::{Learner, RunStorage, TrainEvent};
 pub use error::{LearnerError, Result};
 pub use evaluation::EvaluationSet;

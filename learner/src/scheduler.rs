@@ -312,47 +312,6 @@ impl Scheduler {
     }
 }
 
-/// The question of every group: one seeded shuffle of all questions per epoch.
-#[derive(Clone, Debug)]
-pub struct QuestionOrder {
-    questions: usize,
-    run_seed: u64,
-    /// The epoch that was requested last, and its order.
-    last: Option<(u64, Vec<usize>)>,
-}
-
-impl QuestionOrder {
-    /// Creates an order of `questions` questions (at least 1).
-    pub fn new(questions: usize, run_seed: u64) -> Self {
-        Self {
-            questions,
-            run_seed,
-            last: None,
-        }
-    }
-
-    /// Returns the position of group `group_index`'s question in the list, a function of the run's
-    /// seed and the index.
-    pub fn question(&mut self, group_index: u64) -> usize {
-        let epoch = group_index / self.questions as u64;
-        let order = match self.last.take() {
-            Some((last, order)) if last == epoch => order,
-            _ => self.epoch(epoch),
-        };
-        let question = order[(group_index % self.questions as u64) as usize];
-        self.last = Some((epoch, order));
-        question
-    }
-
-    /// Returns the order of one epoch's questions (Fisher–Yates).
-    fn epoch(&self, epoch: u64) -> Vec<usize> {
-        shuffled(
-            self.questions,
-            &mut epoch_rng(self.run_seed, epoch, b"question"),
-        )
-    }
-}
-
 /// Returns the random generator of an epoch for one purpose.
 pub(crate) fn epoch_rng(seed: u64, epoch: u64, purpose: &[u8; 8]) -> ChaCha8Rng {
     let mut key = [0; 32];

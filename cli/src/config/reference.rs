@@ -182,7 +182,8 @@ fn kind(property: &Json) -> String {
     };
     let name = types.into_iter().find(|name| *name != "null");
     match name.unwrap_or("value") {
-        "array" => "list of strings".to_owned(),
+        "array" if property["items"]["type"] == "string" => "list of strings".to_owned(),
+        "array" => "list of tables".to_owned(),
         name => name.to_owned(),
     }
 }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
-use learner::{Learner, TrainEvent};
+use learner::{Learner, TrainEvent, TrainingQuestion};
 use policy::Model;
 use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 
@@ -31,11 +31,10 @@ pub(super) async fn grpo(
         questions: EvaluationQuestions::draw(&config.evaluation, &evaluator.setup.questions())
             .curve,
     };
-    let question_ids = evaluator
-        .setup
-        .dataset
-        .split("train")
-        .map(|question| question.question_id.clone())
+    let training = evaluator.setup.dataset.split("train");
+    let questions = training
+        .map(env_node::question)
+        .map(|it| TrainingQuestion::new(&it.question_id, &it.difficulty))
         .collect();
     curve.evaluate(&start, 0).await?;
     check_tokenizer(folder.path(), &start)?;
@@ -43,7 +42,7 @@ pub(super) async fn grpo(
         config.learner.clone(),
         config.arguments(config.seed),
         config.placement().place(&start)?,
-        question_ids,
+        questions,
         folder.path(),
     )?;
     curve.catch_up(learner.snapshot().policy_version).await?;

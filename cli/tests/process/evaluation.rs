@@ -9,7 +9,8 @@ use crate::{
     second_learner::start_actor,
 };
 
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
+    "learner.curriculum=[{groups=3, difficulties=[\"level-0\", \"level-1\"]}]",
     "learner.steps=2",
     "learner.groups_per_step=2",
     "learner.checkpoint.every_steps=1",

@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 31] = [
+const PURE: [&str; 32] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -24,6 +24,7 @@ const PURE: [&str; 31] = [
     "learner/src/actors",
     "learner/src/advantage",
     "learner/src/batch",
+    "learner/src/curriculum",
     "learner/src/evaluation",
     "learner/src/loss",
     "learner/src/optimizer",

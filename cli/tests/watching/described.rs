@@ -76,7 +76,10 @@ pub(crate) fn by_role() -> [(&'static str, BTreeMap<String, Described>); 4] {
         ("actor", &[actor::metrics::describe]),
         (
             "learner",
-            &[learner::metrics::describe, describe_list_questions],
+            &[
+                learner::metrics::describe,
+                actor::metrics::describe_of_learner,
+            ],
         ),
         ("rank", &[learner::metrics::describe_rank]),
     ];
@@ -87,10 +90,6 @@ pub(crate) fn by_role() -> [(&'static str, BTreeMap<String, Described>); 4] {
         });
         (role, collector.0.into_inner().unwrap())
     })
-}
-
-fn describe_list_questions() {
-    actor::metrics::describe_of_learner();
 }
 
 /// Returns the metrics of all roles, by name.

@@ -4,14 +4,14 @@
 //! actor's submission is acknowledged. An acknowledged group is never rolled out again, so losing
 //! it would stall the run; one that was not acknowledged costs a rollout.
 //!
-//! Each time a learner opens a run, it begins a new epoch, which ends the one before. A learner
-//! that still runs, for example on the other side of a network that failed, notices the newer epoch
-//! at its next write and stops. It writes a group first and then looks for a newer epoch; the newer
-//! learner begins its epoch first and then reads. So the newer learner reads every group that the
+//! Each time a learner opens a run, it begins a new term, which ends the one before. A learner
+//! that still runs, for example on the other side of a network that failed, notices the newer term
+//! at its next write and stops. It writes a group first and then looks for a newer term; the newer
+//! learner begins its term first and then reads. So the newer learner reads every group that the
 //! older one acknowledges.
 
-mod epochs;
 mod records;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -23,11 +23,11 @@ use std::{
 
 use proto::{EncodedGroup, v1::SubmitRequest};
 
-pub(crate) use self::epochs::EPOCH_ZERO;
 pub use self::records::JournalEntry;
+pub(crate) use self::terms::TERM_ZERO;
 use self::{
-    epochs::EpochFile,
     records::{Entries, record},
+    terms::TermFile,
 };
 use crate::{
     error::{AtPath as _, LearnerError, Result},
@@ -38,10 +38,10 @@ use crate::{
 #[derive(Debug)]
 pub struct Journal {
     run_dir: PathBuf,
-    epoch: u64,
-    /// This epoch's own file.
+    term: u64,
+    /// This term's own file.
     file: File,
-    of_epoch: EpochFile,
+    of_term: TermFile,
     /// Bytes of the whole journal.
     end: u64,
     /// True where part of a record that failed may stand at the end of the file.
@@ -51,12 +51,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins a new epoch of the journal in `run_dir`, and reads the records from byte `from` on.
+    /// Begins a new term of the journal in `run_dir`, and reads the records from byte `from` on.
     ///
     /// # Errors
     /// A file cannot be read or written, or the journal ends before `from`.
     pub fn open(run_dir: &Path, from: u64) -> Result<(Self, Vec<JournalEntry>)> {
-        let (epoch, mut file, path) = epochs::begin(run_dir)?;
+        let (term, mut file, path) = terms::begin(run_dir)?;
         let mut entries = Vec::new();
         let mut end = 0;
         for mut of_file in entries_from(run_dir, from)? {
@@ -69,14 +69,14 @@ impl Journal {
                  lost; restore the whole folder, or start a new run from the checkpoint's hf \
                  folder by --model"
             );
-            return Err(LearnerError::broken(&epochs::folder(run_dir), reason));
+            return Err(LearnerError::broken(&terms::folder(run_dir), reason));
         }
-        let of_epoch = epochs::write_header(&mut file, &path, end)?;
+        let of_term = terms::write_header(&mut file, &path, end)?;
         let journal = Self {
             run_dir: run_dir.to_owned(),
-            epoch,
+            term,
             file,
-            of_epoch,
+            of_term,
             end,
             is_torn: false,
             objects: None,
@@ -106,14 +106,14 @@ impl Journal {
             // whole.
             self.is_torn |= self.cut().is_err();
             LearnerError::Journal {
-                path: self.of_epoch.path.clone(),
+                path: self.of_term.path.clone(),
                 source: fault,
             }
         })?;
         if let Some(objects) = &mut self.objects {
             objects.append_groups(&bytes)?;
         }
-        self.check_newest_epoch()?;
+        self.check_newest_term()?;
         self.end += bytes.len() as u64;
         Ok(offsets)
     }
@@ -126,12 +126,12 @@ impl Journal {
         if let Some(objects) = &self.objects {
             objects.check_newest()?;
         }
-        self.check_newest_epoch()
+        self.check_newest_term()
     }
 
-    fn check_newest_epoch(&self) -> Result<()> {
-        let newest = epochs::newest(&self.run_dir)?;
-        if newest == self.epoch {
+    fn check_newest_term(&self) -> Result<()> {
+        let newest = terms::newest(&self.run_dir)?;
+        if newest == self.term {
             return Ok(());
         }
         Err(LearnerError::Replaced {
@@ -147,7 +147,7 @@ impl Journal {
         if let Some(objects) = &mut self.objects {
             objects.append_version(version)?;
         }
-        self.check_newest_epoch()
+        self.check_newest_term()
     }
 
     /// Returns the copy in an object store, if the run has one.
@@ -156,7 +156,7 @@ impl Journal {
     }
 
     fn cut(&mut self) -> io::Result<()> {
-        let position = self.of_epoch.position(self.end);
+        let position = self.of_term.position(self.end);
         self.file.set_len(position)?;
         self.file.seek(SeekFrom::Start(position))?;
         Ok(())
@@ -181,7 +181,7 @@ impl Journal {
 /// # Errors
 /// A file cannot be read.
 pub fn bytes(run_dir: &Path) -> Result<u64> {
-    let files = epochs::files(run_dir)?;
+    let files = terms::files(run_dir)?;
     let sizes = files.iter().map(|file| {
         let metadata = std::fs::metadata(&file.path);
         metadata.at("read the journal", &file.path)
@@ -217,7 +217,7 @@ pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>
 
 /// Returns the records of each file from byte `from` of the journal on.
 fn entries_from(run_dir: &Path, from: u64) -> Result<Vec<Entries>> {
-    let files = epochs::files(run_dir)?;
+    let files = terms::files(run_dir)?;
     let ends = files.iter().skip(1).map(|next| Some(next.start));
     let with_ends = files.iter().zip(ends.chain([None]));
     // Later files begin behind `from`, and an earlier one may end before it.

@@ -12,7 +12,7 @@ use std::{
 
 use proto::EncodedGroup;
 
-use super::epochs::EpochFile;
+use super::terms::TermFile;
 use crate::error::{AtPath as _, Result};
 
 const HEADER_BYTES: usize = 8;
@@ -48,7 +48,7 @@ pub(super) struct Entries {
 impl Entries {
     /// Reads the records of `file` from byte `from` of the journal on, up to byte `until` if the
     /// file is not the journal's last one.
-    pub(super) fn new(file: &EpochFile, from: u64, until: Option<u64>) -> Result<Self> {
+    pub(super) fn new(file: &TermFile, from: u64, until: Option<u64>) -> Result<Self> {
         let path = &file.path;
         let mut opened = File::open(path).at("open the journal", path)?;
         let length = opened.seek(SeekFrom::End(0)).at("read the journal", path)?;

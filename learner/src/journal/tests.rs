@@ -1,6 +1,6 @@
 use std::fs::{self, OpenOptions};
 
-use super::{epochs::EPOCH_ZERO, *};
+use super::{terms::TERM_ZERO, *};
 
 fn group(group_index: u64) -> EncodedGroup {
     let request = SubmitRequest {
@@ -30,7 +30,7 @@ fn indices(run_dir: &Path) -> Vec<u64> {
     groups.map(|group| group.unwrap().group_index).collect()
 }
 
-/// The file of epoch `number`.
+/// The file of term `number`.
 fn file(run_dir: &Path, number: u64) -> PathBuf {
     run_dir.join("journal").join(format!("{number:06}.bin"))
 }
@@ -38,7 +38,7 @@ fn file(run_dir: &Path, number: u64) -> PathBuf {
 /// Earlier versions of the program wrote these records to `journal.bin`: a run folder of theirs
 /// resumes.
 #[test]
-fn the_format_stays_and_a_journal_without_epochs_is_read() {
+fn the_format_stays_and_a_journal_without_terms_is_read() {
     let run = tempfile::tempdir().unwrap();
     append(&mut Journal::open(run.path(), 0).unwrap().0, 7);
     let payload = [0x0a, 1, b'a', 0x10, 7, 0x18, 9];
@@ -52,7 +52,7 @@ fn the_format_stays_and_a_journal_without_epochs_is_read() {
     );
 
     let old = tempfile::tempdir().unwrap();
-    fs::write(old.path().join(EPOCH_ZERO), &records).unwrap();
+    fs::write(old.path().join(TERM_ZERO), &records).unwrap();
     let (mut journal, found) = opened(old.path(), 0);
     assert_eq!(found, [(0, 7)]);
     assert_eq!(append(&mut journal, 8), records.len() as u64);
@@ -60,7 +60,7 @@ fn the_format_stays_and_a_journal_without_epochs_is_read() {
 }
 
 #[test]
-fn groups_come_back_in_order_and_from_an_offset_over_several_epochs() {
+fn groups_come_back_in_order_and_from_an_offset_over_several_terms() {
     let run = tempfile::tempdir().unwrap();
     let (mut journal, found) = opened(run.path(), 0);
     assert_eq!(found, []);
@@ -109,9 +109,9 @@ fn a_learner_that_was_replaced_stops_and_its_last_group_does_not_count() {
     assert_eq!(indices(run.path()), [1, 3]);
 }
 
-/// A learner that is killed after it began an epoch leaves a file without header.
+/// A learner that is killed after it began a term leaves a file without header.
 #[test]
-fn an_epoch_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {
+fn an_term_that_was_begun_only_replaces_the_one_before_and_has_no_groups() {
     let run = tempfile::tempdir().unwrap();
     let (mut older, _) = opened(run.path(), 0);
     append(&mut older, 1);
@@ -140,7 +140,7 @@ fn a_full_disk_is_named_and_a_journal_that_cannot_be_mended_takes_nothing_more()
         return;
     };
     let end = journal.end();
-    (journal.file, journal.of_epoch.path) = (device, full.to_owned());
+    (journal.file, journal.of_term.path) = (device, full.to_owned());
     let fault = journal.append(&[group(1)]).unwrap_err().to_string();
     assert!(
         fault.starts_with("cannot append to the journal /dev/full: ")
@@ -159,7 +159,7 @@ fn a_torn_tail_of_any_length_is_left_out_and_appending_goes_on() {
     let offsets: Vec<u64> = (1..4).map(|index| append(&mut journal, index)).collect();
     let first = file(run.path(), 1);
     let whole = fs::read(&first).unwrap();
-    for length in journal.of_epoch.position(offsets[2])..whole.len() as u64 {
+    for length in journal.of_term.position(offsets[2])..whole.len() as u64 {
         let copy = tempfile::tempdir().unwrap();
         fs::create_dir(copy.path().join("journal")).unwrap();
         fs::write(file(copy.path(), 1), &whole[..length as usize]).unwrap();
@@ -172,13 +172,13 @@ fn a_torn_tail_of_any_length_is_left_out_and_appending_goes_on() {
 }
 
 #[test]
-fn a_changed_byte_or_a_hole_ends_an_epoch() {
+fn a_changed_byte_or_a_hole_ends_an_term() {
     let run = tempfile::tempdir().unwrap();
     let (mut journal, _) = opened(run.path(), 0);
     let offsets: Vec<u64> = (1..4).map(|index| append(&mut journal, index)).collect();
     let first = file(run.path(), 1);
     let whole = fs::read(&first).unwrap();
-    for at in journal.of_epoch.position(offsets[2]) as usize..whole.len() {
+    for at in journal.of_term.position(offsets[2]) as usize..whole.len() {
         let mut changed = whole.clone();
         changed[at] ^= 0x40;
         fs::write(&first, &changed).unwrap();

@@ -20,7 +20,7 @@ use super::{ObjectStorage, transfer};
 use crate::{
     checkpoint::LATEST,
     error::{AtPath as _, LearnerError, Result},
-    journal::EPOCH_ZERO,
+    journal::TERM_ZERO,
 };
 
 /// The number of entries that are read at once.
@@ -241,7 +241,7 @@ impl ObjectLog {
     }
 
     async fn copy_entries(&mut self, names: Vec<String>, run_dir: &Path) -> Result<()> {
-        let journal = run_dir.join(EPOCH_ZERO);
+        let journal = run_dir.join(TERM_ZERO);
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)

@@ -2,7 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use learner::{Learner, LearnerConfig, RunArguments, TrainEvent, config::CheckpointConfig};
+use learner::{
+    Learner, LearnerConfig, RunArguments, TrainEvent, TrainingQuestion, config::CheckpointConfig,
+};
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
@@ -54,8 +56,9 @@ pub(crate) fn small_config() -> LearnerConfig {
     config
 }
 
-pub(crate) fn questions() -> Vec<String> {
-    (0..7).map(|number| format!("question-{number}")).collect()
+pub(crate) fn questions() -> Vec<TrainingQuestion> {
+    let question = |number| TrainingQuestion::new(&format!("question-{number}"), "easy");
+    (0..7).map(question).collect()
 }
 
 fn mixed(parts: [u64; 4]) -> u64 {

@@ -1,6 +1,6 @@
-//! The files of a journal, one for each time that a learner opened the run, which is an epoch.
+//! The files of a journal, one for each time that a learner opened the run, which is a term.
 //!
-//! Invariant: a learner writes only to the file that it created itself, and an epoch's file is
+//! Invariant: a learner writes only to the file that it created itself, and a term's file is
 //! created once (`O_EXCL`). So two learners on one folder never write to the same file, whether or
 //! not the file system shares locks. The header of a file says where its records begin in the whole
 //! journal, which fixes how much of the file before it counts.
@@ -15,43 +15,43 @@ use policy::durable;
 
 use crate::error::{AtPath as _, LearnerError, Result};
 
-/// The folder of the epochs' files in a run folder.
+/// The folder of the terms' files in a run folder.
 const FOLDER: &str = "journal";
-/// Epoch 0: a file without header. Earlier versions of the program wrote it, and a run that is
+/// Term 0: a file without header. Earlier versions of the program wrote it, and a run that is
 /// fetched from an object store has it.
-pub(crate) const EPOCH_ZERO: &str = "journal.bin";
+pub(crate) const TERM_ZERO: &str = "journal.bin";
 const MAGIC: &[u8; 8] = b"SQLENVJ1";
 const HEADER_BYTES: usize = 16;
 
 /// One file of a journal.
 #[derive(Clone, Debug)]
-pub(super) struct EpochFile {
+pub(super) struct TermFile {
     pub(super) path: PathBuf,
     /// The byte of the whole journal at which the file's records begin.
     pub(super) start: u64,
     pub(super) header_bytes: u64,
 }
 
-impl EpochFile {
+impl TermFile {
     /// Returns the byte of the file at which byte `offset` of the journal stands.
     pub(super) fn position(&self, offset: u64) -> u64 {
         self.header_bytes + (offset - self.start)
     }
 }
 
-/// Returns the folder of the epochs' files.
+/// Returns the folder of the terms' files.
 pub(super) fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join(FOLDER)
 }
 
-/// Begins a new epoch: creates its file, without header. From then on no earlier epoch
+/// Begins a new term: creates its file, without header. From then on no earlier term
 /// acknowledges a group.
 pub(super) fn begin(run_dir: &Path) -> Result<(u64, File, PathBuf)> {
     let folder = folder(run_dir);
     fs::create_dir_all(&folder).at("create", &folder)?;
     loop {
-        let epoch = newest(run_dir)? + 1;
-        let path = folder.join(format!("{epoch:06}.bin"));
+        let term = newest(run_dir)? + 1;
+        let path = folder.join(format!("{term:06}.bin"));
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).open(&path) {
             Ok(file) => {
@@ -59,7 +59,7 @@ pub(super) fn begin(run_dir: &Path) -> Result<(u64, File, PathBuf)> {
                 // the file itself.
                 durable::sync_parent(&path).at("sync the folder of", &path)?;
                 durable::sync_parent(&folder).at("sync the folder of", &folder)?;
-                return Ok((epoch, file, path));
+                return Ok((term, file, path));
             }
             // Another learner was faster. The next number is free.
             Err(fault) if fault.kind() == ErrorKind::AlreadyExists => {}
@@ -68,19 +68,19 @@ pub(super) fn begin(run_dir: &Path) -> Result<(u64, File, PathBuf)> {
     }
 }
 
-/// Writes the header of a new epoch's file and waits until it is on the disk.
-pub(super) fn write_header(file: &mut File, path: &Path, start: u64) -> Result<EpochFile> {
+/// Writes the header of a new term's file and waits until it is on the disk.
+pub(super) fn write_header(file: &mut File, path: &Path, start: u64) -> Result<TermFile> {
     let header = [MAGIC.as_slice(), &start.to_le_bytes()].concat();
     file.write_all(&header).at("write the journal", path)?;
     file.sync_all().at("sync the journal", path)?;
-    Ok(EpochFile {
+    Ok(TermFile {
         path: path.to_owned(),
         start,
         header_bytes: HEADER_BYTES as u64,
     })
 }
 
-/// Returns the newest epoch of a run folder; 0 if none was begun.
+/// Returns the newest term of a run folder; 0 if none was begun.
 ///
 /// Reads the folder, because file systems over a network may remember for a while that a file did
 /// not exist.
@@ -88,21 +88,21 @@ pub(super) fn newest(run_dir: &Path) -> Result<u64> {
     Ok(numbers(&folder(run_dir))?.last().copied().unwrap_or(0))
 }
 
-/// Returns the files of a journal in the order of their epochs. Leaves out those of a learner that
+/// Returns the files of a journal in the order of their terms. Leaves out those of a learner that
 /// ended before it wrote the header.
-pub(super) fn files(run_dir: &Path) -> Result<Vec<EpochFile>> {
+pub(super) fn files(run_dir: &Path) -> Result<Vec<TermFile>> {
     let mut files = Vec::new();
-    let path = run_dir.join(EPOCH_ZERO);
+    let path = run_dir.join(TERM_ZERO);
     if path.try_exists().at("read the journal", &path)? {
-        files.push(EpochFile {
+        files.push(TermFile {
             path,
             start: 0,
             header_bytes: 0,
         });
     }
     let folder = folder(run_dir);
-    for epoch in numbers(&folder)? {
-        files.extend(read_header(&folder.join(format!("{epoch:06}.bin")))?);
+    for term in numbers(&folder)? {
+        files.extend(read_header(&folder.join(format!("{term:06}.bin")))?);
     }
     Ok(files)
 }
@@ -123,7 +123,7 @@ fn numbers(folder: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-fn read_header(path: &Path) -> Result<Option<EpochFile>> {
+fn read_header(path: &Path) -> Result<Option<TermFile>> {
     let mut header = [0; HEADER_BYTES];
     let mut file = File::open(path).at("open the journal", path)?;
     match file.read_exact(&mut header) {
@@ -138,7 +138,7 @@ fn read_header(path: &Path) -> Result<Option<EpochFile>> {
     }
     let bytes = start.iter().rev();
     let start = bytes.fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
-    Ok(Some(EpochFile {
+    Ok(Some(TermFile {
         path: path.to_owned(),
         start,
         header_bytes: HEADER_BYTES as u64,
