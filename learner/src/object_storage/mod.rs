@@ -149,3 +149,62 @@ impl ObjectStorage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::TryStreamExt as _;
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    /// Uploads a checkpoint of one file.
+    fn upload(log: &ObjectLog, step: u64, run_dir: &Path) -> log::CheckpointUpload {
+        let folder = run_dir.join(format!("checkpoints/step_{step}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("state.json"), step.to_string()).unwrap();
+        let upload = log.checkpoint_upload(step);
+        upload.run(&folder, run_dir).unwrap();
+        upload
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn older_checkpoints_and_abandoned_uploads_are_removed() {
+        let storage = ObjectStorage::open("memory:///runs/run").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, run_dir) = (ObjectLog::new(storage.clone()), dir.path().to_owned());
+        let work = move || {
+            log.begin(&run_dir).unwrap();
+            for step in 0..4 {
+                let uploaded = upload(&log, step, &run_dir);
+                log.append_groups(b"records").unwrap();
+                if step != 1 {
+                    log.append_checkpoint(uploaded, 2).unwrap();
+                }
+            }
+            // That of a learner that has the run by now, for all that this one knows.
+            let late = upload(&log, 9, &run_dir);
+            log.append_version(4).unwrap();
+            log.append_version(5).unwrap();
+            drop(late);
+        };
+        spawn_blocking(work).await.unwrap();
+        let listed = storage.store.list(Some(&storage.object("checkpoints")));
+        let listed: Vec<_> = listed.try_collect().await.unwrap();
+        let mut names: Vec<&str> = listed.iter().map(|it| it.location.as_ref()).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            [
+                "runs/run/checkpoints/step_2-0000000004/state.json",
+                "runs/run/checkpoints/step_3-0000000006/state.json",
+                "runs/run/checkpoints/step_9-0000000008/state.json",
+            ]
+        );
+        let copy = tempfile::tempdir().unwrap();
+        storage.fetch(copy.path()).await.unwrap();
+        let state = copy.path().join("checkpoints/step_3/state.json");
+        assert_eq!(std::fs::read_to_string(state).unwrap(), "3");
+        let journal = std::fs::read(copy.path().join("journal.bin")).unwrap();
+        assert_eq!(journal, b"records".repeat(4));
+    }
+}

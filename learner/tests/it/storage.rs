@@ -162,22 +162,21 @@ async fn a_second_learner_on_one_object_store_replaces_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn checkpoints_in_an_object_store_are_pruned() {
+async fn a_fetched_run_has_its_journal_and_its_newest_checkpoint() {
     let storage = ObjectStorage::open("memory:///runs/run").unwrap();
     let [first, second] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
-    let mut config = config();
-    config.checkpoint.keep_last = 1;
-    let learner = fetched(&storage, first.path(), config).await.unwrap();
+    let learner = fetched(&storage, first.path(), config()).await.unwrap();
     train(&learner, 1, None).await;
-    let copy = second.path().join("copy");
-    std::fs::create_dir(&copy).unwrap();
-    storage.fetch(&copy).await.unwrap();
-    let kept: Vec<_> = std::fs::read_dir(copy.join("checkpoints"))
+    storage.fetch(second.path()).await.unwrap();
+    let checkpoints = second.path().join("checkpoints");
+    let mut names: Vec<_> = std::fs::read_dir(&checkpoints)
         .unwrap()
+        .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(kept.len(), 1);
-    let groups = learner::journal::read(&copy).unwrap().count();
-    assert!(groups >= 4 * 2, "{groups} groups");
+    names.sort();
+    assert_eq!(names, ["LATEST", "step_8"]);
+    let groups = learner::journal::read(second.path()).unwrap().count();
+    assert!(groups >= 8 * 2, "{groups} groups");
 }
 
 #[test]
