@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use learner::{
     RunStorage,
     object_storage::{ObjectLog, ObjectStorage},
@@ -126,13 +126,11 @@ pub(crate) async fn fetch(args: &FetchArgs) -> Result<()> {
     // Fails if the folder exists: a run there would be mixed with this one.
     std::fs::create_dir(out)
         .with_context(|| format!("cannot make {}; choose a folder that is new", out.display()))?;
-    storage.fetch(out).await?;
-    let is_empty = std::fs::read_dir(out.join("checkpoints")).is_err();
-    ensure!(
-        !is_empty,
-        "{address} holds no run; {} is empty",
-        out.display()
-    );
+    let log = storage.fetch(out).await?;
+    if log.is_empty() {
+        std::fs::remove_dir(out).with_context(|| format!("cannot remove {}", out.display()))?;
+        bail!("{address} holds no run; check the address");
+    }
     eprintln!("{}", out.display());
     Ok(())
 }

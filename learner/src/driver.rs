@@ -34,7 +34,7 @@ use crate::{
     evaluator::{EvaluationPlan, Evaluator},
     group::GroupRules,
     intake::Intake,
-    journal,
+    journal::{self, NewTerm},
     metrics::{self, Metrics},
     object_storage::ObjectLog,
     ranks::{RankRegistry, model_files},
@@ -172,13 +172,13 @@ impl Learner {
         let fingerprint = fingerprint(&config, arguments.seed, &model, &questions)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         // Refuses a run with other settings before it stops that run's learner.
-        let mut restored = restore(&checkpoints, &fingerprint, &mut trainer)?;
-        if let Some(objects) = &mut objects
-            && objects.begin(&run_dir)?
-        {
-            restored = restore(&checkpoints, &fingerprint, &mut trainer)?;
+        restore(&checkpoints, &fingerprint, &mut trainer)?;
+        if let Some(objects) = &mut objects {
+            objects.begin(&run_dir)?;
         }
-        let state = match restored {
+        let term = NewTerm::begin(&run_dir)?;
+        // From here on no other learner writes a checkpoint.
+        let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
             Some(state) => state,
             None => {
                 no_groups_yet(&run_dir)?;
@@ -194,11 +194,8 @@ impl Learner {
         let settings = scheduler_settings(&config);
         let scheduler = Scheduler::new(settings, state.step, state.next_group_index);
         let rules = GroupRules::new(&config, model.config.vocab_size);
-        let storage = RunStorage {
-            folder: run_dir.clone(),
-            objects,
-        };
-        let intake = Intake::open(scheduler, rules, storage, state.journal_offset)?;
+        let journal = (run_dir.as_path(), term);
+        let intake = Intake::open(scheduler, rules, journal, objects, state.journal_offset)?;
         let run_name = run_dir.file_name().unwrap_or_default().to_owned();
         let snapshot = Snapshot::new(state.step, trainer.network.weights().to_bytes()?);
         metrics::run_opened(state.step, config.steps);
@@ -414,7 +411,8 @@ fn base_checkpoint(
     let folder = checkpoint::save(&checkpoints, state.clone(), model, network, 1, || Ok(()))?;
     if let Some(objects) = objects {
         let upload = objects.checkpoint_upload(state.step);
-        upload.run(&folder, run_dir)?;
+        upload.run(&folder)?;
+        upload.run_files(run_dir)?;
         objects.append_checkpoint(upload, 1)?;
     }
     Ok(state)

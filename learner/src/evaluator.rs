@@ -14,6 +14,7 @@ use proto::{WaitReminder, v1::Trajectory};
 
 use crate::{
     clock::now,
+    error::Result,
     evaluation::{EvaluationQueue, EvaluationSet, LeasedPart},
     metrics::{self, EVALUATION, Stopwatch},
 };
@@ -116,8 +117,12 @@ impl Evaluator {
     }
 
     /// Blocks until all episodes are finished, and returns them in the order of the questions; none
-    /// if the run is being stopped.
-    pub(crate) fn wait(&self) -> Option<Vec<Trajectory>> {
+    /// if the run is being stopped. Calls `check` now and then while no episode arrives: the actors
+    /// may be with a learner that has replaced this one.
+    ///
+    /// # Errors
+    /// `check` failed.
+    pub(crate) fn wait(&self, check: impl Fn() -> Result<()>) -> Result<Option<Vec<Trajectory>>> {
         let mut state = self.lock();
         let mut finished = 0;
         let mut reminder = WaitReminder::new(now(), NO_RESULT, NO_RESULT_AGAIN);
@@ -126,12 +131,14 @@ impl Evaluator {
             // In each round, so that a long evaluation shows before it ends.
             stopwatch.lap(&EVALUATION);
             if state.is_stopped {
-                return None;
+                return Ok(None);
             }
-            let queue = state.queue.as_mut()?;
+            let Some(queue) = state.queue.as_mut() else {
+                return Ok(None);
+            };
             if let Some(episodes) = queue.take() {
                 state.queue = None;
-                return Some(episodes);
+                return Ok(Some(episodes));
             }
             if queue.finished() != finished {
                 finished = queue.finished();
@@ -142,6 +149,10 @@ impl Evaluator {
                      at the logs of those that run",
                     waited.as_secs()
                 );
+                drop(state);
+                check()?;
+                state = self.lock();
+                continue;
             }
             (state, _) = self
                 .changed
@@ -231,7 +242,7 @@ mod tests {
         assert!(matches!(lease(2), EvaluationLease::None(found) if found == expiry));
         evaluator.stop();
         assert!(matches!(lease(2), EvaluationLease::None(None)));
-        assert_eq!(evaluator.wait(), None);
+        assert_eq!(evaluator.wait(|| Ok(())).unwrap(), None);
         assert!(!evaluator.wait_until_recorded());
     }
 

@@ -21,11 +21,11 @@ use tonic::Status;
 
 use crate::{
     clock::now,
-    driver::RunStorage,
     error::{LearnerError, Result},
     group::{Group, GroupRules, StepGroups},
-    journal::Journal,
+    journal::{Journal, NewTerm},
     metrics::{self, Stopwatch, WAITING},
+    object_storage::ObjectLog,
     scheduler::{Admission, Batch, Claim, Scheduler},
 };
 
@@ -83,12 +83,12 @@ impl Intake {
     pub(crate) fn open(
         scheduler: Scheduler,
         rules: GroupRules,
-        storage: RunStorage,
+        (run_dir, term): (&Path, NewTerm),
+        objects: Option<ObjectLog>,
         journal_offset: u64,
     ) -> Result<Self> {
-        let run_dir = &storage.folder;
-        let (mut journal, entries) = Journal::open(run_dir, journal_offset)?;
-        journal.attach(storage.objects);
+        let (mut journal, entries) = term.open(journal_offset)?;
+        journal.attach(objects);
         let mut state = IntakeState {
             scheduler,
             groups: BTreeMap::new(),
@@ -191,7 +191,7 @@ impl Intake {
             Err(fault) => {
                 let reason = SubmitError::Journal(fault.to_string());
                 state.stopping = true;
-                state.fault = Some(fault);
+                state.fault.get_or_insert(fault);
                 for waiting in needed {
                     waiting.answer(Err(reason.clone()));
                 }
@@ -204,7 +204,9 @@ impl Intake {
     /// # Errors
     /// Another learner has opened the run, or the object store fails.
     pub(crate) fn publish(&self, version: u64) -> Result<()> {
-        self.lock_journal().publish(version)
+        let published = self.lock_journal().publish(version);
+        // The reason is that of a group that could not be journaled before, if there is one.
+        published.map_err(|fault| self.lock().fault.take().unwrap_or(fault))
     }
 
     /// Checks that no other learner has opened the run.
@@ -231,7 +233,10 @@ impl Intake {
             Some(objects) => objects.checkpoint_upload(step),
             None => return Ok(()),
         };
-        upload.run(folder, run_dir)?;
+        upload.run(folder)?;
+        // The files of the run have one name for all its learners.
+        self.check_newest()?;
+        upload.run_files(run_dir)?;
         let mut journal = self.lock_journal();
         let Some(objects) = journal.objects() else {
             return Ok(());

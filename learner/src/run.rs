@@ -67,7 +67,10 @@ impl Run {
             is_evaluated = self.evaluate(version)?;
         }
         let step = self.context.intake.version();
-        if saved != Some(step) {
+        if saved == Some(step) {
+            // The caller writes to the run's folder after this.
+            self.context.intake.check_newest()?;
+        } else {
             self.checkpoint()?;
         }
         if step >= steps && is_evaluated {
@@ -92,9 +95,9 @@ impl Run {
             context.evaluator.begin(set, version);
             context.intake.wake_claims();
             metrics::set_evaluating(true);
-            let episodes = context.evaluator.wait();
+            let episodes = context.evaluator.wait(|| context.intake.check_newest());
             metrics::set_evaluating(false);
-            let Some(episodes) = episodes else {
+            let Some(episodes) = episodes? else {
                 // Returns at once, with the reason of the stop.
                 context.intake.wait_for_batch(|| context.now())?;
                 return Ok(false);

@@ -235,6 +235,9 @@ fn lock(folder: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(ReportError::InUse(folder.to_owned())),
+        // Some network file systems have no locks. A learner also notices another one by the
+        // journal.
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(file),
         Err(TryLockError::Error(error)) => Err(ReportError::io("lock", path)(error)),
     }
 }

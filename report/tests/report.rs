@@ -148,6 +148,7 @@ fn the_fixture_gives_the_whole_page() {
                 "Completion length",
                 "Zero-variance groups",
                 "Sampler and learner",
+                "Loss",
                 "Gradient norm",
                 "Learning rate",
                 "Warm start: loss",

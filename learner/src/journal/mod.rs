@@ -21,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use policy::durable;
 use proto::{EncodedGroup, v1::SubmitRequest};
 
 pub use self::records::JournalEntry;
@@ -44,22 +45,48 @@ pub struct Journal {
     of_term: TermFile,
     /// Bytes of the whole journal.
     end: u64,
-    /// True where part of a record that failed may stand at the end of the file.
-    is_torn: bool,
+    /// True after a failure: part of a record, or one that was not acknowledged, may stand at the
+    /// end of the file.
+    has_failed: bool,
     /// The copy in an object store, which is what counts if there is one.
     objects: Option<ObjectLog>,
 }
 
-impl Journal {
-    /// Begins a new term of the journal in `run_dir`, and reads the records from byte `from` on.
+/// A term that was begun: no learner before it acknowledges or publishes anything further.
+#[derive(Debug)]
+pub struct NewTerm {
+    run_dir: PathBuf,
+    number: u64,
+    file: File,
+    path: PathBuf,
+}
+
+impl NewTerm {
+    /// Begins a new term of the journal in `run_dir`.
+    ///
+    /// # Errors
+    /// The folder cannot be read or written.
+    pub fn begin(run_dir: &Path) -> Result<Self> {
+        let (number, file, path) = terms::begin(run_dir)?;
+        Ok(Self {
+            run_dir: run_dir.to_owned(),
+            number,
+            file,
+            path,
+        })
+    }
+
+    /// Reads the records from byte `from` on, and opens the journal to append.
     ///
     /// # Errors
     /// A file cannot be read or written, or the journal ends before `from`.
-    pub fn open(run_dir: &Path, from: u64) -> Result<(Self, Vec<JournalEntry>)> {
-        let (term, mut file, path) = terms::begin(run_dir)?;
+    pub fn open(mut self, from: u64) -> Result<(Journal, Vec<JournalEntry>)> {
+        let run_dir = &self.run_dir;
         let mut entries = Vec::new();
         let mut end = 0;
         for mut of_file in entries_from(run_dir, from)? {
+            // A record that its killed writer did not sync counts from now on.
+            durable::sync(of_file.path()).at("sync the journal", of_file.path())?;
             entries.extend(of_file.by_ref().collect::<Result<Vec<_>>>()?);
             end = of_file.offset;
         }
@@ -71,19 +98,21 @@ impl Journal {
             );
             return Err(LearnerError::broken(&terms::folder(run_dir), reason));
         }
-        let of_term = terms::write_header(&mut file, &path, end)?;
-        let journal = Self {
-            run_dir: run_dir.to_owned(),
-            term,
-            file,
+        let of_term = terms::write_header(&mut self.file, &self.path, end)?;
+        let journal = Journal {
+            run_dir: self.run_dir,
+            term: self.number,
+            file: self.file,
             of_term,
             end,
-            is_torn: false,
+            has_failed: false,
             objects: None,
         };
         Ok((journal, entries))
     }
+}
 
+impl Journal {
     /// Appends to `objects` as well from now on.
     pub(crate) fn attach(&mut self, objects: Option<ObjectLog>) {
         self.objects = objects;
@@ -104,18 +133,30 @@ impl Journal {
         self.write(&bytes).map_err(|fault| {
             // A later record behind a torn one would be lost: reading ends at the first that is not
             // whole.
-            self.is_torn |= self.cut().is_err();
-            LearnerError::Journal {
-                path: self.of_term.path.clone(),
-                source: fault,
-            }
+            self.has_failed |= self.cut().is_err();
+            self.failed(fault)
         })?;
-        if let Some(objects) = &mut self.objects {
-            objects.append_groups(&bytes)?;
-        }
-        self.check_newest_term()?;
+        // From here on, the records are in the file whether they are acknowledged or not.
+        let kept = self.keep(&bytes);
+        self.has_failed |= kept.is_err();
+        kept?;
         self.end += bytes.len() as u64;
         Ok(offsets)
+    }
+
+    /// Puts records into the object store, and checks that they count.
+    fn keep(&mut self, records: &[u8]) -> Result<()> {
+        if let Some(objects) = &mut self.objects {
+            objects.append_groups(records)?;
+        }
+        self.check_newest_term()
+    }
+
+    fn failed(&self, source: io::Error) -> LearnerError {
+        LearnerError::Journal {
+            path: self.of_term.path.clone(),
+            source,
+        }
     }
 
     /// Checks that no other learner has opened the run, before something of it is published.
@@ -144,10 +185,16 @@ impl Journal {
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn publish(&mut self, version: u64) -> Result<()> {
-        if let Some(objects) = &mut self.objects {
-            objects.append_version(version)?;
+        self.check_newest_term()?;
+        if self.has_failed {
+            return Err(self.failed(earlier_failure()));
         }
-        self.check_newest_term()
+        if let Some(objects) = &mut self.objects {
+            let appended = objects.append_version(version);
+            self.has_failed |= appended.is_err();
+            appended?;
+        }
+        Ok(())
     }
 
     /// Returns the copy in an object store, if the run has one.
@@ -163,8 +210,8 @@ impl Journal {
     }
 
     fn write(&mut self, records: &[u8]) -> io::Result<()> {
-        if self.is_torn {
-            return Err(io::Error::other("an earlier record is torn"));
+        if self.has_failed {
+            return Err(earlier_failure());
         }
         self.file.write_all(records)?;
         self.file.sync_data()
@@ -174,6 +221,10 @@ impl Journal {
     pub fn end(&self) -> u64 {
         self.end
     }
+}
+
+fn earlier_failure() -> io::Error {
+    io::Error::other("an earlier record has failed")
 }
 
 /// Returns the size of the journal in a run folder, in bytes.

@@ -130,6 +130,11 @@ fn read_header(path: &Path) -> Result<Option<TermFile>> {
         Err(fault) if fault.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         read => read.at("read the journal", path)?,
     }
+    // A crash of the machine may leave the length of a file without its bytes. Its learner wrote no
+    // record, since it syncs the header first.
+    if header == [0; HEADER_BYTES] {
+        return Ok(None);
+    }
     let (magic, start) = header.split_at(MAGIC.len());
     if magic != MAGIC {
         let reason = "is not a journal of this program; restore the file, or start a new run from \

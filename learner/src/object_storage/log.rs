@@ -7,7 +7,7 @@
 //!
 //! An entry is a line of JSON, and for groups their records in the journal behind it.
 
-use std::{fs::OpenOptions, io::Write as _, path::Path};
+use std::{fs::OpenOptions, io::Write as _, path::Path, time::Duration};
 
 use ::object_store::{Error as StoreError, ObjectStoreExt as _, PutMode, PutOptions};
 use bytes::Bytes;
@@ -25,6 +25,9 @@ use crate::{
 
 /// The number of entries that are read at once.
 const READ_AHEAD: usize = 16;
+/// How often an entry is put again, and the pause before.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(2);
 const CHECKPOINTS: &str = "checkpoints";
 
 /// One entry without its records.
@@ -84,20 +87,33 @@ impl ObjectLog {
     }
 
     /// Copies the entries that were not copied yet: their groups into the journal in `run_dir`, and
-    /// the newest checkpoint among them into `run_dir/checkpoints`. Returns whether there were any.
+    /// the newest checkpoint among them into `run_dir/checkpoints`.
     ///
     /// # Errors
     /// The store does not answer or refuses, an entry is not one of this program, or the disk is
     /// full.
-    pub(crate) async fn copy_new(&mut self, run_dir: &Path) -> Result<bool> {
-        let (first, known) = (self.next, self.checkpoints.last().cloned());
-        loop {
-            let names = self.listed().await?;
-            if names.is_empty() {
-                break;
-            }
+    pub(crate) async fn copy_new(&mut self, run_dir: &Path) -> Result<()> {
+        let mut names = self.listed().await?;
+        while !names.is_empty() {
+            let known = self.checkpoints.last().cloned();
             self.copy_entries(names, run_dir).await?;
+            let copied = self.copy_checkpoint(known, run_dir).await;
+            names = self.listed().await?;
+            // A learner that runs may have removed the checkpoint meanwhile, and then the log names
+            // a newer one.
+            if names.is_empty() {
+                copied?;
+            }
         }
+        Ok(())
+    }
+
+    /// Downloads the newest checkpoint, unless it is the known one.
+    async fn copy_checkpoint(
+        &self,
+        known: Option<CommittedCheckpoint>,
+        run_dir: &Path,
+    ) -> Result<()> {
         let newest = self.checkpoints.last();
         if newest != known.as_ref()
             && let Some(newest) = newest
@@ -110,23 +126,27 @@ impl ObjectLog {
             let name = format!("step_{}", newest.step);
             durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
         }
-        Ok(self.next != first)
+        Ok(())
     }
 
-    /// Ends the learners that opened the run before: puts an entry after theirs. Returns whether
-    /// they had put further ones, which are copied into `run_dir`.
+    /// Returns whether no entry was found.
+    pub fn is_empty(&self) -> bool {
+        self.next == 0
+    }
+
+    /// Ends the learners that opened the run before: puts an entry after theirs. Copies what they
+    /// had put meanwhile into `run_dir`.
     ///
     /// # Errors
     /// As [`Self::copy_new`].
-    pub(crate) fn begin(&mut self, run_dir: &Path) -> Result<bool> {
-        let mut has_changed = false;
+    pub(crate) fn begin(&mut self, run_dir: &Path) -> Result<()> {
         loop {
             match self.put(&Entry::Opened, &[]) {
                 Err(LearnerError::Replaced { .. }) => {
                     let runtime = self.runtime.clone();
-                    has_changed |= runtime.block_on(self.copy_new(run_dir))?;
+                    runtime.block_on(self.copy_new(run_dir))?;
                 }
-                opened => return opened.map(|()| has_changed),
+                opened => return opened,
             }
         }
     }
@@ -286,18 +306,24 @@ pub(crate) struct CheckpointUpload {
 }
 
 impl CheckpointUpload {
-    /// Uploads the checkpoint in `folder` and the other files of the run in `run_dir`. Blocks.
+    /// Uploads the checkpoint in `folder`. Blocks.
     ///
     /// # Errors
     /// A file cannot be read, or the store does not answer or refuses.
-    pub(crate) fn run(&self, folder: &Path, run_dir: &Path) -> Result<()> {
-        let uploads = async {
-            transfer::upload(&self.storage, folder, &self.checkpoint.folder).await?;
-            // Before the checkpoint counts: a resumed run does not repeat the steps before it, so
-            // their metrics must be there.
-            transfer::upload_files(&self.storage, run_dir).await
-        };
-        self.runtime.block_on(uploads)
+    pub(crate) fn run(&self, folder: &Path) -> Result<()> {
+        let name = &self.checkpoint.folder;
+        let upload = transfer::upload(&self.storage, folder, name);
+        self.runtime.block_on(upload)
+    }
+
+    /// Uploads the other files of the run in `run_dir`, before the checkpoint counts: a resumed run
+    /// does not repeat the steps before it. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub(crate) fn run_files(&self, run_dir: &Path) -> Result<()> {
+        let upload = transfer::upload_files(&self.storage, run_dir);
+        self.runtime.block_on(upload)
     }
 }
 
@@ -319,17 +345,41 @@ async fn read(storage: &ObjectStorage, name: &str) -> Result<Bytes> {
     body.map_err(|fault| storage.fault("read", name, fault))
 }
 
-/// Puts an object that does not exist yet.
+/// Puts an object that does not exist yet. Repeats the request if its answer is lost, and then
+/// finds the object of its own earlier attempt.
 async fn put_if_absent(storage: &ObjectStorage, name: &str, bytes: Bytes) -> Result<()> {
+    let mut attempts_left = ATTEMPTS;
+    loop {
+        let fault = match try_put(storage, name, &bytes).await {
+            Err(fault) if attempts_left > 0 && may_pass(&fault) => fault,
+            put => return put,
+        };
+        attempts_left -= 1;
+        tracing::warn!("{fault}; trying again");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Returns whether a request may succeed when it is repeated. A store may refuse a name that
+/// another request is about to take, and the object is not there yet.
+fn may_pass(fault: &LearnerError) -> bool {
+    let LearnerError::ObjectStore { source, .. } = fault else {
+        return false;
+    };
+    matches!(
+        **source,
+        StoreError::Generic { .. } | StoreError::NotFound { .. }
+    )
+}
+
+async fn try_put(storage: &ObjectStorage, name: &str, bytes: &Bytes) -> Result<()> {
     let path = storage.object(name);
     let options = PutOptions::from(PutMode::Create);
     let put = storage.store.put_opts(&path, bytes.clone().into(), options);
     match storage.answer(put).await {
         Ok(_) => Ok(()),
         Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
-            // An answer that was lost makes the client repeat the request, which then finds the
-            // object of its own first attempt.
-            match read(storage, name).await? == bytes {
+            match read(storage, name).await? == *bytes {
                 true => Ok(()),
                 false => Err(LearnerError::Replaced {
                     run: storage.address.clone(),

@@ -100,13 +100,25 @@ impl ObjectStorage {
     }
 
     /// Copies the run into the empty folder `run_dir`: everything but checkpoints older than the
-    /// newest one. Returns the log as far as it was copied.
+    /// newest one. Returns the log as far as it was copied, which is empty if no object has the
+    /// address.
     ///
     /// # Errors
-    /// The store does not answer or refuses, or the disk is full.
+    /// The address has objects of something else, the store does not answer or refuses, or the disk
+    /// is full.
     pub async fn fetch(&self, run_dir: &Path) -> Result<ObjectLog> {
         let mut log = ObjectLog::new(self.clone());
         log.copy_new(run_dir).await?;
+        if log.is_empty() {
+            return match transfer::has_objects(self).await? {
+                true => Err(LearnerError::ObjectAddress {
+                    address: self.address.clone(),
+                    problem: "has objects, but no run; give an address that only this run uses"
+                        .to_owned(),
+                }),
+                false => Ok(log),
+            };
+        }
         transfer::download_files(self, run_dir).await?;
         Ok(log)
     }
@@ -163,7 +175,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("state.json"), step.to_string()).unwrap();
         let upload = log.checkpoint_upload(step);
-        upload.run(&folder, run_dir).unwrap();
+        upload.run(&folder).unwrap();
         upload
     }
 

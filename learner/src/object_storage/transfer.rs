@@ -10,7 +10,7 @@ use std::{
     time::SystemTime,
 };
 
-use ::object_store::{ObjectMeta, ObjectStoreExt as _, buffered::BufWriter};
+use ::object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt as _, buffered::BufWriter};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::{
     fs::{self, File},
@@ -61,6 +61,11 @@ pub(super) async fn download(storage: &ObjectStorage, name: &str, folder: &Path)
     download_all(storage, objects, name, folder).await
 }
 
+/// Returns whether the address has any object.
+pub(super) async fn has_objects(storage: &ObjectStorage) -> Result<bool> {
+    Ok(!list(storage, "").await?.is_empty())
+}
+
 /// Downloads what [`upload_files`] uploads.
 pub(super) async fn download_files(storage: &ObjectStorage, run_dir: &Path) -> Result<()> {
     let mut objects = list(storage, "").await?;
@@ -89,7 +94,11 @@ pub(super) async fn remove_folders(
             .is_some_and(|folder| is_removed(&format!("{name}/{}", folder.as_ref())));
         if is_old {
             let removed = storage.answer(storage.store.delete(&object.location)).await;
-            removed.map_err(|fault| storage.fault("remove", name, fault))?;
+            match removed {
+                // The answer of an earlier attempt was lost.
+                Err(StoreError::NotFound { .. }) => {}
+                removed => removed.map_err(|fault| storage.fault("remove", name, fault))?,
+            }
         }
     }
     Ok(())
@@ -149,6 +158,8 @@ async fn download_all(
                 while let Some(chunk) = bytes.next().await {
                     file.write_all(&chunk?).await?;
                 }
+                // Without it, the error of the last write would be lost.
+                file.flush().await?;
                 file.sync_all().await
             };
             let received: std::io::Result<()> = storage.answer(bytes).await;
