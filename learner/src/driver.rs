@@ -171,26 +171,7 @@ impl Learner {
         durable::sync_parent(&run_dir).at("sync the folder of", &run_dir)?;
         let fingerprint = fingerprint(&config, arguments.seed, &model, &questions)?;
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
-        // Refuses a run with other settings before it stops that run's learner.
-        restore(&checkpoints, &fingerprint, &mut trainer)?;
-        if let Some(objects) = &mut objects {
-            objects.begin(&run_dir)?;
-        }
-        let term = NewTerm::begin(&run_dir)?;
-        // From here on no other learner writes a checkpoint.
-        let state = match restore(&checkpoints, &fingerprint, &mut trainer)? {
-            Some(state) => state,
-            None => {
-                no_groups_yet(&run_dir)?;
-                base_checkpoint(
-                    &run_dir,
-                    fingerprint.clone(),
-                    &model,
-                    &trainer,
-                    &mut objects,
-                )?
-            }
-        };
+        let (term, state) = begin_term(&run_dir, &fingerprint, &model, &mut trainer, &mut objects)?;
         let settings = scheduler_settings(&config);
         let scheduler = Scheduler::new(settings, state.step, state.next_group_index);
         let rules = GroupRules::new(&config, model.config.vocab_size);
@@ -393,6 +374,30 @@ fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
         reward_profile: rollout.reward_profile.clone(),
         shots: rollout.shots,
     }
+}
+
+/// Ends the learners that have the run, and returns the position from which this one continues.
+fn begin_term(
+    run_dir: &Path,
+    fingerprint: &str,
+    model: &Model,
+    trainer: &mut Trainer,
+    objects: &mut Option<ObjectLog>,
+) -> Result<(NewTerm, CheckpointState)> {
+    let checkpoints = run_dir.join(CHECKPOINTS);
+    // Refuses a run with other settings before it stops that run's learner.
+    restore(&checkpoints, fingerprint, trainer)?;
+    if let Some(objects) = objects {
+        objects.begin(run_dir)?;
+    }
+    let term = NewTerm::begin(run_dir)?;
+    // From here on no other learner writes a checkpoint.
+    if let Some(state) = restore(&checkpoints, fingerprint, trainer)? {
+        return Ok((term, state));
+    }
+    no_groups_yet(run_dir)?;
+    let state = base_checkpoint(run_dir, fingerprint.to_owned(), model, trainer, objects)?;
+    Ok((term, state))
 }
 
 /// Writes the checkpoint that a new run starts from, so that every resumed run has one.

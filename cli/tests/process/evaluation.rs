@@ -42,6 +42,21 @@ pub(crate) fn free_address() -> String {
     free.local_addr().unwrap().to_string()
 }
 
+/// Checks that both runs have the same best model, and that models have a card.
+fn check_models(one: &Path, three: &Path) {
+    let best = |run: &Path| fs::read(run.join("model-best/model.safetensors")).unwrap();
+    assert!(best(one) == best(three));
+    let card = fs::read_to_string(three.join("model/README.md")).unwrap();
+    for part in [
+        "license: apache-2.0",
+        "2 steps of GRPO",
+        "| random | 0 |",
+        "groups_per_step = 2",
+    ] {
+        assert!(card.contains(part), "{part} is missing in\n{card}");
+    }
+}
+
 /// The learner is killed (SIGKILL) after the first evaluation by actors. It does not know the gold
 /// answers, so the oracle is missing.
 #[test]
@@ -92,23 +107,7 @@ fn three_processes_give_the_weights_and_the_table_of_one() {
     // Greedy and sampled: the curve at three steps, and `eval` at both ends; greedy: two splits.
     // Random: all three splits.
     assert_eq!(expected.len(), 2 * (3 + 2) + 2 * 2 + 3);
-    for name in ["model/README.md", "model-best/model.safetensors"] {
-        let file = |run: &Path| fs::read(run.join(name)).unwrap();
-        assert!(
-            name.ends_with(".md") || file(&one) == file(&three),
-            "{name}"
-        );
-        assert!(!file(&three).is_empty());
-    }
-    let card = fs::read_to_string(three.join("model/README.md")).unwrap();
-    for part in [
-        "license: apache-2.0",
-        "2 steps of GRPO",
-        "| random | 0 |",
-        "groups_per_step = 2",
-    ] {
-        assert!(card.contains(part), "{part} is missing in\n{card}");
-    }
+    check_models(&one, &three);
     let report = fs::read_to_string(three.join("report.html")).unwrap();
     assert!(!report.contains("Nothing has been evaluated"));
 }
