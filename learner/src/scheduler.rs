@@ -2,7 +2,7 @@
 //! step.
 //!
 //! A state machine without I/O; `now` is an argument. Groups are numbered 0, 1, 2 … without end,
-//! and [`QuestionOrder`] gives group i its question. A group is *kept* if it can be trained on,
+//! and [`crate::curriculum`] gives group i its question. A group is *kept* if it can be trained on,
 //! which excludes zero-variance groups under dynamic sampling. Step s begins at some index b and
 //! takes the first N (`groups_per_step`) kept groups in index order; the next step begins behind
 //! the last group it looked at. This is dynamic sampling (DAPO,

@@ -4,8 +4,8 @@
 //! The learner works on a local copy of the run folder. Below the address of the run, the store
 //! has:
 //!
-//! - `log/0000000000`, `log/0000000001`, …: what the learner did, in order ([`log`]): groups,
-//!   published versions, checkpoints. This alone decides what the run is.
+//! - `log/0000000000`, `log/0000000001`, …: what the learner did, in order: groups, published
+//!   versions, checkpoints. This alone decides what the run is.
 //! - `checkpoints/step_N-K/`: the files of a checkpoint, which counts once the log names it.
 //! - all other files of the run folder, as of the last checkpoint: settings, metrics, evaluations,
 //!   and at the end the model and the report.
