@@ -11,13 +11,14 @@ use std::{
 
 use actor::{
     Engine, EngineSettings, EpisodeRecord, EpisodeSettings, EvaluationMetrics, ModelPolicy, Policy,
-    RolloutLimits,
+    Retry, RolloutLimits,
 };
 use anyhow::{Result, ensure};
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
+use learner::config::RolloutConfig;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
-use proto::v1;
+use proto::{EnvClient, v1};
 use report::{DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +104,27 @@ pub(crate) fn success_text(metrics: &EvaluationMetrics) -> String {
         text += &format!(", {} failed and count as wrong", metrics.failed);
     }
     text
+}
+
+/// Returns the settings of episodes that are rolled out as in training.
+pub(crate) fn episode_settings(
+    env: &EnvClient,
+    chat: &Arc<Chat>,
+    rollout: &RolloutConfig,
+    retry: Retry,
+) -> EpisodeSettings {
+    EpisodeSettings {
+        env: env.clone(),
+        chat: Arc::clone(chat),
+        limits: RolloutLimits {
+            max_completion_tokens: rollout.max_completion_tokens as usize,
+            max_context_tokens: rollout.max_context_tokens as usize,
+            shots: rollout.shots as usize,
+        },
+        reward_profile: rollout.reward_profile.clone(),
+        step_budget: rollout.step_budget,
+        retry,
+    }
 }
 
 /// Evaluates policies and makes the records.
@@ -225,18 +247,7 @@ impl Evaluator<'_> {
     /// Returns the settings of all episodes of evaluations and demonstrations.
     pub(crate) fn episode_settings(&self, chat: &Arc<Chat>) -> EpisodeSettings {
         let rollout = &self.config.learner.rollout;
-        EpisodeSettings {
-            env: self.setup.env.clone(),
-            chat: Arc::clone(chat),
-            limits: RolloutLimits {
-                max_completion_tokens: rollout.max_completion_tokens as usize,
-                max_context_tokens: rollout.max_context_tokens as usize,
-                shots: rollout.shots as usize,
-            },
-            reward_profile: rollout.reward_profile.clone(),
-            step_budget: rollout.step_budget,
-            retry: self.config.actor.env_retry,
-        }
+        episode_settings(&self.setup.env, chat, rollout, self.config.actor.env_retry)
     }
 
     /// Adds policy and gold answers to the episodes of an evaluation.

@@ -7,9 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use actor::{
-    ActorConfig, EpisodeRecord, EpisodeSettings, EvaluationMetrics, RolloutLimits, evaluation_of,
-};
+use actor::{ActorConfig, EpisodeRecord, EvaluationMetrics, evaluation_of};
 use anyhow::{Context as _, Result, ensure};
 use baselines::{RandomPolicy, ScriptedPolicy};
 use learner::{EvaluationPlan, EvaluationSet};
@@ -22,7 +20,7 @@ use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Trans
 
 use crate::{
     config::LearnerRole,
-    evaluation::{EvaluatedPolicy, EvaluationQuestions, success_text},
+    evaluation::{EvaluatedPolicy, EvaluationQuestions, episode_settings, success_text},
     model_folder::is_best,
     progress::Progress,
 };
@@ -112,19 +110,8 @@ impl<'a> PlayedEvaluations<'a> {
     pub(crate) async fn play_random(&self, config: &LearnerRole, env: &EnvClient) -> Result<()> {
         let chat = Arc::new(self.chat.clone());
         let policy = ScriptedPolicy::new(Arc::clone(&chat), RandomPolicy);
-        let rollout = &config.learner.rollout;
-        let settings = EpisodeSettings {
-            env: env.clone(),
-            chat,
-            limits: RolloutLimits {
-                max_completion_tokens: rollout.max_completion_tokens as usize,
-                max_context_tokens: rollout.max_context_tokens as usize,
-                shots: rollout.shots as usize,
-            },
-            reward_profile: rollout.reward_profile.clone(),
-            step_budget: rollout.step_budget,
-            retry: ActorConfig::default().env_retry,
-        };
+        let retry = ActorConfig::default().env_retry;
+        let settings = episode_settings(env, &chat, &config.learner.rollout, retry);
         let evaluated = EvaluatedPolicy {
             policy: PolicyName::Random,
             step: 0,

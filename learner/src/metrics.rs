@@ -4,7 +4,7 @@
 //! TRL has the metric, and `step_table` says how each is called in Prometheus.
 //!
 //! Invariant: every metric exists from [`describe`] on. What only a step or an evaluation can say
-//! is NaN before the first one, so that no alert takes a number that nobody measured for a low one.
+//! is NaN before the first one, so that no alert takes an unknown number for a low one.
 
 use std::{
     collections::BTreeMap,

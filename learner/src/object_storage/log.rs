@@ -55,7 +55,7 @@ struct CommittedCheckpoint {
 
 #[derive(Serialize, Deserialize)]
 struct Line {
-    /// Tells an entry that this learner put, and did not learn of, from another learner's.
+    /// Identifies the process that put the entry, so that no two entries have the same bytes.
     writer: String,
     #[serde(flatten)]
     entry: Entry,
@@ -93,16 +93,18 @@ impl ObjectLog {
     /// The store does not answer or refuses, an entry is not one of this program, or the disk is
     /// full.
     pub(crate) async fn copy_new(&mut self, run_dir: &Path) -> Result<()> {
+        let mut known = self.checkpoints.last().cloned();
         let mut names = self.listed().await?;
         while !names.is_empty() {
-            let known = self.checkpoints.last().cloned();
             self.copy_entries(names, run_dir).await?;
-            let copied = self.copy_checkpoint(known, run_dir).await;
+            let copied = self.copy_checkpoint(known.as_ref(), run_dir).await;
             names = self.listed().await?;
-            // A learner that runs may have removed the checkpoint meanwhile, and then the log names
-            // a newer one.
-            if names.is_empty() {
-                copied?;
+            match copied {
+                Ok(()) => known = self.checkpoints.last().cloned(),
+                // A learner that runs may have removed the checkpoint meanwhile, and then the log
+                // names a newer one.
+                Err(fault) if names.is_empty() => return Err(fault),
+                Err(_) => {}
             }
         }
         Ok(())
@@ -111,11 +113,11 @@ impl ObjectLog {
     /// Downloads the newest checkpoint, unless it is the known one.
     async fn copy_checkpoint(
         &self,
-        known: Option<CommittedCheckpoint>,
+        known: Option<&CommittedCheckpoint>,
         run_dir: &Path,
     ) -> Result<()> {
         let newest = self.checkpoints.last();
-        if newest != known.as_ref()
+        if newest != known
             && let Some(newest) = newest
         {
             let folder = run_dir

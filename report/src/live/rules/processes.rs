@@ -77,7 +77,7 @@ pub(super) fn no_actor(status: &LiveStatus) -> Option<Diagnosed> {
             "No actor is connected; {} called in the last 10 minutes.",
             status.actors.len()
         ),
-        meaning: "Nobody samples, so the learner waits.",
+        meaning: "No actor samples, so the learner waits.",
         remedy: "Start actors with `sqlenv actor --learner ADDRESS --env ADDRESS`, or look at the \
                  logs of those that run: they say why they cannot join."
             .to_owned(),
