@@ -1,4 +1,4 @@
-//! Command-line arguments of `sqlenv bench env` and `sqlenv bench policy`.
+//! Command-line arguments of `sqlenv bench env`, `sqlenv bench policy` and `sqlenv bench cluster`.
 
 use std::{fmt, time::Duration};
 
@@ -139,6 +139,31 @@ pub struct BenchPolicyArgs {
     /// Dtype to compute in: `f32`, `bf16`, or `auto` (f32 on the CPU, bf16 on other devices).
     #[arg(long, value_parser = dtype, default_value = "auto")]
     pub dtype: DTypeChoice,
+}
+
+/// Arguments of `sqlenv bench cluster`, without the settings.
+#[derive(Clone, Debug, Parser)]
+pub struct BenchClusterArgs {
+    /// Env-nodes, each a process.
+    #[arg(long, value_parser = at_least_one, default_value_t = 3)]
+    pub env_nodes: usize,
+    /// Actors, each a process.
+    #[arg(long, value_parser = at_least_one, default_value_t = 1)]
+    pub actors: usize,
+    /// Numbers of concurrent episodes of an actor, which are whole groups.
+    #[arg(
+        long, value_delimiter = ',', value_parser = at_least_one, default_values_t = [64, 256]
+    )]
+    pub episodes: Vec<usize>,
+    /// Milliseconds that each exchange with an env-node takes longer, half of them on each way.
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 50])]
+    pub latencies_ms: Vec<u64>,
+    /// Learner steps of a measurement, after one to warm up.
+    #[arg(long, value_parser = at_least_one, default_value_t = 8)]
+    pub steps: usize,
+    /// Measurements of each row. Rows alternate.
+    #[arg(long, value_parser = at_least_one, default_value_t = 3)]
+    pub repeats: usize,
 }
 
 /// Returns the name of a value on the command line.

@@ -1,12 +1,16 @@
-//! Benchmarks of the environment and the policy, and the checks of a GPU.
+//! Benchmarks of the environment, the policy and a whole cluster, and the checks of a GPU.
 //!
 //! The numbers depend on the machine; no other crate uses them.
 
 mod args;
+pub mod cluster;
 pub mod diagnosis;
 pub mod env;
 pub mod gpu_check;
 mod memory;
 pub mod policy;
+mod process;
 
-pub use args::{BenchEnvArgs, BenchPolicyArgs, EnvProtocol, ModelShape, PolicyBenchmark};
+pub use args::{
+    BenchClusterArgs, BenchEnvArgs, BenchPolicyArgs, EnvProtocol, ModelShape, PolicyBenchmark,
+};

@@ -4,7 +4,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bench::{BenchEnvArgs, BenchPolicyArgs, gpu_check::GpuCheckArgs};
+use bench::{
+    BenchClusterArgs, BenchEnvArgs, BenchPolicyArgs, cluster::ClusterSettings,
+    gpu_check::GpuCheckArgs,
+};
 use clap::{Parser, Subcommand, ValueEnum as _};
 
 use crate::{
@@ -21,6 +24,8 @@ pub(crate) enum BenchCommand {
     Env(BenchEnvCommand),
     /// Tokens per second of the sampler, the learner and whole GRPO steps, with random weights.
     Policy(BenchPolicyArgs),
+    /// Steps per second and idle shares of a run over processes, with latency to its env-nodes.
+    Cluster(BenchClusterCommand),
 }
 
 #[derive(Clone, Debug, Parser)]
@@ -30,6 +35,15 @@ pub(crate) struct BenchEnvCommand {
     pub(crate) config: ConfigArgs,
     #[command(flatten)]
     pub(crate) bench: BenchEnvArgs,
+}
+
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct BenchClusterCommand {
+    /// Settings of the run. The numbers of groups, episodes and steps come from the other flags.
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    #[command(flatten)]
+    pub(crate) bench: BenchClusterArgs,
 }
 
 #[derive(Clone, Debug, Parser)]
@@ -48,9 +62,19 @@ pub(crate) async fn bench(command: &BenchCommand, progress: &Progress) -> Result
         BenchCommand::Env(BenchEnvCommand { config, bench }) => {
             let settings = RunConfig::resolve(config)?;
             let dataset = setup::open_dataset(&settings.data, progress)?;
-            bench::env::bench_env(bench, &dataset, &node_arguments(config), &mut out).await
+            bench::env::bench_env(bench, &dataset, &role_arguments(config), &mut out).await
         }
         BenchCommand::Policy(args) => bench::policy::bench_policy(args, &mut out).await,
+        BenchCommand::Cluster(BenchClusterCommand { config, bench }) => {
+            let run = RunConfig::resolve(config)?;
+            // The env-nodes would each build missing data.
+            setup::open_dataset(&run.data, progress)?;
+            let settings = ClusterSettings {
+                arguments: role_arguments(config),
+                group_size: run.learner.group_size,
+            };
+            bench::cluster::bench_cluster(bench, &settings, &mut out).await
+        }
     }
 }
 
@@ -61,10 +85,19 @@ pub(crate) async fn gpu_check(command: &GpuCheckCommand) -> Result<ExitCode> {
     bench::gpu_check::gpu_check(&command.checks, preset, &mut stdout::lock()).await
 }
 
-/// Returns the arguments of an env-node process that serves the same data with the same settings.
-fn node_arguments(config: &ConfigArgs) -> Vec<String> {
+/// Returns the arguments that give a process the same settings and data.
+fn role_arguments(config: &ConfigArgs) -> Vec<String> {
     let mut arguments = Vec::new();
     let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    if let Some(preset) = config.preset.and_then(|preset| preset.to_possible_value()) {
+        flag("--preset", preset.get_name().to_owned());
+    }
+    if let Some(seed) = config.seed {
+        flag("--seed", seed.to_string());
+    }
+    if let Some(model) = &config.model {
+        flag("--model", model.display().to_string());
+    }
     if let Some(data) = &config.data {
         flag("--data", data.display().to_string());
     }

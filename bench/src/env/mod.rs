@@ -6,7 +6,6 @@
 //! share the machine unless `--url` names another.
 
 mod load;
-mod node;
 mod session;
 
 use std::{io::Write, sync::Arc};
@@ -18,10 +17,9 @@ use proto::{EnvClient, Transport};
 
 use self::{
     load::{LoadStatistics, SolvedQuestion},
-    node::NodeProcess,
     session::EpisodeClient,
 };
-use crate::{BenchEnvArgs, EnvProtocol, memory::resident_mib};
+use crate::{BenchEnvArgs, EnvProtocol, memory::resident_mib, process::RoleProcess};
 
 /// Number of gRPC channels that the episodes share. A single channel would be one TCP connection.
 const CHANNELS: usize = 8;
@@ -50,8 +48,9 @@ pub async fn bench_env(
     let (address, process_id) = match &args.url {
         Some(url) => (address_of(url)?, args.pid),
         None => {
-            started = NodeProcess::start(node_arguments)?;
-            (started.address.as_str(), Some(started.process_id()))
+            let listen = ["env-node", "--listen", "127.0.0.1:0"].map(str::to_owned);
+            started = RoleProcess::serve(&[listen.as_slice(), node_arguments].concat())?;
+            (started.1.as_str(), Some(started.0.process_id()))
         }
     };
     writeln!(out, "{HEADER}")?;

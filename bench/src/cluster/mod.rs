@@ -1,0 +1,270 @@
+//! `sqlenv bench cluster`: a training run over real processes, with many concurrent episodes and
+//! with latency between actors and env-nodes.
+//!
+//! Each measurement is a run of its own: env-nodes, a learner and actors as processes of this
+//! program, and a relay before each env-node that adds the latency. All share this machine. Rates
+//! are over the time from the first learner step to the last one that was seen, as the metrics of
+//! the processes tell them.
+
+mod delay;
+mod scrape;
+
+use std::{
+    io::Write,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::time::{Instant, sleep};
+
+use self::{delay::DelayRelay, scrape::Scrape};
+use crate::{BenchClusterArgs, process::RoleProcess};
+
+/// Pause between looks at the metrics.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const HEADER: &str = "\
+| concurrent episodes | added latency | env steps/s | sampled tokens/s | engines busy | learner \
+waits | ms per env step |
+|---|---|---|---|---|---|---|";
+
+/// What the command line leaves to the settings.
+pub struct ClusterSettings {
+    /// Arguments that give every role the settings, such as `--preset`.
+    pub arguments: Vec<String>,
+    /// Episodes of a group.
+    pub group_size: usize,
+}
+
+/// Measures every number of episodes with every latency, `repeats` times, and writes a table row
+/// for each measurement to `out`.
+///
+/// # Errors
+/// A process ends early or does not start.
+pub async fn bench_cluster(
+    args: &BenchClusterArgs,
+    settings: &ClusterSettings,
+    out: &mut impl Write,
+) -> Result<()> {
+    writeln!(out, "{HEADER}")?;
+    for _ in 0..args.repeats {
+        for &episodes in &args.episodes {
+            for &latency in &args.latencies_ms {
+                let groups = episodes.div_ceil(settings.group_size);
+                let latency = Duration::from_millis(latency);
+                let cluster = Cluster::start(args, settings, (groups, latency)).await?;
+                let rates = cluster.measure(args.steps).await?;
+                let episodes = groups * settings.group_size * args.actors;
+                writeln!(out, "{}", rates.row(episodes, latency))?;
+                out.flush()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The processes of a run. They are killed when this value is dropped.
+struct Cluster {
+    learner: RoleProcess,
+    learner_admin: SocketAddr,
+    actor_admins: Vec<SocketAddr>,
+    _others: Vec<RoleProcess>,
+    _relays: Vec<DelayRelay>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start(
+        args: &BenchClusterArgs,
+        settings: &ClusterSettings,
+        (groups, latency): (usize, Duration),
+    ) -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a folder for the run")?;
+        let key = folder.path().join("signing.key");
+        std::fs::write(&key, [7; 32])?;
+        let mut others = Vec::new();
+        let mut relays = Vec::new();
+        for _ in 0..args.env_nodes {
+            let own = [
+                "--listen=127.0.0.1:0".to_owned(),
+                format!("--set=env.signing_key_file={}", key.display()),
+            ];
+            let (node, address) = RoleProcess::serve(&role("env-node", settings, &own))?;
+            others.push(node);
+            relays.push(DelayRelay::start(address, latency / 2).await?);
+        }
+        let urls = relays
+            .iter()
+            .map(|relay| format!("http://{}", relay.address));
+        let env = urls.collect::<Vec<_>>().join(",");
+        let learner_admin = free_address()?;
+        let own = learner_arguments(args, groups, learner_admin, (&env, folder.path()));
+        let (learner, address) = RoleProcess::serve(&role("learner", settings, &own))?;
+        let mut actor_admins = Vec::new();
+        for _ in 0..args.actors {
+            let admin = free_address()?;
+            let own = actor_arguments(
+                groups * settings.group_size,
+                groups,
+                admin,
+                (&env, &address),
+            );
+            others.push(RoleProcess::start(&role("actor", settings, &own))?);
+            actor_admins.push(admin);
+        }
+        Ok(Self {
+            learner,
+            learner_admin,
+            actor_admins,
+            _others: others,
+            _relays: relays,
+            _folder: folder,
+        })
+    }
+
+    /// Waits for the first learner step, and then until the learner has made `steps` more.
+    async fn measure(mut self, steps: usize) -> Result<Rates> {
+        let first = self.moment_of_step(1).await?;
+        let last = self.moment_of_step(1 + steps).await?;
+        Ok(Rates::between(&first, &last, self.actor_admins.len()))
+    }
+
+    async fn moment_of_step(&mut self, step: usize) -> Result<Moment> {
+        loop {
+            if let Some(moment) = self.look().filter(|moment| moment.step >= step as f64) {
+                return Ok(moment);
+            }
+            if let Some(status) = self.learner.ended()? {
+                bail!("the learner ended before step {step}: {status}");
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Reads the metrics; none while a process starts or ends.
+    fn look(&self) -> Option<Moment> {
+        let learner = Scrape::of(self.learner_admin)?;
+        let at = Instant::now();
+        let actors: Option<Vec<Scrape>> =
+            self.actor_admins.iter().copied().map(Scrape::of).collect();
+        let actors = actors?;
+        let of_actors = |metric, label| {
+            actors
+                .iter()
+                .map(|actor| actor.sum(metric, label))
+                .sum::<f64>()
+        };
+        Some(Moment {
+            at,
+            step: learner.sum("learner_step", ""),
+            waited: learner.sum("learner_seconds_total", "\"waiting\""),
+            env_steps: of_actors("actor_call_seconds_count", "\"Env.Step\""),
+            env_step_seconds: of_actors("actor_call_seconds_sum", "\"Env.Step\""),
+            tokens: of_actors("actor_sampled_tokens_total", ""),
+            pass_seconds: of_actors("actor_pass_seconds_sum", ""),
+        })
+    }
+}
+
+/// Returns the arguments of a role.
+fn role(name: &str, settings: &ClusterSettings, own: &[String]) -> Vec<String> {
+    // Own settings come last, since a later `--set` wins.
+    [[name.to_owned()].as_slice(), &settings.arguments, own].concat()
+}
+
+/// A step trains on as many groups as an actor holds, so that one batch is sampled while the
+/// learner trains on the one before it. All groups count, so that every step is equally long.
+fn learner_arguments(
+    args: &BenchClusterArgs,
+    groups: usize,
+    admin: SocketAddr,
+    (env, folder): (&str, &Path),
+) -> Vec<String> {
+    let first_node = env.split(',').next().unwrap_or(env);
+    vec![
+        "--listen=127.0.0.1:0".to_owned(),
+        format!("--admin={admin}"),
+        format!("--env={first_node}"),
+        format!("--run-dir={}", folder.join("run").display()),
+        // One step more than is measured, so that the end of the run stays outside.
+        format!("--set=learner.steps={}", args.steps + 2),
+        format!("--set=learner.groups_per_step={}", groups * args.actors),
+        "--set=learner.dynamic_sampling=false".to_owned(),
+        "--set=learner.max_groups_per_step=0".to_owned(),
+        "--set=learner.checkpoint.every_steps=1000000".to_owned(),
+        "--set=evaluation.every_steps=0".to_owned(),
+        "--set=evaluation.questions=1".to_owned(),
+        "--set=evaluation.unseen_questions=1".to_owned(),
+        "--set=evaluation.curve_questions=1".to_owned(),
+    ]
+}
+
+fn actor_arguments(
+    episodes: usize,
+    groups: usize,
+    admin: SocketAddr,
+    (env, learner): (&str, &str),
+) -> Vec<String> {
+    vec![
+        format!("--admin={admin}"),
+        format!("--env={env}"),
+        format!("--learner=http://{learner}"),
+        format!("--set=actor.concurrent_groups={groups}"),
+        format!("--set=actor.engine.slots={episodes}"),
+    ]
+}
+
+/// Returns a free address of this machine.
+fn free_address() -> Result<SocketAddr> {
+    let free = TcpListener::bind("127.0.0.1:0").context("no port is free")?;
+    Ok(free.local_addr()?)
+}
+
+/// The metrics of the run at one moment, as sums since its start.
+struct Moment {
+    at: Instant,
+    step: f64,
+    waited: f64,
+    env_steps: f64,
+    env_step_seconds: f64,
+    tokens: f64,
+    pass_seconds: f64,
+}
+
+/// The rates of a run between two moments.
+struct Rates {
+    env_steps: f64,
+    tokens: f64,
+    engines_busy: f64,
+    learner_waits: f64,
+    env_step_ms: f64,
+}
+
+impl Rates {
+    fn between(first: &Moment, last: &Moment, actors: usize) -> Self {
+        let seconds = (last.at - first.at).as_secs_f64();
+        let rate = |of: fn(&Moment) -> f64| (of(last) - of(first)) / seconds;
+        let env_steps = rate(|moment| moment.env_steps);
+        Self {
+            env_steps,
+            tokens: rate(|moment| moment.tokens),
+            engines_busy: rate(|moment| moment.pass_seconds) / actors as f64,
+            learner_waits: rate(|moment| moment.waited),
+            env_step_ms: 1e3 * rate(|moment| moment.env_step_seconds) / env_steps,
+        }
+    }
+
+    fn row(&self, episodes: usize, latency: Duration) -> String {
+        format!(
+            "| {episodes} | {} ms | {:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} |",
+            latency.as_millis(),
+            self.env_steps,
+            self.tokens,
+            100.0 * self.engines_busy,
+            100.0 * self.learner_waits,
+            self.env_step_ms,
+        )
+    }
+}
