@@ -111,6 +111,11 @@ impl MeasuredChannel {
         });
         Self { channel, endpoint }
     }
+
+    /// Returns the address of the server.
+    pub(crate) fn address(&self) -> &str {
+        &self.endpoint.address
+    }
 }
 
 impl Service<http::Request<Body>> for MeasuredChannel {

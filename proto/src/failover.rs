@@ -46,6 +46,20 @@ impl Failover {
         }
     }
 
+    /// Remembers which server answers, and says so once if it is another than before.
+    fn answered(&self, before: usize, now: usize) {
+        let changed =
+            self.current
+                .compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
+        if before != now && changed.is_ok() {
+            tracing::warn!(
+                "{} does not serve calls; they go to {} from now on",
+                self.channels[before].address(),
+                self.channels[now].address()
+            );
+        }
+    }
+
     async fn answer(self, request: http::Request<Body>) -> Result<http::Response<Body>, BoxError> {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -57,10 +71,13 @@ impl Failover {
             let copy = http::Request::from_parts(head.clone(), Body::new(Full::new(body.clone())));
             let outcome = exchange(self.channels[index].clone(), copy).await;
             attempt += 1;
-            if attempt == ROUNDS * count || !is_away(&outcome) {
+            if !is_away(&outcome) {
+                self.answered(first % count, index);
                 return outcome;
             }
-            self.current.store((index + 1) % count, Ordering::Relaxed);
+            if attempt == ROUNDS * count {
+                return outcome;
+            }
         }
     }
 }

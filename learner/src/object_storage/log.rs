@@ -61,6 +61,14 @@ struct Line {
     entry: Entry,
 }
 
+impl Line {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("a plain record serialises: this is a bug");
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
 /// The log of a run, read up to an entry. The methods that append block.
 #[derive(Debug)]
 pub struct ObjectLog {
@@ -148,8 +156,33 @@ impl ObjectLog {
                     let runtime = self.runtime.clone();
                     runtime.block_on(self.copy_new(run_dir))?;
                 }
-                opened => return opened,
+                opened => return opened.and_then(|()| self.check_conditions()),
             }
+        }
+    }
+
+    /// Checks that the store keeps the entry that was put last when another one is put in its
+    /// place. A store that ignores conditions would let two learners continue the run.
+    ///
+    /// # Errors
+    /// The store has replaced the entry, or does not answer or refuses.
+    fn check_conditions(&self) -> Result<()> {
+        let second = Line {
+            writer: uuid::Uuid::new_v4().to_string(),
+            entry: Entry::Opened,
+        };
+        let name = name(self.next - 1);
+        let put = put_if_absent(&self.storage, &name, second.to_bytes().into());
+        match self.runtime.block_on(put) {
+            Err(LearnerError::Replaced { .. }) => Ok(()),
+            Err(fault) => Err(fault),
+            Ok(()) => Err(LearnerError::ObjectAddress {
+                address: self.storage.address.clone(),
+                problem: "the store replaces objects that must be put only if absent \
+                          (If-None-Match), so two learners could continue the run at once; use \
+                          a store with conditional writes, or a folder"
+                    .to_owned(),
+            }),
         }
     }
 
@@ -231,9 +264,7 @@ impl ObjectLog {
             writer: self.writer.clone(),
             entry: entry.clone(),
         };
-        let mut bytes =
-            serde_json::to_vec(&line).expect("a plain record serialises: this is a bug");
-        bytes.push(b'\n');
+        let mut bytes = line.to_bytes();
         bytes.extend_from_slice(records);
         let runtime = self.runtime.clone();
         runtime.block_on(put_if_absent(&self.storage, &name(self.next), bytes.into()))?;

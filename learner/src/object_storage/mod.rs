@@ -163,11 +163,33 @@ impl ObjectStorage {
 }
 
 #[cfg(test)]
+mod unconditional;
+
+#[cfg(test)]
 mod tests {
     use futures::TryStreamExt as _;
     use tokio::task::spawn_blocking;
 
-    use super::*;
+    use super::{unconditional::Unconditional, *};
+
+    /// A store that ignores If-None-Match is refused before anything is trained.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_that_ignores_conditions_is_refused() {
+        let storage = ObjectStorage::new(
+            Arc::new(Unconditional::default()),
+            ObjectPath::from("runs/run"),
+            "s3://bucket/runs/run",
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().to_owned();
+        let mut log = ObjectLog::new(storage);
+        let begun = spawn_blocking(move || log.begin(&run_dir)).await.unwrap();
+        let fault = begun.unwrap_err().to_string();
+        assert!(
+            fault.contains("s3://bucket/runs/run: the store replaces objects"),
+            "{fault}"
+        );
+    }
 
     /// Uploads a checkpoint of one file.
     fn upload(log: &ObjectLog, step: u64, run_dir: &Path) -> log::CheckpointUpload {
