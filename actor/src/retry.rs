@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use proto::{may_pass, status_text};
+use proto::{TRACES, may_pass, status_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 use tokio::time::Instant;
 use tonic::{Response, Status};
+use tracing::Instrument as _;
 
 use crate::{error::ActorError, metrics, outage::Outages};
 
@@ -50,7 +51,12 @@ impl Retry {
         let mut attempts_left = self.attempts;
         loop {
             let began = Instant::now();
-            let answer = tokio::time::timeout(limit, attempt()).await;
+            let span = tracing::trace_span!(
+                target: TRACES, "call", otel.name = name, otel.kind = "client"
+            );
+            let answer = tokio::time::timeout(limit, attempt())
+                .instrument(span)
+                .await;
             metrics::record_call(name, began.elapsed());
             let status = match answer {
                 Ok(Ok(response)) => {

@@ -7,7 +7,11 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
-use proto::v1::{Observation, Trajectory};
+use proto::{
+    TRACES,
+    v1::{Observation, Trajectory},
+};
+use tracing::Instrument as _;
 
 use crate::{
     env_session::EnvSession,
@@ -58,7 +62,14 @@ pub async fn run_episodes(
     // `buffered` would return the outcomes in order, but a slow episode would then hold up the
     // start of later ones.
     let mut running = stream::iter(specs.iter().enumerate())
-        .map(|(index, spec)| async move { (index, run_episode(policy, settings, spec).await) })
+        .map(|(index, spec)| async move {
+            let member = spec.coordinates.member;
+            let span = tracing::trace_span!(
+                target: TRACES, "episode", question = spec.question_id, member
+            );
+            let outcome = run_episode(policy, settings, spec).instrument(span).await;
+            (index, outcome)
+        })
         .buffer_unordered(concurrency.max(1));
     let mut outcomes = BTreeMap::new();
     while let Some((index, outcome)) = running.next().await {
@@ -98,7 +109,8 @@ async fn drive(
                     observation: &observation,
                     request: &request,
                 };
-                let completion = policy.complete(view).await;
+                let span = tracing::trace_span!(target: TRACES, "complete");
+                let completion = policy.complete(view).instrument(span).await;
                 completion.and_then(|completion| Ok(rollout.on_completion(&completion)?))
             }
             RolloutRequest::Step(action) => session.step(action).await.and_then(|response| {

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
-    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, WaitReminder,
+    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, TRACES,
+    WaitReminder,
     v1::{
         ActorReport, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
         Trajectory, claim_response::Outcome,
@@ -19,6 +20,7 @@ use tokio::{
     sync::{Mutex, watch},
     time::Instant,
 };
+use tracing::{Instrument as _, Span, field::Empty};
 
 use crate::{
     config::ActorConfig,
@@ -199,20 +201,36 @@ impl Actor {
     /// has one claim waiting at the learner, not one for each loop.
     async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
         loop {
-            let work = {
-                let _permit = claimer.lock().await;
-                self.next_work().await?
-            };
-            match work {
-                Work::Group(claim) => {
-                    let _in_flight = InFlight::group();
-                    let trajectories = self.roll_out(&claim).await?;
-                    self.learner.submit(&claim, trajectories).await?;
-                }
-                Work::Evaluation(claim) => {
-                    if let Some(trajectories) = self.evaluate(&claim).await? {
-                        self.learner.submit_evaluation(&claim, trajectories).await?;
+            let span = tracing::trace_span!(
+                target: TRACES, "work", group = Empty, evaluation_part = Empty, policy_version = Empty
+            );
+            self.play_next(claimer).instrument(span).await?;
+        }
+    }
+
+    /// Claims one piece of work, plays and submits it.
+    async fn play_next(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
+        let work = {
+            let _permit = claimer.lock().await;
+            self.next_work().await?
+        };
+        let span = Span::current();
+        match work {
+            Work::Group(claim) => {
+                span.record("group", claim.group_index);
+                span.record("policy_version", self.version());
+                let _in_flight = InFlight::group();
+                let trajectories = self.roll_out(&claim).await?;
+                self.learner.submit(&claim, trajectories).await
+            }
+            Work::Evaluation(claim) => {
+                span.record("evaluation_part", claim.part_id);
+                span.record("policy_version", claim.policy_version);
+                match self.evaluate(&claim).await? {
+                    Some(trajectories) => {
+                        self.learner.submit_evaluation(&claim, trajectories).await
                     }
+                    None => Ok(()),
                 }
             }
         }

@@ -19,9 +19,25 @@ pub(crate) struct Args {
     /// The command; default: train.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// What the process says of itself.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct LogArgs {
     /// What to log to stderr, in tracing's filter syntax, for example `info` or `actor=debug`.
     #[arg(long, global = true, env = "SQLENV_LOG", default_value = "warn")]
     pub(crate) log: String,
+    /// OTLP collector (http://HOST:4317) that gets OpenTelemetry traces; needs a build with
+    /// `--features opentelemetry`.
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDRESS",
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    )]
+    pub(crate) traces: Option<String>,
 }
 
 /// The commands.

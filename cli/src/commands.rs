@@ -4,12 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Args, Command, TrainArgs},
     bench_command, config, data_command, doctor, eval_command, health, import_gguf, learner_role,
-    play_command, pretrain,
+    logging, play_command, pretrain,
     progress::Progress,
     roles, run_place,
     shutdown::{self, Interrupted},
@@ -19,13 +18,16 @@ use crate::{
 /// Runs the command and returns the exit code of the process.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let progress = Progress::stderr();
-    init_logging(&args.log, &progress)?;
     let runtime = Runtime::new().context("cannot start the async runtime")?;
-    let outcome = runtime.block_on(dispatch(
-        args.command
-            .unwrap_or_else(|| Command::Train(TrainArgs::newcomer())),
-        &progress,
-    ));
+    let command = args
+        .command
+        .unwrap_or_else(|| Command::Train(TrainArgs::newcomer()));
+    let entered = runtime.enter();
+    let export = logging::init(&args.log, role(&command), &progress)?;
+    drop(entered);
+    let outcome = runtime.block_on(dispatch(command, &progress));
+    // Sends the last spans, for which the runtime is needed.
+    drop(export);
     // The runtime must not wait here for blocking calls, such as SQL statements, that are still
     // running.
     runtime.shutdown_background();
@@ -68,6 +70,17 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the name under which a process appears in traces.
+fn role(command: &Command) -> &'static str {
+    match command {
+        Command::EnvNode(_) => "env-node",
+        Command::Actor(_) => "actor",
+        Command::Learner(_) => "learner",
+        Command::Rank(_) => "rank",
+        _ => "local",
+    }
+}
+
 /// Returns what a command prints at the first signal. Commands without a message exit at once.
 fn shutdown_message(command: &Command) -> Option<&'static str> {
     match command {
@@ -81,19 +94,4 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
         | Command::Watch(_) => Some("stopping"),
         _ => None,
     }
-}
-
-fn init_logging(filter: &str, progress: &Progress) -> Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| {
-        format!("--log {filter:?} is not a filter; write for example info or actor=debug")
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer({
-            let progress = progress.clone();
-            move || progress.clone()
-        })
-        .with_target(true)
-        .init();
-    Ok(())
 }

@@ -21,6 +21,7 @@ mod import_gguf;
 mod learner_role;
 mod live;
 mod local;
+mod logging;
 mod model_folder;
 mod openenv_variables;
 pub mod play;

@@ -40,6 +40,7 @@ use crate::{
     ranks::{RankRegistry, model_files},
     run::Run,
     scheduler::{Scheduler, SchedulerSettings},
+    traces::GroupTraces,
     trainer::Trainer,
 };
 
@@ -118,6 +119,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// The traces of the groups whose step is still to be made.
+    pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.
     actors: Mutex<ActorRegistry>,
     /// Whether an actor has joined since the run was opened.
@@ -186,6 +189,7 @@ impl Learner {
                 evaluator: Evaluator::new(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),

@@ -14,7 +14,7 @@ use std::{
 };
 
 use proto::{
-    CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot,
+    CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
     v1::{
         ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim, JoinRequest,
         JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse, SubmitResponse,
@@ -197,6 +197,7 @@ impl proto::v1::learner_server::Learner for Learner {
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
         let context = Arc::clone(&self.context);
+        let submission = TraceContext::current();
         // Decoding, checking and the disk take milliseconds that would hold up other calls.
         let submit = move || {
             let group = context.intake.check(request.into_inner())?;
@@ -206,6 +207,9 @@ impl proto::v1::learner_server::Learner for Learner {
             let (id, index) = (group.actor_id.clone(), group.index);
             let shown = group.trajectories.first().cloned();
             let admission = context.intake.submit(group)?;
+            if admission == Admission::Accept {
+                context.traces.accepted(index, submission);
+            }
             let accepted = shown.filter(|_| admission == Admission::Accept);
             context
                 .actors()

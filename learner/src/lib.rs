@@ -32,6 +32,7 @@ pub mod scheduler;
 mod serve;
 mod server_config;
 pub mod sft;
+mod traces;
 pub mod trainer;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};

@@ -128,6 +128,7 @@ impl Run {
         let mut stopwatch = Stopwatch::start();
         let version = self.context.intake.version() + 1;
         some_scored(version, &groups)?;
+        let _traced = self.context.traces.train(&groups, version);
         self.trainer.ranks.hand_out(&groups, version - 1)?;
         let mut metrics = self.trainer.step(&groups, version - 1)?;
         let body = self.trainer.network.weights().to_bytes()?;

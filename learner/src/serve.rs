@@ -105,6 +105,7 @@ pub async fn serve(
         let _ = stopping.send(());
     };
     let router = Server::builder()
+        .trace_fn(proto::served_call)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
         .tcp_nodelay(true)

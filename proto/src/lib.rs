@@ -15,6 +15,7 @@ mod server_tls;
 mod snapshot;
 mod status;
 mod tools;
+mod trace_context;
 mod transport;
 mod wait_reminder;
 
@@ -28,6 +29,7 @@ pub use server_tls::{ServerTls, TlsConfig, tls_connections};
 pub use snapshot::{Snapshot, SnapshotAssembler, SnapshotError};
 pub use status::{may_pass, status_text};
 pub use tools::{TOOLS, Tool, ToolTexts};
+pub use trace_context::{TRACES, TraceContext, served_call};
 pub use transport::Transport;
 pub use wait_reminder::WaitReminder;
 

@@ -21,6 +21,7 @@ use crate::{
     dial::{self, Credentials, TransportError},
     endpoints::Endpoints,
     failover::Failover,
+    trace_context::TraceContext,
 };
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -58,9 +59,10 @@ impl Transport {
         let channels = dial::channels(addresses, credentials)?;
         let endpoints = Endpoints::of(&channels);
         let bearer = credentials.bearer()?;
-        let with_bearer = move |mut request: http::Request<Body>| {
+        let with_headers = move |mut request: http::Request<Body>| {
+            let headers = request.headers_mut();
+            TraceContext::current().write(headers);
             if let Some(bearer) = &bearer {
-                let headers = request.headers_mut();
                 headers.insert(http::header::AUTHORIZATION, bearer.clone());
             }
             request
@@ -68,11 +70,11 @@ impl Transport {
         let service = match <[_; 1]>::try_from(channels) {
             Ok([channel]) => {
                 let channel = channel.map_err(explain);
-                BoxCloneSyncService::new(channel.map_request(with_bearer))
+                BoxCloneSyncService::new(channel.map_request(with_headers))
             }
             Err(channels) => {
                 let failover = Failover::new(channels).map_err(explain);
-                BoxCloneSyncService::new(failover.map_request(with_bearer))
+                BoxCloneSyncService::new(failover.map_request(with_headers))
             }
         };
         Ok(Self { service, endpoints })

@@ -19,4 +19,5 @@ mod roles;
 mod second_learner;
 mod security;
 mod threads;
+mod traces;
 mod watching;

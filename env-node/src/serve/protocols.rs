@@ -9,7 +9,7 @@ use axum::{
     Router,
     body::Body,
     http::{Request, Response, StatusCode, header::CONTENT_TYPE},
-    middleware::from_fn_with_state,
+    middleware::{Next, from_fn, from_fn_with_state},
     routing::any,
 };
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{self, Health, HealthServer};
 use tonic_web::GrpcWebLayer;
 use tower::Service;
+use tracing::Instrument as _;
 
 use super::{
     auth,
@@ -65,6 +66,7 @@ impl Protocols {
         grpc = grpc.layer(GrpcWebLayer::new());
         grpc = grpc.layer(from_fn_with_state(origins.clone(), cors::share));
         http = http.layer(from_fn_with_state(origins, cors::share));
+        grpc = grpc.layer(from_fn(traced));
         // The outermost layer, so that the refusals of all layers count.
         grpc = grpc.layer(from_fn_with_state("grpc", refusals::count));
         http = http.layer(from_fn_with_state("http", refusals::count));
@@ -91,6 +93,12 @@ impl Protocols {
         // A router is always ready.
         router.clone().call(request)
     }
+}
+
+/// Serves a call in a span of its caller's trace.
+async fn traced(request: Request<Body>, next: Next) -> Response<Body> {
+    let span = proto::served_call(&request);
+    next.run(request).instrument(span).await
 }
 
 fn is_grpc<B>(request: &Request<B>) -> bool {

@@ -1,0 +1,108 @@
+//! What the process says of itself: log lines on stderr, and traces to a collector.
+
+use anyhow::{Context as _, Result};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt,
+};
+
+use crate::{args::LogArgs, progress::Progress};
+
+/// Logs from now on. Must be called inside a runtime. The returned value sends the last spans when
+/// it is dropped.
+pub(crate) fn init(args: &LogArgs, command: &str, progress: &Progress) -> Result<TraceExport> {
+    let filter = &args.log;
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("--log {filter:?} is not a filter; write for example info or actor=debug")
+    })?;
+    let writer = progress.clone();
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(move || writer.clone())
+        .with_target(true)
+        .with_filter(filter);
+    let registry = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "opentelemetry")]
+    {
+        let (layer, export) = export::open(args.traces.as_deref(), command)?;
+        registry.with(layer).init();
+        Ok(export)
+    }
+    #[cfg(not(feature = "opentelemetry"))]
+    {
+        registry.init();
+        if let Some(endpoint) = &args.traces {
+            tracing::warn!(
+                "{command} sends no traces to {endpoint}: this build has no OpenTelemetry; build with \
+                 --features opentelemetry"
+            );
+        }
+        Ok(TraceExport)
+    }
+}
+
+#[cfg(not(feature = "opentelemetry"))]
+pub(crate) struct TraceExport;
+
+#[cfg(feature = "opentelemetry")]
+pub(crate) use export::TraceExport;
+
+#[cfg(feature = "opentelemetry")]
+mod export {
+    use anyhow::{Context as _, Result};
+    use opentelemetry::{Key, Value, trace::TracerProvider as _};
+    use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+    use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+    use proto::TRACES;
+    use tracing::{Subscriber, level_filters::LevelFilter};
+    use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
+
+    /// The spans that were not sent yet.
+    pub(crate) struct TraceExport(Option<SdkTracerProvider>);
+
+    impl Drop for TraceExport {
+        fn drop(&mut self) {
+            let Some(provider) = self.0.take() else {
+                return;
+            };
+            if let Err(error) = provider.shutdown() {
+                tracing::warn!("the last traces could not be sent: {error}");
+            }
+        }
+    }
+
+    /// Returns the layer that sends spans to the collector at `endpoint`, if there is one.
+    pub(super) fn open<S>(
+        endpoint: Option<&str>,
+        command: &str,
+    ) -> Result<(Option<impl Layer<S> + use<S>>, TraceExport)>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        let Some(endpoint) = endpoint else {
+            return Ok((None, TraceExport(None)));
+        };
+        let exporter = SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .build()
+            .with_context(|| format!("--traces {endpoint}: give it as http://HOST:4317"))?;
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(resource(command))
+            .build();
+        let layer = tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer("sqlenv"))
+            .with_filter(Targets::new().with_target(TRACES, LevelFilter::TRACE));
+        Ok((Some(layer), TraceExport(Some(provider))))
+    }
+
+    /// Describes the process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` have precedence.
+    fn resource(command: &str) -> Resource {
+        let resource = Resource::builder().build();
+        match resource.get(&Key::from_static_str("service.name")) {
+            Some(Value::String(name)) if !name.as_str().starts_with("unknown_service") => resource,
+            _ => Resource::builder()
+                .with_service_name(format!("sqlenv-{command}"))
+                .build(),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Tests that a group has one trace, from its claim to the step that trains on it, over three
+//! processes that export to an OTLP collector.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{
+        ExportTraceServiceRequest, ExportTraceServiceResponse,
+        trace_service_server::{TraceService, TraceServiceServer},
+    },
+    common::v1::any_value::Value,
+    resource::v1::Resource,
+};
+use tonic::{Request, Response, Status, transport::Server};
+
+use crate::program::{Running, serve_with, sqlenv};
+
+/// What the test reads of a span.
+#[derive(Clone, Debug)]
+struct Exported {
+    service: String,
+    name: String,
+    trace: Vec<u8>,
+    parent: Vec<u8>,
+}
+
+/// The exported spans by id.
+type Spans = BTreeMap<Vec<u8>, Exported>;
+
+/// A collector that keeps what it gets.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Spans>>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let mut spans = self.0.lock().unwrap();
+        for process in request.into_inner().resource_spans {
+            let service = service_name(process.resource.unwrap_or_default());
+            for span in process.scope_spans.into_iter().flat_map(|it| it.spans) {
+                let exported = Exported {
+                    service: service.clone(),
+                    name: span.name,
+                    trace: span.trace_id,
+                    parent: span.parent_span_id,
+                };
+                spans.insert(span.span_id, exported);
+            }
+        }
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    /// Serves on a free port, and returns the address.
+    fn serve(&self) -> String {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let service = TraceServiceServer::new(self.clone());
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let server = Server::builder().add_service(service).serve(address);
+            runtime.block_on(server).unwrap();
+        });
+        format!("http://{address}")
+    }
+
+    /// Returns a span with this name and all that it is part of, outermost last.
+    fn line_of(&self, name: &str) -> Option<Vec<Exported>> {
+        let spans = self.0.lock().unwrap();
+        let lines = spans.values().filter(|span| span.name == name).map(|span| {
+            let parent = |it: &Exported| spans.get(&it.parent).cloned();
+            std::iter::successors(Some(span.clone()), parent).collect()
+        });
+        lines.max_by_key(Vec::len)
+    }
+}
+
+fn service_name(resource: Resource) -> String {
+    let named = resource
+        .attributes
+        .into_iter()
+        .find(|it| it.key == "service.name");
+    match named.and_then(|named| named.value?.value) {
+        Some(Value::StringValue(name)) => name,
+        other => panic!("a service without a name: {other:?}"),
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "opentelemetry"),
+    ignore = "needs --features opentelemetry"
+)]
+fn a_group_has_one_trace_from_its_claim_to_its_gradient() {
+    let collector = Collector::default();
+    let endpoint = collector.serve();
+    let traced = |args: &[&str]| {
+        let mut command = sqlenv(args);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
+        command
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let (_env_node, env) = serve_with(&mut traced(&[&["env-node"], &listen[..]].concat()));
+    let run = [
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir.to_str().unwrap(),
+        "--preset",
+        "smoke",
+    ];
+    let (mut learner, address) =
+        serve_with(&mut traced(&[&["learner"], &listen[..], &run].concat()));
+    let actor = traced(&["actor", "--env", &env, "--learner", &address]).spawn();
+    let mut actor = Running(actor.unwrap());
+    assert!(learner.0.wait().unwrap().success());
+    assert!(actor.0.wait().unwrap().success());
+
+    // An env-node runs on, and sends what it has every 200 ms.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let whole_line = |name: &str, length: usize| loop {
+        match collector.line_of(name) {
+            Some(line) if line.len() >= length => return line,
+            line => assert!(Instant::now() < deadline, "{name}: {line:#?}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    let described = |line: &[Exported]| -> Vec<String> {
+        line.iter()
+            .map(|span| format!("{} {}", span.service, span.name))
+            .collect()
+    };
+    let trained = whole_line("train", 4);
+    assert_eq!(
+        described(&trained),
+        [
+            "sqlenv-learner train",
+            "sqlenv-learner /sqlenv.v1.Learner/Submit",
+            "sqlenv-actor Learner.Submit",
+            "sqlenv-actor work",
+        ]
+    );
+    let stepped = whole_line("/sqlenv.v1.Env/Step", 4);
+    assert_eq!(
+        described(&stepped),
+        [
+            "sqlenv-env-node /sqlenv.v1.Env/Step",
+            "sqlenv-actor Env.Step",
+            "sqlenv-actor episode",
+            "sqlenv-actor work",
+        ]
+    );
+    let trace = &trained[0].trace;
+    assert!(trained.iter().all(|span| &span.trace == trace));
+    let spans = collector.0.lock().unwrap();
+    let of_trace = spans.values().filter(|span| &span.trace == trace);
+    let mut names: Vec<&str> = of_trace.map(|span| span.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in [
+        "Learner.Claim",
+        "/sqlenv.v1.Learner/Claim",
+        "episode",
+        "complete",
+        "Env.Reset",
+    ] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+}
