@@ -120,14 +120,14 @@ impl ActionPolicy for Demonstrator {
         let unnamed = unnamed_column(&question.question_text, &question.gold_sql)
             .filter(|_| self.mix.looks_at_rows);
         let looks = usize::from(unnamed.is_some());
-        let mut clock = EpisodeProgress::of(observation);
+        let mut progress = EpisodeProgress::of(observation);
         if let Some(table) = self.detour(question, observation, draws) {
-            if clock.taken == 0 {
+            if progress.taken == 0 {
                 return action("DESCRIBE", table);
             }
-            clock.taken -= 1;
+            progress.taken -= 1;
         }
-        match careful_step(question, clock, looks + usize::from(errs)) {
+        match careful_step(question, progress, looks + usize::from(errs)) {
             CarefulStep::Describe(table) => action("DESCRIBE", table),
             CarefulStep::Query(0) if looks == 1 => {
                 let table = unnamed.and_then(|column| table_with_column(observation, column));

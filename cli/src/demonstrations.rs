@@ -15,6 +15,7 @@ use report::DecodingMode;
 
 use crate::{
     evaluation::{Evaluator, shuffled},
+    setup::Setup,
     shutdown::unless_interrupted,
 };
 
@@ -34,10 +35,7 @@ pub(crate) async fn demonstrations(
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
     let demonstrator = Demonstrator::new(Arc::clone(&setup.solutions), mix);
     let policy = ScriptedPolicy::new(Arc::clone(&chat), demonstrator);
-    let mut question_ids: Vec<String> = shuffled(setup, "train")
-        .into_iter()
-        .map(|question| question.question_id)
-        .collect();
+    let mut question_ids = training_questions(setup);
     if config.demonstrations > 0 {
         question_ids.truncate(config.demonstrations);
     }
@@ -83,10 +81,7 @@ pub(crate) async fn corrected_episodes(
         Arc::clone(&chat),
         Arc::clone(&setup.solutions),
     );
-    let mut question_ids: Vec<String> = shuffled(setup, "train")
-        .into_iter()
-        .map(|question| question.question_id)
-        .collect();
+    let mut question_ids = training_questions(setup);
     question_ids.truncate(questions);
     let title = format!("corrected episodes, {name}");
     let stage = evaluator
@@ -100,9 +95,19 @@ pub(crate) async fn corrected_episodes(
     let settings = evaluator.episode_settings(&chat);
     let play = demonstrate(&policy, &settings, &wanted, |done| stage.set(done as u64));
     let episodes = unless_interrupted(evaluator.shutdown, play).await?;
+    let unusable = question_ids.len() - episodes.len();
     let corrected: Vec<Segment> = episodes.into_iter().filter_map(corrections).collect();
-    stage.finish(&format!("{} with a correction", corrected.len()));
+    stage.finish(&format!(
+        "{} with a correction, {unusable} failed or too long",
+        corrected.len()
+    ));
     Ok(corrected)
+}
+
+/// Returns the ids of the training questions, shuffled.
+fn training_questions(setup: &Setup) -> Vec<String> {
+    let questions = shuffled(setup, "train").into_iter();
+    questions.map(|question| question.question_id).collect()
 }
 
 /// Plays a demonstration again to find out why it cannot be used.

@@ -6,7 +6,11 @@ use super::lexicon::{Lexicon, draw};
 use super::naming::capitalized;
 
 /// The percentage of category columns that questions do not name: "from Lima" for a city.
-const IMPLIED_PERCENT: u32 = 10;
+const IMPLIED_PERCENT: u32 = 14;
+/// The percentage of numeric columns whose extremes have a word: "the longest".
+const SUPERLATIVE_PERCENT: u32 = 20;
+/// The percentage of years that questions do not name: "built after 1990".
+const IMPLIED_YEAR_PERCENT: u32 = 60;
 
 /// A column before its words and values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +18,7 @@ pub(super) enum ColumnDraft {
     Label,
     Category,
     Number,
+    Year,
     Date,
 }
 
@@ -30,7 +35,8 @@ pub(super) fn draw_spec(
     match draft {
         ColumnDraft::Label => label(list, lexicon, words, rng),
         ColumnDraft::Category => category(lexicon, rng),
-        ColumnDraft::Number => number(rng),
+        ColumnDraft::Number => number(lexicon, rng),
+        ColumnDraft::Year => year(lexicon, rng),
         ColumnDraft::Date => {
             let first = rng.between(1960, 2019);
             let last = first + rng.between(1, 2024 - first);
@@ -92,42 +98,68 @@ fn category(lexicon: &Lexicon, rng: &mut RngStream) -> ColumnSpec {
         }
         _ => distinct(count, rng, |rng| lexicon.invented_word(rng)),
     };
-    let says = match rng.chance(IMPLIED_PERCENT) {
-        true => Some(draw(
-            &["in {}", "from {}", "marked {}", "listed under {}"],
-            rng,
-        )),
-        false => rng.chance(50).then(|| {
-            draw(
-                &[
-                    "of {noun} {}",
-                    "whose {noun} is {}",
-                    "with the {noun} {}",
-                    "in {noun} {}",
-                ],
-                rng,
-            )
-        }),
-    };
     ColumnSpec {
         kind: ColumnKind::OneOf(values),
         mixed_case: rng.chance(6),
-        says: says.map(str::to_owned),
+        says: rng.chance(60).then(|| phrase(lexicon, rng)),
         ..ColumnSpec::default()
     }
 }
 
-fn number(rng: &mut RngStream) -> ColumnSpec {
+/// Draws what questions say of the rows with a value of a category.
+fn phrase(lexicon: &Lexicon, rng: &mut RngStream) -> String {
+    const IMPLIED: [&str; 7] = [
+        "in {}",
+        "from {}",
+        "of {}",
+        "marked {}",
+        "listed under {}",
+        "{done} {at} {}",
+        "{done} {at} {}",
+    ];
+    const NAMED: [&str; 10] = [
+        "of {noun} {}",
+        "whose {noun} is {}",
+        "with the {noun} {}",
+        "in {noun} {}",
+        "with {} {noun}",
+        "of {} {noun}",
+        "in the {} {noun}",
+        "{done} {at} the {noun} {}",
+        "{done} {at} {} {noun}",
+        "with {a} that is {}",
+    ];
+    const PREPOSITIONS: [&str; 8] = ["with", "from", "by", "in", "on", "for", "to", "at"];
+    let phrase = match rng.chance(IMPLIED_PERCENT * 100 / 60) {
+        true => draw(&IMPLIED, rng),
+        false => draw(&NAMED, rng),
+    };
+    phrase
+        .replace("{done}", draw(&lexicon.participles, rng))
+        .replace("{at}", draw(&PREPOSITIONS, rng))
+}
+
+fn year(lexicon: &Lexicon, rng: &mut RngStream) -> ColumnSpec {
+    let first = rng.between(1900, 2010);
+    let done = rng
+        .chance(IMPLIED_YEAR_PERCENT)
+        .then(|| draw(&lexicon.participles, rng));
+    let phrase = |time| done.map(|done| format!("{done} {time} {{}}"));
+    ColumnSpec {
+        kind: ColumnKind::Year([first, first + rng.between(8, 14.max(2024 - first))]),
+        above: phrase("after"),
+        below: phrase("before"),
+        ..ColumnSpec::default()
+    }
+}
+
+fn number(lexicon: &Lexicon, rng: &mut RngStream) -> ColumnSpec {
     let high = draw(&[10, 20, 50, 100, 300, 1_000, 5_000, 20_000, 100_000], rng);
     let range = |high: i64, rng: &mut RngStream| [draw(&[0, 1, high / 10, high / 5], rng), high];
     let kind = match rng.below(100) {
-        0..62 => ColumnKind::Integer(range(high, rng)),
-        62..84 => ColumnKind::Decimal(range(high.min(5_000), rng)),
-        84..90 => ColumnKind::TextInteger(range(high, rng)),
-        _ => {
-            let first = rng.between(1900, 2010);
-            ColumnKind::Year([first, first + rng.between(8, 14.max(2024 - first))])
-        }
+        0..68 => ColumnKind::Integer(range(high, rng)),
+        68..92 => ColumnKind::Decimal(range(high.min(5_000), rng)),
+        _ => ColumnKind::TextInteger(range(high, rng)),
     };
     let above = [
         "with {a} over {}",
@@ -141,7 +173,17 @@ fn number(rng: &mut RngStream) -> ColumnSpec {
     ];
     let mut phrase = |phrases: &[&str]| rng.chance(60).then(|| draw(phrases, rng).to_owned());
     let (above, below) = (phrase(&above), phrase(&below));
+    let mut superlative = |words: &[&'static str]| {
+        let is_drawn = rng.chance(SUPERLATIVE_PERCENT);
+        is_drawn.then(|| draw(words, rng).to_owned())
+    };
+    let (most, least) = (
+        superlative(&lexicon.largest),
+        superlative(&lexicon.smallest),
+    );
     ColumnSpec {
+        most,
+        least,
         additive: matches!(kind, ColumnKind::Integer(_) | ColumnKind::Decimal(_)),
         skewed: rng.chance(30),
         kind,

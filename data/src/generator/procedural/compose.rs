@@ -14,13 +14,22 @@ use super::naming::NamingStyle;
 const INVENTED_PERCENT: u32 = 8;
 /// The percentage of nouns with a describing word before them.
 const DESCRIBED_PERCENT: u32 = 22;
-/// The percentage of columns for which questions use another word than the schema.
+/// The percentage of tables whose noun begins as that of an earlier table.
+const KINDRED_PERCENT: u32 = 10;
+/// The percentage of columns for which questions use a synonym of the schema's word.
 const SYNONYM_PERCENT: u32 = 12;
+/// The percentage of columns for which questions use a word that says nothing about the schema's.
+/// The other columns of the table must tell which column is meant.
+const UNRELATED_PERCENT: u32 = 10;
+/// The percentage of columns for which questions use one more word than the schema.
+const LONGER_PERCENT: u32 = 5;
+/// The percentage of numeric columns that are years.
+const YEAR_PERCENT: u32 = 10;
 /// The percentage of columns with values missing.
 const NULLABLE_PERCENT: u32 = 10;
 
 /// The percentage of columns that tell rows apart whose name is one of [`LABELS`].
-const LABEL_PERCENT: u32 = 92;
+const LABEL_PERCENT: u32 = 85;
 /// What databases call the column that tells rows apart. The frequent names come more than once.
 const LABELS: [&str; 10] = [
     "name",
@@ -85,7 +94,10 @@ impl Composer<'_> {
         let mut names = BTreeSet::new();
         let mut nouns = Vec::with_capacity(count);
         while nouns.len() < count {
-            let noun = self.noun();
+            let noun = match nouns.first() {
+                Some(first) if self.rng.chance(KINDRED_PERCENT) => self.kindred(first),
+                _ => self.noun(),
+            };
             let is_new = names.insert(self.style.table(&noun).to_lowercase());
             if is_new && names.insert(noun.one.clone()) {
                 nouns.push(noun);
@@ -111,6 +123,20 @@ impl Composer<'_> {
         Noun {
             one: format!("{describer} {}", noun.one),
             many: format!("{describer} {}", noun.many),
+        }
+    }
+
+    /// Draws a noun that begins as another one: "space flight" or "spaceflight" for "space walk",
+    /// "moonflight" for "moon".
+    fn kindred(&mut self, other: &Noun) -> Noun {
+        let first = other.one.split(' ').next().unwrap_or_default();
+        if self.rng.chance(50) {
+            return self.lexicon.compound(first, self.rng);
+        }
+        let thing = self.lexicon.thing(self.rng);
+        Noun {
+            one: format!("{first} {}", thing.one),
+            many: format!("{first} {}", thing.many),
         }
     }
 
@@ -161,7 +187,7 @@ impl Composer<'_> {
         }
         let mut parents: Vec<usize> = (0..index).collect();
         self.rng.shuffle(&mut parents);
-        parents.truncate(if self.rng.chance(30) { 2 } else { 1 });
+        parents.truncate(if self.rng.chance(40) { 2 } else { 1 });
         parents
     }
 
@@ -203,7 +229,10 @@ impl Composer<'_> {
             .max(usize::from(self.rng.chance(60)));
         drafts.extend((0..categories).map(|_| ColumnDraft::Category));
         let numbers = 1 + self.rng.below(most);
-        drafts.extend((0..numbers).map(|_| ColumnDraft::Number));
+        drafts.extend((0..numbers).map(|_| match self.rng.chance(YEAR_PERCENT) {
+            true => ColumnDraft::Year,
+            false => ColumnDraft::Number,
+        }));
         if self.size == Size::Full && self.rng.chance(25) {
             drafts.push(ColumnDraft::Date);
         }
@@ -224,7 +253,7 @@ impl Composer<'_> {
         if before.iter().any(is_taken) {
             return None;
         }
-        let noun = self.spoken(&words);
+        let noun = self.spoken(draft, &words);
         let list = format!("{table_name}.{name}");
         let mut spec =
             column_kind::draw_spec(draft, &list, self.lexicon, &mut self.words, self.rng);
@@ -260,11 +289,19 @@ impl Composer<'_> {
                 let word = draw(&["date", "day"], self.rng);
                 return format!("{} {word}", thing.one);
             }
+            ColumnDraft::Year if self.rng.chance(70) => {
+                let word = draw(&lexicon.participles, self.rng);
+                return match self.rng.below(3) {
+                    0 => word.to_owned(),
+                    1 => format!("year {word}"),
+                    _ => format!("{} year", lexicon.thing(self.rng).one),
+                };
+            }
             _ if self.rng.chance(INVENTED_PERCENT) => return lexicon.invented_word(self.rng),
             ColumnDraft::Label | ColumnDraft::Category | ColumnDraft::Date => {
                 draw(&lexicon.texts, self.rng)
             }
-            ColumnDraft::Number => draw(&lexicon.numbers, self.rng),
+            ColumnDraft::Number | ColumnDraft::Year => draw(&lexicon.numbers, self.rng),
         };
         match self.rng.below(100) {
             0..18 => format!("{} {attribute}", draw(&lexicon.describers, self.rng)),
@@ -274,14 +311,24 @@ impl Composer<'_> {
         }
     }
 
-    /// Returns how questions name a column: by its words, or by a synonym of the last one.
-    fn spoken(&mut self, words: &str) -> String {
-        if !self.rng.chance(SYNONYM_PERCENT) {
-            return words.to_owned();
+    /// Returns how questions name a column: by its words, by a synonym of the last one, by one more
+    /// word, or by words that have nothing to do with them.
+    fn spoken(&mut self, draft: ColumnDraft, words: &str) -> String {
+        const LAST_SYNONYM: u32 = SYNONYM_PERCENT;
+        const LAST_UNRELATED: u32 = LAST_SYNONYM + UNRELATED_PERCENT;
+        const LAST_LONGER: u32 = LAST_UNRELATED + LONGER_PERCENT;
+        match self.rng.below(100) as u32 {
+            0..LAST_SYNONYM => {
+                let (before, last) = words.rsplit_once(' ').unwrap_or(("", words));
+                let synonym = self.lexicon.synonym(last, self.rng);
+                format!("{before} {synonym}").trim().to_owned()
+            }
+            LAST_SYNONYM..LAST_UNRELATED => self.column_words(draft),
+            LAST_UNRELATED..LAST_LONGER => {
+                format!("{} {words}", draw(&self.lexicon.describers, self.rng))
+            }
+            _ => words.to_owned(),
         }
-        let (before, last) = words.rsplit_once(' ').unwrap_or(("", words));
-        let synonym = self.lexicon.synonym(last, self.rng);
-        format!("{before} {synonym}").trim().to_owned()
     }
 }
 

@@ -24,11 +24,13 @@ const FIRST_NAMES: &str = include_str!("../../../words/first_names.txt");
 const SURNAMES: &str = include_str!("../../../words/surnames.txt");
 const PLACES: &str = include_str!("../../../words/places.txt");
 const RELATIONS: &str = include_str!("../../../words/relations.txt");
+const PARTICIPLES: &str = include_str!("../../../words/participles.txt");
+const SUPERLATIVES: &str = include_str!("../../../words/superlatives.txt");
 const ABBREVIATIONS: &str = include_str!("../../../words/abbreviations.txt");
 const SYNONYMS: &str = include_str!("../../../words/synonyms.txt");
 
 /// Returns the texts that determine a build.
-pub(crate) fn sources() -> [&'static str; 10] {
+pub(crate) fn sources() -> [&'static str; 12] {
     [
         THINGS,
         ATTRIBUTES,
@@ -38,6 +40,8 @@ pub(crate) fn sources() -> [&'static str; 10] {
         SURNAMES,
         PLACES,
         RELATIONS,
+        PARTICIPLES,
+        SUPERLATIVES,
         ABBREVIATIONS,
         SYNONYMS,
     ]
@@ -74,6 +78,13 @@ pub(crate) struct Lexicon {
     pub(crate) places: Vec<&'static str>,
     /// What links a row to the row that it refers to: "owned by".
     pub(crate) relations: Vec<&'static str>,
+    /// What has been done to a row: "painted".
+    pub(crate) participles: Vec<&'static str>,
+    /// The words for the row with the largest number: "longest".
+    pub(crate) largest: Vec<&'static str>,
+    /// The words for the row with the smallest number: "shortest".
+    pub(crate) smallest: Vec<&'static str>,
+    domain_words: DomainWords,
     abbreviations: BTreeMap<&'static str, &'static str>,
     synonyms: BTreeMap<&'static str, Vec<&'static str>>,
 }
@@ -90,6 +101,10 @@ impl Lexicon {
             words.map(|(word, _)| word).collect()
         };
         let fields = |line: &'static str| line.split_once(' ');
+        let superlatives = |side: fn((&'static str, &'static str)) -> &'static str| {
+            let words = lines(SUPERLATIVES).filter_map(fields).map(side);
+            words.filter(|word| own(word)).collect()
+        };
         let synonyms = lines(SYNONYMS)
             .filter_map(fields)
             .map(|(word, others)| (word, others.split(' ').filter(|other| own(other)).collect()));
@@ -107,8 +122,12 @@ impl Lexicon {
             surnames: list(SURNAMES),
             places: list(PLACES),
             relations: lines(RELATIONS).collect(),
+            participles: list(PARTICIPLES),
+            largest: superlatives(|(largest, _)| largest),
+            smallest: superlatives(|(_, smallest)| smallest),
             abbreviations: lines(ABBREVIATIONS).filter_map(fields).collect(),
             synonyms: synonyms.collect(),
+            domain_words,
         }
     }
 
@@ -123,6 +142,20 @@ impl Lexicon {
             let word = syllables(rng);
             if share_by_hash(&singular(&word)) == self.share {
                 return word;
+            }
+        }
+    }
+
+    /// Draws a thing whose name begins with `first`: "spacewalk" for "space".
+    pub(crate) fn compound(&self, first: &str, rng: &mut RngStream) -> Noun {
+        loop {
+            let Noun { one, many } = self.thing(rng);
+            let compound = Noun {
+                one: format!("{first}{one}"),
+                many: format!("{first}{many}"),
+            };
+            if self.domain_words.share_of(&compound.one) == self.share {
+                return compound;
             }
         }
     }
@@ -271,6 +304,9 @@ mod tests {
             &lexicon.first_names,
             &lexicon.surnames,
             &lexicon.places,
+            &lexicon.participles,
+            &lexicon.largest,
+            &lexicon.smallest,
         ];
         let lists = lists.into_iter().flatten().map(|word| (*word).to_owned());
         let synonyms = lexicon
@@ -299,8 +335,16 @@ mod tests {
             for list in [&lexicon.numbers, &lexicon.texts, &lexicon.describers] {
                 assert!(list.len() >= 30, "{share:?}: {list:?}");
             }
-            for list in [&lexicon.first_names, &lexicon.surnames, &lexicon.places] {
+            for list in [
+                &lexicon.first_names,
+                &lexicon.surnames,
+                &lexicon.places,
+                &lexicon.participles,
+            ] {
                 assert!(list.len() >= 30, "{share:?}: {list:?}");
+            }
+            for list in [&lexicon.largest, &lexicon.smallest] {
+                assert!(list.len() >= 5, "{share:?}: {list:?}");
             }
         }
     }
