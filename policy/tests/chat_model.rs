@@ -47,10 +47,10 @@ fn the_embedded_policy_has_one_column_a_token() {
     let model = tiny::model(0).unwrap();
     assert_eq!(model.config.vocab_size, model.chat.vocabulary_size());
     assert_eq!(model.config.vocab_size, tiny::VOCABULARY_SIZE);
-    // Embedding, four layers (q and o, k and v, gate with up and down, two norms and two head
+    // Embedding, six layers (q and o, k and v, gate with up and down, two norms and two head
     // norms), last norm.
-    let layer = 2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 512 + 2 * 192 + 2 * 32;
-    assert_eq!(model.config.parameters(), 1024 * 192 + 4 * layer + 192);
+    let layer = 2 * 192 * 192 + 2 * 192 * 64 + 3 * 192 * 320 + 2 * 192 + 2 * 32;
+    assert_eq!(model.config.parameters(), 1024 * 192 + 6 * layer + 192);
 }
 
 #[test]
