@@ -1,18 +1,21 @@
 //! Checkpoints: all that resuming needs, on disk, complete or absent.
 //!
 //! `checkpoints/step_N/` holds `hf/` (a Hugging Face folder), `trainer.safetensors` (f32 weights
-//! and AdamW moments) and `state.json` (the position in the run, and the SHA-256 of every other
-//! file). A checkpoint is written under another name, synced and renamed. Then `LATEST` is set to
-//! it. If a checkpoint is written again, its old copy is `.step_N.old` until then. A checkpoint
-//! whose files do not match their hashes is skipped, and the one before it is read.
+//! and AdamW moments) and `state.json` (the position in the run, the SHA-256 of every other file,
+//! and its own). A checkpoint is written under another name, synced and renamed. Then `LATEST` is
+//! set to it. If a checkpoint is written again, its old copy is `.step_N.old` until then. A
+//! checkpoint whose files do not match their hashes, or whose folder has the name of another step,
+//! is skipped, and the one before it is read.
+//!
+//! Checkpoints of earlier versions have no hash of `state.json`. They are read, with a warning.
 
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
-use policy::{Model, durable};
+use policy::{Model, durable, regular_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -26,6 +29,9 @@ const TENSORS: &str = "trainer.safetensors";
 const MODEL: &str = "hf";
 /// The file that names the newest checkpoint.
 pub(crate) const LATEST: &str = "LATEST";
+/// The most bytes that a state may have. It names a dozen files.
+const MOST_STATE_BYTES: u64 = 1 << 20;
+const REMEDY: &str = "remove this checkpoint, and the one before it is used";
 
 /// The position of a run after a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +51,55 @@ pub struct CheckpointState {
     pub fingerprint: String,
     /// SHA-256 of the checkpoint's other files by relative path.
     pub files: BTreeMap<String, String>,
+    /// SHA-256 of the fields above, as compact JSON; empty in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sha256: String,
+}
+
+impl CheckpointState {
+    /// Returns what `sha256` must be.
+    fn digest(&self) -> String {
+        let fields = Self {
+            sha256: String::new(),
+            ..self.clone()
+        };
+        let json = serde_json::to_vec(&fields);
+        let json = json.expect("a plain record serialises: this is a bug");
+        hex::encode(Sha256::digest(json))
+    }
+
+    /// Checks that the state is whole and belongs to the folder `path`.
+    fn check(&self, path: &Path) -> Result<()> {
+        let file = path.join(STATE_FILE);
+        if self.sha256.is_empty() {
+            tracing::warn!(
+                file = %file.display(),
+                "an earlier version wrote this checkpoint without the SHA-256 of its state, so a \
+                 change of it would not be noticed; the next checkpoint has it"
+            );
+        } else if self.sha256 != self.digest() {
+            let reason = format!("changed since it was written (SHA-256 differs); {REMEDY}");
+            return Err(LearnerError::broken(&file, reason));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if step_of(&name) != Some(self.step) {
+            let reason = format!(
+                "is the state after step {}, but the folder is named {name}; rename the folder \
+                 back, or {REMEDY}",
+                self.step
+            );
+            return Err(LearnerError::broken(&file, reason));
+        }
+        let is_inside = |name: &String| {
+            let mut parts = Path::new(name).components();
+            parts.all(|part| matches!(part, Component::Normal(_)))
+        };
+        if !self.files.contains_key(TENSORS) || !self.files.keys().all(is_inside) {
+            let reason = format!("does not list the files of a checkpoint; {REMEDY}");
+            return Err(LearnerError::broken(&file, reason));
+        }
+        Ok(())
+    }
 }
 
 /// A checkpoint read back.
@@ -93,6 +148,7 @@ pub fn save(
     let tensors = temporary.join(TENSORS);
     fs::write(&tensors, network.state().to_bytes()?).at("write", &tensors)?;
     state.files = hashes(&temporary)?;
+    state.sha256 = state.digest();
     let json = serde_json::to_vec_pretty(&state).expect("a plain record serialises: this is a bug");
     fs::write(temporary.join(STATE_FILE), json).at("write", &temporary.join(STATE_FILE))?;
     durable::sync_tree(&temporary).at("sync", &temporary)?;
@@ -139,23 +195,30 @@ pub fn load_latest(folder: &Path) -> Result<Option<Checkpoint>> {
 /// [`LearnerError::Broken`] names the file that is missing or changed.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     let state = path.join(STATE_FILE);
-    let json = fs::read(&state).at("read", &state)?;
+    let json = regular_file::read(&state, MOST_STATE_BYTES).at("read", &state)?;
     let state: CheckpointState = serde_json::from_slice(&json).map_err(|fault| {
-        LearnerError::broken(&state, format!("not a checkpoint's state: {fault}"))
+        LearnerError::broken(
+            &state,
+            format!("not a checkpoint's state: {fault}; {REMEDY}"),
+        )
     })?;
+    state.check(path)?;
+    let mut tensors = Vec::new();
     for (name, expected) in &state.files {
         let file = path.join(name);
-        let bytes = fs::read(&file).at("read", &file)?;
+        let bytes = regular_file::read(&file, u64::MAX).at("read", &file)?;
         if hex::encode(Sha256::digest(&bytes)) != *expected {
-            let reason = "changed since it was written (SHA-256 differs); remove this checkpoint";
+            let reason = format!("changed since it was written (SHA-256 differs); {REMEDY}");
             return Err(LearnerError::broken(&file, reason));
         }
+        if name == TENSORS {
+            tensors = bytes;
+        }
     }
-    let tensors = path.join(TENSORS);
     Ok(Checkpoint {
         state,
         path: path.to_owned(),
-        tensors: fs::read(&tensors).at("read", &tensors)?,
+        tensors,
     })
 }
 
@@ -167,17 +230,19 @@ fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).at("read", folder)? {
         let entry = entry.at("read", folder)?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let aside = name.strip_prefix('.').and_then(|n| n.strip_suffix(".old"));
-        let step = aside.unwrap_or(&name).strip_prefix("step_");
-        if let Some(step) = step.and_then(|step| step.parse().ok()) {
+        if let Some(step) = step_of(&entry.file_name().to_string_lossy()) {
             found.push((step, entry.path()));
         }
     }
     // In descending order `step_N` comes before `.step_N.old`.
     found.sort_by(|a, b| b.cmp(a));
     Ok(found)
+}
+
+/// Returns the step of a checkpoint's folder, or of its old copy.
+fn step_of(name: &str) -> Option<u64> {
+    let aside = name.strip_prefix('.').and_then(|n| n.strip_suffix(".old"));
+    aside.unwrap_or(name).strip_prefix("step_")?.parse().ok()
 }
 
 fn prune(folder: &Path, newest: u64, keep_last: usize) -> Result<()> {
@@ -212,3 +277,6 @@ fn hashes(folder: &Path) -> Result<BTreeMap<String, String>> {
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests;

@@ -166,7 +166,7 @@ impl Run {
             updates: self.trainer.network.optimizer.updates,
             tokens_seen: self.trainer.tokens_seen,
             fingerprint: context.fingerprint.clone(),
-            files: BTreeMap::new(),
+            ..CheckpointState::default()
         };
         let step = state.step;
         let model = Model {

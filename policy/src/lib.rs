@@ -21,6 +21,7 @@ mod packed_rows;
 mod page_tables;
 mod python;
 pub mod random;
+pub mod regular_file;
 pub mod sampling;
 pub mod tiny;
 pub mod tokenizer;

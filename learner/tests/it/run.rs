@@ -116,6 +116,49 @@ async fn a_damaged_checkpoint_is_passed_over_and_one_before_taken() {
     assert!(train(&learner, 1, None).await.1 == expected);
 }
 
+/// A state that was edited, and a folder that took the place of another, would train to other
+/// weights without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edited_or_misplaced_checkpoint_is_passed_over_and_the_weights_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let expected = train(&learner, 1, None).await.1;
+    drop(learner);
+    let checkpoints = folder.path().join("checkpoints");
+    for (step, field) in [(4, "step"), (3, "next_group_index")] {
+        let path = checkpoints.join(format!("step_{step}/state.json"));
+        let text = fs::read_to_string(&path).unwrap();
+        let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
+        state[field] = (state[field].as_u64().unwrap() - 1).into();
+        fs::write(&path, state.to_string()).unwrap();
+    }
+    fs::remove_dir_all(checkpoints.join("step_2")).unwrap();
+    fs::rename(checkpoints.join("step_1"), checkpoints.join("step_2")).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 0);
+    assert!(train(&learner, 1, None).await.1 == expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_of_an_earlier_version_is_resumed_to_the_same_bits() {
+    let expected = whole_run(small_config(), 2).await;
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    train(&learner, 2, Some(2)).await;
+    let step = learner.snapshot().policy_version;
+    drop(learner);
+    let path = folder
+        .path()
+        .join(format!("checkpoints/step_{step}/state.json"));
+    let text = fs::read_to_string(&path).unwrap();
+    let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(state.as_object_mut().unwrap().remove("sha256").is_some());
+    fs::write(&path, state.to_string()).unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    assert_eq!(learner.snapshot().policy_version, step);
+    assert!(train(&learner, 1, None).await.1 == expected);
+}
+
 fn checkpoint_names(run_dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(run_dir.join("checkpoints")).unwrap();
     let mut names: Vec<String> = entries

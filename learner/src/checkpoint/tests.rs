@@ -1,0 +1,110 @@
+//! Tests of `state.json`: every change of it is noticed, and no bytes in it do harm.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Writes the checkpoint of step 3 without a model.
+fn written(folder: &Path) -> PathBuf {
+    let path = folder.join("step_3");
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join(TENSORS), b"tensors").unwrap();
+    let mut state = CheckpointState {
+        step: 3,
+        next_group_index: 12,
+        fingerprint: "f".to_owned(),
+        files: hashes(&path).unwrap(),
+        ..CheckpointState::default()
+    };
+    state.sha256 = state.digest();
+    write_state(&path, &state);
+    path
+}
+
+fn write_state(path: &Path, state: &CheckpointState) {
+    let json = serde_json::to_vec_pretty(state).unwrap();
+    fs::write(path.join(STATE_FILE), json).unwrap();
+}
+
+fn refusal(path: &Path) -> String {
+    load(path).unwrap_err().to_string()
+}
+
+#[test]
+fn a_changed_field_and_another_folder_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path());
+    let state = load(&path).unwrap().state;
+    let changes: [fn(&mut CheckpointState); 6] = [
+        |state| state.step = 4,
+        |state| state.next_group_index = 8,
+        |state| state.journal_offset = 1,
+        |state| state.updates = 1,
+        |state| state.tokens_seen = 1,
+        |state| state.fingerprint.clear(),
+    ];
+    for change in changes {
+        let mut changed = state.clone();
+        change(&mut changed);
+        write_state(&path, &changed);
+        let refusal = refusal(&path);
+        assert!(refusal.contains("state.json: changed since"), "{refusal}");
+    }
+    write_state(&path, &state);
+    let other = folder.path().join("step_5");
+    fs::rename(&path, &other).unwrap();
+    let refusal = refusal(&other);
+    assert!(
+        refusal.contains("after step 3") && refusal.contains("named step_5"),
+        "{refusal}"
+    );
+    // The old copy of a checkpoint that is written again.
+    let aside = folder.path().join(".step_3.old");
+    fs::rename(&other, &aside).unwrap();
+    load(&aside).unwrap();
+}
+
+#[test]
+fn a_state_without_its_hash_may_not_name_files_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path());
+    let mut state = load(&path).unwrap().state;
+    state.sha256.clear();
+    write_state(&path, &state);
+    load(&path).unwrap();
+    state.files.insert("../other".to_owned(), String::new());
+    write_state(&path, &state);
+    assert!(refusal(&path).contains("does not list the files"));
+    state.files.clear();
+    write_state(&path, &state);
+    assert!(refusal(&path).contains("does not list the files"));
+    fs::remove_file(path.join(STATE_FILE)).unwrap();
+    fs::create_dir(path.join(STATE_FILE)).unwrap();
+    assert!(refusal(&path).contains("no regular file"));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_state_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        fs::write(path.join(STATE_FILE), bytes).unwrap();
+        prop_assert!(load(&path).is_err());
+    }
+
+    /// A byte that is changed is noticed, but for those that JSON does not count.
+    #[test]
+    fn a_changed_byte_never_changes_the_state(at in any::<prop::sample::Index>(), to: u8) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let state = load(&path).unwrap().state;
+        let file = path.join(STATE_FILE);
+        let mut bytes = fs::read(&file).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        fs::write(&file, bytes).unwrap();
+        if let Ok(found) = load(&path) {
+            prop_assert_eq!(found.state, state);
+        }
+    }
+}
