@@ -25,6 +25,7 @@ pub mod regular_file;
 pub mod sampling;
 pub mod tiny;
 pub mod tokenizer;
+mod weight_files;
 mod weights;
 
 pub use chat::{Chat, ChatRole, Message, ToolCall};

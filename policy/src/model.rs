@@ -10,27 +10,29 @@ use candle_core::{DType, Device};
 
 use crate::chat::Chat;
 use crate::config::DecoderConfig;
-use crate::durable;
 use crate::error::{PolicyError, Result};
+use crate::weight_files::check_finite;
 use crate::weights::Weights;
+use crate::{durable, regular_file, tokenizer};
 
 const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// The files of a folder that belong to the model, besides its weights. All but the config and the
-/// tokenizer are optional.
-const FILES: [&str; 10] = [
-    CONFIG_FILE,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "LICENSE",
+/// The files of a folder that belong to the model, besides its weights, and the most bytes that
+/// each may have. All but the config and the tokenizer are optional.
+const FILES: [(&str, u64); 10] = [
+    (CONFIG_FILE, MIB),
+    ("generation_config.json", MIB),
+    ("tokenizer.json", 64 * MIB),
+    ("tokenizer_config.json", 16 * MIB),
+    ("chat_template.jinja", MIB),
+    ("special_tokens_map.json", 16 * MIB),
+    ("added_tokens.json", 16 * MIB),
+    ("vocab.json", 64 * MIB),
+    ("merges.txt", 64 * MIB),
+    ("LICENSE", MIB),
 ];
+const MIB: u64 = 1 << 20;
 
 /// A policy's config, weights and text files, without a decoder.
 #[derive(Debug, Clone)]
@@ -60,7 +62,7 @@ impl Model {
         let files = read_files(dir)?;
         let in_dir = |error| within(dir, error);
         let config = config_of(&files).map_err(in_dir)?;
-        let chat = Chat::from_files(&files).map_err(in_dir)?;
+        let chat = chat_of(&files, &config).map_err(in_dir)?;
         let weights = Weights::load(dir, &config, device, dtype)?;
         Ok(Self {
             config,
@@ -86,11 +88,15 @@ impl Model {
     /// # Errors
     /// [`PolicyError`] names the file or tensor that is missing or does not fit.
     pub fn from_files(files: Vec<(String, Vec<u8>)>, weights: Weights) -> Result<Self> {
+        check_names(&files)?;
         let config = config_of(&files)?;
+        for (name, tensor) in weights.iter() {
+            check_finite(name, tensor)?;
+        }
         Ok(Self {
             weights: weights.fitted(&config)?,
+            chat: chat_of(&files, &config)?,
             config,
-            chat: Chat::from_files(&files)?,
             files,
         })
     }
@@ -104,13 +110,21 @@ impl Model {
         })
     }
 
-    /// Checks that [`Self::save`] may write `dir`: it does not exist, it is empty, or it holds a
-    /// model, which is replaced.
+    /// Checks that [`Self::save`] can write `dir`: it does not exist, it is empty, or it holds a
+    /// model, which is replaced; and a folder can be made beside it.
     ///
     /// # Errors
-    /// `dir` holds something else, which `save` would destroy, or cannot be read.
+    /// `dir` holds something else, which `save` would destroy, or cannot be read or written.
     pub fn check_target(dir: &Path) -> Result<()> {
-        beside(dir, "partial")?;
+        Self::check_free(dir)?;
+        let temporary = beside(dir, "partial")?;
+        let made = durable::remove_folder(&temporary)
+            .and_then(|()| fs::create_dir_all(&temporary))
+            .and_then(|()| durable::remove_folder(&temporary));
+        made.map_err(|error| PolicyError::file(dir, format!("cannot be written: {error}")))
+    }
+
+    fn check_free(dir: &Path) -> Result<()> {
         let is_model = [CONFIG_FILE, WEIGHTS_FILE]
             .iter()
             .all(|name| dir.join(name).is_file());
@@ -135,7 +149,7 @@ impl Model {
     /// # Errors
     /// Those of [`Self::check_target`], or a file cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
-        Self::check_target(dir)?;
+        Self::check_free(dir)?;
         let temporary = beside(dir, "partial")?;
         durable::remove_folder(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
         fs::create_dir_all(&temporary).map_err(|error| PolicyError::file(&temporary, error))?;
@@ -166,15 +180,49 @@ pub(crate) fn config_of(files: &[(String, Vec<u8>)]) -> Result<DecoderConfig> {
 
 fn read_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
-    for name in FILES {
-        let path = dir.join(name);
-        match fs::read(&path) {
+    for (name, most) in FILES {
+        // A link that leads out of the folder would send a file of this machine to every actor.
+        let read = regular_file::inside(dir, name).and_then(|path| regular_file::read(&path, most));
+        match read {
             Ok(content) => files.push((name.to_string(), content)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(PolicyError::file(&path, error)),
+            Err(error) => return Err(PolicyError::file(dir.join(name), error)),
         }
     }
     Ok(files)
+}
+
+/// Checks that files from elsewhere are those of a model, each once: they are written under these
+/// names.
+fn check_names(files: &[(String, Vec<u8>)]) -> Result<()> {
+    for (index, (name, content)) in files.iter().enumerate() {
+        let known = FILES.iter().find(|(known, _)| known == name);
+        let is_twice = files[..index].iter().any(|(earlier, _)| earlier == name);
+        match known {
+            Some((_, most)) if !is_twice && content.len() as u64 <= *most => {}
+            _ => {
+                let reason = "is not a file of a model, or there twice, or too large; run the \
+                              same program on both sides";
+                return Err(PolicyError::file(name, reason));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the chat among `files`, whose tokens must have rows in the embedding.
+fn chat_of(files: &[(String, Vec<u8>)], config: &DecoderConfig) -> Result<Chat> {
+    let chat = Chat::from_files(files)?;
+    let (tokens, rows) = (chat.vocabulary_size(), config.vocab_size);
+    if tokens > rows {
+        let reason = format!(
+            "has tokens up to id {}, but config.json's vocab_size is {rows}; take both from one \
+             model",
+            tokens - 1
+        );
+        return Err(PolicyError::file(tokenizer::FILE, reason));
+    }
+    Ok(chat)
 }
 
 /// Adds the folder to an error about a file.

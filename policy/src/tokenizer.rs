@@ -4,12 +4,17 @@
 //! themselves, and decoding keeps them, so byte-level tokenizers give `decode(encode(text)) ==
 //! text`.
 
+use std::panic::catch_unwind;
+
 use tokenizers::Tokenizer as HfTokenizer;
 
 use crate::error::{PolicyError, Result};
 
 /// The file that holds a tokenizer.
 pub(crate) const FILE: &str = "tokenizer.json";
+/// The deepest nesting of a tokenizer's JSON. Those of Qwen, Llama and SmolLM have 7 levels, and
+/// reading takes stack in proportion, and time that doubles with each level.
+const MOST_NESTING: usize = 16;
 
 /// A loaded tokenizer.
 #[derive(Debug, Clone)]
@@ -24,8 +29,18 @@ impl Tokenizer {
     /// # Errors
     /// [`PolicyError::File`] if it is not a tokenizer.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let mut inner = HfTokenizer::from_bytes(bytes)
-            .map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
+        if nesting(bytes) > MOST_NESTING {
+            let reason = format!(
+                "nests deeper than {MOST_NESTING} levels, which no tokenizer does; use the \
+                 tokenizer of the model"
+            );
+            return Err(PolicyError::file(FILE, reason));
+        }
+        // The library panics where a part that it has parsed once does not parse again.
+        let read = catch_unwind(|| HfTokenizer::from_bytes(bytes).map_err(|it| it.to_string()));
+        let read = read.unwrap_or_else(|_| Err("a part of it is damaged".to_owned()));
+        let mut inner =
+            read.map_err(|error| PolicyError::file(FILE, format!("not a tokenizer: {error}")))?;
         // Some files carry the padding and truncation of a training pipeline; here every text is
         // encoded whole and alone.
         inner.with_padding(None);
@@ -84,5 +99,95 @@ impl Tokenizer {
             .collect();
         ids.sort_unstable();
         ids
+    }
+}
+
+/// Returns how deep the arrays and objects of a JSON text nest.
+fn nesting(json: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => drop(bytes.next()),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Returns the refusal of the embedded tokenizer with a part replaced.
+    fn with(part: &str, value: Value) -> Result<Tokenizer> {
+        let files = crate::tiny::files();
+        let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
+        let mut json: Value = serde_json::from_slice(bytes).unwrap();
+        json[part] = value;
+        Tokenizer::from_bytes(json.to_string().as_bytes())
+    }
+
+    #[test]
+    fn nested_normalizers_are_refused_before_they_are_read() {
+        let nested = |levels: usize| {
+            (0..levels).fold(
+                json!({"type": "NFC"}),
+                |inner, _| json!({"type": "Sequence", "normalizers": [inner]}),
+            )
+        };
+        with("normalizer", nested(2)).unwrap();
+        for levels in [20, 60, 100_000] {
+            // Written by hand: serde_json would overflow the stack as well.
+            let open = r#"{"type": "Sequence", "normalizers": ["#.repeat(levels);
+            let close = "]}".repeat(levels);
+            let text = format!(r#"{{"normalizer": {open}{{"type": "NFC"}}{close}}}"#);
+            let refusal = Tokenizer::from_bytes(text.as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                refusal.contains("tokenizer.json: nests deeper"),
+                "{refusal}"
+            );
+        }
+    }
+
+    #[test]
+    fn brackets_in_strings_do_not_nest() {
+        assert_eq!(nesting(br#"{"a": "[[[\"[", "b": [1, {"c": "\\"}]}"#), 3);
+    }
+
+    #[test]
+    fn a_damaged_part_is_an_error() {
+        let damaged = json!({"type": "Precompiled", "precompiled_charsmap": "%"});
+        let refusal = with("normalizer", damaged).unwrap_err().to_string();
+        assert!(refusal.contains("not a tokenizer"), "{refusal}");
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+        #[test]
+        fn any_change_of_a_byte_is_read_or_refused(at: proptest::sample::Index, to: u8) {
+            let files = crate::tiny::files();
+            let (_, bytes) = files.iter().find(|(name, _)| name == FILE).unwrap();
+            let mut bytes = bytes.clone();
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            drop(Tokenizer::from_bytes(&bytes));
+        }
     }
 }

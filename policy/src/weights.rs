@@ -12,12 +12,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::{SafeTensors, tensor::TensorView};
 
-use crate::config::DecoderConfig;
-use crate::durable;
+use crate::config::{DecoderConfig, TIED_HEAD};
 use crate::error::{PolicyError, Result};
-
-const FILE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use crate::weight_files::{self, FILE};
+use crate::{durable, regular_file};
 
 /// A decoder's weights by name.
 #[derive(Clone, Debug, Default)]
@@ -30,22 +28,27 @@ impl Weights {
     }
 
     /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names, to a
-    /// device and dtype, and checks them against `config`.
+    /// device and dtype. Checks names, shapes and sizes against `config` before it reads a weight,
+    /// and then that every value is finite.
     ///
     /// # Errors
     /// [`PolicyError::File`] names the file that is missing or damaged, or that lacks a weight.
     pub fn load(dir: &Path, config: &DecoderConfig, device: &Device, dtype: DType) -> Result<Self> {
         let mut weights = Self::default();
-        for file in weight_files(dir)? {
-            let path = dir.join(&file);
-            let bytes = std::fs::read(&path).map_err(|error| PolicyError::file(&path, error))?;
-            let part = Self::from_bytes(&bytes, device, dtype)
+        let load = |name: &str, view: TensorView<'_>| {
+            let tensor = view.load(&Device::Cpu)?;
+            weight_files::check_finite(name, &tensor)?;
+            Ok(tensor.to_device(device)?.to_dtype(dtype)?)
+        };
+        for path in weight_files::checked(dir, config)? {
+            let bytes = regular_file::read(&path, u64::MAX)
                 .map_err(|error| PolicyError::file(&path, error))?;
+            let part = Self::read(&bytes, load).map_err(|error| PolicyError::file(&path, error))?;
             weights.0.extend(part.0);
         }
         weights
             .fitted(config)
-            .map_err(|error| PolicyError::file(dir.join(FILE), error))
+            .map_err(|error| PolicyError::file(dir, error))
     }
 
     /// Returns the weights on a device and in a dtype. Those that are there already are shared, not
@@ -67,7 +70,7 @@ impl Weights {
     /// # Errors
     /// The bytes are not a safetensors file.
     pub fn from_bytes(bytes: &[u8], device: &Device, dtype: DType) -> Result<Self> {
-        Self::read(bytes, |view| view.load(device)?.to_dtype(dtype))
+        Self::read(bytes, |_, view| Ok(view.load(device)?.to_dtype(dtype)?))
     }
 
     /// Reads the bytes of one safetensors file to the CPU, in the dtypes of the file. Nothing is
@@ -76,17 +79,17 @@ impl Weights {
     /// # Errors
     /// Where the bytes are not a safetensors file.
     pub fn from_bytes_as_stored(bytes: &[u8]) -> Result<Self> {
-        Self::read(bytes, |view| view.load(&Device::Cpu))
+        Self::read(bytes, |_, view| Ok(view.load(&Device::Cpu)?))
     }
 
-    fn read(
-        bytes: &[u8],
-        load: impl Fn(TensorView<'_>) -> candle_core::Result<Tensor>,
-    ) -> Result<Self> {
+    fn read(bytes: &[u8], load: impl Fn(&str, TensorView<'_>) -> Result<Tensor>) -> Result<Self> {
         let file = SafeTensors::deserialize(bytes)
             .map_err(|error| PolicyError::Usage(format!("not a safetensors file: {error}")))?;
         let tensors = file.tensors().into_iter();
-        let load = |(name, view)| Ok((name, load(view)?));
+        let load = |(name, view): (String, _)| {
+            let tensor = load(&name, view)?;
+            Ok((name, tensor))
+        };
         tensors.map(load).collect::<Result<_>>().map(Self)
     }
 
@@ -127,7 +130,11 @@ impl Weights {
                 vec![0.0; count]
             } else {
                 let scale = standard_deviation(config, &name, shape[1]);
-                normals(seed, index as u64, count, scale)
+                let values = normals(seed, index as u64, count, scale);
+                values.ok_or_else(|| {
+                    let reason = format!("has {count} values, for which there is no memory");
+                    PolicyError::tensor(&name, reason)
+                })?
             };
             tensors.insert(name, Tensor::from_vec(values, shape, &Device::Cpu)?);
         }
@@ -140,24 +147,12 @@ impl Weights {
     /// # Errors
     /// [`PolicyError::Tensor`] names the first that is missing, misshaped or unknown.
     pub fn fitted(mut self, config: &DecoderConfig) -> Result<Self> {
-        let shapes = config.shapes();
         if config.tie_word_embeddings {
-            self.0.remove("lm_head.weight");
+            self.0.remove(TIED_HEAD);
         }
-        for (name, shape) in &shapes {
-            let found = self.get(name)?.dims();
-            if found != shape {
-                let reason = format!("has shape {found:?}, but config.json asks for {shape:?}");
-                return Err(PolicyError::tensor(name, reason));
-            }
-        }
-        match self.0.keys().find(|&name| !shapes.contains_key(name)) {
-            Some(name) => Err(PolicyError::tensor(
-                name,
-                "is not part of the model of config.json",
-            )),
-            None => Ok(self),
-        }
+        let shape = |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dims().to_vec());
+        config.check_shapes(&self.0.iter().map(shape).collect())?;
+        Ok(self)
     }
 
     /// Returns the weight of this name.
@@ -176,31 +171,6 @@ impl Weights {
     }
 }
 
-/// Returns the files that hold the weights of a folder.
-fn weight_files(dir: &Path) -> Result<Vec<String>> {
-    if dir.join(FILE).is_file() {
-        return Ok(vec![FILE.to_owned()]);
-    }
-    let index = dir.join(INDEX);
-    if !index.is_file() {
-        let reason = format!("holds neither {FILE} nor {INDEX}; give a Hugging Face model folder");
-        return Err(PolicyError::file(dir, reason));
-    }
-    let text = std::fs::read_to_string(&index).map_err(|error| PolicyError::file(&index, error))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| PolicyError::file(&index, error))?;
-    let map = value["weight_map"]
-        .as_object()
-        .ok_or_else(|| PolicyError::file(&index, "has no object weight_map"))?;
-    let mut files: Vec<String> = map
-        .values()
-        .filter_map(|file| file.as_str().map(str::to_owned))
-        .collect();
-    files.sort();
-    files.dedup();
-    Ok(files)
-}
-
 fn standard_deviation(config: &DecoderConfig, name: &str, fan_in: usize) -> f64 {
     if name == "model.embed_tokens.weight" {
         return 0.07;
@@ -214,12 +184,14 @@ fn standard_deviation(config: &DecoderConfig, name: &str, fan_in: usize) -> f64 
 }
 
 /// Draws normal numbers by the method of Box and Muller, from a stream of its own for each tensor.
-fn normals(seed: u64, stream: u64, count: usize, standard_deviation: f64) -> Vec<f32> {
+/// Returns nothing if there is no memory for them.
+fn normals(seed: u64, stream: u64, count: usize, standard_deviation: f64) -> Option<Vec<f32>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);
     // In (0, 1), so that the logarithm is finite.
     let mut uniform = || ((rng.next_u64() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
-    let mut values = Vec::with_capacity(count + 1);
+    let mut values = Vec::new();
+    values.try_reserve_exact(count + 1).ok()?;
     while values.len() < count {
         let radius = standard_deviation * (-2.0 * libm::log(uniform())).sqrt();
         let angle = std::f64::consts::TAU * uniform();
@@ -227,7 +199,7 @@ fn normals(seed: u64, stream: u64, count: usize, standard_deviation: f64) -> Vec
         values.push((radius * libm::sin(angle)) as f32);
     }
     values.truncate(count);
-    values
+    Some(values)
 }
 
 #[cfg(test)]
@@ -352,7 +324,7 @@ mod tests {
             std::fs::write(path, shard.to_bytes().unwrap()).unwrap();
         }
         let index = serde_json::json!({"weight_map": map}).to_string();
-        std::fs::write(dir.path().join(INDEX), index).unwrap();
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
         assert_eq!(all(&load(dir.path()).unwrap()), all(&weights));
         std::fs::remove_file(dir.path().join("part-1.safetensors")).unwrap();
         assert!(

@@ -88,6 +88,90 @@ fn wrong_folders_are_named() {
     }
 }
 
+/// A folder from a stranger: a pipe would wait for ever, a device has no end, and a link would send
+/// a file of this machine to every actor.
+#[test]
+fn links_that_leave_the_folder_and_special_files_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("model");
+    let secret = place.path().join("secret");
+    fs::write(&secret, "secret").unwrap();
+    tiny::model(7).unwrap().save(&dir).unwrap();
+    for (name, file, reason) in [
+        ("LICENSE", secret.as_path(), "outside of the folder"),
+        (
+            "merges.txt",
+            Path::new("/dev/zero"),
+            "outside of the folder",
+        ),
+        ("vocab.json", Path::new("."), "no regular file"),
+    ] {
+        std::os::unix::fs::symlink(file, dir.join(name)).unwrap();
+        let refusal = open(&dir).unwrap_err().to_string();
+        assert!(
+            refusal.contains(name) && refusal.contains(reason),
+            "{refusal}"
+        );
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    let pipe = dir.join("generation_config.json");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let refusal = open(&dir).unwrap_err().to_string();
+    assert!(
+        refusal.contains("generation_config.json: is no regular file"),
+        "{refusal}"
+    );
+    fs::remove_file(&pipe).unwrap();
+    let large = fs::File::create(dir.join("LICENSE")).unwrap();
+    large.set_len(1 << 40).unwrap();
+    let refusal = open(&dir).unwrap_err().to_string();
+    assert!(refusal.contains("LICENSE: is larger than"), "{refusal}");
+    fs::remove_file(dir.join("LICENSE")).unwrap();
+    open(&dir).unwrap();
+}
+
+/// As an actor receives them: they are written under these names.
+#[test]
+fn received_files_are_those_of_a_model() {
+    for name in ["../outside", "/etc/passwd", "config.json", "README.md"] {
+        let mut files = tiny::files();
+        files.push((name.to_owned(), b"{}".to_vec()));
+        let weights = tiny::model(0).unwrap().weights;
+        let refusal = Model::from_files(files, weights).unwrap_err().to_string();
+        assert!(refusal.contains(name), "{refusal}");
+    }
+}
+
+/// Their ids would have no row in the embedding.
+#[test]
+fn a_tokenizer_with_more_tokens_than_rows_is_refused() {
+    let mut files = tiny::files();
+    for (name, content) in &mut files {
+        if name == "tokenizer.json" {
+            let mut json: serde_json::Value = serde_json::from_slice(content).unwrap();
+            json["model"]["vocab"]["one more"] = 4_000_000.into();
+            *content = json.to_string().into_bytes();
+        }
+    }
+    let weights = tiny::model(0).unwrap().weights;
+    let refusal = Model::from_files(files, weights).unwrap_err().to_string();
+    assert!(
+        refusal.contains("tokenizer.json") && refusal.contains("vocab_size is 1024"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_found_before_the_work() {
+    let place = tempfile::tempdir().unwrap();
+    Model::check_target(&place.path().join("a/model")).unwrap();
+    assert_eq!(fs::read_dir(place.path().join("a")).unwrap().count(), 0);
+    let refusal = Model::check_target(Path::new("/proc/none/model"));
+    let refusal = refusal.unwrap_err().to_string();
+    assert!(refusal.contains("cannot be written"), "{refusal}");
+}
+
 #[test]
 fn weights_of_another_shape_are_refused() {
     let mut files = tiny::files();

@@ -8,9 +8,18 @@ mod json;
 
 use std::collections::BTreeMap;
 
-use crate::error::Result;
+use crate::error::{PolicyError, Result};
 
 use self::json::unsupported;
+
+/// Sizes above are treated as damage: the number of parameters does not overflow, and no model
+/// comes near.
+const MOST: usize = 1 << 22;
+/// The largest models have 126 layers.
+const MOST_LAYERS: usize = 1 << 12;
+
+/// The weight that some writers keep beside a tied embedding.
+pub(crate) const TIED_HEAD: &str = "lm_head.weight";
 
 /// A family of decoders that differ in norms and biases only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +109,20 @@ impl DecoderConfig {
             ("head_dim", self.head_dim),
         ];
         for (name, size) in sizes {
-            if size == 0 {
-                return Err(unsupported(name, 0, "at least 1"));
+            let most = if name == "num_hidden_layers" {
+                MOST_LAYERS
+            } else {
+                MOST
+            };
+            if size == 0 || size > most {
+                let range = format!("from 1 to {most}");
+                return Err(unsupported(name, size, range));
             }
+        }
+        if self.heads * self.head_dim > MOST {
+            let found = format!("{}, for {} heads", self.head_dim, self.heads);
+            let range = format!("a width that makes at most {MOST} for all heads");
+            return Err(unsupported("head_dim", found, range));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let heads = format!("a divisor of num_attention_heads ({})", self.heads);
@@ -111,7 +131,51 @@ impl DecoderConfig {
         if !self.head_dim.is_multiple_of(2) {
             return Err(unsupported("head_dim", self.head_dim, "an even number"));
         }
-        Ok(())
+        self.validate_numbers()
+    }
+
+    /// Checks the numbers that would make every logit NaN, or every position the same.
+    fn validate_numbers(&self) -> Result<()> {
+        if !(self.rms_norm_eps > 0.0 && self.rms_norm_eps < 1.0) {
+            let range = "a number above 0 and below 1, such as 1e-6";
+            return Err(unsupported("rms_norm_eps", self.rms_norm_eps, range));
+        }
+        if !(1.0..=1e12).contains(&self.rope_theta) {
+            let range = "a number from 1 to 1e12, such as 10000";
+            return Err(unsupported("rope_theta", self.rope_theta, range));
+        }
+        if self.max_positions == 0 {
+            return Err(unsupported("max_position_embeddings", 0, "at least 1"));
+        }
+        self.rope_scaling.map_or(Ok(()), RopeScaling::validate)
+    }
+
+    /// Checks that weights of these names and shapes are exactly those of the decoder, before
+    /// anything is allocated for them. A superfluous `lm_head.weight` of a tied model is accepted.
+    ///
+    /// # Errors
+    /// [`PolicyError::Tensor`] names the first that is missing, misshaped or unknown.
+    pub(crate) fn check_shapes(&self, found: &BTreeMap<String, Vec<usize>>) -> Result<()> {
+        let shapes = self.shapes();
+        for (name, shape) in &shapes {
+            let found = found
+                .get(name)
+                .ok_or_else(|| PolicyError::tensor(name, "is missing; config.json asks for it"))?;
+            if found != shape {
+                let reason = format!("has shape {found:?}, but config.json asks for {shape:?}");
+                return Err(PolicyError::tensor(name, reason));
+            }
+        }
+        let is_known = |name: &str| {
+            shapes.contains_key(name) || (self.tie_word_embeddings && name == TIED_HEAD)
+        };
+        match found.keys().find(|name| !is_known(name)) {
+            Some(name) => {
+                let reason = "is not part of the model of config.json";
+                Err(PolicyError::tensor(name, reason))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns every weight by its Hugging Face name, with its shape.
@@ -180,6 +244,27 @@ impl DecoderConfig {
 }
 
 impl RopeScaling {
+    fn validate(self) -> Result<()> {
+        if !(1.0..=1e6).contains(&self.factor) {
+            return Err(unsupported("factor", self.factor, "a number from 1 to 1e6"));
+        }
+        // The rule divides by both and by their difference.
+        let (low, high) = (self.low_freq_factor, self.high_freq_factor);
+        if !(low > 0.0 && high > low && high <= 1e6) {
+            let found = format!("{high}, with low_freq_factor {low}");
+            let range = "low_freq_factor above 0, and high_freq_factor above it and at most 1e6";
+            return Err(unsupported("high_freq_factor", found, range));
+        }
+        match self.original_max_positions {
+            0 => Err(unsupported(
+                "original_max_position_embeddings",
+                0,
+                "at least 1",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Llama 3's rule: short wavelengths stay, long ones are divided by `factor`, those between are
     /// interpolated.
     fn scale(&self, frequency: f32) -> f32 {
@@ -266,6 +351,26 @@ mod tests {
             ),
             (r#", "model_type": "gpt2""#, "model_type", "qwen3"),
             (r#", "vocab_size": "many""#, "vocab_size", "whole number"),
+            (r#", "rms_norm_eps": -1e-6"#, "rms_norm_eps", "above 0"),
+            (r#", "rope_theta": 0"#, "rope_theta", "from 1"),
+            (r#", "head_dim": 2000000"#, "head_dim", "for all heads"),
+            (
+                r#", "max_position_embeddings": 0"#,
+                "max_position_embeddings",
+                "at least 1",
+            ),
+            (
+                r#", "rope_scaling": {"type": "llama3", "factor": 0, "low_freq_factor": 1,
+                    "high_freq_factor": 4, "original_max_position_embeddings": 8192}"#,
+                "factor",
+                "from 1",
+            ),
+            (
+                r#", "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                    "high_freq_factor": 4, "original_max_position_embeddings": 8192}"#,
+                "high_freq_factor",
+                "above",
+            ),
         ];
         for (more, field, remedy) in cases {
             let message = parse(more).unwrap_err().to_string();
@@ -273,6 +378,57 @@ mod tests {
                 message.contains(field) && message.contains(remedy),
                 "{message}"
             );
+        }
+    }
+
+    /// The next thing that is done with a config is to list its weights.
+    #[test]
+    fn sizes_that_no_model_has_are_refused_at_once() {
+        for name in [
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "vocab_size",
+        ] {
+            for size in ["0", "1000000000", "18446744073709551615"] {
+                let mut json: serde_json::Value =
+                    serde_json::from_str(&format!("{SMALL}}}")).unwrap();
+                json[name] = serde_json::from_str(size).unwrap();
+                let refusal = DecoderConfig::from_json(&json.to_string()).unwrap_err();
+                let refusal = refusal.to_string();
+                assert!(
+                    refusal.contains(name) && refusal.contains(size),
+                    "{refusal}"
+                );
+            }
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever a config says, it is an error or describes weights that can be listed.
+        #[test]
+        fn any_config_is_an_error_or_a_bounded_model(
+            sizes in proptest::collection::vec(proptest::num::u64::ANY, 7),
+            bits in proptest::collection::vec(0_u32..64, 7),
+            numbers in proptest::collection::vec(proptest::num::f64::ANY, 3),
+        ) {
+            let size = |i: usize| sizes[i] >> bits[i];
+            let json = serde_json::json!({
+                "model_type": "llama", "hidden_size": size(0), "intermediate_size": size(1),
+                "num_hidden_layers": size(2), "num_attention_heads": size(3),
+                "num_key_value_heads": size(4), "head_dim": size(5), "vocab_size": size(6),
+                "rope_theta": numbers[0], "rms_norm_eps": numbers[1],
+            });
+            if let Ok(config) = DecoderConfig::from_json(&json.to_string()) {
+                proptest::prop_assert!(config.shapes().len() <= 11 * MOST_LAYERS + 3);
+                proptest::prop_assert!(config.parameters() > 0);
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_config_or_an_error(text in ".{0,200}") {
+            proptest::prop_assert!(DecoderConfig::from_json(&text).is_err());
         }
     }
 
