@@ -5,6 +5,7 @@
 //! end-of-sequence token is taken. Untrusted bytes cost memory in proportion to their length,
 //! whatever sizes they claim. Writing GGUF is not supported.
 
+mod header;
 mod metadata;
 mod tensors;
 mod text;
@@ -24,7 +25,7 @@ use crate::model::Model;
 /// # Errors
 /// [`PolicyError`] names the key or tensor that is missing, damaged or not supported.
 pub fn read(bytes: &[u8]) -> Result<Model> {
-    check_alignment(bytes)?;
+    header::check(bytes)?;
     let content = Content::read(&mut Cursor::new(bytes))
         .map_err(|error| PolicyError::Usage(format!("not a complete GGUF file: {error}")))?;
     let metadata = GgufMetadata::new(&content.metadata)?;
@@ -32,23 +33,6 @@ pub fn read(bytes: &[u8]) -> Result<Model> {
     let mut files = text::files(&metadata, config.vocab_size)?;
     files.push(("config.json".to_owned(), config.to_json().into_bytes()));
     Model::from_files(files, tensors::weights(bytes, &content, &config)?)
-}
-
-/// Checks every place in the file that could be the key `general.alignment`: candle divides by its
-/// value without a check for 0.
-fn check_alignment(bytes: &[u8]) -> Result<()> {
-    const KEY: &[u8] = b"general.alignment";
-    /// The type u32, as in the specification.
-    const KIND: [u8; 4] = [4, 0, 0, 0];
-    let is_sound = |(at, _): (usize, &[u8])| {
-        let behind = bytes.get(at + KEY.len()..at + KEY.len() + 8);
-        behind.is_some_and(|behind| behind[..4] == KIND && behind[4..] != [0; 4])
-    };
-    let places = bytes.windows(KEY.len()).enumerate();
-    match places.filter(|(_, place)| *place == KEY).all(is_sound) {
-        true => Ok(()),
-        false => Err(invalid_key("general.alignment", "is not a number above 0")),
-    }
 }
 
 fn config(metadata: &GgufMetadata<'_>, content: &Content) -> Result<DecoderConfig> {

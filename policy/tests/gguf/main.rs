@@ -312,6 +312,97 @@ fn an_alignment_of_nothing_is_refused() {
     assert!(refusal.contains("general.alignment"), "{refusal}");
 }
 
+/// The name of the key may be part of a text.
+#[test]
+fn a_text_may_mention_the_alignment() {
+    let config = small(Family::Llama, true);
+    let mut file = export(&config, &random(&config), GgmlDType::F32);
+    let text = "GGUF files have general.alignment, which is 32";
+    file.set("general.description", Value::String(text.into()));
+    gguf::read(&file.bytes()).unwrap();
+}
+
+/// candle takes 32 bytes for each element, and twice that while the array grows.
+#[test]
+fn an_array_that_no_tokenizer_has_is_refused_before_it_is_read() {
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend([0_u64, 1, 1].map(u64::to_le_bytes).concat());
+    bytes.extend(b"a");
+    // An array of bytes.
+    bytes.extend([9_u32, 0].map(u32::to_le_bytes).concat());
+    let count = 32 << 20;
+    bytes.extend(u64::to_le_bytes(count));
+    bytes.resize(bytes.len() + count as usize, 0);
+    let refusal = gguf::read(&bytes).unwrap_err().to_string();
+    assert!(
+        refusal.contains("gguf: a: has 33554432 elements"),
+        "{refusal}"
+    );
+}
+
+/// candle would keep the last of them.
+#[test]
+fn a_tensor_or_key_that_is_there_twice_is_refused() {
+    let config = small(Family::Llama, true);
+    let file = export(&config, &random(&config), GgmlDType::F32);
+    let bytes = file.bytes();
+    // Names of one length, so that the file stays whole.
+    for (from, to, named) in [
+        (
+            "blk.1.attn_k.weight",
+            "blk.1.attn_q.weight",
+            "tensor blk.1.attn_q.weight",
+        ),
+        ("llama.block_count", "llama.block_count", ""),
+        (
+            "tokenizer.ggml.merges",
+            "tokenizer.ggml.tokens",
+            "gguf: tokenizer.ggml.tokens",
+        ),
+    ] {
+        let mut changed = bytes.clone();
+        let found = changed
+            .windows(from.len())
+            .position(|it| it == from.as_bytes());
+        let at = found.unwrap_or_else(|| panic!("{from} is in the file"));
+        changed[at..at + to.len()].copy_from_slice(to.as_bytes());
+        match gguf::read(&changed) {
+            Ok(_) => assert_eq!(named, ""),
+            Err(refusal) => {
+                let refusal = refusal.to_string();
+                assert!(
+                    refusal.contains(named) && refusal.contains("twice"),
+                    "{refusal}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    let config = small(Family::Llama, true);
+    let mut file = export(&config, &random(&config), GgmlDType::F32);
+    let norm = Tensor::full(f32::NAN, config.hidden_size, &Device::Cpu).unwrap();
+    let norm = QTensor::quantize(&norm, GgmlDType::F32).unwrap();
+    file.tensors.insert("blk.1.attn_norm.weight".into(), norm);
+    let refusal = file.refusal();
+    assert!(
+        refusal.contains("layers.1.input_layernorm.weight") && refusal.contains("NaN"),
+        "{refusal}"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_header_is_an_error(body in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend([1_u64, 2].map(u64::to_le_bytes).concat());
+        bytes.extend(body);
+        proptest::prop_assert!(gguf::read(&bytes).is_err());
+    }
+}
+
 /// A file that is truncated anywhere, or has any one byte of the header changed, is an error or is
 /// read; nothing panics.
 #[test]
