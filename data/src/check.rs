@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-use crate::sql::GoldDatabase;
+use crate::sql::{self, GoldDatabase};
 use crate::sql_text::case_folded_form;
 use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows};
 
@@ -39,14 +39,20 @@ impl fmt::Display for CheckReport {
     }
 }
 
-/// Opens a folder, verifies its hashes, runs every gold SQL again, and looks for queries that occur
-/// in several splits.
+/// Opens a folder, verifies its hashes, looks for damaged pages, runs every gold SQL again, and
+/// looks for queries that occur in several splits.
 ///
 /// # Errors
 /// Fails like [`Dataset::open`]. Problems of single questions are part of the report.
 pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, DataError> {
     let dataset = Dataset::open(dir, databases)?;
-    let mut problems = wrong_answers(&dataset)?;
+    let mut problems = Vec::new();
+    for (name, file) in &dataset.databases {
+        // Queries notice only the pages that they read.
+        let damage = sql::damage(&file.path)?.into_iter();
+        problems.extend(damage.map(|found| format!("{name}: the file is damaged: {found}")));
+    }
+    problems.extend(wrong_answers(&dataset)?);
     problems.extend(shared_queries(&dataset));
     if dir.join(crate::manifest::FILE_NAME).is_file() {
         problems.extend(misplaced(&dataset, &Manifest::read(dir)?));

@@ -189,6 +189,14 @@ pub(crate) fn select(
 
 /// Finds and hashes `folder/<name>/<name>.sqlite`.
 pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, DataError> {
+    // A record may say anything, such as `../other`.
+    if Path::new(name).file_name() != Some(name.as_ref()) {
+        let problem = format!(
+            "a record names the database {name:?}; a database has the name of its folder, without \
+             a path"
+        );
+        return Err(DataError::format(folder, problem));
+    }
     let path = folder.join(name).join(format!("{name}.sqlite"));
     if !path.is_file() {
         let problem = format!("the database `{name}` is missing; fetch or build the data again");

@@ -31,4 +31,5 @@ pub use hash::file_sha256;
 pub use manifest::{DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
+pub use sql::is_sql_function;
 pub use stats::{DatasetStats, stats};

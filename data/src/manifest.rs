@@ -1,7 +1,7 @@
 //! The manifest of an own build: its content, its seed, and the hash of every file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,19 @@ impl Manifest {
         let path = dir.join(FILE_NAME);
         let text = std::fs::read(&path).map_err(DataError::io(&path, "read"))?;
         let problem = |error| format!("not a manifest ({error}); run `sqlenv data build` again");
-        serde_json::from_slice(&text).map_err(|error| DataError::format(&path, problem(error)))
+        let manifest: Self = serde_json::from_slice(&text)
+            .map_err(|error| DataError::format(&path, problem(error)))?;
+        let is_inside = |name: &&String| {
+            let mut parts = Path::new(name).components();
+            parts.all(|part| matches!(part, Component::Normal(_)))
+        };
+        match manifest.files.keys().find(|name| !is_inside(name)) {
+            Some(name) => {
+                let problem = format!("files: {name:?} is not a path inside of the folder");
+                Err(DataError::format(&path, problem))
+            }
+            None => Ok(manifest),
+        }
     }
 
     /// Fails with the first file of the build in `dir` that is missing or altered.

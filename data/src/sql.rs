@@ -1,15 +1,17 @@
-//! Runs gold SQL read-only within a budget.
+//! Runs gold SQL read-only within a budget, and says which functions SQL may call.
 //!
-//! Budgets count SQLite's instructions and never time, so that a query succeeds or fails alike on
-//! every machine.
+//! Budgets count SQLite's instructions and bytes and never time, so that a query succeeds or fails
+//! alike on every machine. Gold SQL may read and call only what the agent's queries may: it runs in
+//! the environment's sandbox again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::DataError;
 
@@ -17,6 +19,50 @@ use crate::DataError;
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
 const STEPS_PER_CHECK: i32 = 10_000;
 const MAX_ROWS: usize = 20_000;
+/// The longest text or BLOB that a gold query may handle. One cell of a stranger's file may have a
+/// gigabyte.
+const MAX_CELL_BYTES: i32 = 1 << 20;
+/// All cells of a result together.
+const MAX_RESULT_BYTES: usize = 16 << 20;
+
+/// Functions that SQL may call: pure, the same on every machine, and with a cost that the budget of
+/// the environment counts.
+const FUNCTIONS: &str = "
+    abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date
+    current_time current_timestamp date datetime dense_rank first_value floor format glob
+    group_concat hex if ifnull iif instr julianday lag last_value lead length like likelihood
+    likely lower ltrim max min mod nth_value ntile nullif octet_length percent_rank printf quote
+    rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time
+    timediff total trim trunc typeof unicode unixepoch unlikely upper
+";
+
+/// Whether gold SQL and the agents' queries may call the SQL function `name`, in any case.
+pub fn is_sql_function(name: &str) -> bool {
+    FUNCTIONS
+        .split_ascii_whitespace()
+        .any(|listed| listed.eq_ignore_ascii_case(name))
+}
+
+/// Looks for damage in all pages of a database file, and returns what SQLite finds, a line each.
+///
+/// # Errors
+/// The file cannot be opened.
+pub(crate) fn damage(path: &Path) -> Result<Vec<String>, DataError> {
+    const MOST_LINES: u8 = 5;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(DataError::sqlite(path))?;
+    let sql = format!("PRAGMA quick_check({MOST_LINES})");
+    let lines = connection.prepare(&sql).and_then(|mut statement| {
+        let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+        lines.collect::<rusqlite::Result<Vec<_>>>()
+    });
+    Ok(match lines {
+        Ok(lines) if lines == ["ok"] => Vec::new(),
+        // One finding may have several lines.
+        Ok(lines) => lines.iter().map(|line| line.replace('\n', " ")).collect(),
+        Err(error) => vec![error.to_string()],
+    })
+}
 
 /// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
@@ -58,11 +104,13 @@ impl GoldDatabase {
                 tables.push(table_name.to_owned());
                 Authorization::Allow
             }
-            AuthAction::Select | AuthAction::Function { .. } | AuthAction::Recursive => {
+            AuthAction::Select | AuthAction::Recursive => Authorization::Allow,
+            AuthAction::Function { function_name } if is_sql_function(function_name) => {
                 Authorization::Allow
             }
             _ => Authorization::Deny,
         };
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)?;
         let steps = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&steps);
         let over_budget = move || {
@@ -92,6 +140,10 @@ impl GoldDatabase {
                 Some(rusqlite::ErrorCode::OperationInterrupted) => {
                     format!("the gold SQL spends more than {BUDGET_STEPS} SQLite instructions")
                 }
+                Some(rusqlite::ErrorCode::TooBig) => format!(
+                    "a cell of the gold SQL has more than {MAX_CELL_BYTES} bytes, or its result \
+                     more than {MAX_RESULT_BYTES}"
+                ),
                 _ => format!("the gold SQL fails: {error}"),
             })?;
         if rows.len() > MAX_ROWS {
@@ -124,9 +176,35 @@ impl GoldDatabase {
     fn rows(&self, sql: &str) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
         let mut statement = self.connection.prepare(sql)?;
         let width = statement.column_count();
-        let rows = statement.query_map([], |row| (0..width).map(|i| row.get(i)).collect())?;
-        rows.take(MAX_ROWS + 1).collect()
+        let mut rows = statement.query([])?;
+        let (mut read, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next()? {
+            let cells: Vec<SqlValue> = (0..width).map(|i| row.get(i)).collect::<Result<_, _>>()?;
+            bytes += cells.iter().map(cell_bytes).sum::<usize>();
+            if bytes > MAX_RESULT_BYTES {
+                return Err(too_large());
+            }
+            read.push(cells);
+            if read.len() > MAX_ROWS {
+                break;
+            }
+        }
+        Ok(read)
     }
+}
+
+fn cell_bytes(cell: &SqlValue) -> usize {
+    size_of::<SqlValue>()
+        + match cell {
+            SqlValue::Text(text) => text.len(),
+            SqlValue::Blob(bytes) => bytes.len(),
+            _ => 0,
+        }
+}
+
+/// The error that SQLite itself has for a cell over the limit.
+fn too_large() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_TOOBIG), None)
 }
 
 fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
@@ -167,6 +245,47 @@ mod tests {
         assert_eq!(
             database.run("SELECT x FROM a").unwrap().rows,
             [[SqlValue::Integer(1)]]
+        );
+    }
+
+    #[test]
+    fn gold_sql_calls_what_the_sandbox_lets_queries_call() {
+        let database = GoldDatabase::guard(Connection::open_in_memory().unwrap()).unwrap();
+        database.run("SELECT Round(abs(-1.5), 1)").unwrap();
+        for function in [
+            "random()",
+            "randomblob(9)",
+            "zeroblob(9)",
+            "last_insert_rowid()",
+        ] {
+            let refusal = database.run(&format!("SELECT {function}")).err().unwrap();
+            assert!(refusal.contains("not authorized"), "{function}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn large_cells_and_results_are_refused() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE a (x); INSERT INTO a VALUES (zeroblob(3000000));
+                 CREATE TABLE b (x);
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 40)
+                 INSERT INTO b SELECT replace(hex(zeroblob(250000)), '0', 'x') FROM n",
+            )
+            .unwrap();
+        let database = GoldDatabase::guard(connection).unwrap();
+        for sql in [
+            "SELECT x FROM a",
+            "SELECT x FROM b",
+            "SELECT printf('%2000000d', 1)",
+        ] {
+            let refusal = database.run(sql).err().unwrap();
+            assert!(refusal.contains("bytes"), "{sql}: {refusal}");
+        }
+        assert_eq!(
+            database.run("SELECT x FROM b LIMIT 2").unwrap().rows.len(),
+            2
         );
     }
 }

@@ -306,6 +306,55 @@ fn a_broken_database_is_named() {
     );
 }
 
+/// A record is not to lead to a file elsewhere.
+#[test]
+fn a_database_is_inside_of_the_folder() {
+    for name in ["../outside", "/tmp/outside", "dogs/../dogs", "..", "."] {
+        let mut record = record("How many dogs?", "SELECT count(*) FROM Dogs");
+        record["db_id"] = name.into();
+        let dir = spider(&json!([record]));
+        write_database(&dir.path().join("outside/outside.sqlite"));
+        let all = ["all".to_owned()];
+        let error = Dataset::open(dir.path(), Some(&all))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("without a path") && error.contains(name),
+            "{error}"
+        );
+    }
+}
+
+/// The gold SQL reads none of the pages that were overwritten.
+#[test]
+fn a_check_finds_overwritten_pages() {
+    let dir = spider(&json!([record("How many?", "SELECT count(*) FROM Dogs")]));
+    let path = dir.path().join("database/dogs/dogs.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE Toys (name TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000)
+             INSERT INTO Toys SELECT 'toy number ' || i FROM n",
+        )
+        .unwrap();
+    drop(connection);
+    let all = ["all".to_owned()];
+    assert!(check(dir.path(), Some(&all)).unwrap().is_clean());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() - 3 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    std::fs::write(&path, bytes).unwrap();
+    let report = check(dir.path(), Some(&all)).unwrap();
+    assert!(
+        report
+            .problems
+            .iter()
+            .any(|it| it.contains("dogs: the file is damaged")),
+        "{report}"
+    );
+}
+
 #[test]
 fn an_unknown_database_is_named_with_those_that_are_there() {
     let dir = spider(&json!([record(

@@ -1,6 +1,6 @@
-//! What a statement may touch: SELECT, the schema's own tables, listed functions.
+//! What a statement may touch: SELECT, the schema's own tables, the functions that `data` lists.
 //!
-//! Invariant: only what is listed here is allowed. SQLite calls the authorizer while it compiles,
+//! Invariant: only what is listed is allowed. SQLite calls the authorizer while it compiles,
 //! so a refused statement never runs.
 
 use std::collections::BTreeSet;
@@ -11,17 +11,6 @@ use rusqlite::{
 };
 
 use crate::schema::Schema;
-
-/// Functions that an agent may call: pure, the same on every machine, and with a cost that the
-/// budget counts.
-const FUNCTIONS: &str = "
-    abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date
-    current_time current_timestamp date datetime dense_rank first_value floor format glob
-    group_concat hex if ifnull iif instr julianday lag last_value lead length like likelihood
-    likely lower ltrim max min mod nth_value ntile nullif octet_length percent_rank printf quote
-    rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time
-    timediff total trim trunc typeof unicode unixepoch unlikely upper
-";
 
 /// SQLite's schema table, by the name that the authorizer is called with.
 const SCHEMA_TABLE: &str = "sqlite_master";
@@ -56,7 +45,7 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
             column_name: "",
         } => is_own(table_name) || !is_reserved(table_name),
         AuthAction::Read { table_name, .. } => is_own(table_name),
-        AuthAction::Function { function_name } => is_listed(function_name),
+        AuthAction::Function { function_name } => data::is_sql_function(function_name),
         _ => false,
     };
     if allowed {
@@ -69,20 +58,4 @@ fn authorize(context: &AuthContext<'_>, tables: &BTreeSet<String>) -> Authorizat
 fn is_reserved(table: &str) -> bool {
     let prefix = table.as_bytes().get(..7);
     prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"sqlite_"))
-}
-
-fn is_listed(function: &str) -> bool {
-    FUNCTIONS
-        .split_ascii_whitespace()
-        .any(|name| name.eq_ignore_ascii_case(function))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listed_functions_match_in_any_case() {
-        assert!(is_listed("COUNT") && !is_listed("randomblob"));
-    }
 }
