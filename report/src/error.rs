@@ -14,6 +14,9 @@ pub enum ReportError {
         .0.display()
     )]
     InUse(PathBuf),
+    /// The lock is a symbolic link.
+    #[error("{} is a link; remove it, and check who made it", .0.display())]
+    LinkedLock(PathBuf),
     /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     Io {

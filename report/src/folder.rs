@@ -231,7 +231,13 @@ impl RunFolder {
 
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
-    let file = File::create(&path).map_err(ReportError::io("write", &path))?;
+    // A link would have its target made or locked, wherever that is.
+    if path.is_symlink() {
+        return Err(ReportError::LinkedLock(path));
+    }
+    let mut options = fs::OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(ReportError::io("write", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(ReportError::InUse(folder.to_owned())),
@@ -289,6 +295,19 @@ mod tests {
         let error = RunFolder::create(dir.path()).unwrap_err().to_string();
         assert!(error.contains("is in use by another process"), "{error}");
         assert_eq!(folder.read().unwrap().steps.len(), 2);
+    }
+
+    #[test]
+    fn a_lock_does_not_follow_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("thesis.txt");
+        fs::write(&target, "years of work").unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(&target, run.join(LOCK)).unwrap();
+        let error = RunFolder::create(&run).unwrap_err().to_string();
+        assert!(error.contains(".lock is a link"), "{error}");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "years of work");
     }
 
     #[test]

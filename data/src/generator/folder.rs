@@ -49,7 +49,14 @@ pub(super) fn lock(out: &Path) -> Result<BuildLock, DataError> {
         create_folder(parent)?;
     }
     loop {
-        let file = File::create(&path).map_err(DataError::io(&path, "create"))?;
+        // A link would have its target made or locked, wherever that is.
+        if path.is_symlink() {
+            let problem = "is a link; remove it, and check who made it";
+            return Err(DataError::format(&path, problem));
+        }
+        let mut options = File::options();
+        let file = options.create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(DataError::io(&path, "create"))?;
         file.lock().map_err(DataError::io(&path, "lock"))?;
         if is_at(&file, &path).map_err(DataError::io(&path, "lock"))? {
             return Ok(BuildLock { path, _file: file });
