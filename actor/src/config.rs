@@ -29,13 +29,14 @@ impl ActorConfig {
     /// # Errors
     /// Returns [`ActorError::Setting`] for the first field that is out of range.
     pub fn validate(&self) -> Result<(), ActorError> {
-        for (field, value) in [
-            ("actor.concurrent_groups", self.concurrent_groups),
-            ("actor.engine.slots", self.engine.slots),
-            ("actor.engine.pass_tokens", self.engine.pass_tokens),
+        // The upper limits are above what a machine can use, and below what it cannot allocate.
+        for (field, value, most) in [
+            ("actor.concurrent_groups", self.concurrent_groups, 1 << 12),
+            ("actor.engine.slots", self.engine.slots, 1 << 16),
+            ("actor.engine.pass_tokens", self.engine.pass_tokens, 1 << 20),
         ] {
-            if value == 0 {
-                let reason = "0 is out of range; set 1 or more".to_owned();
+            if !(1..=most).contains(&value) {
+                let reason = format!("{value} is out of range; set 1 to {most}");
                 return Err(ActorError::Setting { field, reason });
             }
         }
@@ -114,7 +115,13 @@ mod tests {
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(
             error,
-            "setting actor.engine.slots: 0 is out of range; set 1 or more"
+            "setting actor.engine.slots: 0 is out of range; set 1 to 65536"
         );
+        config = ActorConfig {
+            concurrent_groups: usize::MAX,
+            ..ActorConfig::default()
+        };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("concurrent_groups"), "{error}");
     }
 }

@@ -238,12 +238,13 @@ impl PretrainConfig {
     }
 
     fn validate(&self) -> Result<()> {
+        const MOST: usize = 1 << 20;
         for (name, value) in [
             ("databases_per_shard", self.databases_per_shard),
             ("questions_per_database", self.questions_per_database),
         ] {
-            if value == 0 {
-                bail!("pretrain.{name} is 0; set it to 1 or more");
+            if !(1..=MOST).contains(&value) {
+                bail!("pretrain.{name} is {value}; set it to 1 to {MOST}");
             }
         }
         if self.declared_percent > 100 {
@@ -303,8 +304,10 @@ impl EvaluationConfig {
 
 impl RoleSettings for RunConfig {
     fn validate(&self) -> Result<()> {
-        if self.evaluation.concurrency == 0 {
-            bail!("evaluation.concurrency is 0; set it to 1 or more");
+        check_threads(self.threads)?;
+        let concurrency = self.evaluation.concurrency;
+        if !(1..=MOST_CONCURRENCY).contains(&concurrency) {
+            bail!("evaluation.concurrency is {concurrency}; set it to 1 to {MOST_CONCURRENCY}");
         }
         self.evaluation.validate(&self.learner)?;
         self.model.validate()?;
@@ -345,13 +348,30 @@ impl LearnerRole {
 
 impl RoleSettings for LearnerRole {
     fn validate(&self) -> Result<()> {
+        check_threads(self.threads)?;
         self.model.validate()?;
         self.evaluation.validate(&self.learner)?;
         validate_learner(&self.learner)
     }
 }
 
-impl RoleSettings for RankRole {}
+impl RoleSettings for RankRole {
+    fn validate(&self) -> Result<()> {
+        check_threads(self.threads)
+    }
+}
+
+/// The most episodes of an evaluation at once.
+const MOST_CONCURRENCY: usize = 1 << 16;
+
+fn check_threads(threads: usize) -> Result<()> {
+    /// More are no faster, and cannot all be started.
+    const MOST: usize = 1_024;
+    if threads > MOST {
+        bail!("threads is {threads}; give 0 for one per core, or 1 to {MOST}");
+    }
+    Ok(())
+}
 
 fn validate_learner(learner: &LearnerConfig) -> Result<()> {
     let profile = &learner.rollout.reward_profile;

@@ -21,6 +21,8 @@ use crate::{error::EnvError, reward::RewardProfile, rows::ResultLimits};
 const RULES_VERSION: &str = "3";
 /// Largest step budget that a caller may ask for.
 pub(crate) const MAX_STEP_BUDGET: u32 = 1_000;
+/// Most threads of a lane of the pool. More would be no faster, and cannot all be started.
+const MAX_SQL_THREADS: usize = 1_024;
 /// Shortest HMAC key that is accepted.
 const MIN_SIGNING_KEY_BYTES: usize = 32;
 
@@ -168,18 +170,27 @@ impl EnvSettings {
                 "give more than 0 and at most 3600",
             );
         }
-        for (field, value) in [
-            ("argument_bytes", self.argument_bytes),
-            ("sql_queue", self.sql_queue),
-            ("connections_per_thread", self.connections_per_thread),
-            ("sql.rows", self.sql.rows),
-            ("result.rows", self.result.rows),
-            ("result.cell_bytes", self.result.cell_bytes),
-            ("result.row_bytes", self.result.row_bytes),
-            ("result.result_bytes", self.result.result_bytes),
+        if self.sql_threads > MAX_SQL_THREADS {
+            return refuse("sql_threads", "give 0 to 1024");
+        }
+        // The upper limits are above what a machine can use, and below what it cannot allocate.
+        const GIB: usize = 1 << 30;
+        for (field, value, most) in [
+            ("argument_bytes", self.argument_bytes, GIB),
+            ("sql_queue", self.sql_queue, 1 << 20),
+            (
+                "connections_per_thread",
+                self.connections_per_thread,
+                1 << 16,
+            ),
+            ("sql.rows", self.sql.rows, 1 << 24),
+            ("result.rows", self.result.rows, 1 << 24),
+            ("result.cell_bytes", self.result.cell_bytes, GIB),
+            ("result.row_bytes", self.result.row_bytes, GIB),
+            ("result.result_bytes", self.result.result_bytes, GIB),
         ] {
-            if value == 0 {
-                return refuse(field, "give at least 1");
+            if !(1..=most).contains(&value) {
+                return refuse(field, &format!("give 1 to {most}"));
             }
         }
         if self.sql.rows <= self.result.rows {

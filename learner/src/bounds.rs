@@ -13,6 +13,15 @@ pub(crate) fn at_least_one(field: &'static str, value: u64) -> Result<()> {
     Ok(())
 }
 
+/// Checks a count that is at least 1 and at most `most`, which is above what a machine can use.
+pub(crate) fn count(field: &'static str, value: u64, most: u64) -> Result<()> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    let problem = format!("is {value}; give a number from 1 to {most}");
+    Err(LearnerError::setting(field, problem))
+}
+
 /// Checks that a number lies between `min` and `max`. A `max` of `f32::MAX` or more stands for any
 /// finite number.
 pub(crate) fn range(field: &'static str, value: f64, min: f64, max: f64) -> Result<()> {

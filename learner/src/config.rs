@@ -12,7 +12,7 @@ use smart_default::SmartDefault;
 
 use crate::{
     advantage::AdvantageSettings,
-    bounds::{at_least_one, finite, range},
+    bounds::{at_least_one, count, finite, range},
     curriculum::CurriculumStage,
     error::{LearnerError, Result},
     loss::LossSettings,
@@ -21,6 +21,15 @@ use crate::{
     schedule::{ScheduleKind, ScheduleSettings},
     server_config::LearnerServerConfig,
 };
+
+/// The most tokens of a pass, a context or a completion.
+pub(crate) const MOST_TOKENS: u64 = 1 << 24;
+/// The most trajectories of a group. The wire has 32 bits for a member.
+const MOST_GROUP_SIZE: u64 = 1 << 12;
+/// The most groups of a batch.
+const MOST_GROUPS_PER_STEP: u64 = 1 << 16;
+/// The most actions of an episode: env-node accepts no more.
+const MOST_STEP_BUDGET: u64 = 1_000;
 
 /// Arguments of a training that are no settings of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +201,7 @@ impl LearnerConfig {
     /// Returns the largest number of groups rolled out for one step.
     pub fn most_groups_per_step(&self) -> u64 {
         match self.max_groups_per_step {
-            0 => 4 * self.groups_per_step,
+            0 => self.groups_per_step.saturating_mul(4),
             most => most,
         }
     }
@@ -200,10 +209,16 @@ impl LearnerConfig {
     /// Checks every number; the error names the first field that cannot be used and what it may be.
     pub fn validate(&self) -> Result<()> {
         at_least_one("steps", self.steps)?;
-        at_least_one("groups_per_step", self.groups_per_step)?;
-        at_least_one("num_iterations", self.num_iterations)?;
+        count(
+            "groups_per_step",
+            self.groups_per_step,
+            MOST_GROUPS_PER_STEP,
+        )?;
+        count("num_iterations", self.num_iterations, 1_000)?;
         at_least_one("lease_seconds", self.lease_seconds.into())?;
         at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
+        let pass_tokens = self.micro_batch_tokens as u64;
+        count("micro_batch_tokens", pass_tokens, MOST_TOKENS)?;
         self.ranks.validate()?;
         self.validate_groups()?;
         self.rollout.validate()?;
@@ -227,6 +242,9 @@ impl LearnerConfig {
                 format!("is {size}; advantages compare the members of a group, give at least 2");
             return Err(LearnerError::setting("group_size", problem));
         }
+        count("group_size", self.group_size as u64, MOST_GROUP_SIZE)?;
+        let groups = self.most_groups_per_step();
+        count("max_groups_per_step", groups, 64 * MOST_GROUPS_PER_STEP)?;
         if self.most_groups_per_step() < self.groups_per_step {
             let problem = format!(
                 "is {}, less than groups_per_step ({}); raise it or give 0 for 4 x groups_per_step",
@@ -273,8 +291,18 @@ impl RolloutConfig {
         let temperature = self.sampling.temperature.into();
         range("rollout.sampling.temperature", temperature, 1e-3, 1e3)?;
         let completion_tokens = self.max_completion_tokens.into();
-        at_least_one("rollout.max_completion_tokens", completion_tokens)?;
-        at_least_one("rollout.step_budget", self.step_budget.into())?;
+        count(
+            "rollout.max_completion_tokens",
+            completion_tokens,
+            MOST_TOKENS,
+        )?;
+        let context_tokens = self.max_context_tokens.into();
+        count("rollout.max_context_tokens", context_tokens, MOST_TOKENS)?;
+        count(
+            "rollout.step_budget",
+            self.step_budget.into(),
+            MOST_STEP_BUDGET,
+        )?;
         if self.max_context_tokens <= self.max_completion_tokens {
             let problem = format!(
                 "is {}, no more than rollout.max_completion_tokens ({}); a context holds a prompt \

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use crate::{
-    bounds::{at_least_one, range},
-    config::RunArguments,
+    bounds::{count, range},
+    config::{MOST_TOKENS, RunArguments},
     error::Result,
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
@@ -59,9 +59,13 @@ pub struct SftConfig {
 impl SftConfig {
     /// Checks every number; the error names the field and what it may be.
     pub fn validate(&self) -> Result<()> {
-        at_least_one("sft.batch_episodes", self.batch_episodes as u64)?;
-        at_least_one("sft.block_batches", self.block_batches as u64)?;
-        at_least_one("sft.micro_batch_tokens", self.micro_batch_tokens as u64)?;
+        count("sft.batch_episodes", self.batch_episodes as u64, 1 << 20)?;
+        count("sft.block_batches", self.block_batches as u64, 1 << 20)?;
+        count(
+            "sft.micro_batch_tokens",
+            self.micro_batch_tokens as u64,
+            MOST_TOKENS,
+        )?;
         range("sft.context_weight", self.context_weight, 0.0, 1.0)?;
         self.optimizer.validate()?;
         self.schedule.validate()

@@ -47,6 +47,49 @@ fn an_unused_number_of_the_loss_is_refused_in_new_runs_and_read_in_old_ones() {
     assert_eq!(config.learner.loss.sapo_temperature_pos, 2.0);
 }
 
+/// They would be cut to 32 bits, abort the process, or fail at the first step.
+#[test]
+fn numbers_that_no_machine_can_use_are_refused_with_their_limit() {
+    for (setting, limit) in [
+        ("learner.group_size=4294967298", "1 to 4096"),
+        ("learner.groups_per_step=9000000000000000000", "1 to 65536"),
+        ("learner.max_groups_per_step=9000000000000000000", "1 to"),
+        ("learner.num_iterations=100000", "1 to 1000"),
+        ("learner.micro_batch_tokens=9000000000000000000", "1 to"),
+        ("learner.rollout.step_budget=1001", "1 to 1000"),
+        ("learner.rollout.max_context_tokens=4000000000", "1 to"),
+        ("threads=1000000000000", "1 to 1024"),
+        ("actor.concurrent_groups=1000000000000", "1 to 4096"),
+        ("actor.engine.slots=1000000000000", "1 to 65536"),
+        ("actor.engine.pass_tokens=1000000000000", "1 to"),
+        ("evaluation.concurrency=1000000000000", "1 to 65536"),
+        ("pretrain.databases_per_shard=1000000000000", "1 to"),
+        (
+            "warm_start.oracle.batch_episodes=9000000000000000000",
+            "1 to",
+        ),
+    ] {
+        let error = format!("{:#}", resolve(&[setting]).unwrap_err());
+        let name = setting
+            .split('=')
+            .next()
+            .unwrap()
+            .rsplit('.')
+            .next()
+            .unwrap();
+        assert!(
+            error.contains(name) && error.contains(limit),
+            "{setting}: {error}"
+        );
+    }
+    let role = ConfigArgs {
+        set: vec!["threads=1000000000000".to_owned()],
+        ..ConfigArgs::default()
+    };
+    assert!(super::resolve::<LearnerRole>(&role).is_err());
+    assert!(super::resolve::<RankRole>(&role).is_err());
+}
+
 #[test]
 fn presets_resolve() {
     for &preset in Preset::value_variants() {
