@@ -24,6 +24,7 @@ mod local;
 mod logging;
 mod model_folder;
 mod openenv_variables;
+mod out_file;
 pub mod play;
 mod play_command;
 mod play_policy;
@@ -57,7 +58,7 @@ pub fn main() -> ExitCode {
         allocator::keep_freed_memory();
     }
     commands::run(args).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", report::safe_text(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }

@@ -3,6 +3,8 @@
 //! A stage shows what it does, its position, its speed and the time that is left. Without a
 //! terminal it prints a line at most every few seconds, so that a log file stays short. There is no
 //! global state; clones share the display.
+//!
+//! Invariant: no text of a file, a model or a peer controls the terminal.
 
 use std::{
     fmt,
@@ -12,7 +14,7 @@ use std::{
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use report::number::seconds as seconds_in_words;
+use report::{number::seconds as seconds_in_words, safe_text};
 
 const BAR: &str =
     "{prefix:>24} {bar:28.cyan/dim} {human_pos}/{human_len} {unit}  {rate}  {left}  {msg}";
@@ -74,7 +76,7 @@ impl Progress {
     /// Prints a line above the bars.
     pub(crate) fn say(&self, line: &str) {
         match self {
-            Self::Bars(bars) => bars.suspend(|| eprintln!("{line}")),
+            Self::Bars(bars) => bars.suspend(|| eprintln!("{}", safe_text(line))),
             Self::Lines(out) => print(out, line),
         }
     }
@@ -113,7 +115,7 @@ impl ProgressStage {
 
     /// Shows a note beside the bar, such as the loss.
     pub(crate) fn note(&self, text: &str) {
-        self.bar.set_message(text.to_owned());
+        self.bar.set_message(safe_text(text));
         self.print_if_due();
     }
 
@@ -123,7 +125,7 @@ impl ProgressStage {
             print(out, &self.closing(result));
         } else {
             self.bar.set_style(style(DONE, &self.unit));
-            self.bar.finish_with_message(result.to_owned());
+            self.bar.finish_with_message(safe_text(result));
         }
     }
 
@@ -204,7 +206,7 @@ fn style(template: &str, unit: &str) -> ProgressStyle {
 
 fn print(out: &Output, line: &str) {
     // The run must not fail if nobody reads its progress any more.
-    let _ = writeln!(lock(out), "{line}");
+    let _ = writeln!(lock(out), "{}", safe_text(line));
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

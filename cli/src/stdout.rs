@@ -1,5 +1,7 @@
 //! Writes to standard output. If its reader has closed it, as in `sqlenv eval | head`, the program
 //! exits without an error.
+//!
+//! Invariant: no text of a file, a model or a peer controls the terminal.
 
 use std::{
     fmt::Display,
@@ -27,7 +29,10 @@ pub(crate) struct LockedStdout(StdoutLock<'static>);
 
 impl Write for LockedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        exit_on_broken_pipe(self.0.write(bytes))
+        // Callers write whole texts, so that a character is never in two parts.
+        let text = report::safe_text(&String::from_utf8_lossy(bytes));
+        exit_on_broken_pipe(self.0.write_all(text.as_bytes()))?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -20,7 +20,7 @@ pub use live::{
     live_fragment, live_page, live_security_policy, shorten_steps,
 };
 pub use model_card::model_card;
-pub use page::{render, safe_line, summary, write};
+pub use page::{render, safe_line, safe_text, summary, write};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
     EvaluationMetrics, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime, SuccessRate,

@@ -67,8 +67,9 @@ pub fn render(records: &RunRecords) -> String {
     safe_text(&page.into_string()) + "\n"
 }
 
-/// Replaces the characters that XML forbids or that change the reading direction.
-pub(crate) fn safe_text(text: &str) -> String {
+/// Replaces the characters that XML forbids or a terminal obeys, and those that change the reading
+/// direction. Line breaks and tabs stay.
+pub fn safe_text(text: &str) -> String {
     let safe = |c: char| match is_unsafe(c) {
         true => char::REPLACEMENT_CHARACTER,
         false => c,
