@@ -87,8 +87,12 @@ async fn work(
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
+    // Opening the model blocks, and a signal does not wait for it.
+    let (id, of_process) = (actor_id.to_owned(), config.clone());
+    let open = move || Actor::new(env, learner, &id, (&of_process, placement), joined, &first);
+    let opened = tokio::task::spawn_blocking(open).await;
     let (actor, published) =
-        Actor::new(env, learner, actor_id, (config, placement), joined, &first)?;
+        opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
     // The end of the run arrives on the weights stream alone, so that it also stops an actor in the
     // middle of a group.
     tokio::select! {

@@ -1,6 +1,6 @@
 //! Runs the command that the command line names.
 
-use std::process::ExitCode;
+use std::{mem::ManuallyDrop, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::Runtime;
@@ -18,23 +18,28 @@ use crate::{
 /// Runs the command and returns the exit code of the process.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let progress = Progress::stderr();
-    let runtime = Runtime::new().context("cannot start the async runtime")?;
-    let command = args
-        .command
-        .unwrap_or_else(|| Command::Train(TrainArgs::newcomer()));
-    let entered = runtime.enter();
-    let export = logging::init(&args.log, role(&command), &progress)?;
-    drop(entered);
-    let outcome = runtime.block_on(dispatch(command, &progress));
-    // Sends the last spans, for which the runtime is needed.
-    drop(export);
-    // The runtime must not wait here for blocking calls, such as SQL statements, that are still
-    // running.
-    runtime.shutdown_background();
-    match outcome {
+    let command = args.command;
+    let command = command.unwrap_or_else(|| Command::Train(TrainArgs::newcomer()));
+    let logged = async {
+        // Dropped while the runtime is there, with which the last spans are sent.
+        let _export = logging::init(&args.log, role(&command), &progress)?;
+        dispatch(command, &progress).await
+    };
+    match run_to_end(logged)? {
         Err(error) if error.is::<Interrupted>() => Ok(ExitCode::from(shutdown::EXIT_CODE)),
         outcome => outcome,
     }
+}
+
+/// Runs a command to its end. What it started ends with the process.
+///
+/// The runtime is not dropped, which would wait for calls that block, such as SQL statements. It is
+/// not shut down either: a thread that still uses it would panic, and say so before the error of
+/// the command is reported.
+fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T> {
+    let runtime = Runtime::new().context("cannot start the async runtime")?;
+    let runtime = ManuallyDrop::new(runtime);
+    Ok(runtime.block_on(command))
 }
 
 async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
@@ -93,5 +98,27 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
         | Command::Rank(_)
         | Command::Watch(_) => Some("stopping"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{thread, time::Duration};
+
+    use tokio::{runtime::Handle, time::sleep};
+
+    /// As the thread of a trainer does that uploads a checkpoint while a command fails.
+    #[test]
+    fn a_thread_may_use_the_runtime_after_the_end_of_the_command() {
+        let command = async {
+            let runtime = Handle::current();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                runtime.block_on(async { sleep(Duration::from_millis(1)).await });
+            })
+        };
+        let thread = run_to_end(command).unwrap();
+        assert!(thread.join().is_ok());
     }
 }

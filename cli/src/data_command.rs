@@ -12,6 +12,7 @@ use crate::{
     args::{ConfigArgs, DataCommand, Preset},
     config::RunConfig,
     evaluation::Evaluator,
+    out_file,
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -77,6 +78,7 @@ fn check(dir: &Path) -> Result<()> {
 
 /// Trains the tokenizer on demonstrations of the train split, in the form that the policy sees.
 async fn tokenizer(data: &Path, out: &Path, progress: &Progress) -> Result<()> {
+    out_file::check(out)?;
     let mut config = RunConfig::resolve(&ConfigArgs {
         preset: Some(Preset::Tiny),
         data: Some(data.to_owned()),

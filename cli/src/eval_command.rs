@@ -17,6 +17,7 @@ use crate::{
     args::{EvalArgs, PolicyChoice},
     config::{RoleSettings as _, RunConfig},
     evaluation::{EvaluatedPolicy, Evaluator, questions},
+    out_file,
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -25,6 +26,10 @@ use crate::{
 /// Evaluates and prints the result.
 pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let config = settings(args, progress)?;
+    let outputs = args.json.iter().chain(&args.transcripts);
+    outputs
+        .into_iter()
+        .try_for_each(|path| out_file::check(path))?;
     let model = model(args.policy, &config)?;
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {

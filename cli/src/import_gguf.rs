@@ -1,16 +1,14 @@
 //! `sqlenv import-gguf`: converts a GGUF file to a Hugging Face model folder.
 
-use std::fs;
-
 use anyhow::{Context as _, Result};
-use policy::{Model, gguf};
+use policy::{Model, gguf, regular_file};
 
 use crate::{args::ImportGgufArgs, stdout};
 
 /// Runs the command.
 pub(crate) fn import_gguf(args: &ImportGgufArgs) -> Result<()> {
     Model::check_target(&args.out)?;
-    let read = || anyhow::Ok(gguf::read(&fs::read(&args.file)?)?);
+    let read = || anyhow::Ok(gguf::read(&regular_file::read(&args.file, u64::MAX)?)?);
     let model = read().with_context(|| format!("cannot import {}", args.file.display()))?;
     model.save(&args.out)?;
     stdout::print(format_args!(

@@ -28,7 +28,7 @@ use crate::{
     run_info::run_info,
     run_place::RunPlace,
     setup,
-    shutdown::unless_interrupted,
+    shutdown::{read_unless_interrupted, unless_interrupted},
     threads,
 };
 use ending::EndingRun;
@@ -46,13 +46,16 @@ pub(crate) async fn learner(
     let live = LiveRun::default();
     let ready = open_admin_port(args, &live).await?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
+    progress.say(&format!("reading the questions of --env {}", args.env));
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
     let placement = Placement {
         device: config.device,
         dtype: config.dtype,
     };
-    let base = setup::base_model(&config.model, config.seed, placement)?;
+    let (model, seed) = (config.model.clone(), config.seed);
+    let open = move || setup::base_model(&model, seed, placement);
+    let base = read_unless_interrupted(&shutdown, open).await?;
     let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
     let folder = RunFolder::create(place.folder())?;
     check_tokenizer(folder.path(), &base)?;

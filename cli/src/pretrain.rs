@@ -34,7 +34,7 @@ use crate::{
     evaluation::{EvaluatedPolicy, Evaluator, questions},
     progress::Progress,
     setup::Setup,
-    shutdown::Interrupted,
+    shutdown::{Interrupted, read_unless_interrupted},
 };
 
 const SETTINGS: &str = "config.toml";
@@ -55,7 +55,10 @@ pub(crate) async fn pretrain(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
-    let base = initial_model(args, &config)?;
+    let architecture = args.architecture.clone();
+    let seed = derive_seed(config.seed, "weights");
+    let open = move || initial_model(architecture.as_deref(), seed);
+    let base = read_unless_interrupted(&shutdown, open).await?;
     let folder = RunFolder::create(&args.out)?;
     keep_same(
         &folder.path().join(SETTINGS),
@@ -110,9 +113,8 @@ fn sha256_of(model: &Model) -> String {
 }
 
 /// Returns the model to start from, with random weights.
-fn initial_model(args: &PretrainArgs, config: &RunConfig) -> Result<Model> {
-    let seed = derive_seed(config.seed, "weights");
-    Ok(match &args.architecture {
+fn initial_model(architecture: Option<&Path>, seed: u64) -> Result<Model> {
+    Ok(match architecture {
         Some(dir) => Model::random(dir, seed)?,
         None => policy::tiny::model(seed)?,
     })

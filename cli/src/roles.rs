@@ -19,7 +19,7 @@ use crate::{
     openenv_variables::Variables,
     progress::Progress,
     setup,
-    shutdown::unless_interrupted,
+    shutdown::{read_unless_interrupted, unless_interrupted},
     threads,
 };
 
@@ -40,7 +40,9 @@ pub(crate) async fn env_node(
     let ready = admin::serve(args.admin).await?;
     env::metrics::describe();
     env_node::metrics::describe();
-    let dataset = setup::open_dataset(&config.data, progress)?;
+    let (data, shown) = (config.data.clone(), progress.clone());
+    let open = move || setup::open_dataset(&data, &shown);
+    let dataset = read_unless_interrupted(&shutdown, open).await?;
     fit_open_files(&mut config, dataset.databases.len(), progress);
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {

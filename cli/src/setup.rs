@@ -13,12 +13,14 @@ use proto::{
     Credentials, Endpoints, EnvClient, Transport,
     v1::{ListQuestionsRequest, Question},
 };
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::{
     args::{EnvCredentials, LearnerCredentials, OWN_DATA_DIR},
     config::{DataConfig, ModelConfig, RunConfig},
     progress::Progress,
+    shutdown::read_unless_interrupted,
 };
 
 /// Questions and an environment in this process.
@@ -37,6 +39,21 @@ impl Setup {
         let dataset = open_dataset(&config.data, progress)?;
         report_left_out(&dataset, progress);
         Self::of_dataset(dataset, config).context("in [env] or [env_node]")
+    }
+
+    /// Opens the data, starts the environment, and opens the policy to start from. A signal ends it.
+    pub(crate) async fn open_with_base(
+        config: &RunConfig,
+        progress: &Progress,
+        shutdown: &CancellationToken,
+    ) -> Result<(Self, Model)> {
+        let (config, progress) = (config.clone(), progress.clone());
+        let open = move || {
+            let setup = Self::open(&config, &progress)?;
+            let base = base_model(&config.model, config.seed, config.placement())?;
+            Ok((setup, base))
+        };
+        read_unless_interrupted(shutdown, open).await
     }
 
     /// Starts the environment on data that is open.

@@ -25,6 +25,19 @@ pub(crate) async fn unless_interrupted<T>(
     shutdown.run_until_cancelled(work).await.ok_or(Interrupted)
 }
 
+/// Runs `work`, which blocks, on a thread of its own, and waits for it. A signal ends the wait, and
+/// the process then ends the work: it must be of a kind that may end anywhere, such as reading.
+pub(crate) async fn read_unless_interrupted<T: Send + 'static>(
+    shutdown: &CancellationToken,
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let work = tokio::task::spawn_blocking(work);
+    match unless_interrupted(shutdown, work).await? {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
 /// Returns a token that the first SIGINT or SIGTERM cancels. That signal also prints `message`, and
 /// the second signal ends the process. Without a message, for commands that cannot be resumed, the
 /// first signal ends it. Must be called inside a runtime.
@@ -69,5 +82,33 @@ impl Signals {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{thread, time::Duration};
+
+    /// As when a model folder of many gigabytes is read.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_signal_does_not_wait_for_a_file_that_is_read() {
+        let shutdown = CancellationToken::new();
+        let (began, begun) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let cancel = shutdown.clone();
+        thread::spawn(move || {
+            begun.recv().unwrap();
+            cancel.cancel();
+        });
+        let read = read_unless_interrupted(&shutdown, move || {
+            began.send(()).unwrap();
+            // Ends when the test has its result.
+            let _ = ended.recv();
+            Ok(())
+        });
+        let read = tokio::time::timeout(Duration::from_secs(20), read).await;
+        drop(end);
+        assert!(read.unwrap().unwrap_err().is::<Interrupted>());
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     evaluation::Evaluator,
     model_folder,
     progress::Progress,
-    setup::{self, Setup},
+    setup::Setup,
     shutdown::Interrupted,
     stdout, warm_start,
 };
@@ -52,8 +52,7 @@ pub(crate) async fn train(
          start `sqlenv learner`"
     );
     config.device.open()?;
-    let setup = Setup::open(&config, progress)?;
-    let base = setup::base_model(&config.model, config.seed, config.placement())?;
+    let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
     let mut run = plan.open(progress)?;
     run.describe(&setup, &base)?;
     let evaluator = Evaluator {
@@ -152,14 +151,13 @@ pub(crate) async fn sft(
     );
     // Checked before the training, so that its result is not lost.
     Model::check_target(&args.out).context("--out")?;
-    let setup = Setup::open(&config, progress)?;
+    let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
     let evaluator = Evaluator {
         config: &config,
         setup: &setup,
         progress,
         shutdown: &shutdown,
     };
-    let base = setup::base_model(&config.model, config.seed, config.placement())?;
     let trained = warm_start::warm_start(&evaluator, &base, None).await?;
     trained.save(&args.out)?;
     progress.say(&format!("wrote {}", args.out.display()));

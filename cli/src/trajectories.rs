@@ -16,10 +16,11 @@ use policy::{Chat, DTypeChoice, DeviceChoice, Placement, ToolCall};
 use proto::v1::{Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
-use crate::{args::TrajectoriesArgs, local::newest_model, stdout};
+use crate::{args::TrajectoriesArgs, local::newest_model, out_file, stdout};
 
 /// Writes all trajectories.
 pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
+    args.out.as_deref().map_or(Ok(()), out_file::check)?;
     let on_cpu = Placement {
         device: DeviceChoice::Cpu,
         dtype: DTypeChoice::F32,

@@ -69,6 +69,7 @@ pub async fn gpu_check(
         writeln!(out, "{}", speed::first_token(&target).await?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    try_folder(&args.out)?;
     let report = GpuCheckReport {
         device: args.device.to_string(),
         shape: target.shape.to_string(),
@@ -169,6 +170,15 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("without a message")
+}
+
+/// Checks that the results can be written, before the checks take minutes.
+fn try_folder(folder: &Path) -> Result<()> {
+    let path = folder.join(".gpu-check.partial");
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&path, ""))
+        .and_then(|()| fs::remove_file(&path))
+        .with_context(|| format!("cannot write into --out {}", folder.display()))
 }
 
 fn write(report: &GpuCheckReport, folder: &Path, out: &mut impl Write) -> Result<()> {

@@ -160,3 +160,87 @@ fn broken_data() {
     .unwrap();
     check(&["data", "stats", data], &["eval.jsonl"]);
 }
+
+/// Names of files, and what is in them, are somebody else's text.
+#[test]
+fn errors_do_not_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "\u{1b}]0;title\u{7}\u{1b}[31m\u{9b}1m\u{202e}";
+    let folder = dir.path().join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("manifest.json"), "{}").unwrap();
+    let text = complaint(&["data", "stats", folder.to_str().unwrap()]);
+    assert!(
+        text.contains("manifest.json") && text.contains("]0;title"),
+        "{text:?}"
+    );
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    let config = serde_json::json!({"model_type": name}).to_string();
+    fs::write(model.join("config.json"), config).unwrap();
+    let args = [
+        "eval",
+        "--split",
+        "train",
+        "--model",
+        model.to_str().unwrap(),
+    ];
+    let refused = complaint(&args);
+    assert!(refused.contains("model_type"), "{refused:?}");
+    for text in [text, refused] {
+        let controls = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.contains(controls), "{text:?}");
+    }
+}
+
+/// A log line quotes the text of a file, here of a checkpoint.
+#[test]
+fn logs_do_not_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("run/checkpoints/step_1");
+    fs::create_dir_all(&checkpoint).unwrap();
+    fs::write(checkpoint.join("state.json"), "{\"\u{1b}[31m\u{9b}1m\": 1}").unwrap();
+    let run = dir.path().join("run");
+    let text = complaint(&["trajectories", run.to_str().unwrap()]);
+    assert!(text.contains("checkpoint skipped"), "{text:?}");
+    assert!(
+        !text.contains("\u{1b}[31m") && !text.contains('\u{9b}'),
+        "{text:?}"
+    );
+}
+
+/// The work of hours is not lost to a mistyped path.
+#[test]
+fn outputs_are_tried_before_the_work() {
+    let nowhere = "/proc/none/out";
+    for args in [
+        &["sft", "--preset", "scratch", "--out", nowhere][..],
+        &["pretrain", "--out", nowhere],
+        &[
+            "eval", "--policy", "random", "--split", "eval", "--json", nowhere,
+        ],
+        &[
+            "eval",
+            "--policy",
+            "random",
+            "--split",
+            "eval",
+            "--transcripts",
+            nowhere,
+        ],
+        &["data", "tokenizer", "--out", nowhere],
+        &["data", "build", "--out", nowhere],
+        &["data", "procedural", "--databases", "500", "--out", nowhere],
+        &["import-gguf", "none.gguf", "--out", nowhere],
+        &["gpu-check", "--device", "cpu", "--out", nowhere],
+    ] {
+        let text = complaint(args);
+        assert!(
+            text.contains(nowhere) || text.contains("/proc/none"),
+            "{args:?}: {text}"
+        );
+        for work in ["episodes in", "demonstrations:", "imitating", "decoder"] {
+            assert!(!text.contains(work), "{args:?} began: {text}");
+        }
+    }
+}

@@ -1,6 +1,11 @@
 //! Tests that an outage of all env-nodes delays a run and does not change it.
 
-use std::{process::Stdio, thread::sleep, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+    thread::sleep,
+    time::Duration,
+};
 
 use crate::{
     evaluation::{evaluations, free_address, weights},
@@ -41,4 +46,26 @@ fn groups_wait_for_an_env_node_that_is_away() {
         .filter(|it| it.get("failed").is_some())
         .count();
     assert_eq!(failed, 0);
+}
+
+/// Nothing serves there. Without a word, a mistyped address looks like a slow start.
+#[test]
+fn a_learner_says_what_it_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let env = format!("http://{}", free_address());
+    let args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
+    let child = sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut learner = Running(child);
+    let mut lines = BufReader::new(learner.0.stderr.take().unwrap()).lines();
+    let mut told = |part: &str| loop {
+        let line = lines.next().expect("the learner ended").unwrap();
+        if line.contains(part) {
+            break line;
+        }
+    };
+    let waits = told("reading the questions of --env");
+    assert!(waits.contains(&env), "{waits}");
+    let away = told("are repeated");
+    assert!(away.contains("env-node"), "{away}");
 }
