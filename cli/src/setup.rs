@@ -41,7 +41,8 @@ impl Setup {
         Self::of_dataset(dataset, config).context("in [env] or [env_node]")
     }
 
-    /// Opens the data, starts the environment, and opens the policy to start from. A signal ends it.
+    /// Opens the data, starts the environment, and opens the policy to start from. A signal ends
+    /// the wait.
     pub(crate) async fn open_with_base(
         config: &RunConfig,
         progress: &Progress,

@@ -10,7 +10,6 @@
 mod bounds;
 
 use std::sync::Arc;
-use std::thread;
 
 use minijinja::machinery::{
     CompiledTemplate, TemplateConfig, Vm, WhitespaceConfig, make_string_output,
@@ -20,7 +19,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 use serde::Serialize;
 
 use crate::error::{PolicyError, Result};
-use crate::python;
+use crate::{large_stack, python};
 
 const NAME: &str = "chat_template";
 /// How Hugging Face lays out templates.
@@ -29,8 +28,6 @@ const LAYOUT: WhitespaceConfig = WhitespaceConfig {
     lstrip_blocks: true,
     trim_blocks: true,
 };
-/// The stack of a rendering. A template may nest as deep as `bounds.rs` allows.
-const STACK_BYTES: usize = 128 << 20;
 /// The most spaces per level of JSON.
 const MOST_INDENT: usize = 16;
 
@@ -74,16 +71,9 @@ impl ChatTemplate {
     }
 }
 
-/// Runs `work` on a thread with a large stack.
+/// Runs `work` on a large stack: a template may nest as deep as `bounds.rs` allows.
 fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
-    let failed = |reason: String| PolicyError::Text(format!("chat template: {reason}"));
-    thread::scope(|scope| {
-        let builder = thread::Builder::new().name("chat template".to_owned());
-        let thread = builder.stack_size(STACK_BYTES).spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| failed(format!("cannot start a thread: {error}")))?;
-        let ended = thread.join();
-        ended.map_err(|_| failed("the template library failed on it".to_owned()))
-    })
+    large_stack::run(work).map_err(|reason| PolicyError::Text(format!("chat template: {reason}")))
 }
 
 /// Compiles a template and bounds what it does. Returns it with its fuel.

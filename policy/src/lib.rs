@@ -15,6 +15,7 @@ pub mod durable;
 mod error;
 pub mod gguf;
 mod kv_cache;
+mod large_stack;
 mod model;
 pub mod ops;
 mod packed_rows;

@@ -231,7 +231,7 @@ fn outputs_are_tried_before_the_work() {
         &["data", "tokenizer", "--out", nowhere],
         &["data", "build", "--out", nowhere],
         &["data", "procedural", "--databases", "500", "--out", nowhere],
-        &["import-gguf", "none.gguf", "--out", nowhere],
+        &["import-gguf", "none.gguf", nowhere],
         &["gpu-check", "--device", "cpu", "--out", nowhere],
     ] {
         let text = complaint(args);
