@@ -69,13 +69,15 @@ fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value>
     }))
 }
 
-/// Returns the prompt of the first completion, as text.
-fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<String> {
-    let (Some(segment), Some(turn)) = (trajectory.segments.first(), trajectory.turns.first())
-    else {
-        return Ok(String::new());
+/// Returns the prompt of the first completion, as text; none if the turn is outside of its segment,
+/// as the journal of an earlier version of the program may hold it.
+fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<Option<String>> {
+    let Some(turn) = trajectory.turns.first() else {
+        return Ok(Some(String::new()));
     };
-    Ok(chat.decode(&segment.tokens[..turn.completion_start as usize])?)
+    let segment = trajectory.segments.get(turn.segment as usize);
+    let prompt = segment.and_then(|it| it.tokens.get(..turn.completion_start as usize));
+    Ok(prompt.map(|tokens| chat.decode(tokens)).transpose()?)
 }
 
 /// Returns a turn as two messages: the call of the assistant and the result of the tool.
@@ -101,4 +103,36 @@ fn messages(at: usize, turn: &Turn) -> [Value; 2] {
 
 fn segment(segment: &Segment) -> Value {
     json!({"tokens": segment.tokens, "mask": segment.mask, "logprobs": segment.logprobs})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trajectory(segment: u32, completion_start: u32) -> Trajectory {
+        Trajectory {
+            segments: vec![Segment {
+                tokens: vec![72, 105, 33],
+                ..Segment::default()
+            }],
+            turns: vec![Turn {
+                segment,
+                completion_start,
+                completion_tokens: 1,
+                ..Turn::default()
+            }],
+            ..Trajectory::default()
+        }
+    }
+
+    #[test]
+    fn a_turn_outside_of_its_segment_has_no_prompt() {
+        let chat = policy::tiny::base().unwrap().chat;
+        let whole = line(&chat, 7, &trajectory(0, 2)).unwrap();
+        assert!(whole["prompt"].is_string(), "{whole}");
+        for broken in [trajectory(0, 900), trajectory(3, 1)] {
+            let line = line(&chat, 7, &broken).unwrap();
+            assert!(line["prompt"].is_null(), "{line}");
+        }
+    }
 }

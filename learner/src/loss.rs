@@ -5,6 +5,9 @@
 //! computes them (golden cases in `tests/golden/grpo_cases.json`). A `clamp` has no gradient
 //! exactly at its bound, and a tie of `min` splits it. The caller leaves out tokens without loss:
 //! prompts, tool results, padding and truncated rows. A row may be empty and still counts.
+//!
+//! Invariant: finite inputs give a finite loss and finite derivatives. Ratios are bounded before
+//! they leave log space, which TRL does not do, by [`MAX_LOG_RATIO`].
 
 mod correction;
 mod policy;
@@ -17,6 +20,15 @@ pub use settings::{
     ClipRange, LossSettings, LossType, PolicyLoss, RatioLevel, SamplerCorrection, VespoWeights,
 };
 pub use stats::{CispoStats, ClipStats, LossStats, SamplingStats};
+
+/// The largest logarithm of a ratio: e^30 is 1e13. A larger ratio comes from a policy that has
+/// nothing to do with this one. It has no gradient, since a single such token would own the update
+/// of a step, and its exponential may overflow. Small ratios need no bound.
+pub const MAX_LOG_RATIO: f64 = 30.0;
+
+/// The largest gap between the log-probabilities of the reference and the policy that the KL
+/// divergence counts. Its exponential, about 5e34, and its sums stay finite in single precision.
+const MAX_KL_GAP: f64 = 80.0;
 
 /// The loss tokens of one micro-batch, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +138,8 @@ struct Ratios {
     /// log-probability - old log-probability, one per token.
     logs: Vec<f64>,
     values: Vec<f64>,
+    /// d value / d its logarithm, one per token: the value, or 0 beyond [`MAX_LOG_RATIO`].
+    slopes: Vec<f64>,
 }
 
 impl Ratios {
@@ -137,18 +151,31 @@ impl Ratios {
             .zip(old)
             .map(|(new, old)| new - old)
             .collect();
-        let values = match level {
-            RatioLevel::Token => logs.iter().map(|d| d.exp()).collect(),
+        let of_level: Vec<f64> = match level {
+            RatioLevel::Token => logs.clone(),
             RatioLevel::Sequence => input
                 .row_ranges()
                 .flat_map(|row| {
                     let mean = logs[row.clone()].iter().sum::<f64>() / row.len().max(1) as f64;
-                    std::iter::repeat_n(mean.exp(), row.len())
+                    std::iter::repeat_n(mean, row.len())
                 })
                 .collect(),
         };
-        Self { logs, values }
+        let slope = |&log: &f64| match log > MAX_LOG_RATIO {
+            true => 0.0,
+            false => log.exp(),
+        };
+        Self {
+            values: of_level.iter().copied().map(bounded_exp).collect(),
+            slopes: of_level.iter().map(slope).collect(),
+            logs,
+        }
     }
+}
+
+/// Returns the ratio with a logarithm, which counts as [`MAX_LOG_RATIO`] if it is larger.
+fn bounded_exp(log_ratio: f64) -> f64 {
+    log_ratio.min(MAX_LOG_RATIO).exp()
 }
 
 /// The loss and its derivatives while they are summed.
@@ -209,13 +236,19 @@ impl LossSum {
     }
 
     /// Adds the KL divergence of token `t` to the reference, by Schulman's estimator k3: exp(gap) -
-    /// gap - 1. It is unbiased for tokens of the current policy; the ratio corrects it for tokens
-    /// of an older one (DeepSeek-V3.2, arXiv:2512.02556).
+    /// gap - 1, constant beyond [`MAX_KL_GAP`]. It is unbiased for tokens of the current policy;
+    /// the ratio corrects it for tokens of an older one (DeepSeek-V3.2, arXiv:2512.02556).
     fn add_kl(&mut self, t: usize, gap: f64, weight: f64, ratio: f64, settings: &LossSettings) {
         let Some(sum) = &mut self.output.stats.kl else {
             return;
         };
+        let is_bounded = gap > MAX_KL_GAP;
+        let gap = gap.min(MAX_KL_GAP);
         let k3 = gap.exp() - gap - 1.0;
+        let slope = match is_bounded {
+            true => 0.0,
+            false => 1.0 - gap.exp(),
+        };
         let ratio = match settings.kl_bias_correction {
             true => ratio,
             false => 1.0,
@@ -223,7 +256,7 @@ impl LossSum {
         let kl_weight = weight * settings.kl_coef;
         *sum += k3 * ratio;
         self.output.loss += kl_weight * k3 * ratio;
-        self.output.d_logprobs[t] += kl_weight * ratio * (1.0 - gap.exp());
+        self.output.d_logprobs[t] += kl_weight * ratio * slope;
         if settings.kl_bias_correction {
             self.d_ratios[t] += kl_weight * k3;
         }
@@ -236,13 +269,13 @@ impl LossSum {
             match level {
                 RatioLevel::Token => {
                     for t in row {
-                        self.output.d_logprobs[t] += self.d_ratios[t] * ratios.values[t];
+                        self.output.d_logprobs[t] += self.d_ratios[t] * ratios.slopes[t];
                     }
                 }
                 RatioLevel::Sequence => {
                     let total: f64 = self.d_ratios[row.clone()].iter().sum();
                     for t in row.clone() {
-                        self.output.d_logprobs[t] += total * ratios.values[t] / row.len() as f64;
+                        self.output.d_logprobs[t] += total * ratios.slopes[t] / row.len() as f64;
                     }
                 }
             }
@@ -265,5 +298,64 @@ impl LossSum {
         let masked = masked.map(|(entropy, mask)| entropy * mask);
         self.output.loss -= weight * masked.sum::<f64>();
         self.output.d_entropies = Some(mask.iter().map(|mask| -weight * mask).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded log-probabilities far from the policy's, with every loss, level and setting under
+    /// which an infinite ratio used to meet a slope of zero.
+    #[test]
+    fn extreme_ratios_give_finite_derivatives() {
+        let types = [
+            LossType::Grpo,
+            LossType::Bnpo,
+            LossType::DrGrpo,
+            LossType::Dapo,
+            LossType::Cispo,
+            LossType::Sapo,
+            LossType::Luspo,
+            LossType::Vespo,
+        ];
+        for loss_type in types {
+            for ratio_level in [RatioLevel::Token, RatioLevel::Sequence] {
+                for (recorded, reference) in [(-800.0, -1.0), (-1.0, -9_000.0), (-104.0, 0.0)] {
+                    let settings = LossSettings {
+                        loss_type,
+                        ratio_level,
+                        clip_high: Some(5.0),
+                        delta: Some(4.0),
+                        kl_coef: 0.1,
+                        ..LossSettings::default()
+                    };
+                    assert_finite(&settings, recorded, reference);
+                }
+            }
+        }
+    }
+
+    fn assert_finite(settings: &LossSettings, recorded: f64, reference: f64) {
+        let (logprobs, old) = ([-0.5, -2.0, -9_999.0], [recorded; 3]);
+        let input = LossInput {
+            rows: &[2, 1],
+            logprobs: &logprobs,
+            old: Some(&old),
+            sampler: Some(&old),
+            reference: Some(&[reference; 3]),
+            entropies: &[1.0; 3],
+            advantages: &[1.0, -1.0, 0.0],
+        };
+        let divisors = LossDivisors {
+            policy: 3.0,
+            entropy_share: 1.0,
+        };
+        let output = loss(&input, settings, divisors);
+        let single = |value: &f64| (*value as f32).is_finite();
+        assert!(
+            output.loss.is_finite() && output.d_logprobs.iter().all(single),
+            "{settings:?} against {recorded}: {output:?}"
+        );
     }
 }

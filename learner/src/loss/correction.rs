@@ -3,10 +3,10 @@
 //!
 //! Pure. None of them applies to the KL term.
 
-use super::{LossInput, LossSettings, SamplerCorrection, stats::SamplingStats};
+use super::{LossInput, LossSettings, SamplerCorrection, bounded_exp, stats::SamplingStats};
 
 /// Returns the ratios of the sampler correction, one per token, and their statistics. Each token of
-/// a row has the row's ratio. Without a correction the ratios are those of the tokens, unbounded.
+/// a row has the row's ratio. Without a correction the ratios are those of the tokens.
 pub(super) fn sampler_ratios(
     learner: &[f64],
     sampler: &[f64],
@@ -57,13 +57,13 @@ fn row_ratios(
         | SamplerCorrection::TokenMask
         | SamplerCorrection::TokenTruncate => {
             for gap in gaps {
-                let ratio = bound(gap.exp());
+                let ratio = bound(bounded_exp(*gap));
                 stats.add_ratio(ratio);
                 out.push(ratio);
             }
         }
         SamplerCorrection::SequenceMask | SamplerCorrection::SequenceTruncate => {
-            let ratio = bound(gaps.iter().sum::<f64>().exp());
+            let ratio = bound(bounded_exp(gaps.iter().sum()));
             stats.add_ratio(ratio);
             out.extend(std::iter::repeat_n(ratio, gaps.len()));
         }
