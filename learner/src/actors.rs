@@ -4,7 +4,7 @@
 //! whatever actors send. A number that an actor made up can only be shown.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -20,6 +20,8 @@ const MAX_LATENCY_BUCKETS: usize = 16;
 /// An actor without a connection is forgotten after this time: a pod that was replaced has another
 /// name.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// An actor that called within this time may claim again: claims are held for 20 s.
+const LATELY: Duration = Duration::from_secs(60);
 /// Rates are means over one to two of these.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 /// The episodes that are kept for people to read.
@@ -159,6 +161,15 @@ impl ActorRegistry {
             actor.streams = actor.streams.saturating_sub(1);
             actor.last_heard = now;
         }
+    }
+
+    /// Returns whether other actors than these have an open weights stream or have called lately.
+    pub(crate) fn has_others(&self, now: Duration, actors: &BTreeSet<&str>) -> bool {
+        let is_other = |(id, actor): (&String, &KnownActor)| {
+            let is_near = actor.streams > 0 || now.saturating_sub(actor.last_heard) < LATELY;
+            is_near && !actors.contains(id.as_str())
+        };
+        self.actors.iter().any(is_other)
     }
 
     /// Returns the actors in the order of their names.

@@ -20,6 +20,7 @@ use crate::{
     ranks::RankSettings,
     schedule::{ScheduleKind, ScheduleSettings},
     server_config::LearnerServerConfig,
+    trust::TrustConfig,
 };
 
 /// The most tokens of a pass, a context or a completion.
@@ -106,6 +107,9 @@ pub struct LearnerConfig {
     /// The processes that compute gradients together; not written if there is one.
     #[serde(skip_serializing_if = "RankSettings::is_alone")]
     pub ranks: RankSettings,
+    /// How far actors are trusted; not written if nothing is set.
+    #[serde(skip_serializing_if = "TrustConfig::is_default")]
+    pub trust: TrustConfig,
     /// Who may connect to the learner; not written if nothing is set.
     #[serde(skip_serializing_if = "LearnerServerConfig::is_default")]
     pub server: LearnerServerConfig,
@@ -220,6 +224,7 @@ impl LearnerConfig {
         let pass_tokens = self.micro_batch_tokens as u64;
         count("micro_batch_tokens", pass_tokens, MOST_TOKENS)?;
         self.ranks.validate()?;
+        self.trust.validate()?;
         self.validate_groups()?;
         self.rollout.validate()?;
         if self.micro_batch_tokens < self.rollout.max_context_tokens as usize {
@@ -259,7 +264,7 @@ impl LearnerConfig {
     /// only under the same.
     ///
     /// Left out are gradient checkpointing, leases, checkpoints, the timeout of ranks, the server,
-    /// and the number of steps where the learning rate does not depend on it.
+    /// the trust in actors, and the number of steps where the learning rate does not depend on it.
     pub fn fingerprint(&self, run_seed: u64) -> String {
         let shaping = Self {
             steps: match self.schedule.kind {
@@ -271,6 +276,7 @@ impl LearnerConfig {
             checkpoint: CheckpointConfig::default(),
             ranks: self.ranks.shaping(),
             server: LearnerServerConfig::default(),
+            trust: TrustConfig::default(),
             ..self.clone()
         };
         let json =

@@ -38,6 +38,7 @@ use crate::{
     metrics::{self, Metrics},
     object_storage::ObjectLog,
     ranks::{RankRegistry, model_files},
+    refusals::{Refusals, RefusedActor},
     run::Run,
     scheduler::{Scheduler, SchedulerSettings},
     traces::GroupTraces,
@@ -123,6 +124,9 @@ pub(crate) struct RunContext {
     pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.
     actors: Mutex<ActorRegistry>,
+    refusals: Mutex<Refusals>,
+    /// Ends a step before it is made.
+    stopping: Arc<AtomicBool>,
     /// Whether an actor has joined since the run was opened.
     pub(crate) has_been_joined: AtomicBool,
     /// None while the run continues.
@@ -191,6 +195,8 @@ impl Learner {
                 snapshots: watch::Sender::new(snapshot),
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
+                refusals: Mutex::default(),
+                stopping: trainer.network.stopping(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
                 order: Mutex::new(order),
@@ -265,13 +271,18 @@ impl Learner {
         self.context.actors().recent_episodes()
     }
 
+    /// Returns the actors whose groups or calls were refused since the run was opened.
+    pub fn refused_actors(&self) -> Vec<RefusedActor> {
+        self.context.refusals().actors()
+    }
+
     /// Ends all open weights streams and waiting claims, so that a server can stop.
     pub fn close_streams(&self) {
         self.context.end(RunEnd::Closed);
     }
 
     /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of
-    /// steps made in all. A run can be trained once in the life of a `Learner`.
+    /// steps made in all. A shutdown ends the running step before it is made. A run can be trained once in the life of a `Learner`.
     ///
     /// # Errors
     /// A step or a checkpoint failed; what was written before is whole.
@@ -308,6 +319,7 @@ impl Learner {
         let result = tokio::select! {
             result = &mut ended => result,
             () = shutdown => {
+                self.context.stopping.store(true, Ordering::Relaxed);
                 self.context.intake.stop();
                 self.context.evaluator.stop();
                 self.context.registry.close();
@@ -327,6 +339,18 @@ impl RunContext {
     /// Locks what is known of the actors.
     pub(crate) fn actors(&self) -> MutexGuard<'_, ActorRegistry> {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        let refusals = self.refusals.lock();
+        refusals.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a refusal, and says it now and then.
+    pub(crate) fn refused(&self, actor_id: &str, problem: &str) {
+        if let Some(count) = self.refusals().note(actor_id, problem) {
+            tracing::warn!(actor_id = ?actor_id, count, problem = ?problem, "an actor was refused");
+        }
     }
 
     /// Ends claims and weights streams; the first reason stays.
@@ -464,6 +488,7 @@ fn scheduler_settings(config: &LearnerConfig) -> SchedulerSettings {
         max_groups_per_step: config.most_groups_per_step(),
         max_staleness: config.max_staleness,
         lease: Duration::from_secs(config.lease_seconds.into()),
+        max_leases_per_actor: config.trust.max_leases_per_actor,
     }
 }
 

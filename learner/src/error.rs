@@ -8,6 +8,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::metrics::RefusalReason;
+
+/// A group that a step cannot train on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedGroup {
+    /// The group.
+    pub index: u64,
+    /// The actor that rolled it out.
+    pub actor_id: String,
+    /// What is wrong.
+    pub reason: RefusalReason,
+    /// The same in words.
+    pub problem: String,
+}
+
 /// What can go wrong in the learner.
 #[derive(Debug, thiserror::Error)]
 pub enum LearnerError {
@@ -118,6 +133,13 @@ pub enum LearnerError {
         /// The update, counted from 1.
         update: u64,
     },
+    /// Groups of a step cannot be trained on. A run takes them back and makes the step without them.
+    #[error("{} of the step's groups cannot be trained on; the first: {}", .0.len(),
+        .0.first().map_or("", |first| &first.problem))]
+    Refused(Vec<RefusedGroup>),
+    /// The run is being stopped in the middle of a step, which a resumed run makes again.
+    #[error("stopped in the middle of a step; resume the run")]
+    Stopped,
     /// Another rank is gone, is silent or breaks the protocol. Remedy: see its log, then start all
     /// ranks again; the run resumes.
     #[error(

@@ -36,9 +36,9 @@ use crate::{
     error::Result,
     evaluation::LeasedPart,
     evaluator::EvaluationLease,
-    group::check_episode,
+    group::{self, Group, GroupHead, check_episode},
     intake::SubmitError,
-    metrics,
+    metrics::{self, RefusalReason},
     scheduler::{Admission, Claim, Lease},
 };
 
@@ -65,7 +65,7 @@ impl Learner {
 
     /// Waits for a group that an actor with the weights of `policy_version` may sample, for
     /// [`CLAIM_WAIT`] at most.
-    async fn claim_or_wait(&self, policy_version: u64) -> Outcome {
+    async fn claim_or_wait(&self, actor_id: &str, policy_version: u64) -> Outcome {
         let context = &self.context;
         let deadline = Instant::now() + CLAIM_WAIT;
         let mut changes = context.intake.work_changes();
@@ -80,10 +80,10 @@ impl Learner {
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(expiry) => expiry,
             };
-            let claimed = context.intake.claim(now, policy_version);
+            let claimed = context.intake.claim(now, actor_id, policy_version);
             context.intake.report(now);
             let expiry = match claimed {
-                (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(lease)),
+                (Claim::Group(lease), _) => return Outcome::Group(self.group_claim(now, lease)),
                 (Claim::OtherVersion, _) => return wait(RETRY_MILLISECONDS),
                 // After the last step the claim waits for the checkpoint; the weights stream then
                 // ends the actor.
@@ -121,7 +121,7 @@ impl Learner {
         })
     }
 
-    fn group_claim(&self, lease: Lease) -> GroupClaim {
+    fn group_claim(&self, now: Duration, lease: Lease) -> GroupClaim {
         let context = &self.context;
         metrics::group_claimed(context.intake.expired_leases());
         GroupClaim {
@@ -130,12 +130,79 @@ impl Learner {
             question_id: context.question_id(lease.group_index),
             group_size: context.config.group_size as u32,
             min_policy_version: lease.min_policy_version,
-            lease_seconds: context.config.lease_seconds,
+            lease_seconds: (lease.expires - now).as_secs() as u32,
         }
     }
 }
 
+impl Learner {
+    /// Checks a group, and journals it if it is needed.
+    async fn take_in(&self, encoded: EncodedGroup) -> Result<Admission, SubmitError> {
+        let submission = TraceContext::current();
+        // Decoding, checking and the disk take milliseconds that would hold up other calls.
+        let context = Arc::clone(&self.context);
+        let group = match on_blocking_thread(move || context.checked(encoded)).await? {
+            Ok(group) => group,
+            Err(admission) => return Ok(admission),
+        };
+        let context = Arc::clone(&self.context);
+        on_blocking_thread(move || {
+            let (id, index) = (group.actor_id.clone(), group.index);
+            let shown = group.trajectories.first().cloned();
+            let admission = context.intake.submit(group)?;
+            if admission == Admission::Accept {
+                context.traces.accepted(index, submission);
+            }
+            let accepted = shown.filter(|_| admission == Admission::Accept);
+            context
+                .actors()
+                .submitted(context.now(), &id, index, accepted);
+            Ok(admission)
+        })
+        .await
+    }
+
+    /// Counts a group that is refused, and hands it out again.
+    fn refuse(&self, head: &GroupHead, reason: RefusalReason, problem: &str) {
+        metrics::group_submitted("refused");
+        metrics::groups_refused(reason, 1);
+        self.context.refused(&head.actor_id, problem);
+        self.context.intake.refuse(head);
+    }
+}
+
+/// Runs `work` where it may block.
+async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SubmitError> + Send + 'static,
+) -> Result<T, SubmitError> {
+    let panicked = |_| Status::internal("the submission panicked: this is a bug");
+    let done = task::spawn_blocking(work).await.map_err(panicked);
+    done.map_err(SubmitError::OtherRun)?
+}
+
+/// Refuses a name that is too long to be kept.
+fn check_name(actor_id: &str) -> Result<(), Status> {
+    group::check_name("actor_id", actor_id).map_err(Status::invalid_argument)
+}
+
 impl RunContext {
+    /// Decodes and checks a group that this learner handed out to the actor. The second result is
+    /// the verdict on a group that is not needed.
+    fn checked(&self, encoded: EncodedGroup) -> Result<Result<Group, Admission>, SubmitError> {
+        let head = GroupHead::of(&encoded).unwrap_or_default();
+        let invalid = |fault| SubmitError::Refused(head.clone(), RefusalReason::Invalid, fault);
+        let group = self.intake.check(encoded).map_err(invalid)?;
+        let of_run = self.check_run(&group.run_id);
+        of_run.map_err(SubmitError::OtherRun)?;
+        match self.intake.judge(&group) {
+            Admission::Accept => {}
+            refused => return Ok(Err(refused)),
+        }
+        let question_id = self.question_id(group.index);
+        group.check_question(&question_id).map_err(invalid)?;
+        Ok(Ok(group))
+    }
+
     /// Refuses a request that names another run.
     fn check_run(&self, run_id: &str) -> Result<(), Status> {
         if run_id == self.run_id {
@@ -160,6 +227,7 @@ impl proto::v1::learner_server::Learner for Learner {
     type WeightsStream = Pin<Box<dyn Stream<Item = Result<WeightsResponse, Status>> + Send>>;
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        check_name(&request.get_ref().actor_id)?;
         tracing::info!(actor_id = request.get_ref().actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
         let now = self.context.now();
@@ -176,11 +244,12 @@ impl proto::v1::learner_server::Learner for Learner {
         let request = request.into_inner();
         let (context, id) = (&self.context, &request.actor_id);
         context.check_run(&request.run_id)?;
+        check_name(id)?;
         let version = request.policy_version;
         context
             .actors()
             .claimed(context.now(), id, version, request.report);
-        let outcome = self.claim_or_wait(version).await;
+        let outcome = self.claim_or_wait(id, version).await;
         if let Outcome::Group(claim) = &outcome {
             let lease = Duration::from_secs(claim.lease_seconds.into());
             context
@@ -196,36 +265,18 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
-        let context = Arc::clone(&self.context);
-        let submission = TraceContext::current();
-        // Decoding, checking and the disk take milliseconds that would hold up other calls.
-        let submit = move || {
-            let group = context.intake.check(request.into_inner())?;
-            context
-                .check_run(&group.run_id)
-                .map_err(SubmitError::OtherRun)?;
-            let (id, index) = (group.actor_id.clone(), group.index);
-            let shown = group.trajectories.first().cloned();
-            let admission = context.intake.submit(group)?;
-            if admission == Admission::Accept {
-                context.traces.accepted(index, submission);
+        let admission = match self.take_in(request.into_inner()).await {
+            Ok(admission) => admission,
+            Err(SubmitError::Refused(head, reason, problem)) => {
+                self.refuse(&head, reason, &problem);
+                return Err(Status::invalid_argument(problem));
             }
-            let accepted = shown.filter(|_| admission == Admission::Accept);
-            context
-                .actors()
-                .submitted(context.now(), &id, index, accepted);
-            Ok(admission)
-        };
-        let admission = match task::spawn_blocking(submit).await {
-            Ok(Ok(admission)) => admission,
-            Ok(Err(SubmitError::Invalid(fault))) => return Err(Status::invalid_argument(fault)),
-            Ok(Err(SubmitError::OtherRun(status))) => return Err(status),
-            Ok(Err(SubmitError::Journal(fault))) => {
+            Err(SubmitError::OtherRun(status)) => return Err(status),
+            Err(SubmitError::Journal(fault)) => {
                 tracing::error!(%fault, "the run stops");
                 self.context.evaluator.stop();
                 return Err(Status::unavailable(fault));
             }
-            Err(_) => return Err(Status::internal("the submission panicked: this is a bug")),
         };
         let (verdict, name) = match admission {
             Admission::Accept => (SubmitVerdict::Accepted, "accepted"),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the weights are a function of the base model, the settings and the journal of groups.
 //! Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`,
-//! `optimizer`, `schedule`, `scheduler`, `curriculum`, `group`, `actors`.
+//! `optimizer`, `schedule`, `scheduler`, `curriculum`, `group`, `actors`, `refusals`.
 
 mod actors;
 pub mod advantage;
@@ -26,6 +26,7 @@ pub mod network;
 pub mod object_storage;
 pub mod optimizer;
 pub mod ranks;
+mod refusals;
 mod run;
 pub mod schedule;
 pub mod scheduler;
@@ -34,6 +35,7 @@ mod server_config;
 pub mod sft;
 mod traces;
 pub mod trainer;
+pub mod trust;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};
@@ -42,5 +44,7 @@ pub use driver::{Learner, RunStorage, TrainEvent};
 pub use error::{LearnerError, Result};
 pub use evaluation::EvaluationSet;
 pub use evaluator::EvaluationPlan;
+pub use refusals::RefusedActor;
 pub use serve::{ServerCredentials, serve};
 pub use server_config::LearnerServerConfig;
+pub use trust::TrustConfig;

@@ -38,6 +38,7 @@ const WAITING_GROUPS: &str = "learner_waiting_groups";
 const GROUPS_CLAIMED: &str = "learner_groups_claimed_total";
 const LEASES_EXPIRED: &str = "learner_leases_expired_total";
 const GROUPS_SUBMITTED: &str = "learner_groups_submitted_total";
+const GROUPS_REFUSED: &str = "learner_groups_refused_total";
 const JOURNALED_BYTES: &str = "learner_journaled_bytes_total";
 const LAST_GROUP: &str = "learner_last_group_timestamp_seconds";
 const CHECKPOINTS: &str = "learner_checkpoints_total";
@@ -51,7 +52,7 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 8] = [
+const COUNTERS: [(&str, &str); 9] = [
     (
         SECONDS,
         "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
@@ -71,7 +72,14 @@ const COUNTERS: [(&str, &str); 8] = [
     ),
     (
         GROUPS_SUBMITTED,
-        "Groups submitted, by verdict: accepted, duplicate, stale, unknown.",
+        "Groups submitted, by verdict: accepted, duplicate, stale, unknown, refused.",
+    ),
+    (
+        GROUPS_REFUSED,
+        "Groups that are not trained on, by reason: invalid (breaks the contract), rewards (another \
+         result when played again), logprobs (other log-probabilities than the learner's), \
+         not_finite (no finite gradient), unscored (no completed episode), journal (accepted by an \
+         earlier version of the program).",
     ),
     (JOURNALED_BYTES, "Bytes of groups written to the journal."),
     (CHECKPOINTS, "Checkpoints written."),
@@ -199,7 +207,10 @@ pub fn describe() {
     ] {
         counter!(name).increment(0);
     }
-    for verdict in ["accepted", "duplicate", "stale", "unknown"] {
+    for reason in RefusalReason::ALL {
+        groups_refused(reason, 0);
+    }
+    for verdict in ["accepted", "duplicate", "stale", "unknown", "refused"] {
         counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(0);
     }
     for activity in [&WAITING, &TRAINING, &EVALUATION, &SAVING] {
@@ -243,6 +254,54 @@ pub(crate) fn group_claimed(expired_leases: u64) {
 
 pub(crate) fn group_submitted(verdict: &'static str) {
     counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(1);
+}
+
+/// Why a group is not trained on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// It breaks the contract.
+    Invalid,
+    /// Its episodes have another result when they are played again.
+    Rewards,
+    /// Its log-probabilities differ from the learner's own.
+    Logprobs,
+    /// It has no finite gradient.
+    NotFinite,
+    /// None of its episodes was completed.
+    Unscored,
+    /// An earlier version of the program accepted it.
+    Journal,
+}
+
+impl RefusalReason {
+    const ALL: [Self; 6] = [
+        Self::Invalid,
+        Self::Rewards,
+        Self::Logprobs,
+        Self::NotFinite,
+        Self::Unscored,
+        Self::Journal,
+    ];
+
+    /// Whether it is the actor's fault rather than the policy's or the environment's.
+    pub(crate) fn is_of_actor(self) -> bool {
+        !matches!(self, Self::NotFinite)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Rewards => "rewards",
+            Self::Logprobs => "logprobs",
+            Self::NotFinite => "not_finite",
+            Self::Unscored => "unscored",
+            Self::Journal => "journal",
+        }
+    }
+}
+
+pub(crate) fn groups_refused(reason: RefusalReason, groups: usize) {
+    counter!(GROUPS_REFUSED, "reason" => reason.name()).increment(groups as u64);
 }
 
 pub(crate) fn group_journaled(bytes: usize) {

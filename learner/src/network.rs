@@ -4,7 +4,14 @@
 //! micro-batches alone, not on the number of threads. A parameter without a gradient is an error,
 //! never a silent zero.
 
-use std::{collections::BTreeMap, thread};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
@@ -66,6 +73,8 @@ pub struct Network {
     /// The decoder's weights, in its dtype.
     weights: Weights,
     parameters: BTreeMap<String, Parameter>,
+    /// Set to end a pass early.
+    stopping: Arc<AtomicBool>,
     /// The optimizer with its state.
     pub optimizer: AdamW,
 }
@@ -89,8 +98,15 @@ impl Network {
             decoder,
             weights: weights.clone(),
             parameters,
+            stopping: Arc::default(),
             optimizer: AdamW::new(settings),
         })
+    }
+
+    /// Returns a flag that ends [`Self::gradients`] and [`Self::scores`] with
+    /// [`LearnerError::Stopped`] between two micro-batches.
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopping)
     }
 
     /// Returns the master copies by name.
@@ -177,7 +193,7 @@ impl Network {
 
     /// Computes scores without gradient, one per micro-batch.
     pub fn scores(&self, micro_batches: &[MicroBatch], pass: PassSettings) -> Result<Vec<Scores>> {
-        scores(&self.decoder, micro_batches, pass)
+        scores_unless(&self.stopping, &self.decoder, micro_batches, pass)
     }
 
     /// Computes the gradient of a loss, summed over the micro-batches. `loss` gets the number of a
@@ -211,10 +227,16 @@ impl Network {
             Ok((gradients, value))
         };
         let threads = threads(&self.decoder, pass);
-        in_waves(micro_batches, threads, one, |(gradients, value)| {
-            values.push(value);
-            add(&mut sum, gradients)
-        })?;
+        let stopping = &self.stopping;
+        in_waves(
+            micro_batches,
+            (threads, stopping),
+            one,
+            |(gradients, value)| {
+                values.push(value);
+                add(&mut sum, gradients)
+            },
+        )?;
         Ok((sum, values))
     }
 
@@ -225,10 +247,20 @@ impl Network {
     /// [`LearnerError::Diverged`] if a gradient or an updated weight is not finite;
     /// [`Self::weights`] are then as before.
     pub fn update(&mut self, gradients: Gradients, learning_rate: f64) -> Result<f64> {
+        let norm = global_norm(&gradients)?;
+        self.update_with(gradients, norm, learning_rate)
+    }
+
+    /// Does the same with gradients whose norm is known.
+    pub(crate) fn update_with(
+        &mut self,
+        gradients: Gradients,
+        norm: f64,
+        learning_rate: f64,
+    ) -> Result<f64> {
         let diverged = LearnerError::Diverged {
             update: self.optimizer.updates + 1,
         };
-        let norm = global_norm(&gradients)?;
         if !norm.is_finite() {
             return Err(diverged);
         }
@@ -263,13 +295,24 @@ pub fn scores(
     micro_batches: &[MicroBatch],
     pass: PassSettings,
 ) -> Result<Vec<Scores>> {
+    scores_unless(&AtomicBool::new(false), decoder, micro_batches, pass)
+}
+
+/// Does the same unless `stopping` is set before the last micro-batch.
+pub(crate) fn scores_unless(
+    stopping: &AtomicBool,
+    decoder: &Decoder,
+    micro_batches: &[MicroBatch],
+    pass: PassSettings,
+) -> Result<Vec<Scores>> {
     let mut all = Vec::with_capacity(micro_batches.len());
     let one = |_, micro: &MicroBatch| {
         let hidden = decoder.forward(&micro.packed, None)?;
         let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
         Scores::read(&decoder.token_logprobs(&hidden, &micro.targets, pass.temperature)?)
     };
-    in_waves(micro_batches, threads(decoder, pass), one, |scores| {
+    let threads = threads(decoder, pass);
+    in_waves(micro_batches, (threads, stopping), one, |scores| {
         all.push(scores);
         Ok(())
     })?;
@@ -295,15 +338,18 @@ impl Scores {
 }
 
 /// Runs `work` on all micro-batches, `threads` at a time, and gives the results to `take` in
-/// micro-batch order.
+/// micro-batch order, unless `stopping` is set before.
 fn in_waves<T: Send>(
     micro_batches: &[MicroBatch],
-    threads: usize,
+    (threads, stopping): (usize, &AtomicBool),
     work: impl Fn(usize, &MicroBatch) -> Result<T> + Sync,
     mut take: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let numbered: Vec<(usize, &MicroBatch)> = micro_batches.iter().enumerate().collect();
     for wave in numbered.chunks(threads.max(1)) {
+        if stopping.load(Ordering::Relaxed) {
+            return Err(LearnerError::Stopped);
+        }
         if let [(number, micro)] = *wave {
             take(work(number, micro)?)?;
             continue;

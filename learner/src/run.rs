@@ -2,11 +2,15 @@
 //! version.
 //!
 //! Invariant: a step is made, its snapshot published and its groups dropped, in this order; a
-//! checkpoint holds the state after whole steps only. A stop lets the running step finish and
-//! writes a checkpoint. A learner whose run another one has opened stops before it publishes or
+//! checkpoint holds the state after whole steps only. A stop ends the running step before it is
+//! made and writes a checkpoint; a resumed run makes the step from the journal. Groups that a step
+//! cannot train on are taken back, and the step is made without them. A learner whose run another one has opened stops before it publishes or
 //! writes anything further.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use policy::Model;
 use proto::Snapshot;
@@ -16,9 +20,9 @@ use crate::{
     checkpoint::{self, CheckpointState},
     clock::now,
     driver::{RunContext, RunEnd, TrainEvent},
-    error::{LearnerError, Result},
+    error::{LearnerError, RefusedGroup, Result},
     group::StepGroups,
-    metrics::{self, SAVING, Stopwatch, TRAINING},
+    metrics::{self, Metrics, RefusalReason, SAVING, Stopwatch, TRAINING},
     ranks::Ranks,
     trainer::Trainer,
 };
@@ -120,24 +124,28 @@ impl Run {
     /// being stopped.
     fn one_step(&mut self) -> Result<Option<u64>> {
         let began = now();
-        let Some((batch, groups)) = self.context.intake.wait_for_batch(|| self.context.now())?
-        else {
-            return Ok(None);
+        let (batch, mut metrics, waited) = loop {
+            let context = &self.context;
+            let Some((batch, groups)) = context.intake.wait_for_batch(|| context.now())? else {
+                return Ok(None);
+            };
+            let waited = now();
+            match self.train_on(&groups) {
+                Ok(metrics) => break (batch, metrics, waited),
+                Err(LearnerError::Refused(refused)) => self.take_back(&refused),
+                Err(LearnerError::Stopped) => return Ok(None),
+                Err(fault) => return Err(fault),
+            }
         };
-        let waited = now();
         let mut stopwatch = Stopwatch::start();
         let version = self.context.intake.version() + 1;
-        some_scored(version, &groups)?;
-        let _traced = self.context.traces.train(&groups, version);
-        self.trainer.ranks.hand_out(&groups, version - 1)?;
-        let mut metrics = self.trainer.step(&groups, version - 1)?;
         let body = self.trainer.network.weights().to_bytes()?;
         let snapshot = Snapshot::new(version, body);
         self.context.intake.publish(version)?;
         // Published before the scheduler hands out work for it: an actor that claims such a group
         // can then get the weights.
         self.context.snapshots.send_replace(snapshot);
-        self.context.intake.advance(&batch);
+        self.context.intake.advance(self.context.now(), &batch);
         self.context.intake.report(self.context.now());
         stopwatch.lap(&TRAINING);
         let wait_seconds = (waited - began).as_secs_f64();
@@ -153,6 +161,71 @@ impl Run {
             metrics,
         });
         Ok(Some(version))
+    }
+
+    /// Makes the update of a step.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] if the step is to be made without some of the groups;
+    /// [`LearnerError::Stopped`].
+    fn train_on(&mut self, groups: &StepGroups) -> Result<Metrics> {
+        let mut stopwatch = Stopwatch::start();
+        let version = self.context.intake.version();
+        self.some_scored(version + 1, groups)?;
+        let _traced = self.context.traces.train(groups, version + 1);
+        self.trainer.ranks.hand_out(groups, version)?;
+        let made = self.trainer.step(groups, version);
+        stopwatch.lap(&TRAINING);
+        for suspect in self.trainer.suspects.drain(..) {
+            metrics::groups_refused(suspect.reason, 1);
+            self.context.refused(&suspect.actor_id, &suspect.problem);
+        }
+        made
+    }
+
+    /// Counts groups that the step cannot train on, names their actors, and takes the groups back.
+    fn take_back(&self, refused: &[RefusedGroup]) {
+        for group in refused {
+            metrics::groups_refused(group.reason, 1);
+            self.context.refused(&group.actor_id, &group.problem);
+        }
+        self.context.intake.take_back(refused);
+    }
+
+    /// Refuses a step without a scored episode: otherwise a run would use up its steps while the
+    /// environment is away. If there are actors that have not contributed to it, the groups are
+    /// taken back: the environment may be away for one actor only.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] or [`LearnerError::Unscored`].
+    fn some_scored(&self, step: u64, groups: &StepGroups) -> Result<()> {
+        let groups = || groups.kept.iter().chain(&groups.left_out);
+        let mut trajectories = groups().flat_map(|group| &group.trajectories);
+        let failure = trajectories.clone().next().map_or("", |it| &it.failure);
+        if trajectories.any(|trajectory| trajectory.scored) {
+            return Ok(());
+        }
+        let contributors: BTreeSet<&str> = groups().map(|it| it.actor_id.as_str()).collect();
+        let now = self.context.now();
+        let is_left =
+            groups().any(|group| self.context.intake.may_be_rolled_out_again(group.index));
+        if is_left && self.context.actors().has_others(now, &contributors) {
+            let refused = groups().map(|group| RefusedGroup {
+                index: group.index,
+                actor_id: group.actor_id.clone(),
+                reason: RefusalReason::Unscored,
+                problem: format!(
+                    "group {}: none of its episodes was completed: {failure}",
+                    group.index
+                ),
+            });
+            return Err(LearnerError::Refused(refused.collect()));
+        }
+        Err(LearnerError::Unscored {
+            step,
+            episodes: groups().map(|group| group.trajectories.len()).sum(),
+            failure: failure.to_owned(),
+        })
     }
 
     /// Writes a checkpoint of the state after the last whole step, and returns that step.
@@ -198,20 +271,4 @@ impl Run {
             tracing::debug!("the receiver of the run's events is gone");
         }
     }
-}
-
-/// Refuses a step without a scored episode: otherwise a run would use up its steps while the
-/// environment is away.
-fn some_scored(step: u64, groups: &StepGroups) -> Result<()> {
-    let groups = groups.kept.iter().chain(&groups.left_out);
-    let trajectories: Vec<_> = groups.flat_map(|group| &group.trajectories).collect();
-    if trajectories.iter().any(|trajectory| trajectory.scored) {
-        return Ok(());
-    }
-    let failure = trajectories.first().map_or("", |first| &first.failure);
-    Err(LearnerError::Unscored {
-        step,
-        episodes: trajectories.len(),
-        failure: failure.to_owned(),
-    })
 }

@@ -23,11 +23,19 @@
 //! share. The whole run is therefore independent of the number, speed and failures of actors. No
 //! group beyond those needed is rolled out.
 //!
+//! **No actor holds up the others.** An actor has at most `max_leases_per_actor` leases. Until its
+//! first accepted group, and after each lease that it let expire, its leases last only a tenth of
+//! the usual time, and after an expiry the other actors have that long to take a group first. A
+//! result counts once under any lease that was given for the group, also an expired one.
+//!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule. Batches are then a function of the journal (contents in index order), and contents depend
 //! on the weights version that an actor had.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -47,7 +55,15 @@ pub struct SchedulerSettings {
     pub max_staleness: u64,
     /// How long an actor holds a group before the group is handed out again.
     pub lease: Duration,
+    /// Groups that one actor holds at a time; at least 1.
+    pub max_leases_per_actor: usize,
 }
+
+/// By how much shorter the leases are of an actor without an accepted group.
+const UNPROVEN_SHARE: u32 = 10;
+/// Actors and former leases of a group that are remembered. Forgetting one costs a rollout.
+const MAX_PROVEN_ACTORS: usize = 4_096;
+const MAX_HOLDERS: usize = 64;
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +87,21 @@ pub struct Lease {
     pub lease_id: u64,
     /// The oldest policy version that may sample the group.
     pub min_policy_version: u64,
+    /// When the group is handed out again.
+    pub expires: Duration,
+}
+
+/// A submitted group, as far as the scheduler judges it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submission<'a> {
+    /// The group.
+    pub group_index: u64,
+    /// The lease under which it was rolled out.
+    pub lease_id: u64,
+    /// The actor that submits it.
+    pub actor_id: &'a str,
+    /// The oldest policy version that sampled in it.
+    pub oldest_version: u64,
 }
 
 /// What the scheduler decides about a submitted group.
@@ -82,8 +113,8 @@ pub enum Admission {
     Duplicate,
     /// Sampled with weights that are too old; the group is handed out again.
     Stale,
-    /// This learner did not hand the group out; a learner before a restart may have. The group is
-    /// handed out again.
+    /// This learner did not hand the group out to this actor; a learner before a restart may have.
+    /// The group is handed out again.
     Unknown,
 }
 
@@ -109,8 +140,23 @@ pub struct Batch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GroupState {
-    Leased { lease_id: u64, expires: Duration },
-    Finished(GroupSummary),
+    Leased {
+        /// Who was given the group. The last one holds the lease.
+        holders: Vec<Holder>,
+        expires: Duration,
+    },
+    Finished {
+        summary: GroupSummary,
+        /// As above.
+        holders: Vec<Holder>,
+    },
+}
+
+/// An actor that was given a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holder {
+    lease_id: u64,
+    actor_id: String,
 }
 
 /// The state machine.
@@ -122,6 +168,12 @@ pub struct Scheduler {
     groups: BTreeMap<u64, GroupState>,
     leases: u64,
     expired_leases: u64,
+    /// Actors whose last lease ended with an accepted group.
+    proven: BTreeSet<String>,
+    /// Actors whose last lease expired.
+    late: BTreeSet<String>,
+    /// When the step began, with which its groups could be handed out.
+    began: Duration,
 }
 
 impl Scheduler {
@@ -135,6 +187,9 @@ impl Scheduler {
             groups: BTreeMap::new(),
             leases: 0,
             expired_leases: 0,
+            proven: BTreeSet::new(),
+            late: BTreeSet::new(),
+            began: Duration::ZERO,
         }
     }
 
@@ -163,36 +218,130 @@ impl Scheduler {
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let expiries = self.groups.values().filter_map(|state| match state {
             GroupState::Leased { expires, .. } => Some(*expires),
-            GroupState::Finished(_) => None,
+            GroupState::Finished { .. } => None,
         });
         expiries.filter(|expires| *expires > now).min()
     }
 
     /// Claims a group for an actor that holds the weights of `actor_version`. A claim is refused by
     /// any other variant than [`Claim::Group`].
-    pub fn claim(&mut self, now: Duration, actor_version: u64) -> Claim {
+    pub fn claim(&mut self, now: Duration, actor_id: &str, actor_version: u64) -> Claim {
+        self.note_expired(now);
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };
+        if self.leases_of(actor_id, now) >= self.settings.max_leases_per_actor
+            || now < self.first_chance(group_index, actor_id)
+        {
+            return Claim::Wait;
+        }
         // The staleness gate: work sampled with older weights would be too old when its step trains
         // on it.
         if !(min_policy_version..=self.version).contains(&actor_version) {
             return Claim::OtherVersion;
         }
+        let expires = now + self.lease_time(actor_id);
+        Claim::Group(self.lease(group_index, min_policy_version, actor_id, expires))
+    }
+
+    /// Returns when an actor that a [`Claim::Wait`] held back may claim again without any other
+    /// event; none if nothing holds it back.
+    pub fn held_back_until(&self, now: Duration, actor_id: &str) -> Option<Duration> {
+        let (group_index, _) = self.open_group(now)?;
+        Some(self.first_chance(group_index, actor_id)).filter(|chance| *chance > now)
+    }
+
+    fn lease(
+        &mut self,
+        group_index: u64,
+        min_policy_version: u64,
+        actor_id: &str,
+        until: Duration,
+    ) -> Lease {
         self.leases += 1;
         let lease_id = self.leases;
-        let state = GroupState::Leased {
+        let holder = Holder {
             lease_id,
-            expires: now + self.settings.lease,
+            actor_id: actor_id.to_owned(),
         };
-        if self.groups.insert(group_index, state).is_some() {
-            self.expired_leases += 1;
+        let state = self.groups.remove(&group_index);
+        let mut holders = match state {
+            Some(GroupState::Leased { holders, .. }) => {
+                self.expired_leases += 1;
+                holders
+            }
+            Some(GroupState::Finished { .. }) | None => Vec::new(),
+        };
+        if holders.len() == MAX_HOLDERS {
+            holders.remove(0);
         }
-        Claim::Group(Lease {
+        holders.push(holder);
+        let expires = until;
+        let leased = GroupState::Leased { holders, expires };
+        self.groups.insert(group_index, leased);
+        Lease {
             group_index,
             lease_id,
             min_policy_version,
-        })
+            expires,
+        }
+    }
+
+    /// Notes whose leases have expired.
+    fn note_expired(&mut self, now: Duration) {
+        for state in self.groups.values() {
+            if let GroupState::Leased { holders, expires } = state
+                && *expires <= now
+                && let Some(holder) = holders.last()
+            {
+                self.proven.remove(&holder.actor_id);
+                self.late.insert(holder.actor_id.clone());
+            }
+        }
+        while self.late.len() > MAX_PROVEN_ACTORS {
+            self.late.pop_first();
+        }
+    }
+
+    /// Notes that a group of an actor was accepted.
+    fn note_accepted(&mut self, actor_id: &str) {
+        self.late.remove(actor_id);
+        self.proven.insert(actor_id.to_owned());
+        while self.proven.len() > MAX_PROVEN_ACTORS {
+            self.proven.pop_first();
+        }
+    }
+
+    /// Returns how long an actor may hold a group.
+    fn lease_time(&self, actor_id: &str) -> Duration {
+        match self.proven.contains(actor_id) {
+            true => self.settings.lease,
+            false => self.settings.lease / UNPROVEN_SHARE,
+        }
+    }
+
+    /// Returns how many leases of an actor have not expired.
+    fn leases_of(&self, actor_id: &str, now: Duration) -> usize {
+        let is_of = |state: &&GroupState| match state {
+            GroupState::Leased { holders, expires } => {
+                now < *expires && holders.last().is_some_and(|it| it.actor_id == actor_id)
+            }
+            GroupState::Finished { .. } => false,
+        };
+        self.groups.values().filter(is_of).count()
+    }
+
+    /// Returns when an actor may first take an open group. One that let a lease expire leaves the
+    /// others some time.
+    fn first_chance(&self, group_index: u64, actor_id: &str) -> Duration {
+        if !self.late.contains(actor_id) {
+            return Duration::ZERO;
+        }
+        let open_since = match self.groups.get(&group_index) {
+            Some(GroupState::Leased { expires, .. }) => *expires,
+            Some(GroupState::Finished { .. }) | None => self.began,
+        };
+        open_since + self.settings.lease / UNPROVEN_SHARE
     }
 
     /// Returns the lowest group that may be handed out, with the oldest version that may sample it.
@@ -211,7 +360,7 @@ impl Scheduler {
                 return None;
             }
             match self.groups.get(&index) {
-                Some(GroupState::Finished(summary)) => ahead += u64::from(summary.kept),
+                Some(GroupState::Finished { summary, .. }) => ahead += u64::from(summary.kept),
                 Some(GroupState::Leased { expires, .. }) if now < *expires => ahead += 1,
                 // An expired lease is as good as none: the group is handed out again, in index
                 // order, because the batch cannot be complete without it.
@@ -236,21 +385,21 @@ impl Scheduler {
         self.start + self.settings.max_groups_per_step * self.steps_ahead()
     }
 
-    /// Decides whether the run takes a group that was finished under `lease_id`. The lease of a
-    /// stale group ends, so that the group is handed out again, unless another actor holds it by
-    /// now.
-    pub fn judge(&mut self, group_index: u64, lease_id: u64, oldest_version: u64) -> Admission {
-        let is_in = matches!(self.groups.get(&group_index), Some(GroupState::Finished(_)));
-        if group_index < self.start || is_in {
+    /// Decides whether the run takes a finished group. The lease of a stale group ends, so that the
+    /// group is handed out again, unless another actor holds it by now.
+    pub fn judge(&mut self, submission: Submission<'_>) -> Admission {
+        let index = submission.group_index;
+        let is_in = matches!(self.groups.get(&index), Some(GroupState::Finished { .. }));
+        if is_in && self.was_given(submission) {
+            // Slow, but it works.
+            self.late.remove(submission.actor_id);
+        }
+        if index < self.start || is_in {
             Admission::Duplicate
-        } else if group_index >= self.limit() {
+        } else if !self.was_given(submission) {
             Admission::Unknown
-        } else if self.is_stale(oldest_version) {
-            let holder = self.groups.get(&group_index);
-            if matches!(holder, Some(GroupState::Leased { lease_id: held, .. }) if *held == lease_id)
-            {
-                self.groups.remove(&group_index);
-            }
+        } else if self.is_stale(submission.oldest_version) {
+            self.end_lease(index, submission.lease_id);
             Admission::Stale
         } else {
             // The first result of a group counts, even if its lease has expired. The content of a
@@ -259,8 +408,51 @@ impl Scheduler {
         }
     }
 
+    /// Ends the lease of a group that is refused for its content, so that the group is handed out
+    /// again. Other actors have the first chance to take it.
+    pub fn refuse(&mut self, submission: Submission<'_>) {
+        if self.was_given(submission) {
+            self.end_lease(submission.group_index, submission.lease_id);
+            self.distrust(submission.actor_id);
+        }
+    }
+
+    /// Treats an actor as one that let a lease expire.
+    pub fn distrust(&mut self, actor_id: &str) {
+        self.proven.remove(actor_id);
+        self.late.insert(actor_id.to_owned());
+    }
+
+    /// Returns whether the group was handed out to the actor under this lease.
+    fn was_given(&self, submission: Submission<'_>) -> bool {
+        let is_it =
+            |it: &Holder| it.lease_id == submission.lease_id && it.actor_id == submission.actor_id;
+        match self.groups.get(&submission.group_index) {
+            Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
+                holders.iter().any(is_it)
+            }
+            None => false,
+        }
+    }
+
+    /// Ends a lease, so that the group is handed out again, unless another actor holds it by now.
+    fn end_lease(&mut self, group_index: u64, lease_id: u64) {
+        let holder = self.groups.get(&group_index);
+        if matches!(holder, Some(GroupState::Leased { holders, .. })
+            if holders.last().is_some_and(|it| it.lease_id == lease_id))
+        {
+            self.groups.remove(&group_index);
+        }
+    }
+
     fn is_stale(&self, oldest_version: u64) -> bool {
         oldest_version.saturating_add(self.settings.max_staleness) < self.version
+    }
+
+    /// Records an accepted group of an actor.
+    pub fn record_of(&mut self, actor_id: &str, group_index: u64, summary: GroupSummary) {
+        self.note_accepted(actor_id);
+        self.record(group_index, summary);
     }
 
     /// Records an accepted group, or one read back from the journal, which may belong to any later
@@ -268,8 +460,24 @@ impl Scheduler {
     pub fn record(&mut self, group_index: u64, mut summary: GroupSummary) {
         if group_index >= self.start {
             summary.kept &= !self.is_stale(summary.oldest_version);
-            self.groups
-                .insert(group_index, GroupState::Finished(summary));
+            let holders = match self.groups.remove(&group_index) {
+                Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
+                    holders
+                }
+                None => Vec::new(),
+            };
+            let finished = GroupState::Finished { summary, holders };
+            self.groups.insert(group_index, finished);
+        }
+    }
+
+    /// Takes a recorded group back: it is handed out again, or counts as not kept if `is_dropped`.
+    pub fn take_back(&mut self, group_index: u64, is_dropped: bool) {
+        if !is_dropped {
+            self.groups.remove(&group_index);
+        } else if let Some(GroupState::Finished { summary, .. }) = self.groups.get_mut(&group_index)
+        {
+            summary.kept = false;
         }
     }
 
@@ -279,7 +487,7 @@ impl Scheduler {
         let end = self.start + self.settings.max_groups_per_step;
         let mut index = self.start;
         while index < end && (group_indices.len() as u64) < self.settings.groups_per_step {
-            let Some(GroupState::Finished(summary)) = self.groups.get(&index) else {
+            let Some(GroupState::Finished { summary, .. }) = self.groups.get(&index) else {
                 return None;
             };
             let list = if summary.kept {
@@ -299,13 +507,14 @@ impl Scheduler {
 
     /// Continues with the next step, after the step on `batch` is made and its version published.
     /// Groups that are now too stale are dropped when a step looks at them.
-    pub fn advance(&mut self, batch: &Batch) {
+    pub fn advance(&mut self, now: Duration, batch: &Batch) {
+        self.began = now;
         self.version += 1;
         self.start = batch.next_start;
         self.groups = self.groups.split_off(&self.start);
         let oldest_allowed = self.version.saturating_sub(self.settings.max_staleness);
         for state in self.groups.values_mut() {
-            if let GroupState::Finished(summary) = state {
+            if let GroupState::Finished { summary, .. } = state {
                 summary.kept &= summary.oldest_version >= oldest_allowed;
             }
         }

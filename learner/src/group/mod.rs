@@ -1,20 +1,27 @@
 //! A finished group as the learner keeps it: checked, with its reward columns and its bytes.
 //!
-//! Pure. Invariant: every segment of a [`Group`] has one mask byte and one log-probability per
-//! token, token ids in the vocabulary and at most the context's tokens, and its mask marks exactly
-//! the completions of the turns. Code behind it need not check again.
+//! Pure. Invariant: a [`Group`] can be trained on. Every segment has one mask byte and one
+//! log-probability per token, token ids in the vocabulary and at most the context's tokens, and its
+//! mask marks exactly the completions of the turns. Log-probabilities and rewards are in the range
+//! that a sampler and an environment can produce, and turns, segments and texts are bounded by the
+//! settings of rollouts. Code behind it need not check again.
 
-use std::{ops::Range, sync::Arc};
+mod check;
+mod outline;
+
+use std::sync::Arc;
 
 use proto::{
     EncodedGroup, MAX_GROUP_BYTES,
-    v1::{Segment, SubmitRequest, Trajectory, Turn},
+    v1::{SubmitRequest, Trajectory, Turn},
 };
+
+pub(crate) use self::check::{check_episode, name as check_name};
 
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
-    scheduler::GroupSummary,
+    scheduler::{GroupSummary, Submission},
 };
 
 /// The limits that a group is checked against.
@@ -26,6 +33,10 @@ pub struct GroupRules {
     pub vocab_size: usize,
     /// Tokens that a segment may hold.
     pub max_context_tokens: usize,
+    /// Tokens that a turn may sample.
+    pub max_completion_tokens: usize,
+    /// Turns of a trajectory: actions of an episode.
+    pub max_turns: usize,
     /// Weights of the reward columns.
     pub rewards: RewardWeights,
     /// How the columns become one advantage.
@@ -41,10 +52,18 @@ impl GroupRules {
             group_size: config.group_size,
             vocab_size,
             max_context_tokens: config.rollout.max_context_tokens as usize,
+            max_completion_tokens: config.rollout.max_completion_tokens as usize,
+            max_turns: config.rollout.step_budget as usize,
             rewards: config.rewards,
             aggregation: config.advantage.aggregation,
             dynamic_sampling: config.dynamic_sampling,
         }
+    }
+
+    /// Returns the most segments of a trajectory. Each turn but the last may begin a new one, and
+    /// an episode that fails may have begun one that no turn follows.
+    pub(crate) fn max_segments(&self) -> usize {
+        self.max_turns + 1
     }
 }
 
@@ -78,6 +97,35 @@ pub struct Group {
     pub summary: GroupSummary,
 }
 
+/// What identifies a submitted group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupHead {
+    /// Its number in the run.
+    pub(crate) index: u64,
+    /// The lease under which it was rolled out.
+    pub(crate) lease_id: u64,
+    /// The actor that rolled it out.
+    pub(crate) actor_id: String,
+}
+
+impl GroupHead {
+    /// Reads the head of an encoded group, which may break every other rule; none if the bytes are
+    /// no group.
+    pub(crate) fn of(encoded: &EncodedGroup) -> Option<Self> {
+        outline::head(encoded.bytes()).ok()
+    }
+
+    /// Returns what the scheduler must know of it.
+    pub(crate) fn submission(&self) -> Submission<'_> {
+        Submission {
+            group_index: self.index,
+            lease_id: self.lease_id,
+            actor_id: &self.actor_id,
+            oldest_version: u64::MAX,
+        }
+    }
+}
+
 impl Group {
     /// Decodes and checks a submitted group.
     ///
@@ -90,6 +138,7 @@ impl Group {
                 "the group has {size} bytes, more than the {MAX_GROUP_BYTES} that a group may have"
             ));
         }
+        outline::check(encoded.bytes(), rules)?;
         let SubmitRequest {
             group_index: index,
             lease_id,
@@ -106,8 +155,10 @@ impl Group {
                 rules.group_size
             ));
         }
+        check_name("actor_id", &actor_id)?;
+        check_name("run_id", &run_id)?;
         for (member, trajectory) in trajectories.iter().enumerate() {
-            check(trajectory, member, rules)
+            check::member(trajectory, member, rules)
                 .map_err(|fault| format!("group {index}, member {member}: {fault}"))?;
         }
         let rewards: Vec<Vec<Option<f64>>> = trajectories.iter().map(reward_columns).collect();
@@ -127,6 +178,31 @@ impl Group {
             rewards,
             summary,
         })
+    }
+
+    /// Returns what identifies it.
+    pub(crate) fn head(&self) -> GroupHead {
+        GroupHead {
+            index: self.index,
+            lease_id: self.lease_id,
+            actor_id: self.actor_id.clone(),
+        }
+    }
+
+    /// Checks that all members are episodes of the question that was handed out.
+    ///
+    /// # Errors
+    /// Names the first member that is not.
+    pub(crate) fn check_question(&self, question_id: &str) -> Result<(), String> {
+        let mut members = self.trajectories.iter();
+        match members.find(|trajectory| trajectory.question_id != question_id) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "group {}, member {}: is an episode of the question {:?}, but the group has the \
+                 question {question_id:?}",
+                self.index, other.member, other.question_id
+            )),
+        }
     }
 
     /// Returns the newest policy version that sampled; none if nothing was sampled.
@@ -153,113 +229,9 @@ fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
         .collect()
 }
 
-fn check(trajectory: &Trajectory, member: usize, rules: &GroupRules) -> Result<(), String> {
-    if trajectory.member as usize != member {
-        return Err(format!("has the number of member {}", trajectory.member));
-    }
-    check_episode(trajectory, rules)
-}
-
-/// Checks an episode by itself: its tokens, masks and turns.
-///
-/// # Errors
-/// Names the field that breaks the contract.
-pub(crate) fn check_episode(trajectory: &Trajectory, rules: &GroupRules) -> Result<(), String> {
-    if !trajectory.episode_return.is_finite() {
-        return Err(format!("episode_return is {}", trajectory.episode_return));
-    }
-    for (number, segment) in trajectory.segments.iter().enumerate() {
-        check_segment(segment, rules).map_err(|fault| format!("segment {number}: {fault}"))?;
-    }
-    check_turns(trajectory)
-}
-
-fn check_segment(segment: &Segment, rules: &GroupRules) -> Result<(), String> {
-    let Segment {
-        tokens,
-        mask,
-        logprobs,
-    } = segment;
-    if mask.len() != tokens.len() || logprobs.len() != tokens.len() {
-        return Err(format!(
-            "{} tokens, {} mask bytes and {} logprobs; they must be as many",
-            tokens.len(),
-            mask.len(),
-            logprobs.len()
-        ));
-    }
-    if tokens.len() > rules.max_context_tokens {
-        return Err(format!(
-            "{} tokens, more than max_context_tokens ({})",
-            tokens.len(),
-            rules.max_context_tokens
-        ));
-    }
-    let is_unknown = |&&token: &&u32| token as usize >= rules.vocab_size;
-    if let Some(token) = tokens.iter().find(is_unknown) {
-        return Err(format!(
-            "token {token} is not in the vocabulary of {}",
-            rules.vocab_size
-        ));
-    }
-    if mask.first() == Some(&1) {
-        return Err("the first token cannot be sampled, because no token precedes it".to_owned());
-    }
-    if mask.iter().any(|&byte| byte > 1) {
-        return Err("mask bytes must be 0 or 1".to_owned());
-    }
-    let sampled = mask.iter().zip(logprobs).filter(|(mask, _)| **mask == 1);
-    match sampled
-        .map(|(_, logprob)| *logprob)
-        .find(|logprob| !logprob.is_finite())
-    {
-        Some(logprob) => Err(format!("a sampled token has log-prob {logprob}")),
-        None => Ok(()),
-    }
-}
-
-/// Checks the masks against the turns: both say which tokens the policy sampled. The loss reads the
-/// mask, staleness and metrics read the turns, so a difference would train on tokens of an unknown
-/// policy version.
-fn check_turns(trajectory: &Trajectory) -> Result<(), String> {
-    let given = |segment: &Segment| vec![0; segment.tokens.len()];
-    let mut masks: Vec<Vec<u8>> = trajectory.segments.iter().map(given).collect();
-    for (number, turn) in trajectory.turns.iter().enumerate() {
-        let range = completion_range(turn);
-        // A turn that sampled nothing occupies no tokens.
-        if range.is_empty() {
-            continue;
-        }
-        let mask = masks.get_mut(turn.segment as usize);
-        let Some(mask) = mask.and_then(|mask| mask.get_mut(range.clone())) else {
-            return Err(format!(
-                "turn {number}: tokens {range:?} are not in segment {}",
-                turn.segment
-            ));
-        };
-        mask.fill(1);
-    }
-    for (number, (segment, expected)) in trajectory.segments.iter().zip(&masks).enumerate() {
-        let mut pairs = segment.mask.iter().zip(expected);
-        if let Some(at) = pairs.position(|(found, expected)| found != expected) {
-            return Err(format!(
-                "segment {number}: the mask of token {at} is {}, but the turns say {}",
-                segment.mask[at], expected[at]
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Returns the range of a turn's completion in its segment.
-fn completion_range(turn: &Turn) -> Range<usize> {
-    let start = turn.completion_start as usize;
-    start..start + turn.completion_tokens as usize
-}
-
 #[cfg(test)]
 mod tests {
-    use proto::v1::{RewardComponents, Turn};
+    use proto::v1::{RewardComponents, Segment, Turn};
 
     use super::*;
 
@@ -373,6 +345,34 @@ mod tests {
         assert!(!group.summary.kept, "one scorable member has no variance");
     }
 
+    /// The rounding of a softmax may give a little more than 0.
+    #[test]
+    fn every_log_probability_of_a_sampler_is_taken() {
+        for logprob in [1e-6, 0.0, -0.5, -30.0, -103.2] {
+            let mut extreme = trajectory(1, false);
+            extreme.segments[0].logprobs[1] = logprob;
+            Group::new(request(vec![trajectory(0, true), extreme]), &rules()).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_episode_of_another_question_is_named() {
+        let of = |question: &str| Trajectory {
+            question_id: question.to_owned(),
+            ..trajectory(1, false)
+        };
+        let first = Trajectory {
+            member: 0,
+            ..of("easy")
+        };
+        let group = Group::new(request(vec![first, of("hard")]), &rules()).unwrap();
+        let fault = group.check_question("easy").unwrap_err();
+        assert!(
+            fault.contains("member 1: is an episode of the question \"hard\""),
+            "{fault}"
+        );
+    }
+
     #[test]
     fn faults_are_named() {
         let with = |change: fn(&mut Trajectory)| {
@@ -381,7 +381,7 @@ mod tests {
             Group::new(request(vec![trajectory(0, true), faulty]), &rules()).unwrap_err()
         };
         type Change = fn(&mut Trajectory);
-        let table: [(Change, &str); 12] = [
+        let table: [(Change, &str); 23] = [
             (|t| t.member = 0, "has the number of member 0"),
             (|t| t.episode_return = f64::NAN, "episode_return"),
             (|t| t.segments[0].mask.truncate(1), "must be as many"),
@@ -411,6 +411,38 @@ mod tests {
             (
                 |t| t.turns[0].segment = 1,
                 "turn 0: tokens 1..3 are not in segment 1",
+            ),
+            (
+                |t| t.segments[0].logprobs[2] = -800.0,
+                "log-prob -800; a sampler gives -104 to 0",
+            ),
+            (|t| t.segments[0].logprobs[2] = 5.0, "log-prob 5"),
+            (|t| t.segments[0].logprobs[1] = f32::NAN, "log-prob NaN"),
+            (|t| t.episode_return = 1e300, "episode_return"),
+            (|t| t.turns[0].reward = f64::INFINITY, "turn 0: reward"),
+            (
+                |t| t.turns = vec![t.turns[0].clone(); 2],
+                "turn 1: tokens 1..3 of segment 0 do not follow the turn before",
+            ),
+            (
+                |t| t.segments = vec![t.segments[0].clone(); 17],
+                "more than 16 segments",
+            ),
+            (
+                |t| t.turns = vec![Turn::default(); 16],
+                "more than 15 turns",
+            ),
+            (
+                |t| t.turns[0].completion_tokens = 513,
+                "more than max_completion_tokens (512)",
+            ),
+            (
+                |t| t.turns[0].observation_text = "x".repeat((1 << 20) + 1),
+                "observation_text has 1048577 bytes, more than 1048576",
+            ),
+            (
+                |t| t.failure = "env away".to_owned(),
+                "scored, but names a failure",
             ),
         ];
         for (change, expected) in table {

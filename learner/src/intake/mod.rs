@@ -5,6 +5,8 @@
 //! from its judgement to its record, so that each group is counted once. Claims need only the other
 //! lock and never wait for the disk. The journal's lock is taken first.
 
+mod read_back;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -21,17 +23,21 @@ use tonic::Status;
 
 use crate::{
     clock::now,
-    error::{LearnerError, Result},
-    group::{Group, GroupRules, StepGroups},
+    error::{LearnerError, RefusedGroup, Result},
+    group::{Group, GroupHead, GroupRules, StepGroups},
     journal::{Journal, NewTerm},
-    metrics::{self, Stopwatch, WAITING},
+    metrics::{self, RefusalReason, Stopwatch, WAITING},
     object_storage::ObjectLog,
-    scheduler::{Admission, Batch, Claim, Scheduler},
+    scheduler::{Admission, Batch, Claim, Scheduler, Submission},
 };
+use read_back::read_back;
 
 /// After how long without a group the learner says so, for the first time and again.
 const NO_GROUP: Duration = Duration::from_secs(60);
 const NO_GROUP_AGAIN: Duration = Duration::from_secs(300);
+
+/// How often a group is rolled out that steps cannot train on.
+const MAX_ROLLOUTS: u32 = 3;
 
 /// The work that is handed out and the groups that are submitted.
 pub(crate) struct Intake {
@@ -49,6 +55,9 @@ pub(crate) struct Intake {
 struct IntakeState {
     scheduler: Scheduler,
     groups: BTreeMap<u64, JournaledGroup>,
+    /// How often each group from the next step on was accepted. A step takes back what it cannot
+    /// train on.
+    records: BTreeMap<u64, u32>,
     stopping: bool,
     /// A group that could not be journaled, which ends the run.
     fault: Option<LearnerError>,
@@ -69,9 +78,9 @@ struct JournaledGroup {
 /// Why a group was refused.
 #[derive(Clone, Debug)]
 pub(crate) enum SubmitError {
-    /// It breaks the contract; submitting it again is useless.
-    Invalid(String),
-    /// It names another run.
+    /// Its content is refused, for a reason and the same in words; submitting it again is useless.
+    Refused(GroupHead, RefusalReason, String),
+    /// It names another run, or the learner is broken.
     OtherRun(Status),
     /// It could not be journaled, for this reason; the run stops.
     Journal(String),
@@ -89,20 +98,18 @@ impl Intake {
     ) -> Result<Self> {
         let (mut journal, entries) = term.open(journal_offset)?;
         journal.attach(objects);
+        let place = (scheduler.start(), scheduler.version());
+        let read = read_back(entries, &rules, place, run_dir)?;
         let mut state = IntakeState {
             scheduler,
             groups: BTreeMap::new(),
+            records: read.records,
             stopping: false,
             fault: None,
         };
-        for entry in entries {
-            let group = Group::new(entry.group, &rules).map_err(|fault| {
-                LearnerError::broken(run_dir, format!("{fault}; was the model changed?"))
-            })?;
-            if group.index < state.scheduler.start() {
-                continue;
-            }
-            state.record(group, entry.offset);
+        for (group, offset) in read.groups {
+            state.scheduler.record(group.index, group.summary);
+            state.hold(group, offset);
         }
         Ok(Self {
             rules,
@@ -114,15 +121,22 @@ impl Intake {
         })
     }
 
-    /// Claims a group. If the claim is refused, the second value says when the next lease expires,
-    /// which may free a group.
-    pub(crate) fn claim(&self, now: Duration, actor_version: u64) -> (Claim, Option<Duration>) {
+    /// Claims a group for an actor. If the claim is refused, the second value says when time alone
+    /// may free a group for it.
+    pub(crate) fn claim(
+        &self,
+        now: Duration,
+        actor_id: &str,
+        actor_version: u64,
+    ) -> (Claim, Option<Duration>) {
         let mut state = self.lock();
         if state.stopping {
             return (Claim::Wait, None);
         }
-        let claim = state.scheduler.claim(now, actor_version);
-        (claim, state.scheduler.next_expiry(now))
+        let claim = state.scheduler.claim(now, actor_id, actor_version);
+        let held_back = state.scheduler.held_back_until(now, actor_id);
+        let expiry = state.scheduler.next_expiry(now);
+        (claim, held_back.into_iter().chain(expiry).min())
     }
 
     /// Returns the limits of episodes.
@@ -141,8 +155,22 @@ impl Intake {
     }
 
     /// Decodes and checks a group.
-    pub(crate) fn check(&self, encoded: EncodedGroup) -> Result<Group, SubmitError> {
-        Group::new(encoded, &self.rules).map_err(SubmitError::Invalid)
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self, encoded: EncodedGroup) -> Result<Group, String> {
+        Group::new(encoded, &self.rules)
+    }
+
+    /// Judges a checked group before the work of verifying it. [`Self::submit`] judges it again.
+    pub(crate) fn judge(&self, group: &Group) -> Admission {
+        self.lock().judge(group)
+    }
+
+    /// Ends the lease of a group that is refused, so that another actor gets the group at once.
+    pub(crate) fn refuse(&self, head: &GroupHead) {
+        self.lock().scheduler.refuse(head.submission());
+        self.notify();
     }
 
     /// Journals a checked group if it is needed; blocks on the disk and on the object store.
@@ -183,7 +211,10 @@ impl Intake {
             Ok(offsets) => {
                 for (WaitingGroup { group, answer }, offset) in needed.into_iter().zip(offsets) {
                     metrics::group_journaled(group.encoded.bytes().len());
-                    state.record(group, offset);
+                    let (actor_id, index) = (group.actor_id.as_str(), group.index);
+                    state.scheduler.record_of(actor_id, index, group.summary);
+                    *state.records.entry(index).or_insert(0) += 1;
+                    state.hold(group, offset);
                     // A submission whose caller is gone is recorded all the same.
                     let _ = answer.send(Ok(Admission::Accept));
                 }
@@ -293,11 +324,37 @@ impl Intake {
     }
 
     /// Continues with the next step, after the step on `batch` is made and its version published.
-    pub(crate) fn advance(&self, batch: &Batch) {
+    pub(crate) fn advance(&self, now: Duration, batch: &Batch) {
         let mut state = self.lock();
-        state.scheduler.advance(batch);
+        state.scheduler.advance(now, batch);
         let start = state.scheduler.start();
         state.groups = state.groups.split_off(&start);
+        state.records = state.records.split_off(&start);
+        drop(state);
+        self.notify();
+    }
+
+    /// Returns whether [`Self::take_back`] would hand the group out again.
+    pub(crate) fn may_be_rolled_out_again(&self, group_index: u64) -> bool {
+        let state = self.lock();
+        state.records.get(&group_index).copied().unwrap_or(0) < MAX_ROLLOUTS
+    }
+
+    /// Takes back groups that a step cannot train on. They are handed out again, unless they were
+    /// rolled out [`MAX_ROLLOUTS`] times: then the step is made without them.
+    pub(crate) fn take_back(&self, refused: &[RefusedGroup]) {
+        let mut state = self.lock();
+        for group in refused {
+            let records = state.records.get(&group.index).copied().unwrap_or(0);
+            let is_dropped = records >= MAX_ROLLOUTS;
+            state.scheduler.take_back(group.index, is_dropped);
+            if !is_dropped {
+                state.groups.remove(&group.index);
+            }
+            if group.reason.is_of_actor() {
+                state.scheduler.distrust(&group.actor_id);
+            }
+        }
         drop(state);
         self.notify();
     }
@@ -398,13 +455,16 @@ impl IntakeState {
         if group.newest_version() > Some(self.scheduler.version()) {
             return Admission::Unknown;
         }
-        self.scheduler
-            .judge(group.index, group.lease_id, group.summary.oldest_version)
+        self.scheduler.judge(Submission {
+            group_index: group.index,
+            lease_id: group.lease_id,
+            actor_id: &group.actor_id,
+            oldest_version: group.summary.oldest_version,
+        })
     }
 
-    /// Records a journaled group and holds it until its step is made.
-    fn record(&mut self, group: Group, journal_offset: u64) {
-        self.scheduler.record(group.index, group.summary);
+    /// Holds a recorded group until its step is made.
+    fn hold(&mut self, group: Group, journal_offset: u64) {
         let group = Arc::new(group);
         let journaled = JournaledGroup {
             group: Arc::clone(&group),

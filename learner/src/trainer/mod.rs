@@ -1,9 +1,12 @@
 //! One GRPO step: groups in, new weights and metrics out.
 //!
 //! Invariant: the result is a function of the groups, in index order, the settings and the
-//! trainer's state. A row of the loss is a segment: a trajectory has several where older tool
+//! trainer's state. A step either makes all its updates, or refuses groups before the first one and
+//! changes nothing. A row of the loss is a segment: a trajectory has several where older tool
 //! results were dropped from its context, each with the trajectory's advantage. With several ranks,
 //! each cuts the same micro-batches and computes its share of them.
+
+mod suspects;
 
 use std::sync::Arc;
 
@@ -13,13 +16,14 @@ use crate::{
     advantage::advantages,
     batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
-    error::Result,
+    error::{LearnerError, RefusedGroup, Result},
     group::{Group, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
     },
     metrics::{self, Metrics},
-    network::{Network, PassSettings, Scores, scores},
+    network::{Network, PassSettings, Scores, scores_unless},
+    optimizer::global_norm,
     ranks::{MicroBatchStatistics, Ranks},
 };
 
@@ -33,14 +37,22 @@ pub struct Trainer {
     pub ranks: Ranks,
     /// Tokens seen so far, prompts and tool results included.
     pub tokens_seen: u64,
+    /// Groups of the last step whose log-probabilities differ, if the settings only count them.
+    pub suspects: Vec<RefusedGroup>,
     reference: Option<Decoder>,
 }
 
 /// The rows of the loss, with one value per scored token.
+#[derive(Clone)]
 struct LossRows<'a> {
+    groups: &'a [Arc<Group>],
     samples: Vec<Sample<'a>>,
     sampler: Vec<Vec<f64>>,
     advantages: Vec<Vec<f64>>,
+    /// The place of each row's group in `groups`.
+    group_of: Vec<usize>,
+    /// 1 plus the number of versions by which the weights that sampled a row lag behind.
+    versions: Vec<f64>,
 }
 
 /// The part of a step that this rank computes.
@@ -70,8 +82,8 @@ impl Trainer {
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
         let mut config = config.clone();
         if config.ratio_against == RatioAgainst::Sampler {
-            // The ratio contains the mismatch already; without a correction the metrics show it
-            // unbounded.
+            // The ratio contains the mismatch already; without a correction the metrics show it as
+            // it is.
             config.loss.sampler_correction = SamplerCorrection::Off;
         }
         Ok(Self {
@@ -80,6 +92,7 @@ impl Trainer {
             network,
             ranks: Ranks::default(),
             tokens_seen: 0,
+            suspects: Vec::new(),
             reference,
         })
     }
@@ -90,28 +103,33 @@ impl Trainer {
     ///
     /// # Errors
     /// A pass failed or training diverged, and the weights are those before the failing update. Or
-    /// another rank is gone, or holds other weights.
+    /// another rank is gone, or holds other weights. [`LearnerError::Refused`] names groups without
+    /// which the step can be made.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
-        let rows = LossRows::new(&groups.kept, &self.config);
-        let prefixes = match self.config.share_prefixes {
-            true => Prefixes::Shared,
-            false => Prefixes::Repeated,
-        };
+        self.suspects.clear();
+        let rows = LossRows::new(&groups.kept, &self.config, version);
         let workers = self.ranks.count().max(LEAST_WORKERS);
         let budget = self.config.micro_batch_tokens;
-        let all = micro_batches_for(workers, &rows.samples, budget, prefixes);
+        let all = micro_batches_for(workers, &rows.samples, budget, self.prefixes());
         let mut metrics = metrics::of_rollouts(groups, &self.config.rewards, version);
-        self.tokens_seen += metrics::tokens(groups);
-        metrics.insert("num_tokens".to_owned(), self.tokens_seen as f64);
-        if all.is_empty() {
-            return Ok(metrics);
+        let tokens_seen = self.tokens_seen + metrics::tokens(groups);
+        metrics.insert("num_tokens".to_owned(), tokens_seen as f64);
+        if !all.is_empty() {
+            let mut share = self.rank_share(all)?;
+            for _ in 0..self.config.num_iterations {
+                self.update(&rows, &mut share, &mut metrics)?;
+            }
+            self.ranks.agree(&self.network, version + 1)?;
         }
-        let mut share = self.rank_share(all)?;
-        for _ in 0..self.config.num_iterations {
-            self.update(&rows, &mut share, &mut metrics)?;
-        }
-        self.ranks.agree(&self.network, version + 1)?;
+        self.tokens_seen = tokens_seen;
         Ok(metrics)
+    }
+
+    fn prefixes(&self) -> Prefixes {
+        match self.config.share_prefixes {
+            true => Prefixes::Shared,
+            false => Prefixes::Repeated,
+        }
     }
 
     fn rank_share(&self, all: Vec<MicroBatch>) -> Result<RankShare> {
@@ -141,7 +159,8 @@ impl Trainer {
         let Some(decoder) = &self.reference else {
             return Ok(None);
         };
-        let all = scores(decoder, micro_batches, self.pass_settings())?;
+        let stopping = self.network.stopping();
+        let all = scores_unless(&stopping, decoder, micro_batches, self.pass_settings())?;
         Ok(Some(
             all.into_iter().map(|scores| scores.logprobs).collect(),
         ))
@@ -154,11 +173,7 @@ impl Trainer {
         share: &mut RankShare,
         metrics: &mut Metrics,
     ) -> Result<()> {
-        let divisor = self.config.loss.divisor(
-            rows.samples.len() as f64,
-            share.step_tokens,
-            self.config.rollout.max_context_tokens,
-        );
+        let divisor = self.divisor(rows, share.step_tokens);
         let (gradients, parts) = self.network.gradients(
             &share.micro_batches,
             self.pass_settings(),
@@ -173,10 +188,21 @@ impl Trainer {
             },
         )?;
         let (statistics, logprobs): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        if share.old.is_none() {
+            self.check_logprobs(rows, share, &logprobs)?;
+        }
         let parameters = self.network.parameters();
         let (gradients, statistics) = self.ranks.reduce(parameters, gradients, statistics)?;
+        let norm = global_norm(&gradients)?;
+        // Later updates of a step have changed the weights already.
+        if !norm.is_finite()
+            && share.old.is_none()
+            && let Some(refused) = self.groups_without_gradient(rows)?
+        {
+            return Err(LearnerError::Refused(refused));
+        }
         let learning_rate = self.learning_rate();
-        let norm = self.network.update(gradients, learning_rate)?;
+        self.network.update_with(gradients, norm, learning_rate)?;
         if share.old.is_none() {
             // Later iterations compute their ratios against this policy. Before the first update,
             // the gap to the sampler measures staleness and mismatch alone, without the step's own
@@ -192,6 +218,35 @@ impl Trainer {
         metrics.insert("grad_norm".to_owned(), norm);
         metrics.insert("learning_rate".to_owned(), learning_rate);
         Ok(())
+    }
+
+    /// Compares the recorded log-probabilities with those of the policy before the first update.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several ranks
+    /// such groups are only counted: a rank sees its own share of a step alone.
+    fn check_logprobs(
+        &mut self,
+        rows: &LossRows<'_>,
+        share: &RankShare,
+        logprobs: &[Vec<f64>],
+    ) -> Result<()> {
+        let differing = self.differing_groups(rows, share, logprobs);
+        if differing.is_empty() {
+            return Ok(());
+        }
+        if self.config.trust.refuse_logprob_differences && self.ranks.count() == 1 {
+            return Err(LearnerError::Refused(differing));
+        }
+        self.suspects = differing;
+        Ok(())
+    }
+
+    /// Returns what the sums of the loss are divided by.
+    fn divisor(&self, rows: &LossRows<'_>, step_tokens: f64) -> f64 {
+        let context_tokens = self.config.rollout.max_context_tokens;
+        let rows = rows.samples.len() as f64;
+        self.config.loss.divisor(rows, step_tokens, context_tokens)
     }
 
     /// Returns the learning rate of the next update.
@@ -252,22 +307,32 @@ fn group_advantages(groups: &[Arc<Group>], config: &LearnerConfig) -> Vec<f64> {
 }
 
 impl<'a> LossRows<'a> {
-    fn new(groups: &'a [Arc<Group>], config: &LearnerConfig) -> Self {
+    fn new(groups: &'a [Arc<Group>], config: &LearnerConfig, version: u64) -> Self {
         let mut rows = Self {
+            groups,
             samples: Vec::new(),
             sampler: Vec::new(),
             advantages: Vec::new(),
+            group_of: Vec::new(),
+            versions: Vec::new(),
         };
-        let trajectories = groups.iter().flat_map(|group| &group.trajectories);
-        for (trajectory, advantage) in trajectories.zip(group_advantages(groups, config)) {
+        let numbered = groups.iter().enumerate();
+        let trajectories = numbered
+            .flat_map(|(number, group)| group.trajectories.iter().map(move |it| (number, it)));
+        for ((number, trajectory), advantage) in trajectories.zip(group_advantages(groups, config))
+        {
             let is_masked =
                 config.loss.mask_truncated_completions && metrics::is_truncated(trajectory);
+            let oldest = trajectory.turns.iter().map(|turn| turn.policy_version);
+            let lag = version.saturating_sub(oldest.min().unwrap_or(version));
             for segment in &trajectory.segments {
                 let sampled = (0..segment.tokens.len()).filter(|&at| segment.mask[at] == 1);
                 let scored: Vec<usize> = sampled.filter(|_| !is_masked).collect();
                 let recorded = scored.iter().map(|&at| f64::from(segment.logprobs[at]));
                 rows.sampler.push(recorded.collect());
                 rows.advantages.push(vec![advantage; scored.len()]);
+                rows.group_of.push(number);
+                rows.versions.push(1.0 + lag as f64);
                 rows.samples.push(Sample {
                     tokens: (&segment.tokens).into(),
                     scored,
@@ -275,6 +340,23 @@ impl<'a> LossRows<'a> {
             }
         }
         rows
+    }
+
+    /// Returns the rows of one group.
+    fn of_group(&self, number: usize) -> Self {
+        fn pick<T: Clone>(all: &[T], rows: &[usize]) -> Vec<T> {
+            rows.iter().map(|&row| all[row].clone()).collect()
+        }
+        let rows = 0..self.samples.len();
+        let rows: Vec<usize> = rows.filter(|&row| self.group_of[row] == number).collect();
+        Self {
+            groups: self.groups,
+            samples: pick(&self.samples, &rows),
+            sampler: pick(&self.sampler, &rows),
+            advantages: pick(&self.advantages, &rows),
+            group_of: pick(&self.group_of, &rows),
+            versions: pick(&self.versions, &rows),
+        }
     }
 }
 

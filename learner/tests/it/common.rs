@@ -134,7 +134,7 @@ pub(crate) fn group(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
                 episode_return: terminal,
                 correct,
                 scored: true,
-                question_id: String::new(),
+                question_id: claim.question_id.clone(),
                 failure: String::new(),
             }
         })

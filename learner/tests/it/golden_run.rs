@@ -89,7 +89,9 @@ fn config(run: &Value) -> LearnerConfig {
             "max_grad_norm": optimizer["max_grad_norm"]
         },
         "schedule": {"kind": optimizer["schedule"], "warmup_steps": optimizer["warmup_steps"]},
-        "rollout": {"max_completion_tokens": 16, "max_context_tokens": 64}
+        "rollout": {"max_completion_tokens": 16, "max_context_tokens": 64},
+        // The recorded log-probability is made up.
+        "trust": {"refuse_logprob_differences": false}
     }))
     .unwrap();
     config.rollout.sampling.temperature = temperature(run);

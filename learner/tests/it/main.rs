@@ -9,6 +9,7 @@ mod golden_cases;
 mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
+mod hostile;
 mod prefixes;
 mod ranks;
 mod run;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use learner::{
     TrainingQuestion,
     curriculum::QuestionOrder,
-    scheduler::{Admission, Claim, GroupSummary, Lease, Scheduler, SchedulerSettings},
+    scheduler::{Admission, Claim, GroupSummary, Lease, Scheduler, SchedulerSettings, Submission},
 };
 use proptest::prelude::*;
 
@@ -15,7 +15,9 @@ fn settings(steps: u64, groups: u64, most: u64, staleness: u64) -> SchedulerSett
         groups_per_step: groups,
         max_groups_per_step: most,
         max_staleness: staleness,
-        lease: Duration::from_secs(10),
+        // 10 s for an actor without an accepted group.
+        lease: Duration::from_secs(100),
+        max_leases_per_actor: 64,
     }
 }
 
@@ -28,6 +30,30 @@ fn lease(claim: Claim) -> Lease {
         Claim::Group(lease) => lease,
         other => panic!("expected a group, got {other:?}"),
     }
+}
+
+/// Judges a group that an actor submits.
+fn judge(
+    scheduler: &mut Scheduler,
+    actor_id: &str,
+    lease: Lease,
+    oldest_version: u64,
+) -> Admission {
+    scheduler.judge(Submission {
+        group_index: lease.group_index,
+        lease_id: lease.lease_id,
+        actor_id,
+        oldest_version,
+    })
+}
+
+/// Records a group that was accepted from an actor.
+fn accept(scheduler: &mut Scheduler, actor_id: &str, group_index: u64, version: u64) {
+    let summary = GroupSummary {
+        kept: true,
+        oldest_version: version,
+    };
+    scheduler.record_of(actor_id, group_index, summary);
 }
 
 /// The batches that every run must have, computed from the groups' contents alone.
@@ -65,16 +91,16 @@ struct Work {
 }
 
 /// Submits a finished group, then the same group again, which must be a duplicate.
-fn submit_twice(scheduler: &mut Scheduler, work: &Work, kept: bool) {
+fn submit_twice(scheduler: &mut Scheduler, actor_id: &str, work: &Work, kept: bool) {
     let index = work.lease.group_index;
     for repeat in 0..2 {
-        match scheduler.judge(index, work.lease.lease_id, work.version) {
+        match judge(scheduler, actor_id, work.lease, work.version) {
             Admission::Accept if repeat == 0 => {
                 let summary = GroupSummary {
                     kept,
                     oldest_version: work.version,
                 };
-                scheduler.record(index, summary);
+                scheduler.record_of(actor_id, index, summary);
             }
             Admission::Duplicate => {}
             admission => panic!("group {index}: {admission:?} at repeat {repeat}"),
@@ -101,9 +127,9 @@ fn simulate(
             .get(turn)
             .map_or(fair, |&(a, b)| (usize::from(a), b));
         let actor = actor % actors;
-        let version = scheduler.version();
+        let (version, name) = (scheduler.version(), actor.to_string());
         match action % 8 {
-            0..=3 => match scheduler.claim(seconds(now), version) {
+            0..=3 => match scheduler.claim(seconds(now), &name, version) {
                 Claim::Group(lease) => {
                     *handed.entry(lease.group_index).or_insert(0) += 1;
                     busy[actor].push(Work { lease, version });
@@ -122,7 +148,7 @@ fn simulate(
                 }
                 let work = works.remove(usize::from(other) % works.len());
                 let kept = content(seed, share, work.lease.group_index, work.version);
-                submit_twice(&mut scheduler, &work, kept);
+                submit_twice(&mut scheduler, &name, &work, kept);
             }
         }
         if let Some(batch) = scheduler
@@ -130,7 +156,7 @@ fn simulate(
             .filter(|_| scheduler.version() < settings.steps)
         {
             batches.push(batch.group_indices.clone());
-            scheduler.advance(&batch);
+            scheduler.advance(seconds(now), &batch);
         }
     }
     (batches, handed)
@@ -189,14 +215,14 @@ fn question_order_follows_the_seed() {
 #[test]
 fn a_synchronous_run_waits_for_the_new_version() {
     let mut scheduler = Scheduler::new(settings(2, 1, 1, 0), 0, 0);
-    let first = lease(scheduler.claim(seconds(0), 0));
+    let first = lease(scheduler.claim(seconds(0), "a", 0));
     assert_eq!((first.group_index, first.min_policy_version), (0, 0));
     assert_eq!(
-        scheduler.claim(seconds(0), 0),
+        scheduler.claim(seconds(0), "a", 0),
         Claim::Wait,
         "the batch is full"
     );
-    assert_eq!(scheduler.judge(0, first.lease_id, 0), Admission::Accept);
+    assert_eq!(judge(&mut scheduler, "a", first, 0), Admission::Accept);
     scheduler.record(
         0,
         GroupSummary {
@@ -205,18 +231,21 @@ fn a_synchronous_run_waits_for_the_new_version() {
         },
     );
     assert_eq!(
-        scheduler.claim(seconds(0), 0),
+        scheduler.claim(seconds(0), "a", 0),
         Claim::Wait,
         "the step is not made yet"
     );
     let batch = scheduler.batch().unwrap();
-    scheduler.advance(&batch);
+    scheduler.advance(seconds(0), &batch);
     assert_eq!(
-        scheduler.claim(seconds(0), 0),
+        scheduler.claim(seconds(0), "a", 0),
         Claim::OtherVersion,
         "the actor's weights are old"
     );
-    assert_eq!(lease(scheduler.claim(seconds(0), 1)).min_policy_version, 1);
+    assert_eq!(
+        lease(scheduler.claim(seconds(0), "a", 1)).min_policy_version,
+        1
+    );
     scheduler.record(
         1,
         GroupSummary {
@@ -224,15 +253,15 @@ fn a_synchronous_run_waits_for_the_new_version() {
             oldest_version: 1,
         },
     );
-    scheduler.advance(&scheduler.batch().unwrap());
-    assert_eq!(scheduler.claim(seconds(0), 1), Claim::Wait);
+    scheduler.advance(seconds(0), &scheduler.batch().unwrap());
+    assert_eq!(scheduler.claim(seconds(0), "a", 1), Claim::Wait);
 }
 
 #[test]
 fn staleness_lets_actors_work_ahead_but_not_further() {
     let mut scheduler = Scheduler::new(settings(9, 2, 8, 1), 3, 10);
     let leases: Vec<Lease> = (0..4)
-        .map(|_| lease(scheduler.claim(seconds(0), 3)))
+        .map(|_| lease(scheduler.claim(seconds(0), "a", 3)))
         .collect();
     let minima: Vec<u64> = leases
         .iter()
@@ -243,14 +272,14 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
         [2, 2, 3, 3],
         "two groups for step 4, two for step 5"
     );
-    assert_eq!(scheduler.claim(seconds(0), 3), Claim::Wait);
+    assert_eq!(scheduler.claim(seconds(0), "a", 3), Claim::Wait);
     let [first, second, ..] = leases[..] else {
         panic!("four leases")
     };
-    assert_eq!(scheduler.judge(10, first.lease_id, 1), Admission::Stale);
-    assert_eq!(scheduler.judge(11, second.lease_id, 2), Admission::Accept);
+    assert_eq!(judge(&mut scheduler, "a", first, 1), Admission::Stale);
+    assert_eq!(judge(&mut scheduler, "a", second, 2), Admission::Accept);
     assert_eq!(
-        lease(scheduler.claim(seconds(0), 2)).group_index,
+        lease(scheduler.claim(seconds(0), "a", 2)).group_index,
         10,
         "given out again"
     );
@@ -259,8 +288,8 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
 #[test]
 fn the_last_steps_allow_no_work_ahead() {
     let mut scheduler = Scheduler::new(settings(4, 1, 4, 5), 3, 0);
-    assert_eq!(lease(scheduler.claim(seconds(0), 3)).group_index, 0);
-    assert_eq!(scheduler.claim(seconds(0), 3), Claim::Wait);
+    assert_eq!(lease(scheduler.claim(seconds(0), "a", 3)).group_index, 0);
+    assert_eq!(scheduler.claim(seconds(0), "a", 3), Claim::Wait);
 }
 
 #[test]
@@ -278,7 +307,7 @@ fn groups_that_grew_too_old_are_left_out() {
     for expected in [vec![0], vec![1]] {
         let batch = scheduler.batch().unwrap();
         assert_eq!((&batch.group_indices, batch.left_out.len()), (&expected, 0));
-        scheduler.advance(&batch);
+        scheduler.advance(seconds(0), &batch);
     }
     assert_eq!(scheduler.version(), 2);
     assert_eq!(
@@ -291,15 +320,15 @@ fn groups_that_grew_too_old_are_left_out() {
 #[test]
 fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
     let mut scheduler = Scheduler::new(settings(1, 2, 2, 0), 0, 0);
-    let lost = lease(scheduler.claim(seconds(0), 0));
-    assert_eq!(lease(scheduler.claim(seconds(9), 0)).group_index, 1);
-    let again = lease(scheduler.claim(seconds(10), 0));
+    let lost = lease(scheduler.claim(seconds(0), "a", 0));
+    assert_eq!(lease(scheduler.claim(seconds(9), "b", 0)).group_index, 1);
+    let again = lease(scheduler.claim(seconds(10), "b", 0));
     assert_eq!(again.group_index, lost.group_index);
     assert_ne!(again.lease_id, lost.lease_id);
     assert_eq!(scheduler.expired_leases(), 1);
     assert_eq!(scheduler.next_expiry(seconds(10)), Some(seconds(19)));
     assert_eq!(scheduler.next_expiry(seconds(20)), None);
-    assert_eq!(scheduler.judge(0, lost.lease_id, 0), Admission::Accept);
+    assert_eq!(judge(&mut scheduler, "a", lost, 0), Admission::Accept);
     scheduler.record(
         0,
         GroupSummary {
@@ -307,19 +336,129 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
             oldest_version: 0,
         },
     );
-    assert_eq!(scheduler.judge(0, again.lease_id, 0), Admission::Duplicate);
-    assert_eq!(scheduler.judge(2, 0, 0), Admission::Unknown);
+    assert_eq!(judge(&mut scheduler, "b", again, 0), Admission::Duplicate);
+    let invented = Lease {
+        group_index: 2,
+        ..lost
+    };
+    assert_eq!(judge(&mut scheduler, "a", invented, 0), Admission::Unknown);
 }
 
 #[test]
 fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
     let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0);
-    let lost = lease(scheduler.claim(seconds(0), 3));
-    let held = lease(scheduler.claim(seconds(10), 3));
-    assert_eq!(scheduler.judge(0, lost.lease_id, 2), Admission::Stale);
-    assert_eq!(scheduler.claim(seconds(10), 3), Claim::Wait, "still held");
-    assert_eq!(scheduler.judge(0, held.lease_id, 2), Admission::Stale);
-    assert_eq!(lease(scheduler.claim(seconds(10), 3)).group_index, 0);
+    let lost = lease(scheduler.claim(seconds(0), "a", 3));
+    let held = lease(scheduler.claim(seconds(10), "b", 3));
+    assert_eq!(judge(&mut scheduler, "a", lost, 2), Admission::Stale);
+    assert_eq!(
+        scheduler.claim(seconds(10), "a", 3),
+        Claim::Wait,
+        "still held"
+    );
+    assert_eq!(judge(&mut scheduler, "b", held, 2), Admission::Stale);
+    assert_eq!(lease(scheduler.claim(seconds(10), "b", 3)).group_index, 0);
+}
+
+/// Without the lease, a stranger could train the run on groups that nobody played.
+#[test]
+fn a_group_counts_only_under_a_lease_of_the_actor_that_submits_it() {
+    let mut scheduler = Scheduler::new(settings(2, 2, 8, 0), 0, 0);
+    let held = lease(scheduler.claim(seconds(0), "a", 0));
+    let invented = Lease {
+        group_index: 1,
+        ..held
+    };
+    assert_eq!(judge(&mut scheduler, "a", invented, 0), Admission::Unknown);
+    let guessed = Lease {
+        lease_id: held.lease_id + 1,
+        ..held
+    };
+    assert_eq!(judge(&mut scheduler, "a", guessed, 0), Admission::Unknown);
+    assert_eq!(judge(&mut scheduler, "b", held, 0), Admission::Unknown);
+    assert_eq!(judge(&mut scheduler, "a", held, 0), Admission::Accept);
+}
+
+#[test]
+fn one_actor_holds_no_more_leases_than_its_share() {
+    let two_each = SchedulerSettings {
+        max_leases_per_actor: 2,
+        ..settings(2, 4, 8, 0)
+    };
+    let mut scheduler = Scheduler::new(two_each, 0, 0);
+    let first = lease(scheduler.claim(seconds(0), "greedy", 0));
+    lease(scheduler.claim(seconds(0), "greedy", 0));
+    assert_eq!(scheduler.claim(seconds(0), "greedy", 0), Claim::Wait);
+    assert_eq!(lease(scheduler.claim(seconds(0), "b", 0)).group_index, 2);
+    accept(&mut scheduler, "greedy", first.group_index, 0);
+    lease(scheduler.claim(seconds(0), "greedy", 0));
+}
+
+/// A client that claims whatever there is and delivers nothing costs the others a tenth of the time
+/// of a lease, once.
+#[test]
+fn a_client_that_only_claims_does_not_starve_the_others() {
+    let mut scheduler = Scheduler::new(settings(9, 2, 8, 0), 0, 0);
+    for _ in 0..2 {
+        lease(scheduler.claim(seconds(0), "thief", 0));
+    }
+    assert_eq!(scheduler.claim(seconds(1), "honest", 0), Claim::Wait);
+    let mut made = Vec::new();
+    for now in 10..14 {
+        let version = scheduler.version();
+        for _ in 0..2 {
+            // The thief is always first.
+            assert_eq!(scheduler.claim(seconds(now), "thief", version), Claim::Wait);
+            let held = lease(scheduler.claim(seconds(now), "honest", version));
+            assert_eq!(
+                judge(&mut scheduler, "honest", held, version),
+                Admission::Accept
+            );
+            accept(&mut scheduler, "honest", held.group_index, version);
+        }
+        let batch = scheduler.batch().unwrap();
+        scheduler.advance(seconds(now), &batch);
+        made.push(scheduler.version());
+    }
+    assert_eq!(made, [1, 2, 3, 4], "a step a second");
+    // With nobody else around, the thief gets another chance.
+    assert_eq!(
+        scheduler.held_back_until(seconds(14), "thief"),
+        Some(seconds(23))
+    );
+    lease(scheduler.claim(seconds(23), "thief", 4));
+}
+
+/// The first group of a slow actor takes longer than its first, short lease.
+#[test]
+fn a_slow_actor_keeps_its_work_and_then_gets_whole_leases() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0);
+    let held = lease(scheduler.claim(seconds(0), "slow", 0));
+    assert_eq!(held.expires, seconds(10));
+    assert_eq!(judge(&mut scheduler, "slow", held, 0), Admission::Accept);
+    accept(&mut scheduler, "slow", 0, 0);
+    let batch = scheduler.batch().unwrap();
+    scheduler.advance(seconds(60), &batch);
+    let next = lease(scheduler.claim(seconds(60), "slow", 1));
+    assert_eq!(next.expires, seconds(160));
+}
+
+#[test]
+fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
+    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0);
+    lease(scheduler.claim(seconds(0), "liar", 0));
+    accept(&mut scheduler, "liar", 0, 0);
+    scheduler.take_back(0, false);
+    scheduler.distrust("liar");
+    assert_eq!(scheduler.batch(), None);
+    assert_eq!(scheduler.claim(seconds(1), "liar", 0), Claim::Wait);
+    assert_eq!(lease(scheduler.claim(seconds(1), "b", 0)).group_index, 0);
+    accept(&mut scheduler, "b", 0, 0);
+    scheduler.take_back(0, true);
+    assert_eq!(scheduler.batch(), None, "another group takes its place");
+    assert_eq!(lease(scheduler.claim(seconds(1), "b", 0)).group_index, 1);
+    accept(&mut scheduler, "b", 1, 0);
+    let batch = scheduler.batch().unwrap();
+    assert_eq!((batch.group_indices, batch.left_out), (vec![1], vec![0]));
 }
 
 #[test]
@@ -327,7 +466,7 @@ fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
     let mut scheduler = Scheduler::new(settings(2, 2, 3, 0), 0, 0);
     for (index, kept) in [false, true, false].into_iter().enumerate() {
         assert_eq!(
-            lease(scheduler.claim(seconds(0), 0)).group_index,
+            lease(scheduler.claim(seconds(0), "a", 0)).group_index,
             index as u64
         );
         scheduler.record(
@@ -338,12 +477,12 @@ fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
             },
         );
     }
-    assert_eq!(scheduler.claim(seconds(0), 0), Claim::Wait);
+    assert_eq!(scheduler.claim(seconds(0), "a", 0), Claim::Wait);
     let batch = scheduler.batch().unwrap();
     assert_eq!(
         (&batch.group_indices, &batch.left_out),
         (&vec![1], &vec![0, 2])
     );
-    scheduler.advance(&batch);
-    assert_eq!(lease(scheduler.claim(seconds(0), 1)).group_index, 3);
+    scheduler.advance(seconds(0), &batch);
+    assert_eq!(lease(scheduler.claim(seconds(0), "a", 1)).group_index, 3);
 }

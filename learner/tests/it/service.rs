@@ -137,19 +137,20 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
         "a version that does not exist yet"
     );
 
-    let mut contradictory = group(&claim, 0);
+    let refused = claimed(server.claim(0).await);
+    let mut contradictory = group(&refused, 0);
     contradictory[1].segments[0].mask[4] ^= 1;
-    let fault = server.submit(&claim, contradictory).await.unwrap_err();
+    let fault = server.submit(&refused, contradictory).await.unwrap_err();
     assert_eq!(fault.code(), Code::InvalidArgument);
     assert!(
         fault
             .message()
-            .contains("group 0, member 1: segment 0: the mask of token 4 is"),
+            .contains("group 1, member 1: segment 0: the mask of token 4 is"),
         "{fault}"
     );
 
-    let short = group(&claim, 0)[..2].to_vec();
-    let fault = server.submit(&claim, short).await.unwrap_err();
+    let short = group(&refused, 0)[..2].to_vec();
+    let fault = server.submit(&refused, short).await.unwrap_err();
     assert_eq!(fault.code(), Code::InvalidArgument);
     assert!(
         fault.message().contains("2 trajectories, expected 4"),

@@ -1,0 +1,111 @@
+//! Groups that a step cannot train on: their recorded log-probabilities are not those of the policy,
+//! or they have no finite gradient.
+//!
+//! Invariant: the result is a function of the groups and of the weights before the step, so a resumed
+//! run refuses the same groups.
+
+use super::{LossRows, RankShare, Trainer, micro_batch_loss};
+use crate::{
+    batch::{LEAST_WORKERS, micro_batches_for},
+    error::{RefusedGroup, Result},
+    loss::LossDivisors,
+    metrics::RefusalReason,
+    optimizer::global_norm,
+};
+
+impl Trainer {
+    /// Returns the groups with a log-probability that differs from the learner's by more than the
+    /// settings allow, given the learner's log-probabilities by micro-batch.
+    pub(super) fn differing_groups(
+        &self,
+        rows: &LossRows<'_>,
+        share: &RankShare,
+        logprobs: &[Vec<f64>],
+    ) -> Vec<RefusedGroup> {
+        let bound = self.config.trust.max_logprob_difference;
+        let mut worst = vec![(0.0, 0.0); rows.groups.len()];
+        for (micro, own) in share.micro_batches.iter().zip(logprobs) {
+            let mut own = own.iter();
+            for &sample in &micro.samples {
+                let (group, versions) = (rows.group_of[sample], rows.versions[sample]);
+                for (recorded, own) in rows.sampler[sample].iter().zip(&mut own) {
+                    let difference = (own - recorded).abs();
+                    if difference > bound * versions && difference > worst[group].0 {
+                        worst[group] = (difference, *own);
+                    }
+                }
+            }
+        }
+        let differing = worst.into_iter().zip(rows.groups);
+        let differing = differing.filter(|((difference, _), _)| *difference > 0.0);
+        differing
+            .map(|((difference, own), group)| RefusedGroup {
+                index: group.index,
+                actor_id: group.actor_id.clone(),
+                reason: RefusalReason::Logprobs,
+                problem: format!(
+                    "group {}: a recorded log-probability differs by {difference:.2} nats from the \
+                     learner's {own:.2} for the same token, more than \
+                     learner.trust.max_logprob_difference ({bound}) allows; run the same version \
+                     of the program, the same dtype and the weights of the learner",
+                    group.index
+                ),
+            })
+            .collect()
+    }
+
+    /// Returns the groups that have no finite gradient by themselves; none if that is the policy's
+    /// fault: then its own log-probabilities are not finite, or no group has a finite gradient.
+    pub(super) fn groups_without_gradient(
+        &self,
+        rows: &LossRows<'_>,
+    ) -> Result<Option<Vec<RefusedGroup>>> {
+        let mut refused = Vec::new();
+        let mut tried = 0;
+        for (number, group) in rows.groups.iter().enumerate() {
+            let Some(is_finite) = self.has_finite_gradient(&rows.of_group(number))? else {
+                continue;
+            };
+            tried += 1;
+            if !is_finite {
+                refused.push(RefusedGroup {
+                    index: group.index,
+                    actor_id: group.actor_id.clone(),
+                    reason: RefusalReason::NotFinite,
+                    problem: format!("group {}: its gradient is not finite", group.index),
+                });
+            }
+        }
+        let is_of_groups = !refused.is_empty() && (tried == 1 || refused.len() < tried);
+        Ok(is_of_groups.then_some(refused))
+    }
+
+    /// Returns whether rows have a finite gradient; none if they have no tokens to score.
+    fn has_finite_gradient(&self, rows: &LossRows<'_>) -> Result<Option<bool>> {
+        let budget = self.config.micro_batch_tokens;
+        let prefixes = self.prefixes();
+        let micro_batches = micro_batches_for(LEAST_WORKERS, &rows.samples, budget, prefixes);
+        if micro_batches.is_empty() {
+            return Ok(None);
+        }
+        let step_tokens: usize = micro_batches.iter().map(|micro| micro.targets.len()).sum();
+        let share = RankShare {
+            reference: self.reference_logprobs(&micro_batches)?,
+            numbers: (0..micro_batches.len()).collect(),
+            micro_batches,
+            step_tokens: step_tokens as f64,
+            old: None,
+        };
+        let divisors = LossDivisors {
+            policy: self.divisor(rows, share.step_tokens),
+            entropy_share: 1.0,
+        };
+        let config = &self.config;
+        let (gradients, _) = self.network.gradients(
+            &share.micro_batches,
+            self.pass_settings(),
+            |index, _, scores| micro_batch_loss(config, rows, &share, index, scores, divisors),
+        )?;
+        Ok(Some(global_norm(&gradients)?.is_finite()))
+    }
+}

@@ -1,0 +1,391 @@
+//! Tests runs with broken and hostile actors: what they send is refused and named, and the run ends
+//! with the weights that its honest actors give it.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use learner::{Learner, LearnerConfig, TrainEvent, advantage::ScaleRewards, journal::NewTerm};
+use proto::{
+    EncodedGroup, LearnerClient, Transport,
+    v1::{
+        ClaimRequest, GroupClaim, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
+    },
+};
+use tokio::sync::mpsc;
+use tonic::{Code, Status};
+
+use crate::common::{act, group, open, small_config, train};
+
+/// An actor that a test drives call by call.
+struct Client {
+    learner: LearnerClient,
+    name: String,
+    run_id: String,
+}
+
+impl Client {
+    fn new(learner: &Learner, name: &str) -> Self {
+        Self {
+            learner: LearnerClient::new(Transport::in_process(learner.service())),
+            name: name.to_owned(),
+            run_id: learner.run_id().to_owned(),
+        }
+    }
+
+    async fn claim(&mut self) -> GroupClaim {
+        let request = ClaimRequest {
+            actor_id: self.name.clone(),
+            run_id: self.run_id.clone(),
+            ..ClaimRequest::default()
+        };
+        let response = self.learner.claim(request).await.unwrap().into_inner();
+        match response.outcome.unwrap() {
+            Outcome::Group(claim) => claim,
+            other => panic!("expected a group, got {other:?}"),
+        }
+    }
+
+    async fn submit(
+        &mut self,
+        claim: &GroupClaim,
+        trajectories: Vec<Trajectory>,
+    ) -> Result<SubmitVerdict, Status> {
+        let request = SubmitRequest {
+            actor_id: self.name.clone(),
+            group_index: claim.group_index,
+            lease_id: claim.lease_id,
+            trajectories,
+            run_id: self.run_id.clone(),
+        };
+        let encoded = EncodedGroup::from(&request);
+        let response = self.learner.submit(encoded).await?;
+        Ok(response.into_inner().verdict())
+    }
+}
+
+/// Changes every recorded log-probability of a group, and gives it reward variance.
+fn with_logprobs(mut trajectories: Vec<Trajectory>, logprob: f32) -> Vec<Trajectory> {
+    for trajectory in &mut trajectories {
+        trajectory.correct = trajectory.member == 0;
+        for segment in &mut trajectory.segments {
+            let sampled = segment.logprobs.iter_mut().zip(&segment.mask);
+            for (value, _) in sampled.filter(|(_, mask)| **mask == 1) {
+                *value = logprob;
+            }
+        }
+    }
+    trajectories
+}
+
+async fn honest_weights(config: LearnerConfig) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(config, folder.path()).unwrap();
+    train(&learner, 2, None).await.1
+}
+
+fn assert_names(learner: &Learner, actor_id: &str, reason: &str) {
+    let refused = learner.refused_actors();
+    let actor = refused.iter().find(|it| it.id == actor_id);
+    let actor = actor.unwrap_or_else(|| panic!("{actor_id} is not among {refused:?}"));
+    assert!(actor.reason.contains(reason), "{actor:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_probability_that_no_sampler_gives_is_refused_and_the_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    for (number, logprob) in [-800.0, 5.0, 3e38, f32::NAN].into_iter().enumerate() {
+        let mut broken = Client::new(&learner, &format!("broken-{number}"));
+        let claim = broken.claim().await;
+        let trajectories = with_logprobs(group(&claim, 0), logprob);
+        let refused = broken.submit(&claim, trajectories).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("log-prob"), "{refused}");
+        assert_names(&learner, &format!("broken-{number}"), "log-prob");
+    }
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(small_config()).await);
+}
+
+/// A finite log-probability in the range of a sampler, but not the policy's: one such token owned
+/// the update of a step.
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_log_probabilities_are_found_by_the_step_and_the_group_is_played_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    for _ in 0..2 {
+        let claim = broken.claim().await;
+        let trajectories = with_logprobs(group(&claim, 0), -60.0);
+        let verdict = broken.submit(&claim, trajectories).await.unwrap();
+        assert_eq!(verdict, SubmitVerdict::Accepted);
+    }
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(small_config()).await);
+    assert_names(&learner, "broken", "differs by 5");
+}
+
+/// A resumed run finds the same groups in its journal and refuses them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumed_run_refuses_what_the_run_before_it_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.checkpoint.every_steps = 100;
+    let learner = open(config.clone(), folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    let claim = broken.claim().await;
+    let trajectories = with_logprobs(group(&claim, 0), -60.0);
+    broken.submit(&claim, trajectories).await.unwrap();
+    let expected = train(&learner, 2, None).await.1;
+    drop((broken, learner));
+    std::fs::remove_dir_all(folder.path().join("checkpoints/step_4")).unwrap();
+    std::fs::write(folder.path().join("checkpoints/LATEST"), "step_0").unwrap();
+    let learner = open(config.clone(), folder.path()).unwrap();
+    assert_eq!(learner.snapshot().policy_version, 0);
+    assert!(
+        train(&learner, 0, None).await.1 == expected,
+        "from the journal alone"
+    );
+    assert!(expected == honest_weights(config).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_setting_wrong_log_probabilities_are_only_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.trust.refuse_logprob_differences = false;
+    let learner = open(config, folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    let claim = broken.claim().await;
+    let trajectories = with_logprobs(group(&claim, 0), -60.0);
+    broken.submit(&claim, trajectories).await.unwrap();
+    let (events, _) = train(&learner, 2, None).await;
+    let made = events
+        .iter()
+        .filter(|it| matches!(it, TrainEvent::Step { .. }));
+    assert_eq!(made.count(), 4);
+    assert_names(&learner, "broken", "differs by 5");
+}
+
+/// Rewards that no check of one group can call wrong, but whose gradient is not finite.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_without_a_finite_gradient_is_left_out_and_named() {
+    let mut config = small_config();
+    config.rewards.shaping = 1e36;
+    config.advantage.scale_rewards = ScaleRewards::None;
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(config.clone(), folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    let claim = broken.claim().await;
+    let mut trajectories = group(&claim, 0);
+    trajectories[0].episode_return += 1e5;
+    let verdict = broken.submit(&claim, trajectories).await.unwrap();
+    assert_eq!(verdict, SubmitVerdict::Accepted);
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(config).await);
+    assert_names(&learner, "broken", "its gradient is not finite");
+}
+
+/// Groups that were never claimed, claimed by another, or played on another question.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_cannot_train_the_run_on_invented_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let mut stranger = Client::new(&learner, "stranger");
+    for group_index in 0..4 {
+        let invented = GroupClaim {
+            group_index,
+            lease_id: group_index + 1,
+            question_id: "question-1".to_owned(),
+            group_size: 4,
+            ..GroupClaim::default()
+        };
+        let verdict = stranger
+            .submit(&invented, group(&invented, 0))
+            .await
+            .unwrap();
+        assert_eq!(verdict, SubmitVerdict::Stale);
+    }
+    let claim = stranger.claim().await;
+    let mut other = Client::new(&learner, "other");
+    let verdict = other.submit(&claim, group(&claim, 0)).await.unwrap();
+    assert_eq!(
+        verdict,
+        SubmitVerdict::Stale,
+        "the lease is another actor's"
+    );
+    let elsewhere = GroupClaim {
+        question_id: "a question of the stranger's".to_owned(),
+        ..claim.clone()
+    };
+    let refused = stranger
+        .submit(&claim, group(&elsewhere, 0))
+        .await
+        .unwrap_err();
+    assert!(refused.message().contains("has the question"), "{refused}");
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(small_config()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let mut stranger = Client::new(&learner, "stranger");
+    // The run looks at up to 12 groups for a step without a scored one.
+    for _ in 0..12 {
+        let claim = stranger.claim().await;
+        let mut trajectories = group(&claim, 0);
+        for trajectory in &mut trajectories {
+            trajectory.scored = false;
+            trajectory.failure = "no environment here".to_owned();
+        }
+        stranger.submit(&claim, trajectories).await.unwrap();
+    }
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(small_config()).await);
+    assert_names(&learner, "stranger", "no environment here");
+}
+
+/// The journal of a run whose program accepted what this one refuses, beside groups that were
+/// sampled with weights that this run will not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_an_older_journal_that_cannot_be_trained_on_are_played_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let learner = open(small_config(), folder.path()).unwrap();
+    let mut client = Client::new(&learner, "old");
+    let claims = [client.claim().await, client.claim().await];
+    drop((client, learner));
+    let encoded = |claim: &GroupClaim, trajectories| {
+        EncodedGroup::from(&SubmitRequest {
+            actor_id: "old".to_owned(),
+            group_index: claim.group_index,
+            lease_id: claim.lease_id,
+            trajectories,
+            run_id: String::new(),
+        })
+    };
+    let broken = encoded(&claims[0], with_logprobs(group(&claims[0], 0), -800.0));
+    let later = encoded(&claims[1], group(&claims[1], 3));
+    append(folder.path(), &[broken, later]);
+    let learner = open(small_config(), folder.path()).unwrap();
+    let weights = train(&learner, 2, None).await.1;
+    assert!(weights == honest_weights(small_config()).await);
+}
+
+fn append(run_dir: &Path, groups: &[EncodedGroup]) {
+    let (mut journal, _) = NewTerm::begin(run_dir).unwrap().open(0).unwrap();
+    journal.append(groups).unwrap();
+}
+
+/// A client that claims whenever it can and delivers nothing. It is always faster than the actor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_only_claims_does_not_stop_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LearnerConfig {
+        lease_seconds: 20,
+        ..small_config()
+    };
+    let learner = open(config, folder.path()).unwrap();
+    let thief = tokio::spawn({
+        let learner = learner.clone();
+        async move {
+            let mut client = Client::new(&learner, "thief");
+            loop {
+                let request = ClaimRequest {
+                    actor_id: "thief".to_owned(),
+                    run_id: client.run_id.clone(),
+                    policy_version: learner.snapshot().policy_version,
+                    report: None,
+                };
+                let claim = client.learner.claim(request);
+                let _ = tokio::time::timeout(Duration::from_millis(2), claim).await;
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let began = Instant::now();
+    let weights = train(&learner, 1, None).await.1;
+    thief.abort();
+    let _ = thief.await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(15), "four steps took {took:?}");
+    assert!(weights == honest_weights(small_config()).await);
+}
+
+/// Every trajectory as long as the settings allow.
+fn longest(claim: &GroupClaim, version: u64) -> Vec<Trajectory> {
+    let mut trajectories = group(claim, version);
+    for trajectory in &mut trajectories {
+        let segment = trajectory.segments[0].clone();
+        let turn = trajectory.turns[0].clone();
+        let mut long = segment.clone();
+        while long.tokens.len() < 64 {
+            long.tokens.insert(0, 300);
+            long.mask.insert(0, 0);
+            long.logprobs.insert(0, 0.0);
+        }
+        for (mask, logprob) in long.mask.iter_mut().zip(&mut long.logprobs) {
+            (*mask, *logprob) = (0, 0.0);
+        }
+        (long.mask[63], long.logprobs[63]) = (1, -6.5);
+        trajectory.segments = vec![long; 15];
+        let of_segment = |segment: u32| proto::v1::Turn {
+            segment,
+            completion_start: 63,
+            completion_tokens: 1,
+            ..turn.clone()
+        };
+        trajectory.turns = (0..15).map(of_segment).collect();
+        trajectory.turns[1..]
+            .iter_mut()
+            .for_each(|turn| turn.reward_components = None);
+    }
+    trajectories
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_the_middle_of_a_long_step_takes_effect_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = LearnerConfig {
+        steps: 1,
+        groups_per_step: 64,
+        ..small_config()
+    };
+    config.trust.max_leases_per_actor = 1_000;
+    let learner = open(config.clone(), folder.path()).unwrap();
+    let (sender, mut events) = mpsc::channel(1);
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
+    let actor = tokio::spawn(act(learner.clone(), "a".to_owned(), longest));
+    let waiting = learner.clone();
+    let mut stopped_at = None;
+    let made = learner
+        .train(sender, async {
+            // The journal is complete when no group is claimed any more.
+            let mut client = Client::new(&waiting, "watcher");
+            let request = ClaimRequest {
+                actor_id: "watcher".to_owned(),
+                run_id: client.run_id.clone(),
+                ..ClaimRequest::default()
+            };
+            let mut quiet = 0;
+            while quiet < 3 {
+                let claim = client.learner.claim(request.clone());
+                let claim = tokio::time::timeout(Duration::from_millis(200), claim).await;
+                quiet = if claim.is_err() { quiet + 1 } else { 0 };
+            }
+            stopped_at = Some(Instant::now());
+        })
+        .await
+        .unwrap();
+    let took = stopped_at.unwrap().elapsed();
+    actor.abort();
+    let _ = actor.await;
+    assert_eq!(made, 0, "the step was made before the stop; make it longer");
+    assert!(took < Duration::from_secs(2), "the stop took {took:?}");
+    drop((learner, waiting));
+    let resumed = open(config, folder.path()).unwrap();
+    assert_eq!(resumed.snapshot().policy_version, 0);
+}
