@@ -5,8 +5,8 @@
 use proto::{
     CLAIM_WAIT, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
     v1::{
-        ActorReport, ClaimRequest, EvaluationClaim, GroupClaim, SubmitEvaluationRequest,
-        SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
+        ActorIdentity, ActorReport, ClaimRequest, EvaluationClaim, GroupClaim,
+        SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
     },
 };
 
@@ -17,6 +17,7 @@ pub(crate) struct LearnerSession {
     pub(crate) client: LearnerClient,
     pub(crate) actor_id: String,
     pub(crate) run_id: String,
+    pub(crate) identity: ActorIdentity,
     pub(crate) retry: Retry,
 }
 
@@ -40,6 +41,7 @@ impl LearnerSession {
             policy_version,
             run_id: self.run_id.clone(),
             report: Some(report),
+            identity: Some(self.identity.clone()),
         };
         let claim = async || self.client.clone().claim(request.clone()).await;
         Ok(retry.call("Learner.Claim", claim).await?.outcome)

@@ -12,8 +12,8 @@ use proto::{
     Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, TRACES,
     WaitReminder,
     v1::{
-        ActorReport, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse, RolloutSettings,
-        Trajectory, claim_response::Outcome,
+        ActorIdentity, ActorReport, EvaluationClaim, GroupClaim, InfoRequest, JoinRequest,
+        JoinResponse, RolloutSettings, Trajectory, claim_response::Outcome,
     },
 };
 use tokio::{
@@ -74,8 +74,10 @@ async fn work(
     actor_id: &str,
     (config, placement): (&ActorConfig, Placement),
 ) -> Result<(), ActorError> {
+    let identity = identity(&env.0, config).await?;
     let request = JoinRequest {
         actor_id: actor_id.to_owned(),
+        identity: Some(identity.clone()),
     };
     let join = async || learner.clone().join(request.clone()).await;
     let joined = config.learner_retry.call("Learner.Join", join).await?;
@@ -87,18 +89,48 @@ async fn work(
     let Some(first) = snapshots.next().await? else {
         return Ok(());
     };
+    let concurrent_groups = within_leases(config.concurrent_groups, joined.max_leases_per_actor);
     // Opening the model blocks, and a signal does not wait for it.
     let (id, of_process) = (actor_id.to_owned(), config.clone());
-    let open = move || Actor::new(env, learner, &id, (&of_process, placement), joined, &first);
+    let open = move || {
+        let of_actor = (id.as_str(), identity);
+        Actor::new(env, learner, of_actor, (&of_process, placement), joined, &first)
+    };
     let opened = tokio::task::spawn_blocking(open).await;
     let (actor, published) =
         opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
     // The end of the run arrives on the weights stream alone, so that it also stops an actor in the
     // middle of a group.
     tokio::select! {
-        failed = actor.run_claim_loops(config.concurrent_groups) => failed,
+        failed = actor.run_claim_loops(concurrent_groups) => failed,
         over = actor.follow(snapshots, published) => over,
     }
+}
+
+/// Returns what the learner must know to accept this actor.
+async fn identity(env: &EnvClient, config: &ActorConfig) -> Result<ActorIdentity, ActorError> {
+    let info = async || env.clone().info(InfoRequest {}).await;
+    let info = config.env_retry.call("Env.Info", info).await?;
+    Ok(ActorIdentity {
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+        environment_version: info.environment_version,
+        data_sha256: info.data_sha256,
+    })
+}
+
+/// Returns how many groups to run at a time: as configured, if the learner gives as many leases.
+fn within_leases(concurrent_groups: usize, max_leases: u32) -> usize {
+    let most = match max_leases {
+        0 => usize::MAX,
+        most => most as usize,
+    };
+    if most < concurrent_groups {
+        tracing::warn!(
+            "actor.concurrent_groups is {concurrent_groups}, but the learner gives an actor \
+             {most} groups at a time; raise learner.trust.max_leases_per_actor"
+        );
+    }
+    concurrent_groups.min(most)
 }
 
 /// A joined actor.
@@ -117,7 +149,7 @@ impl Actor {
     fn new(
         (env, env_nodes): (EnvClient, Endpoints),
         learner: LearnerClient,
-        actor_id: &str,
+        (actor_id, identity): (&str, ActorIdentity),
         (config, placement): (&ActorConfig, Placement),
         joined: JoinResponse,
         first: &Snapshot,
@@ -162,6 +194,7 @@ impl Actor {
                 client: learner,
                 actor_id: actor_id.to_owned(),
                 run_id: joined.run_id,
+                identity,
                 retry: config.learner_retry,
             },
             policy: ModelPolicy::new(engine.clone(), sampling),

@@ -12,7 +12,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
 use policy::{Model, Placement};
-use proto::{EnvClient, v1::Question};
+use proto::{
+    EnvClient,
+    v1::{ActorIdentity, InfoRequest, Question},
+};
 use report::{RunFolder, RunInfo};
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +70,7 @@ pub(crate) async fn learner(
     unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
     let learner = open_learner(&config, base, questions.training, place.storage()).await?;
+    learner.guard(questions.identity, env.clone());
     learner.plan_evaluations(evaluations.for_learner(&config));
     // `Learner::open` has checked that an existing run has these settings.
     folder.write_config(&config::to_toml(&config)?)?;
@@ -94,6 +98,7 @@ pub(crate) async fn learner(
         env: &args.env,
         live,
         progress,
+        refused: serving.learner.refused_actors(),
     };
     run.end(trained, serving.learner.is_finished(), info).await
 }
@@ -110,6 +115,8 @@ struct EnvQuestions {
     /// Those of the split `train`, in the order of env-node.
     training: Vec<Question>,
     all: Vec<Question>,
+    /// What actors must play on.
+    identity: ActorIdentity,
 }
 
 impl EnvQuestions {
@@ -123,9 +130,14 @@ impl EnvQuestions {
                 .await?
                 .with_context(|| format!("cannot list the questions of --env {}", args.env))
         };
+        let (training, all) = (list("train").await?, list("").await?);
+        let mut client = env.clone();
+        let info = unless_interrupted(shutdown, client.info(InfoRequest {})).await?;
+        let info = info.with_context(|| format!("cannot ask --env {} what it serves", args.env))?;
         Ok(Self {
-            training: list("train").await?,
-            all: list("").await?,
+            training,
+            all,
+            identity: learner::expected_identity(info.get_ref()),
         })
     }
 }

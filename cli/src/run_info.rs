@@ -32,5 +32,6 @@ pub(crate) fn run_info(name: &str, (seed, model): (u64, &ModelConfig), base: &Mo
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: format!("{cores} cores, CPU"),
         command: command_line(),
+        refused_actors: Vec::new(),
     }
 }

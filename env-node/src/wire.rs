@@ -157,5 +157,6 @@ pub(crate) fn info(environment: &Environment) -> InfoResponse {
         default_step_budget: environment.settings().step_budget,
         databases: databases.collect(),
         splits: splits.collect(),
+        data_sha256: environment.data_sha256().to_owned(),
     }
 }

@@ -12,6 +12,7 @@
 use std::{ops::Range, sync::Arc};
 
 use data::{AnswerType, DatabaseFile, Dataset, Question};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     catalog::{Catalog, CatalogEntry, QuestionPage},
@@ -42,6 +43,7 @@ pub struct Environment(Arc<EnvironmentState>);
 struct EnvironmentState {
     settings: EnvSettings,
     version: String,
+    data_sha256: String,
     key: TokenKey,
     has_shared_key: bool,
     wall_clock_hits: WallClockHits,
@@ -85,6 +87,7 @@ impl Environment {
     pub fn open(dataset: Dataset, settings: EnvSettings) -> Result<Self, EnvError> {
         settings.validate()?;
         let shared_key = settings.shared_key()?;
+        let data_sha256 = data_sha256(&dataset);
         let catalog = Catalog::open(dataset, &settings)?;
         // The self-test depends on the sandbox and not on the data, so the smallest file will do.
         let smallest = catalog
@@ -93,6 +96,7 @@ impl Environment {
         smallest.map_or(Ok(()), |database| self_test(database, &settings.sql))?;
         Ok(Self(Arc::new(EnvironmentState {
             version: settings.environment_version(),
+            data_sha256,
             has_shared_key: shared_key.is_some(),
             key: shared_key.map_or_else(random_key, |key| Ok(TokenKey::new(key.as_bytes())))?,
             wall_clock_hits: WallClockHits::default(),
@@ -110,6 +114,12 @@ impl Environment {
     /// Names the rules an episode is played by, see [`EnvSettings::environment_version`].
     pub fn version(&self) -> &str {
         &self.0.version
+    }
+
+    /// Identifies the data: the SHA-256, in hexadecimal, of all questions with their answers and of
+    /// all database files.
+    pub fn data_sha256(&self) -> &str {
+        &self.0.data_sha256
     }
 
     /// Returns whether the settings name the key that signs tokens, so that nodes can share
@@ -226,6 +236,20 @@ impl Environment {
             },
         })
     }
+}
+
+/// Returns the hash of [`Environment::data_sha256`].
+fn data_sha256(dataset: &Dataset) -> String {
+    let mut hash = Sha256::new();
+    for question in &dataset.questions {
+        let record = serde_json::to_vec(question);
+        hash.update(record.expect("a question is plain data: this is a bug"));
+        hash.update(b"\n");
+    }
+    for (name, file) in &dataset.databases {
+        hash.update(format!("{name} {}\n", file.sha256));
+    }
+    hex::encode(hash.finalize())
 }
 
 impl EnvironmentState {

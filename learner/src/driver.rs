@@ -9,7 +9,7 @@ use std::{
     future::Future,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -18,8 +18,8 @@ use std::{
 
 use policy::{Model, SamplingSettings, Weights, durable};
 use proto::{
-    Snapshot,
-    v1::{JoinResponse, RolloutSettings, Trajectory},
+    EnvClient, Snapshot,
+    v1::{ActorIdentity, JoinResponse, RolloutSettings, Trajectory},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -33,6 +33,7 @@ use crate::{
     error::{AtPath as _, LearnerError, Result},
     evaluator::{EvaluationPlan, Evaluator},
     group::GroupRules,
+    identity,
     intake::Intake,
     journal::{self, NewTerm},
     metrics::{self, Metrics},
@@ -43,6 +44,7 @@ use crate::{
     scheduler::{Scheduler, SchedulerSettings},
     traces::GroupTraces,
     trainer::Trainer,
+    verifier::Verifier,
 };
 
 const CHECKPOINTS: &str = "checkpoints";
@@ -125,6 +127,8 @@ pub(crate) struct RunContext {
     /// Who has called, for people who watch the run.
     actors: Mutex<ActorRegistry>,
     refusals: Mutex<Refusals>,
+    /// What actors must be to take part, and who plays their episodes again; none in one process.
+    gate: OnceLock<(ActorIdentity, Verifier)>,
     /// Ends a step before it is made.
     stopping: Arc<AtomicBool>,
     /// Whether an actor has joined since the run was opened.
@@ -196,6 +200,7 @@ impl Learner {
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 refusals: Mutex::default(),
+                gate: OnceLock::new(),
                 stopping: trainer.network.stopping(),
                 has_been_joined: AtomicBool::new(false),
                 run_end: watch::Sender::new(None),
@@ -271,6 +276,15 @@ impl Learner {
         self.context.actors().recent_episodes()
     }
 
+    /// Accepts only actors of this identity from now on, and plays their episodes again at `env`.
+    /// Without it all actors are trusted, which suits those of this process.
+    pub fn guard(&self, identity: ActorIdentity, env: EnvClient) {
+        let verifier = Verifier::new(env, &self.context.config, self.context.run_seed);
+        if self.context.gate.set((identity, verifier)).is_err() {
+            tracing::warn!("the run has an identity already, which stays");
+        }
+    }
+
     /// Returns the actors whose groups or calls were refused since the run was opened.
     pub fn refused_actors(&self) -> Vec<RefusedActor> {
         self.context.refusals().actors()
@@ -341,6 +355,22 @@ impl RunContext {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses an actor of another identity than the run's.
+    ///
+    /// # Errors
+    /// Names what differs and the remedy.
+    pub(crate) fn check_identity(&self, found: Option<&ActorIdentity>) -> Result<(), String> {
+        match self.gate.get() {
+            None => Ok(()),
+            Some((own, _)) => identity::compare(found, own),
+        }
+    }
+
+    /// Returns who plays episodes again, if anybody does.
+    pub(crate) fn verifier(&self) -> Option<&Verifier> {
+        self.gate.get().map(|(_, verifier)| verifier)
+    }
+
     fn refusals(&self) -> MutexGuard<'_, Refusals> {
         let refusals = self.refusals.lock();
         refusals.unwrap_or_else(PoisonError::into_inner)
@@ -379,6 +409,8 @@ impl RunContext {
             model_files: model_files(&self.model),
             rollout: Some(rollout_settings(&self.config.rollout)),
             policy_version: self.snapshots.borrow().policy_version,
+            max_leases_per_actor: u32::try_from(self.config.trust.max_leases_per_actor)
+                .unwrap_or(u32::MAX),
         }
     }
 }

@@ -16,10 +16,11 @@ use std::{
 use proto::{
     CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
     v1::{
-        ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim, JoinRequest,
-        JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse, SubmitResponse,
-        SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
-        learner_server::LearnerServer, ranks_server::RanksServer, weights_response::Part,
+        ActorIdentity, ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim,
+        JoinRequest, JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse,
+        SubmitResponse, SubmitVerdict, Wait, WeightsRequest, WeightsResponse,
+        claim_response::Outcome, learner_server::LearnerServer, ranks_server::RanksServer,
+        weights_response::Part,
     },
 };
 use tokio::{
@@ -40,6 +41,7 @@ use crate::{
     intake::SubmitError,
     metrics::{self, RefusalReason},
     scheduler::{Admission, Claim, Lease},
+    verifier::VerifyError,
 };
 
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
@@ -145,6 +147,7 @@ impl Learner {
             Ok(group) => group,
             Err(admission) => return Ok(admission),
         };
+        self.verify(&group).await?;
         let context = Arc::clone(&self.context);
         on_blocking_thread(move || {
             let (id, index) = (group.actor_id.clone(), group.index);
@@ -160,6 +163,35 @@ impl Learner {
             Ok(admission)
         })
         .await
+    }
+
+    /// Plays a group again, if the learner has an env-node.
+    async fn verify(&self, group: &Group) -> Result<(), SubmitError> {
+        let Some(verifier) = self.context.verifier() else {
+            return Ok(());
+        };
+        verifier.verify(group).await.map_err(|fault| match fault {
+            VerifyError::Differs(problem) => {
+                SubmitError::Refused(group.head(), RefusalReason::Rewards, problem)
+            }
+            VerifyError::EnvAway(problem) => {
+                let text = format!("the learner's env-node cannot play the group again: {problem}");
+                tracing::warn!("{text}");
+                SubmitError::EnvAway(Status::unavailable(text))
+            }
+        })
+    }
+
+    /// Refuses an actor of another identity, and counts it.
+    fn check_identity(
+        &self,
+        actor_id: &str,
+        identity: Option<&ActorIdentity>,
+    ) -> Result<(), Status> {
+        self.context.check_identity(identity).map_err(|problem| {
+            self.context.refused(actor_id, &problem);
+            Status::failed_precondition(problem)
+        })
     }
 
     /// Counts a group that is refused, and hands it out again.
@@ -227,8 +259,10 @@ impl proto::v1::learner_server::Learner for Learner {
     type WeightsStream = Pin<Box<dyn Stream<Item = Result<WeightsResponse, Status>> + Send>>;
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
-        check_name(&request.get_ref().actor_id)?;
-        tracing::info!(actor_id = request.get_ref().actor_id, "actor joined");
+        let JoinRequest { actor_id, identity } = request.get_ref();
+        check_name(actor_id)?;
+        self.check_identity(actor_id, identity.as_ref())?;
+        tracing::info!(actor_id, "actor joined");
         self.context.has_been_joined.store(true, Ordering::Relaxed);
         let now = self.context.now();
         self.context
@@ -245,6 +279,7 @@ impl proto::v1::learner_server::Learner for Learner {
         let (context, id) = (&self.context, &request.actor_id);
         context.check_run(&request.run_id)?;
         check_name(id)?;
+        self.check_identity(id, request.identity.as_ref())?;
         let version = request.policy_version;
         context
             .actors()
@@ -271,7 +306,9 @@ impl proto::v1::learner_server::Learner for Learner {
                 self.refuse(&head, reason, &problem);
                 return Err(Status::invalid_argument(problem));
             }
-            Err(SubmitError::OtherRun(status)) => return Err(status),
+            Err(SubmitError::OtherRun(status) | SubmitError::EnvAway(status)) => {
+                return Err(status);
+            }
             Err(SubmitError::Journal(fault)) => {
                 tracing::error!(%fault, "the run stops");
                 self.context.evaluator.stop();

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the weights are a function of the base model, the settings and the journal of groups.
 //! Timing, threads and the number of actors do not change them. Pure: `advantage`, `batch`, `loss`,
-//! `optimizer`, `schedule`, `scheduler`, `curriculum`, `group`, `actors`, `refusals`.
+//! `optimizer`, `schedule`, `scheduler`, `curriculum`, `group`, `actors`, `refusals`,
+//! `identity`.
 
 mod actors;
 pub mod advantage;
@@ -18,6 +19,7 @@ mod evaluation;
 mod evaluator;
 pub mod group;
 mod grpc;
+mod identity;
 mod intake;
 pub mod journal;
 pub mod loss;
@@ -36,6 +38,7 @@ pub mod sft;
 mod traces;
 pub mod trainer;
 pub mod trust;
+mod verifier;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};
@@ -44,6 +47,7 @@ pub use driver::{Learner, RunStorage, TrainEvent};
 pub use error::{LearnerError, Result};
 pub use evaluation::EvaluationSet;
 pub use evaluator::EvaluationPlan;
+pub use identity::expected_identity;
 pub use refusals::RefusedActor;
 pub use serve::{ServerCredentials, serve};
 pub use server_config::LearnerServerConfig;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
 use crate::{
-    bounds::{at_least_one, positive},
+    bounds::{at_least_one, positive, range},
     error::Result,
 };
 
@@ -16,17 +16,22 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustConfig {
-    /// Groups that one actor may hold at a time. An actor with a higher `actor.concurrent_groups`
-    /// says so and runs as many.
+    /// Groups that one actor may hold at a time; default: 8. An actor with a higher
+    /// `actor.concurrent_groups` says so and runs as many.
     #[default(8)]
     pub max_leases_per_actor: usize,
+    /// Share of the groups whose episodes the learner plays again at its env-node before it takes
+    /// them, 0 to 1; default: 1. A group with another result is refused. `sqlenv train` plays none
+    /// again.
+    #[default(1.0)]
+    pub verified_share: f64,
     /// Largest difference, in nats, between a log-probability that an actor recorded and the
-    /// learner's own for the same token. Each version that the weights of the actor lagged behind
-    /// allows as much again. The same program on the same kind of device gives 0.
+    /// learner's own for the same token; default: 5. Each version that the weights of the actor
+    /// lagged behind allows as much again. The same program on the same kind of device gives 0.
     #[default(5.0)]
     pub max_logprob_difference: f64,
-    /// Whether a group with a larger difference is refused and handed out again. Otherwise it is
-    /// counted and named, and trained on.
+    /// Whether a group with a larger difference is refused and handed out again; default: true.
+    /// Otherwise, and with several ranks, it is counted and named, and trained on.
     #[default(true)]
     pub refuse_logprob_differences: bool,
 }
@@ -48,6 +53,7 @@ impl TrustConfig {
     pub(crate) fn validate(&self) -> Result<()> {
         let leases = self.max_leases_per_actor as u64;
         at_least_one("trust.max_leases_per_actor", leases)?;
+        range("trust.verified_share", self.verified_share, 0.0, 1.0)?;
         let difference = self.max_logprob_difference;
         positive("trust.max_logprob_difference", difference)
     }

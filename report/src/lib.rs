@@ -23,6 +23,6 @@ pub use model_card::model_card;
 pub use page::{render, safe_line, safe_text, summary, write};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
-    EvaluationMetrics, LearnerStepRecord, PolicyName, RunInfo, RunStatus, StageTime, SuccessRate,
-    TrainingStage, Transcript,
+    EvaluationMetrics, LearnerStepRecord, PolicyName, RefusedActorRecord, RunInfo, RunStatus,
+    StageTime, SuccessRate, TrainingStage, Transcript,
 };

@@ -37,6 +37,20 @@ pub struct RunInfo {
     pub machine: String,
     /// The command line that started the run.
     pub command: String,
+    /// Actors that the learner refused, in its last process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_actors: Vec<RefusedActorRecord>,
+}
+
+/// An actor whose groups or calls the learner refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedActorRecord {
+    /// Its name, which it chose.
+    pub id: String,
+    /// How often it was refused.
+    pub count: u64,
+    /// Why, the last time.
+    pub reason: String,
 }
 
 /// Whether a run has ended.

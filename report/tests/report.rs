@@ -326,6 +326,11 @@ fn hostile_info() -> RunInfo {
         version: name(),
         machine: name(),
         command: name(),
+        refused_actors: vec![report::RefusedActorRecord {
+            id: name(),
+            count: u64::MAX,
+            reason: name(),
+        }],
     }
 }
 

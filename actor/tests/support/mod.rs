@@ -108,6 +108,7 @@ impl Learner for FakeLearner {
     async fn join(&self, _request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         Ok(Response::new(JoinResponse {
             run_id: "test".to_owned(),
+            max_leases_per_actor: 0,
             run_seed: 11,
             model_files: self.0.model_files.clone(),
             rollout: Some(RolloutSettings {

@@ -1,9 +1,9 @@
 //! The end of a learner: what it leaves in the run's place, and what it says.
 
 use anyhow::{Context as _, Result, bail};
-use learner::LearnerError;
+use learner::{LearnerError, RefusedActor};
 use policy::Placement;
-use report::{RunFolder, RunInfo, RunStatus};
+use report::{RefusedActorRecord, RunFolder, RunInfo, RunStatus};
 
 use crate::{
     config::LearnerRole, live::LiveRun, local::newest_model, model_folder, progress::Progress,
@@ -19,6 +19,8 @@ pub(super) struct EndingRun<'a> {
     pub(super) env: &'a str,
     pub(super) live: LiveRun,
     pub(super) progress: &'a Progress,
+    /// The actors of this process that were refused.
+    pub(super) refused: Vec<RefusedActor>,
 }
 
 impl EndingRun<'_> {
@@ -38,6 +40,8 @@ impl EndingRun<'_> {
             false => RunStatus::Interrupted,
         };
         self.live.end(info.status);
+        info.refused_actors = self.refused.iter().map(refused_record).collect();
+        self.name_refused(&info.refused_actors);
         let written = match &trained {
             // The run is another learner's now.
             Err(fault) if is_replaced(fault) => Ok(()),
@@ -60,6 +64,20 @@ impl EndingRun<'_> {
         self.progress.say(&message);
         self.live.linger().await;
         Ok(())
+    }
+
+    fn name_refused(&self, refused: &[RefusedActorRecord]) {
+        for actor in refused {
+            self.progress.say(&format!(
+                "refused {} of the actor {:?}, the last because {}",
+                match actor.count {
+                    1 => "1 call".to_owned(),
+                    count => format!("{count} calls"),
+                },
+                actor.id,
+                report::safe_line(&actor.reason)
+            ));
+        }
     }
 
     fn save_model(&self) -> Result<()> {
@@ -90,6 +108,14 @@ impl EndingRun<'_> {
             "model: {model}\nreport: {report}\n{fetch}\
              evaluate it with: sqlenv eval --model {local_model} --env {env} --split eval"
         )
+    }
+}
+
+fn refused_record(actor: &RefusedActor) -> RefusedActorRecord {
+    RefusedActorRecord {
+        id: actor.id.clone(),
+        count: actor.count,
+        reason: actor.reason.clone(),
     }
 }
 

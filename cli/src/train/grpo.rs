@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Result, bail};
-use learner::{Learner, TrainEvent, TrainingQuestion};
+use learner::{Learner, LearnerConfig, TrainEvent, TrainingQuestion, TrustConfig};
 use policy::Model;
 use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder, TrainingStage};
 
@@ -38,8 +38,13 @@ pub(super) async fn grpo(
         .collect();
     curve.evaluate(&start, 0).await?;
     check_tokenizer(folder.path(), &start)?;
+    let settings = LearnerConfig {
+        // The actors are part of this process.
+        trust: TrustConfig::of_one_process(config.actor.concurrent_groups),
+        ..config.learner.clone()
+    };
     let learner = Learner::open(
-        config.learner.clone(),
+        settings,
         config.arguments(config.seed),
         config.placement().place(&start)?,
         questions,

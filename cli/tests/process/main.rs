@@ -8,6 +8,7 @@ mod endings;
 mod evaluation;
 mod gpu_check;
 mod health;
+mod hostile;
 mod object_store;
 mod outage;
 mod play;

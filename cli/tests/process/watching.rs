@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use proto::{LearnerClient, Transport, v1::JoinRequest};
+use proto::{
+    EnvClient, LearnerClient, Transport,
+    v1::{InfoRequest, JoinRequest},
+};
 use serde_json::Value;
 
 use crate::program::{Running, serve, sqlenv};
@@ -18,7 +21,7 @@ use crate::program::{Running, serve, sqlenv};
 const HOSTILE: &str = "<script>\u{1b}]0;stolen\u{7}</script>";
 
 /// Gets a page as its head and its body.
-fn get(address: &str, path: &str) -> Option<(String, String)> {
+pub(crate) fn get(address: &str, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
     let mut text = String::new();
@@ -49,12 +52,17 @@ fn free_address() -> String {
 }
 
 /// Joins as an actor with a hostile name.
-fn join_as_stranger(learner: &str) {
+fn join_as_stranger(env: &str, learner_address: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let join = async {
-        let mut client = LearnerClient::new(Transport::dial(learner).unwrap());
-        let actor_id = HOSTILE.to_owned();
-        client.join(JoinRequest { actor_id }).await.unwrap();
+        let mut client = LearnerClient::new(Transport::dial(learner_address).unwrap());
+        let mut env = EnvClient::new(Transport::dial(env).unwrap());
+        let info = env.info(InfoRequest {}).await.unwrap();
+        let request = JoinRequest {
+            actor_id: HOSTILE.to_owned(),
+            identity: Some(learner::expected_identity(info.get_ref())),
+        };
+        client.join(request).await.unwrap();
     };
     runtime.block_on(join);
 }
@@ -91,7 +99,7 @@ fn a_run_is_followed_on_its_page_in_a_terminal_and_by_the_doctor() {
         "learner.steps=6",
     ];
     let (mut learner, learner_address) = serve(&args);
-    join_as_stranger(&learner_address);
+    join_as_stranger(&env, &learner_address);
     let before = status_with(&admin, |status| {
         !status["actors"].as_array().unwrap().is_empty()
     });

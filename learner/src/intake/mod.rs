@@ -82,6 +82,8 @@ pub(crate) enum SubmitError {
     Refused(GroupHead, RefusalReason, String),
     /// It names another run, or the learner is broken.
     OtherRun(Status),
+    /// The learner's env-node is away, so the group could not be verified.
+    EnvAway(Status),
     /// It could not be journaled, for this reason; the run stops.
     Journal(String),
 }

@@ -177,6 +177,7 @@ pub(crate) async fn act(
             policy_version,
             run_id: learner.run_id().to_owned(),
             report: None,
+            identity: None,
         };
         match client
             .claim(request)

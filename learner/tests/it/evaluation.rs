@@ -125,6 +125,7 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
             policy_version,
             run_id: run_id.clone(),
             report: None,
+            identity: None,
         };
         client
             .claim(request)

@@ -299,6 +299,7 @@ async fn a_client_that_only_claims_does_not_stop_the_run() {
                     run_id: client.run_id.clone(),
                     policy_version: learner.snapshot().policy_version,
                     report: None,
+                    identity: None,
                 };
                 let claim = client.learner.claim(request);
                 let _ = tokio::time::timeout(Duration::from_millis(2), claim).await;

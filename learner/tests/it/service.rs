@@ -56,6 +56,7 @@ impl Server {
             policy_version,
             run_id: self.learner.run_id().to_owned(),
             report: None,
+            identity: None,
         };
         self.client
             .claim(request)
@@ -104,6 +105,7 @@ async fn join_hands_over_model_and_settings() {
     let mut server = Server::start().await;
     let request = JoinRequest {
         actor_id: "a".to_owned(),
+        identity: None,
     };
     let join = server.client.join(request).await.unwrap().into_inner();
     assert_eq!((join.run_seed, join.policy_version), (5, 0));
@@ -248,6 +250,7 @@ async fn a_claim_waits_for_work() {
         policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
         report: None,
+        identity: None,
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -280,6 +283,7 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
         policy_version: 0,
         run_id: server.learner.run_id().to_owned(),
         report: None,
+        identity: None,
     };
     let waiting = tokio::spawn(async move { client.claim(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -57,6 +57,7 @@ pub fn render(records: &RunRecords) -> String {
                         curves::section(records),
                         breakdown::section(records),
                         transcripts::section(records),
+                        refused_actors(records),
                         settings(records),
                     ] { (section.unwrap_or_default()) }
                     (footer(records))
@@ -65,6 +66,26 @@ pub fn render(records: &RunRecords) -> String {
         }
     };
     safe_text(&page.into_string()) + "\n"
+}
+
+/// Names the actors whose groups are not part of the run.
+fn refused_actors(records: &RunRecords) -> Option<Markup> {
+    let refused = &records.info.as_ref()?.refused_actors;
+    (!refused.is_empty()).then(|| {
+        html! {
+            section {
+                h2 { "Refused actors" }
+                p { "The learner refused these actors or groups of theirs. The run has nothing of \
+                     what it refused." }
+                ul {
+                    @for actor in refused {
+                        li { b { (actor.id) } ", " (actor.count) " times, the last because "
+                             (actor.reason) }
+                    }
+                }
+            }
+        }
+    })
 }
 
 /// Replaces the characters that XML forbids or a terminal obeys, and those that change the reading

@@ -1,0 +1,185 @@
+//! Tests a run with a lying actor, a broken one and one on other data: it ends with the weights of
+//! its honest actors alone, and names the three.
+//!
+//! A proxy between an actor and the learner changes what the actor submits.
+
+use std::{fs, pin::Pin, thread::sleep, time::Duration};
+
+use futures::Stream;
+use proto::{
+    EncodedGroup, LearnerClient, Transport,
+    v1::{
+        ClaimRequest, ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationRequest,
+        SubmitEvaluationResponse, SubmitRequest, SubmitResponse, WeightsRequest, WeightsResponse,
+        learner_server::{Learner, LearnerServer},
+    },
+};
+use tokio::runtime::Runtime;
+use tonic::{Request, Response, Status, transport::Server};
+
+use crate::{
+    evaluation::{free_address, weights},
+    program::{Running, serve, serve_and_hear, sqlenv},
+    second_learner::{learner_args, trained_alone},
+    watching::get,
+};
+
+/// Passes all calls on to a learner, and changes the groups.
+struct Proxy {
+    learner: LearnerClient,
+    change: fn(&mut SubmitRequest),
+}
+
+#[tonic::async_trait]
+impl Learner for Proxy {
+    type WeightsStream = Pin<Box<dyn Stream<Item = Result<WeightsResponse, Status>> + Send>>;
+
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        self.learner.clone().join(request.into_inner()).await
+    }
+
+    async fn claim(
+        &self,
+        request: Request<ClaimRequest>,
+    ) -> Result<Response<ClaimResponse>, Status> {
+        self.learner.clone().claim(request.into_inner()).await
+    }
+
+    async fn submit(
+        &self,
+        request: Request<EncodedGroup>,
+    ) -> Result<Response<SubmitResponse>, Status> {
+        let mut group = request.into_inner().decode().unwrap();
+        (self.change)(&mut group);
+        self.learner
+            .clone()
+            .submit(EncodedGroup::from(&group))
+            .await
+    }
+
+    async fn submit_evaluation(
+        &self,
+        request: Request<SubmitEvaluationRequest>,
+    ) -> Result<Response<SubmitEvaluationResponse>, Status> {
+        let mut learner = self.learner.clone();
+        learner.submit_evaluation(request.into_inner()).await
+    }
+
+    async fn weights(
+        &self,
+        request: Request<WeightsRequest>,
+    ) -> Result<Response<Self::WeightsStream>, Status> {
+        let stream = self.learner.clone().weights(request.into_inner()).await?;
+        Ok(Response::new(Box::pin(stream.into_inner())))
+    }
+}
+
+/// Serves a proxy in the runtime and returns its address.
+fn proxy(runtime: &Runtime, learner: &str, change: fn(&mut SubmitRequest)) -> String {
+    let address = free_address();
+    let learner = runtime.block_on(async { LearnerClient::new(Transport::dial(learner).unwrap()) });
+    let service = LearnerServer::new(Proxy {
+        learner: learner
+            .max_decoding_message_size(proto::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(proto::MAX_MESSAGE_BYTES),
+        change,
+    });
+    let service = service
+        .max_decoding_message_size(proto::MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(proto::MAX_MESSAGE_BYTES);
+    let serving = Server::builder().add_service(service);
+    runtime.spawn(serving.serve(address.parse().unwrap()));
+    format!("http://{address}")
+}
+
+/// Every answer is right.
+fn inflate_rewards(group: &mut SubmitRequest) {
+    for trajectory in group.trajectories.iter_mut().filter(|it| it.scored) {
+        trajectory.correct = trajectory.member % 2 == 0;
+        trajectory.episode_return += f64::from(trajectory.member);
+    }
+}
+
+/// Recorded with other weights, say.
+fn spoil_logprobs(group: &mut SubmitRequest) {
+    let trajectories = group.trajectories.iter_mut();
+    for segment in trajectories.flat_map(|it| &mut it.segments) {
+        for (logprob, mask) in segment.logprobs.iter_mut().zip(&segment.mask) {
+            *logprob -= 30.0 * f32::from(*mask);
+        }
+    }
+}
+
+#[test]
+fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = trained_alone(dir.path());
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let fewer = [
+        "env-node",
+        "--listen",
+        "127.0.0.1:0",
+        "--databases",
+        "brewery",
+    ];
+    let (_other_node, other_env) = serve(&fewer);
+    let run = dir.path().join("run");
+    let mut args = learner_args("127.0.0.1:0", &env, run.to_str().unwrap());
+    let admin = free_address();
+    args.extend(["--admin", &admin]);
+    let (mut learner, address, said) = serve_and_hear(&mut sqlenv(&args));
+    let runtime = Runtime::new().unwrap();
+    let liars_learner = proxy(&runtime, &address, inflate_rewards);
+    let brokens_learner = proxy(&runtime, &address, spoil_logprobs);
+    let actor = |id: &str, env: &str, learner: &str| {
+        let args = ["actor", "--env", env, "--learner", learner, "--id", id];
+        Running(
+            sqlenv(&args)
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    };
+    let mut elsewhere = actor("elsewhere", &other_env, &address);
+    assert_eq!(elsewhere.0.wait().unwrap().code(), Some(1));
+    // Each is alone until it is refused, so that it gets groups of the first step.
+    let broken = actor("broken", &env, &brokens_learner);
+    let refused = "learner_groups_refused_total{reason=\"logprobs\"}";
+    let is_refused = |line: &str| line.starts_with(refused) && !line.ends_with(" 0");
+    let metrics = || get(&admin, "/metrics").unwrap().1;
+    while !metrics().lines().any(is_refused) {
+        assert!(learner.0.try_wait().unwrap().is_none(), "ended early");
+        sleep(Duration::from_millis(20));
+    }
+    drop(broken);
+    let mut liar = actor("liar", &env, &liars_learner);
+    assert_eq!(
+        liar.0.wait().unwrap().code(),
+        Some(1),
+        "the liar is refused"
+    );
+    let _honest = [
+        actor("first", &env, &address),
+        actor("second", &env, &address),
+    ];
+    assert!(learner.0.wait().unwrap().success());
+    assert!(weights(&run) == expected, "only honest groups count");
+    let said = said.join().unwrap();
+    let info = fs::read_to_string(run.join("run.json")).unwrap();
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    for (id, reason) in [
+        ("liar", "but its actions give"),
+        ("broken", "a recorded log-probability differs"),
+        ("elsewhere", "plays on other data"),
+    ] {
+        assert!(
+            said.contains(&format!("of the actor \"{id}\"")),
+            "{id}: {said}"
+        );
+        assert!(
+            info.contains(&format!("\"id\": \"{id}\"")) && info.contains(reason),
+            "{info}"
+        );
+        assert!(page.contains(id), "the report names {id}");
+    }
+}
