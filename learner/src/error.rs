@@ -8,20 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::metrics::RefusalReason;
-
-/// A group that a step cannot train on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedGroup {
-    /// The group.
-    pub index: u64,
-    /// The actor that rolled it out.
-    pub actor_id: String,
-    /// What is wrong.
-    pub reason: RefusalReason,
-    /// The same in words.
-    pub problem: String,
-}
+use crate::refusals::RefusedGroup;
 
 /// What can go wrong in the learner.
 #[derive(Debug, thiserror::Error)]

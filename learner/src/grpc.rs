@@ -39,7 +39,8 @@ use crate::{
     evaluator::EvaluationLease,
     group::{self, Group, GroupHead, check_episode},
     intake::SubmitError,
-    metrics::{self, RefusalReason},
+    metrics,
+    refusals::RefusalReason,
     scheduler::{Admission, Claim, Lease},
     verifier::VerifyError,
 };

@@ -48,7 +48,7 @@ pub use error::{LearnerError, Result};
 pub use evaluation::EvaluationSet;
 pub use evaluator::EvaluationPlan;
 pub use identity::expected_identity;
-pub use refusals::RefusedActor;
+pub use refusals::{RefusalReason, RefusedActor, RefusedGroup};
 pub use serve::{ServerCredentials, serve};
 pub use server_config::LearnerServerConfig;
 pub use trust::TrustConfig;

@@ -15,7 +15,10 @@ use std::{
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use proto::v1::Trajectory;
 
-use crate::clock::{now, unix_seconds};
+use crate::{
+    clock::{now, unix_seconds},
+    refusals::RefusalReason,
+};
 
 mod rollouts;
 mod step_table;
@@ -254,50 +257,6 @@ pub(crate) fn group_claimed(expired_leases: u64) {
 
 pub(crate) fn group_submitted(verdict: &'static str) {
     counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(1);
-}
-
-/// Why a group is not trained on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalReason {
-    /// It breaks the contract.
-    Invalid,
-    /// Its episodes have another result when they are played again.
-    Rewards,
-    /// Its log-probabilities differ from the learner's own.
-    Logprobs,
-    /// It has no finite gradient.
-    NotFinite,
-    /// None of its episodes was completed.
-    Unscored,
-    /// An earlier version of the program accepted it.
-    Journal,
-}
-
-impl RefusalReason {
-    const ALL: [Self; 6] = [
-        Self::Invalid,
-        Self::Rewards,
-        Self::Logprobs,
-        Self::NotFinite,
-        Self::Unscored,
-        Self::Journal,
-    ];
-
-    /// Whether it is the actor's fault rather than the policy's or the environment's.
-    pub(crate) fn is_of_actor(self) -> bool {
-        !matches!(self, Self::NotFinite)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Rewards => "rewards",
-            Self::Logprobs => "logprobs",
-            Self::NotFinite => "not_finite",
-            Self::Unscored => "unscored",
-            Self::Journal => "journal",
-        }
-    }
 }
 
 pub(crate) fn groups_refused(reason: RefusalReason, groups: usize) {

@@ -20,10 +20,11 @@ use crate::{
     checkpoint::{self, CheckpointState},
     clock::now,
     driver::{RunContext, RunEnd, TrainEvent},
-    error::{LearnerError, RefusedGroup, Result},
+    error::{LearnerError, Result},
     group::StepGroups,
-    metrics::{self, Metrics, RefusalReason, SAVING, Stopwatch, TRAINING},
+    metrics::{self, Metrics, SAVING, Stopwatch, TRAINING},
     ranks::Ranks,
+    refusals::{RefusalReason, RefusedGroup},
     trainer::Trainer,
 };
 

@@ -59,8 +59,9 @@ pub struct SchedulerSettings {
     pub max_leases_per_actor: usize,
 }
 
-/// By how much shorter the leases are of an actor without an accepted group.
+/// By how much shorter the leases are of an actor without an accepted group, and their least time.
 const UNPROVEN_SHARE: u32 = 10;
+const LEAST_UNPROVEN: Duration = Duration::from_secs(10);
 /// Actors and former leases of a group that are remembered. Forgetting one costs a rollout.
 const MAX_PROVEN_ACTORS: usize = 4_096;
 const MAX_HOLDERS: usize = 64;
@@ -316,8 +317,13 @@ impl Scheduler {
     fn lease_time(&self, actor_id: &str) -> Duration {
         match self.proven.contains(actor_id) {
             true => self.settings.lease,
-            false => self.settings.lease / UNPROVEN_SHARE,
+            false => self.unproven_lease(),
         }
+    }
+
+    fn unproven_lease(&self) -> Duration {
+        let lease = self.settings.lease;
+        (lease / UNPROVEN_SHARE).max(LEAST_UNPROVEN.min(lease))
     }
 
     /// Returns how many leases of an actor have not expired.
@@ -341,7 +347,7 @@ impl Scheduler {
             Some(GroupState::Leased { expires, .. }) => *expires,
             Some(GroupState::Finished { .. }) | None => self.began,
         };
-        open_since + self.settings.lease / UNPROVEN_SHARE
+        open_since + self.unproven_lease()
     }
 
     /// Returns the lowest group that may be handed out, with the oldest version that may sample it.

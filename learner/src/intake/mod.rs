@@ -23,11 +23,12 @@ use tonic::Status;
 
 use crate::{
     clock::now,
-    error::{LearnerError, RefusedGroup, Result},
+    error::{LearnerError, Result},
     group::{Group, GroupHead, GroupRules, StepGroups},
     journal::{Journal, NewTerm},
-    metrics::{self, RefusalReason, Stopwatch, WAITING},
+    metrics::{self, Stopwatch, WAITING},
     object_storage::ObjectLog,
+    refusals::{RefusalReason, RefusedGroup},
     scheduler::{Admission, Batch, Claim, Scheduler, Submission},
 };
 use read_back::read_back;

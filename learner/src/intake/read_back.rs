@@ -11,7 +11,8 @@ use crate::{
     error::{LearnerError, Result},
     group::{Group, GroupHead, GroupRules},
     journal::JournalEntry,
-    metrics::{self, RefusalReason},
+    metrics,
+    refusals::RefusalReason,
 };
 
 /// Groups in memory, and how often each was accepted.

@@ -195,7 +195,12 @@ fn all_steps(joined: &mut JoinedRank, device: &Device) -> Result<()> {
     let mut stopwatch = Stopwatch::start();
     while let Some((groups, version)) = trainer.ranks.next_step(&joined.rules)? {
         stopwatch.lap(&RANK_WAITING);
-        trainer.step(&groups, version)?;
+        match trainer.step(&groups, version) {
+            Ok(_) => {}
+            // Rank 0 refuses the same groups and begins the step again without them.
+            Err(LearnerError::Refused(_)) => continue,
+            Err(fault) => return Err(fault),
+        }
         stopwatch.lap(&RANK_TRAINING);
         metrics::rank_step_made(version + 1);
         tracing::info!(step = version + 1, "step made");

@@ -16,7 +16,7 @@ use crate::{
     advantage::advantages,
     batch::{LEAST_WORKERS, MicroBatch, Prefixes, Sample, micro_batches_for},
     config::{LearnerConfig, RatioAgainst},
-    error::{LearnerError, RefusedGroup, Result},
+    error::{LearnerError, Result},
     group::{Group, StepGroups},
     loss::{
         LossDivisors, LossInput, LossStats, SamplerCorrection, SamplingStats, loss, sampling_stats,
@@ -25,6 +25,7 @@ use crate::{
     network::{Network, PassSettings, Scores, scores_unless},
     optimizer::global_norm,
     ranks::{MicroBatchStatistics, Ranks},
+    refusals::RefusedGroup,
 };
 
 /// The policy being trained and everything else that a step needs besides its groups.

@@ -7,10 +7,10 @@
 use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
     batch::{LEAST_WORKERS, micro_batches_for},
-    error::{RefusedGroup, Result},
+    error::Result,
     loss::LossDivisors,
-    metrics::RefusalReason,
     optimizer::global_norm,
+    refusals::{RefusalReason, RefusedGroup},
 };
 
 impl Trainer {

@@ -307,12 +307,11 @@ async fn a_client_that_only_claims_does_not_stop_the_run() {
         }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let began = Instant::now();
-    let weights = train(&learner, 1, None).await.1;
+    let limit = Duration::from_secs(25);
+    let trained = tokio::time::timeout(limit, train(&learner, 1, None)).await;
     thief.abort();
     let _ = thief.await;
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(15), "four steps took {took:?}");
+    let weights = trained.expect("four steps take one short lease").1;
     assert!(weights == honest_weights(small_config()).await);
 }
 

@@ -68,6 +68,7 @@ async fn join(address: &str, credentials: &Credentials) -> Result<(), Status> {
     let transport = Transport::dial_with(address, credentials).unwrap();
     let request = JoinRequest {
         actor_id: "a".to_owned(),
+        identity: None,
     };
     LearnerClient::new(transport).join(request).await.map(drop)
 }
