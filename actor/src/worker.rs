@@ -94,7 +94,14 @@ async fn work(
     let (id, of_process) = (actor_id.to_owned(), config.clone());
     let open = move || {
         let of_actor = (id.as_str(), identity);
-        Actor::new(env, learner, of_actor, (&of_process, placement), joined, &first)
+        Actor::new(
+            env,
+            learner,
+            of_actor,
+            (&of_process, placement),
+            joined,
+            &first,
+        )
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let (actor, published) =
