@@ -6,7 +6,7 @@ use std::{
     net::TcpListener,
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use opentelemetry_proto::tonic::{
@@ -75,6 +75,17 @@ impl Collector {
         format!("http://{address}")
     }
 
+    /// Waits for a span with this name and three that it is part of.
+    fn whole_line(&self, name: &str) -> Vec<Exported> {
+        for _ in 0..LOOKS {
+            match self.line_of(name) {
+                Some(line) if line.len() >= 4 => return line,
+                _ => thread::sleep(PAUSE),
+            }
+        }
+        panic!("{name}: {:#?}", self.line_of(name))
+    }
+
     /// Returns a span with this name and all that it is part of, outermost last.
     fn line_of(&self, name: &str) -> Option<Vec<Exported>> {
         let spans = self.0.lock().unwrap();
@@ -97,6 +108,10 @@ fn service_name(resource: Resource) -> String {
     }
 }
 
+/// The pauses between looks at the collector, and how many there are.
+const PAUSE: Duration = Duration::from_millis(50);
+const LOOKS: usize = 400;
+
 #[test]
 #[cfg_attr(
     not(feature = "opentelemetry"),
@@ -104,47 +119,8 @@ fn service_name(resource: Resource) -> String {
 )]
 fn a_group_has_one_trace_from_its_claim_to_its_gradient() {
     let collector = Collector::default();
-    let endpoint = collector.serve();
-    let traced = |args: &[&str]| {
-        let mut command = sqlenv(args);
-        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
-        command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
-        command
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let run_dir = dir.path().join("run");
-    let listen = ["--listen", "127.0.0.1:0"];
-    let (_env_node, env) = serve_with(&mut traced(&[&["env-node"], &listen[..]].concat()));
-    let run = [
-        "--env",
-        &env,
-        "--run-dir",
-        run_dir.to_str().unwrap(),
-        "--preset",
-        "smoke",
-    ];
-    let (mut learner, address) =
-        serve_with(&mut traced(&[&["learner"], &listen[..], &run].concat()));
-    let actor = traced(&["actor", "--env", &env, "--learner", &address]).spawn();
-    let mut actor = Running(actor.unwrap());
-    assert!(learner.0.wait().unwrap().success());
-    assert!(actor.0.wait().unwrap().success());
-
-    // An env-node runs on, and sends what it has every 200 ms.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let whole_line = |name: &str, length: usize| loop {
-        match collector.line_of(name) {
-            Some(line) if line.len() >= length => return line,
-            line => assert!(Instant::now() < deadline, "{name}: {line:#?}"),
-        }
-        thread::sleep(Duration::from_millis(50));
-    };
-    let described = |line: &[Exported]| -> Vec<String> {
-        line.iter()
-            .map(|span| format!("{} {}", span.service, span.name))
-            .collect()
-    };
-    let trained = whole_line("train", 4);
+    let _env_node = traced_run(&collector.serve());
+    let trained = collector.whole_line("train");
     assert_eq!(
         described(&trained),
         [
@@ -154,9 +130,8 @@ fn a_group_has_one_trace_from_its_claim_to_its_gradient() {
             "sqlenv-actor work",
         ]
     );
-    let stepped = whole_line("/sqlenv.v1.Env/Step", 4);
     assert_eq!(
-        described(&stepped),
+        described(&collector.whole_line("/sqlenv.v1.Env/Step")),
         [
             "sqlenv-env-node /sqlenv.v1.Env/Step",
             "sqlenv-actor Env.Step",
@@ -180,4 +155,39 @@ fn a_group_has_one_trace_from_its_claim_to_its_gradient() {
     ] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
+}
+
+/// Trains over three processes that export to the collector, and returns the env-node, which runs
+/// on and sends what it has every 200 ms.
+fn traced_run(collector: &str) -> Running {
+    let traced = |args: &[&str]| {
+        let mut command = sqlenv(args);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector);
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
+        command
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let (env_node, env) = serve_with(&mut traced(&[&["env-node"], &listen[..]].concat()));
+    let run = [
+        "--env",
+        &env,
+        "--run-dir",
+        run_dir.to_str().unwrap(),
+        "--preset",
+        "smoke",
+    ];
+    let learner = [&["learner"], &listen[..], &run].concat();
+    let (mut learner, address) = serve_with(&mut traced(&learner));
+    let actor = traced(&["actor", "--env", &env, "--learner", &address]).spawn();
+    let mut actor = Running(actor.unwrap());
+    assert!(learner.0.wait().unwrap().success());
+    assert!(actor.0.wait().unwrap().success());
+    env_node
+}
+
+fn described(line: &[Exported]) -> Vec<String> {
+    let described = |span: &Exported| format!("{} {}", span.service, span.name);
+    line.iter().map(described).collect()
 }
