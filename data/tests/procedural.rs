@@ -126,8 +126,8 @@ fn names_of_held_out_databases_do_not_occur_in_training() {
     };
     let (training, held_out) = (folded(&training), folded(&held_out));
     let common = [
-        "caption", "code", "cptn", "fullname", "id", "label", "name", "ncknm", "nickname", "tit",
-        "title",
+        "capt", "caption", "code", "cptn", "fullname", "id", "label", "name", "ncknm", "nickname",
+        "tit", "title",
     ];
     let shared = held_out.intersection(&training);
     let shared: Vec<&String> = shared

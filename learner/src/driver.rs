@@ -296,7 +296,8 @@ impl Learner {
     }
 
     /// Trains until the last step or `shutdown`, reporting to `events`, and returns the number of
-    /// steps made in all. A shutdown ends the running step before it is made. A run can be trained once in the life of a `Learner`.
+    /// steps made in all. A shutdown ends the running step before it is made. A run can be trained
+    /// once in the life of a `Learner`.
     ///
     /// # Errors
     /// A step or a checkpoint failed; what was written before is whole.

@@ -120,7 +120,8 @@ pub enum LearnerError {
         /// The update, counted from 1.
         update: u64,
     },
-    /// Groups of a step cannot be trained on. A run takes them back and makes the step without them.
+    /// Groups of a step cannot be trained on. A run takes them back and makes the step without
+    /// them.
     #[error("{} of the step's groups cannot be trained on; the first: {}", .0.len(),
         .0.first().map_or("", |first| &first.problem))]
     Refused(Vec<RefusedGroup>),

@@ -1,8 +1,7 @@
 //! What an actor plays on and runs: the learner refuses one that differs, because its groups would
 //! train the run on other data or by other rules.
 //!
-//! Pure. The tokenizer and the chat template are not compared: an actor has those that the learner
-//! sent it.
+//! Pure. The files of the model are not compared: an actor has those that the learner sent it.
 
 use proto::v1::{ActorIdentity, InfoResponse};
 

@@ -83,7 +83,8 @@ fn an_actor_says_that_its_learner_is_away() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    let args = ["actor", "--env", &address, "--learner", &address];
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let args = ["actor", "--env", &env, "--learner", &address];
     let mut actor = Running(sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(actor.0.stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);

@@ -22,8 +22,8 @@ const LARGEST_REWARD: f64 = 1e6;
 /// Bytes of text that one sampled token decodes to. The longest tokens of common vocabularies have
 /// 256 bytes, of which each may become a replacement character of 3 bytes.
 const TOKEN_TEXT_BYTES: usize = 1_024;
-/// Bytes of an observation or of the reason of a failure. Observations of the environment have a few
-/// thousand.
+/// Bytes of an observation or of the reason of a failure. Observations of the environment have a
+/// few thousand.
 const TEXT_BYTES: usize = 1 << 20;
 /// Bytes of a name.
 const NAME_BYTES: usize = 256;

@@ -403,7 +403,7 @@ mod tests {
                 |t| t.turns[0].completion_tokens = 1,
                 "segment 0: the mask of token 2 is 1, but the turns say 0",
             ),
-            (|t| t.turns.clear(), "token 1 is 1, but the turns say 0"),
+            (|t| t.turns.clear(), "is scored, but has no turn"),
             (
                 |t| t.turns[0].completion_tokens = 9,
                 "turn 0: tokens 1..10 are not in segment 0",

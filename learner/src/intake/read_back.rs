@@ -1,9 +1,9 @@
 //! The groups of the journal whose step is still to be made, when a run is opened.
 //!
-//! Invariant: what is read back can be trained on. An earlier version of the program accepted groups
-//! that break today's rules. They are left out and handed out again. The run then gets other weights
-//! than those that the earlier process may have published after them, so the groups that were
-//! sampled with these are left out as well. Both are said and counted.
+//! Invariant: what is read back can be trained on. An earlier version of the program accepted
+//! groups that break today's rules. They are left out and handed out again. The run then gets other
+//! weights than those that the earlier process may have published after them, so the groups that
+//! were sampled with these are left out as well. Both are said and counted.
 
 use std::{collections::BTreeMap, path::Path};
 

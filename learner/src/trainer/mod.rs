@@ -224,8 +224,8 @@ impl Trainer {
     /// Compares the recorded log-probabilities with those of the policy before the first update.
     ///
     /// # Errors
-    /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several ranks
-    /// such groups are only counted: a rank sees its own share of a step alone.
+    /// [`LearnerError::Refused`] if the settings refuse groups with a difference. With several
+    /// ranks such groups are only counted: a rank sees its own share of a step alone.
     fn check_logprobs(
         &mut self,
         rows: &LossRows<'_>,

@@ -1,8 +1,8 @@
-//! Groups that a step cannot train on: their recorded log-probabilities are not those of the policy,
-//! or they have no finite gradient.
+//! Groups that a step cannot train on: their recorded log-probabilities are not those of the
+//! policy, or they have no finite gradient.
 //!
-//! Invariant: the result is a function of the groups and of the weights before the step, so a resumed
-//! run refuses the same groups.
+//! Invariant: the result is a function of the groups and of the weights before the step, so a
+//! resumed run refuses the same groups.
 
 use super::{LossRows, RankShare, Trainer, micro_batch_loss};
 use crate::{
