@@ -171,18 +171,20 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("environment_version", "default_reward_profile", "default_step_budget", "databases", "splits")
+    __slots__ = ("environment_version", "default_reward_profile", "default_step_budget", "databases", "splits", "data_sha256")
     ENVIRONMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_REWARD_PROFILE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_STEP_BUDGET_FIELD_NUMBER: _ClassVar[int]
     DATABASES_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
+    DATA_SHA256_FIELD_NUMBER: _ClassVar[int]
     environment_version: str
     default_reward_profile: str
     default_step_budget: int
     databases: _containers.RepeatedCompositeFieldContainer[Database]
     splits: _containers.RepeatedCompositeFieldContainer[Split]
-    def __init__(self, environment_version: _Optional[str] = ..., default_reward_profile: _Optional[str] = ..., default_step_budget: _Optional[int] = ..., databases: _Optional[_Iterable[_Union[Database, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
+    data_sha256: str
+    def __init__(self, environment_version: _Optional[str] = ..., default_reward_profile: _Optional[str] = ..., default_step_budget: _Optional[int] = ..., databases: _Optional[_Iterable[_Union[Database, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., data_sha256: _Optional[str] = ...) -> None: ...
 
 class Database(_message.Message):
     __slots__ = ("name", "sha256", "size_bytes")
