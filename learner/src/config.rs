@@ -97,7 +97,7 @@ pub struct LearnerConfig {
     /// The processes that compute gradients together; not written if there is one.
     #[serde(skip_serializing_if = "RankSettings::is_alone")]
     pub ranks: RankSettings,
-    /// Who may connect to the learner; not written if nothing is set.
+    /// The learner's server; not written if nothing is set.
     #[serde(skip_serializing_if = "LearnerServerConfig::is_default")]
     pub server: LearnerServerConfig,
 }
@@ -205,6 +205,7 @@ impl LearnerConfig {
         at_least_one("lease_seconds", self.lease_seconds.into())?;
         at_least_one("checkpoint.keep_last", self.checkpoint.keep_last as u64)?;
         self.ranks.validate()?;
+        self.server.validate()?;
         self.validate_groups()?;
         self.rollout.validate()?;
         if self.micro_batch_tokens < self.rollout.max_context_tokens as usize {

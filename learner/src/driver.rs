@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     actors::{ActorRegistry, ObservedActor, ObservedEnvNode, RecentEpisode},
+    call_limits::CallLimits,
     checkpoint::{self, CheckpointState},
     clock::now,
     config::{LearnerConfig, RolloutConfig, RunArguments},
@@ -119,6 +120,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// Limits on the calls of the port.
+    pub(crate) call_limits: CallLimits,
     /// The traces of the groups whose step is still to be made.
     pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.
@@ -189,6 +192,7 @@ impl Learner {
                 evaluator: Evaluator::new(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                call_limits: CallLimits::new(&config.server),
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 has_been_joined: AtomicBool::new(false),

@@ -32,6 +32,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Learner,
+    call_limits::HeldByCall,
     driver::{RunContext, RunEnd, sampling_message},
     error::Result,
     evaluation::LeasedPart,
@@ -198,8 +199,11 @@ impl proto::v1::learner_server::Learner for Learner {
     ) -> Result<Response<SubmitResponse>, Status> {
         let context = Arc::clone(&self.context);
         let submission = TraceContext::current();
+        // An actor that leaves does not end the work.
+        let held = request.extensions().get::<HeldByCall>().cloned();
         // Decoding, checking and the disk take milliseconds that would hold up other calls.
         let submit = move || {
+            let _held = held;
             let group = context.intake.check(request.into_inner())?;
             context
                 .check_run(&group.run_id)
@@ -268,6 +272,7 @@ impl proto::v1::learner_server::Learner for Learner {
         request: Request<WeightsRequest>,
     ) -> Result<Response<Self::WeightsStream>, Status> {
         self.context.check_run(&request.get_ref().run_id)?;
+        let permit = self.context.call_limits.weights_stream()?;
         let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let request = request.into_inner();
         let connected = ConnectedActor::new(Arc::clone(&self.context), request.actor_id);
@@ -279,7 +284,7 @@ impl proto::v1::learner_server::Learner for Learner {
         );
         task::spawn(async move {
             streaming.await;
-            drop(connected);
+            drop((connected, permit));
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }

@@ -8,6 +8,7 @@ mod actors;
 pub mod advantage;
 pub mod batch;
 mod bounds;
+mod call_limits;
 pub mod checkpoint;
 mod clock;
 pub mod config;

@@ -9,6 +9,7 @@ mod evaluation;
 mod gpu_check;
 mod health;
 mod object_store;
+mod open_files;
 mod outage;
 mod play;
 mod pretrain;
