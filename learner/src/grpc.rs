@@ -14,10 +14,10 @@ use std::{
 };
 
 use proto::{
-    CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
+    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
     v1::{
         ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim, JoinRequest,
-        JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse, SubmitResponse,
+        JoinResponse, SubmitEvaluationResponse, SubmitResponse,
         SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
         learner_server::LearnerServer, ranks_server::RanksServer, weights_response::Part,
     },
@@ -35,12 +35,13 @@ use crate::{
     call_limits::HeldByCall,
     driver::{RunContext, RunEnd, sampling_message},
     error::Result,
-    evaluation::LeasedPart,
+    evaluation::{LeasedPart, PART_QUESTIONS},
     evaluator::EvaluationLease,
     group::check_episode,
     intake::SubmitError,
     metrics,
     scheduler::{Admission, Claim, Lease},
+    submission_size::{self, SizeLimits},
 };
 
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
@@ -148,6 +149,33 @@ impl RunContext {
             self.run_id
         )))
     }
+
+    /// Checks the episodes of a part of an evaluation, and takes them if they are needed.
+    fn submit_evaluation(&self, encoded: &EncodedEvaluation) -> Result<(), Status> {
+        let invalid = |fault: String| Status::invalid_argument(format!("the part: {fault}"));
+        let limits = SizeLimits::new(&self.config, PART_QUESTIONS);
+        let sized = limits.check(encoded.bytes(), submission_size::OF_EVALUATION);
+        sized.map_err(invalid)?;
+        let part = encoded
+            .decode()
+            .map_err(|fault| invalid(format!("cannot be decoded: {fault}")))?;
+        self.check_run(&part.run_id)?;
+        for (number, episode) in part.trajectories.iter().enumerate() {
+            check_episode(episode, self.intake.rules()).map_err(|fault| {
+                Status::invalid_argument(format!("trajectory {number}: {fault}"))
+            })?;
+        }
+        self.actors().heard(self.now(), &part.actor_id);
+        let submitted = self.evaluator.submit(part.part_id, part.trajectories);
+        submitted.map_err(Status::invalid_argument)?;
+        // A part that must be played again may be what a claim waits for.
+        self.intake.wake_claims();
+        Ok(())
+    }
+}
+
+fn panicked() -> Status {
+    Status::internal("the submission panicked: this is a bug")
 }
 
 fn wait(retry_after_milliseconds: u32) -> Outcome {
@@ -204,7 +232,11 @@ impl proto::v1::learner_server::Learner for Learner {
         // Decoding, checking and the disk take milliseconds that would hold up other calls.
         let submit = move || {
             let _held = held;
-            let group = context.intake.check(request.into_inner())?;
+            let encoded = request.into_inner();
+            let limits = SizeLimits::new(&context.config, context.config.group_size);
+            let sized = limits.check(encoded.bytes(), submission_size::OF_GROUP);
+            sized.map_err(|fault| SubmitError::Invalid(format!("the group: {fault}")))?;
+            let group = context.intake.check(encoded)?;
             context
                 .check_run(&group.run_id)
                 .map_err(SubmitError::OtherRun)?;
@@ -229,7 +261,7 @@ impl proto::v1::learner_server::Learner for Learner {
                 self.context.evaluator.stop();
                 return Err(Status::unavailable(fault));
             }
-            Err(_) => return Err(Status::internal("the submission panicked: this is a bug")),
+            Err(_) => return Err(panicked()),
         };
         let (verdict, name) = match admission {
             Admission::Accept => (SubmitVerdict::Accepted, "accepted"),
@@ -247,23 +279,16 @@ impl proto::v1::learner_server::Learner for Learner {
 
     async fn submit_evaluation(
         &self,
-        request: Request<SubmitEvaluationRequest>,
+        request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
-        let request = request.into_inner();
-        let context = &self.context;
-        context.check_run(&request.run_id)?;
-        for (number, episode) in request.trajectories.iter().enumerate() {
-            check_episode(episode, context.intake.rules()).map_err(|fault| {
-                Status::invalid_argument(format!("trajectory {number}: {fault}"))
-            })?;
-        }
-        context.actors().heard(context.now(), &request.actor_id);
-        let submitted = context
-            .evaluator
-            .submit(request.part_id, request.trajectories);
-        submitted.map_err(Status::invalid_argument)?;
-        // A part that must be played again may be what a claim waits for.
-        context.intake.wake_claims();
+        let context = Arc::clone(&self.context);
+        let held = request.extensions().get::<HeldByCall>().cloned();
+        let submit = move || {
+            let _held = held;
+            context.submit_evaluation(&request.into_inner())
+        };
+        let submitted = task::spawn_blocking(submit).await;
+        submitted.unwrap_or_else(|_| Err(panicked()))?;
         Ok(Response::new(SubmitEvaluationResponse {}))
     }
 

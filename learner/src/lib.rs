@@ -33,6 +33,7 @@ pub mod scheduler;
 mod serve;
 mod server_config;
 pub mod sft;
+mod submission_size;
 mod traces;
 pub mod trainer;
 

@@ -23,7 +23,7 @@ mod wait_reminder;
 use std::time::Duration;
 
 pub use bearer_token::{BearerToken, RequireToken};
-pub use codec::EncodedGroup;
+pub use codec::{EncodedEvaluation, EncodedGroup};
 pub use dial::{Credentials, TransportError};
 pub use endpoints::{Endpoints, latency_quantile};
 pub use server_tls::{ServerTls, TlsConfig};

@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 32] = [
+const PURE: [&str; 33] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -30,6 +30,7 @@ const PURE: [&str; 32] = [
     "learner/src/optimizer",
     "learner/src/schedule",
     "learner/src/scheduler",
+    "learner/src/submission_size",
     "policy/src/chat",
     "policy/src/chat_template",
     "policy/src/gguf",
