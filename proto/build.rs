@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .extern_path(ENCODED_EVALUATION, "crate::EncodedEvaluation")
         .bytes(".sqlenv.v1.SnapshotChunk")
         .bytes(".sqlenv.v1.Chunk")
+        .bytes(".sqlenv.v1.ModelFile")
         .bytes(".sqlenv.v1.TrainResponse")
         // Records of evaluations contain this message as JSON.
         .type_attribute(

@@ -19,7 +19,7 @@ use std::{
 use policy::{Model, SamplingSettings, Weights, durable};
 use proto::{
     Snapshot,
-    v1::{JoinResponse, RolloutSettings, Trajectory},
+    v1::{JoinResponse, ModelFile, RolloutSettings, Trajectory},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -135,6 +135,8 @@ pub(crate) struct RunContext {
     pub(crate) run_id: String,
     opened: Instant,
     pub(crate) model: Model,
+    /// The files of the model, which all joins share.
+    model_files: Vec<ModelFile>,
     /// Taken by the thread that trains.
     trainer: Mutex<Option<Trainer>>,
     pub(crate) run_dir: PathBuf,
@@ -201,6 +203,7 @@ impl Learner {
                 questions,
                 run_id: format!("{}-{}", run_name.to_string_lossy(), &fingerprint[..16]),
                 opened: now(),
+                model_files: model_files(&model),
                 model,
                 trainer: Mutex::new(Some(trainer)),
                 run_dir,
@@ -356,7 +359,7 @@ impl RunContext {
         JoinResponse {
             run_id: self.run_id.clone(),
             run_seed: self.run_seed,
-            model_files: model_files(&self.model),
+            model_files: self.model_files.clone(),
             rollout: Some(rollout_settings(&self.config.rollout)),
             policy_version: self.snapshots.borrow().policy_version,
         }

@@ -1,5 +1,4 @@
-//! The `Learner` service: translates messages for the intake, holds claims until there is work,
-//! streams snapshots.
+//! The `Learner` service: translates messages for the intake, holds claims until there is work.
 //!
 //! Nothing here decides what is handed out or accepted, and async code does no disk work. What an
 //! actor does wrong is refused with INVALID_ARGUMENT and does not end the run. A group that cannot
@@ -14,26 +13,27 @@ use std::{
 };
 
 use proto::{
-    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
+    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, SharedResponses, TraceContext,
+    share,
     v1::{
-        ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim, JoinRequest,
-        JoinResponse, SubmitEvaluationResponse, SubmitResponse,
-        SubmitVerdict, Wait, WeightsRequest, WeightsResponse, claim_response::Outcome,
-        learner_server::LearnerServer, ranks_server::RanksServer, weights_response::Part,
+        ClaimRequest, ClaimResponse, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse,
+        SubmitEvaluationResponse, SubmitResponse, SubmitVerdict, Wait, WeightsRequest,
+        WeightsResponse, claim_response::Outcome, learner_server::LearnerServer,
+        ranks_server::RanksServer,
     },
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     task,
     time::{Instant, sleep_until},
 };
-use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::{
     Learner,
     call_limits::HeldByCall,
-    driver::{RunContext, RunEnd, sampling_message},
+    driver::{RunContext, sampling_message},
     error::Result,
     evaluation::{LeasedPart, PART_QUESTIONS},
     evaluator::EvaluationLease,
@@ -42,20 +42,20 @@ use crate::{
     metrics,
     scheduler::{Admission, Claim, Lease},
     submission_size::{self, SizeLimits},
+    weights_stream,
 };
 
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
 /// their way to it.
 const RETRY_MILLISECONDS: u32 = 100;
-/// Messages of a snapshot that wait for a slow actor.
-const STREAM_DEPTH: usize = 4;
 
 impl Learner {
     /// Returns the `Learner` service, for a server or for `proto::Transport::in_process`.
-    pub fn service(&self) -> LearnerServer<Self> {
-        LearnerServer::new(self.clone())
+    pub fn service(&self) -> SharedResponses<LearnerServer<Self>> {
+        let service = LearnerServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        SharedResponses(service)
     }
 
     /// Returns the `Ranks` service, which the run's other ranks call.
@@ -195,7 +195,10 @@ impl proto::v1::learner_server::Learner for Learner {
         self.context
             .actors()
             .heard(now, &request.get_ref().actor_id);
-        Ok(Response::new(self.context.join_response()))
+        let (sender, messages) = mpsc::channel(1);
+        // Cannot fail: the channel has room for the message.
+        let _ = sender.try_send(Ok(self.context.join_response().into()));
+        Ok(share(messages, JoinResponse::default()))
     }
 
     async fn claim(
@@ -296,91 +299,9 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<WeightsRequest>,
     ) -> Result<Response<Self::WeightsStream>, Status> {
-        self.context.check_run(&request.get_ref().run_id)?;
-        let permit = self.context.call_limits.weights_stream()?;
-        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let request = request.into_inner();
-        let connected = ConnectedActor::new(Arc::clone(&self.context), request.actor_id);
-        let streaming = stream_snapshots(
-            self.context.snapshots.subscribe(),
-            self.context.run_end.subscribe(),
-            request.after_version,
-            sender,
-        );
-        task::spawn(async move {
-            streaming.await;
-            drop((connected, permit));
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
-    }
-}
-
-/// An actor with an open weights stream.
-struct ConnectedActor {
-    context: Arc<RunContext>,
-    actor_id: String,
-    _counted: metrics::ConnectedActor,
-}
-
-impl ConnectedActor {
-    fn new(context: Arc<RunContext>, actor_id: String) -> Self {
-        let now = context.now();
-        context.actors().connected(now, &actor_id);
-        Self {
-            context,
-            actor_id,
-            _counted: metrics::ConnectedActor::begin(),
-        }
-    }
-}
-
-impl Drop for ConnectedActor {
-    fn drop(&mut self) {
-        let now = self.context.now();
-        self.context.actors().disconnected(now, &self.actor_id);
-    }
-}
-
-/// Sends the newest snapshot each time there is one that the actor does not have, until the actor
-/// disconnects, the learner stops or the run is over. A version that was overtaken is never sent.
-///
-/// The comparison is for another version and not for a newer one: a learner that was restored to an
-/// older checkpoint replaces the weights of an actor that is ahead of it.
-async fn stream_snapshots(
-    mut snapshots: watch::Receiver<Snapshot>,
-    mut run_end: watch::Receiver<Option<RunEnd>>,
-    mut sent: Option<u64>,
-    sender: mpsc::Sender<Result<WeightsResponse, Status>>,
-) {
-    loop {
-        let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
-        let snapshot = tokio::select! {
-            biased;
-            Ok(snapshot) = snapshots.wait_for(is_new) => snapshot.clone(),
-            Ok(_) = run_end.wait_for(Option::is_some) => break,
-            () = sender.closed() => return,
-            else => return,
-        };
-        sent = Some(snapshot.policy_version);
-        for message in snapshot.messages() {
-            let bytes = chunk_bytes(&message);
-            if sender.send(Ok(message)).await.is_err() {
-                return;
-            }
-            metrics::weights_sent(bytes);
-        }
-    }
-    let run_end = *run_end.borrow();
-    if run_end == Some(RunEnd::Finished) {
-        let part = Some(Part::Finished(Finished {}));
-        // An actor that has disconnected needs no message.
-        let _ = sender.send(Ok(WeightsResponse { part })).await;
-    }
-}
-
-fn chunk_bytes(message: &WeightsResponse) -> usize {
-    match &message.part {
-        Some(Part::Chunk(chunk)) => chunk.data.len(),
-        _ => 0,
+        self.context.check_run(&request.run_id)?;
+        let messages = weights_stream::open(&self.context, request)?;
+        Ok(share(messages, Box::pin(tokio_stream::empty())))
     }
 }

@@ -36,6 +36,7 @@ pub mod sft;
 mod submission_size;
 mod traces;
 pub mod trainer;
+mod weights_stream;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};

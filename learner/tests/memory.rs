@@ -11,7 +11,7 @@ mod common;
 #[path = "../../env-node/tests/server/raw.rs"]
 mod raw;
 
-use std::{fs, net::SocketAddr};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use learner::{Learner, LearnerConfig, ServerCredentials, serve};
 use policy::{DecoderConfig, Model, Weights};
@@ -19,7 +19,7 @@ use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint},
 };
-use proto::v1::{Segment, Trajectory};
+use proto::v1::{Segment, Trajectory, WeightsRequest};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
@@ -30,6 +30,7 @@ use tokio::{
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -56,6 +57,7 @@ fn resident() -> usize {
 }
 
 struct Served {
+    learner: Learner,
     address: SocketAddr,
     serving: AbortHandle,
     _folder: tempfile::TempDir,
@@ -82,8 +84,9 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let never = std::future::pending();
-        let serving = tokio::spawn(serve(listener, learner, credentials, never));
+        let serving = tokio::spawn(serve(listener, learner.clone(), credentials, never));
         Self {
+            learner,
             address,
             serving: serving.abort_handle(),
             _folder: folder,
@@ -206,5 +209,37 @@ async fn a_submission_takes_no_more_than_four_times_its_bytes() {
             growth <= 4 * bytes + SLACK_BYTES,
             "{what}: {times:.1} times"
         );
+    }
+}
+
+/// Each stream could hold several messages of 1 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_share_the_weights() {
+    const STREAMS: u32 = 200;
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let served = Served::start().await;
+    for (what, window) in [("a large window", i32::MAX as u32), ("no window", 0)] {
+        let request = WeightsRequest {
+            run_id: served.learner.run_id().to_owned(),
+            ..WeightsRequest::default()
+        };
+        let path = "/sqlenv.v1.Learner/Weights";
+        let calls: Vec<u8> = (0..STREAMS)
+            .flat_map(|number| call(path, 2 * number + 1, &request.encode_to_vec()))
+            .collect();
+        let more = (i32::MAX as u32 - 65_535).to_be_bytes();
+        let mut stream = served.connect(window).await;
+        let before = resident();
+        let open = [raw::frame(WINDOW_UPDATE, 0, 0, &more), calls].concat();
+        stream.write_all(&open).await.unwrap();
+        // Nothing is read.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let growth = resident().saturating_sub(before);
+        let streams = STREAMS as usize;
+        eprintln!(
+            "{what}: {streams} streams take {growth} bytes, {} each",
+            growth / streams
+        );
+        assert!(growth < 32 << 20, "{what}: {growth} bytes");
     }
 }

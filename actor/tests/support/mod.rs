@@ -63,7 +63,7 @@ impl FakeLearner {
     pub(crate) fn new(model: &Model, later: &Weights, groups: u64, group_size: u32) -> Self {
         let file = |(name, content): &(String, Vec<u8>)| ModelFile {
             name: name.clone(),
-            content: content.clone(),
+            content: content.clone().into(),
         };
         Self(Arc::new(LearnerState {
             model_files: model.files.iter().map(file).collect(),

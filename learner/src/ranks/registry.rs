@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use policy::Model;
 use proto::{
     serve::Unhurried,
@@ -43,7 +44,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
     let file = |(name, content): &(String, Vec<u8>)| ModelFile {
         name: name.clone(),
-        content: content.clone(),
+        content: Bytes::copy_from_slice(content),
     };
     model.files.iter().map(file).collect()
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use learner::LearnerServerConfig;
+use prost::Message as _;
 use proto::{
     EncodedGroup, LearnerClient, SnapshotAssembler, Transport,
     v1::{ClaimRequest, JoinRequest, WeightsRequest},
@@ -20,12 +21,14 @@ const HEADERS: u8 = 1;
 const RESET_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// The largest frame that a peer takes by default.
 const FRAME_BYTES: usize = 16_384;
 
 const JOIN: &str = "/sqlenv.v1.Learner/Join";
 const SUBMIT: &str = "/sqlenv.v1.Learner/Submit";
+const WEIGHTS: &str = "/sqlenv.v1.Learner/Weights";
 const TRAIN: &str = "/sqlenv.v1.Ranks/Train";
 
 fn client(served: &Served) -> LearnerClient {
@@ -235,6 +238,45 @@ async fn receive(stream: &mut Streaming<proto::v1::WeightsResponse>) -> Vec<u8> 
             return snapshot.body().to_vec();
         }
     }
+}
+
+/// A peer that leaves a response unread loses its connection, and one that waits for the next weights does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_not_read_ends() {
+    let served = Served::start(&LearnerServerConfig {
+        unread_seconds: 0.4,
+        // These peers answer no pings.
+        keepalive_interval_seconds: 60.0,
+        ..LearnerServerConfig::default()
+    })
+    .await;
+    let mut waiting = client(&served);
+    let mut waiting = waiting
+        .weights(weights(&served, Some(0)))
+        .await
+        .unwrap()
+        .into_inner();
+    let join = JoinRequest::default().encode_to_vec();
+    let request = weights(&served, None).encode_to_vec();
+    // No window at all, and one that ends within the response.
+    for window in [0, 1_000] {
+        for (path, message) in [(JOIN, &join), (WEIGHTS, &request)] {
+            let mut stream = greet(&served, window).await;
+            let length = (message.len() as u32).to_be_bytes();
+            let body = [&[0][..], &length, message].concat();
+            let call = [
+                frame(HEADERS, END_HEADERS, 1, &grpc_headers(path)),
+                frame(DATA, END_STREAM, 1, &body),
+            ];
+            stream.write_all(&call.concat()).await.unwrap();
+            raw::read_to_end(&mut stream).await;
+        }
+    }
+    let ended = timeout(Duration::from_secs(1), waiting.message()).await;
+    assert!(
+        ended.is_err(),
+        "a stream with nothing to send ended: {ended:?}"
+    );
 }
 
 /// Streams that are opened and reset at once end their connection.
