@@ -14,6 +14,7 @@ use std::{
 
 use proto::{
     CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, SharedResponses, TraceContext,
+    chunks::CHUNK_BYTES,
     share,
     v1::{
         ClaimRequest, ClaimResponse, EvaluationClaim, GroupClaim, JoinRequest, JoinResponse,
@@ -48,6 +49,9 @@ use crate::{
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
 /// their way to it.
 const RETRY_MILLISECONDS: u32 = 100;
+/// The most bytes of a message of a rank: a chunk of its gradient with its name, or the statistics
+/// of its micro-batches.
+const MAX_RANK_MESSAGE_BYTES: usize = 2 * CHUNK_BYTES;
 
 impl Learner {
     /// Returns the `Learner` service, for a server or for `proto::Transport::in_process`.
@@ -61,7 +65,7 @@ impl Learner {
     /// Returns the `Ranks` service, which the run's other ranks call.
     pub fn rank_service(&self) -> RanksServer<Self> {
         RanksServer::new(self.clone())
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_decoding_message_size(MAX_RANK_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 

@@ -114,7 +114,7 @@ impl Trainer {
         Ok(metrics)
     }
 
-    fn rank_share(&self, all: Vec<MicroBatch>) -> Result<RankShare> {
+    fn rank_share(&mut self, all: Vec<MicroBatch>) -> Result<RankShare> {
         let step_tokens: usize = all.iter().map(|micro| micro.targets.len()).sum();
         let numbers = self.ranks.share(&all);
         let numbered = all.into_iter().enumerate();

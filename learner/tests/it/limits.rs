@@ -5,7 +5,7 @@ use std::time::Duration;
 use learner::LearnerServerConfig;
 use prost::Message as _;
 use proto::{
-    EncodedGroup, LearnerClient, SnapshotAssembler, Transport,
+    EncodedGroup, LearnerClient, RanksClient, SnapshotAssembler, Transport,
     v1::{ClaimRequest, JoinRequest, WeightsRequest},
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
@@ -138,6 +138,15 @@ async fn a_request_is_as_long_as_its_method_allows() {
     let submitted = client.submit(EncodedGroup::new(vec![0; 1 << 20].into()));
     let status = submitted.await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    // A rank's messages are limited one by one.
+    let transport = Transport::dial(&served.address("http")).unwrap();
+    let long = proto::v1::TrainRequest {
+        part: Some(proto::v1::train_request::Part::Fault("x".repeat(3 << 20))),
+    };
+    let mut ranks = RanksClient::new(transport).max_encoding_message_size(4 << 20);
+    let trained = ranks.train(tokio_stream::iter([long])).await;
+    let status = trained.map(drop).unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
 }
 
 /// Nine calls hold most of the budget. A request beyond the rest is refused, and one within it is
