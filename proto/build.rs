@@ -21,13 +21,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.binpb"), descriptors.encode_to_vec())?;
     for file in &mut descriptors.file {
-        keep_groups_encoded(file);
+        keep_encoded(file);
     }
     tonic_prost_build::configure()
         .codec_path("crate::codec::WireCodec")
         .extern_path(ENCODED_GROUP, "crate::EncodedGroup")
+        .extern_path(ENCODED_EVALUATION, "crate::EncodedEvaluation")
         .bytes(".sqlenv.v1.SnapshotChunk")
         .bytes(".sqlenv.v1.Chunk")
+        .bytes(".sqlenv.v1.ModelFile")
         .bytes(".sqlenv.v1.TrainResponse")
         // Records of evaluations contain this message as JSON.
         .type_attribute(
@@ -39,19 +41,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 const GROUP: &str = ".sqlenv.v1.SubmitRequest";
-/// Not in the contract: the Rust type of a group in its encoding.
+const EVALUATION: &str = ".sqlenv.v1.SubmitEvaluationRequest";
+/// Not in the contract: the Rust types of what actors submit, in its encoding.
 const ENCODED_GROUP: &str = ".sqlenv.v1.EncodedGroup";
+const ENCODED_EVALUATION: &str = ".sqlenv.v1.EncodedEvaluation";
 
-/// Gives groups the type `EncodedGroup` as the request of a method, and `bytes` as a field. Neither
-/// changes the wire: a message field and a bytes field are both a length and that many bytes.
-fn keep_groups_encoded(file: &mut FileDescriptorProto) {
+/// Gives submissions the types `EncodedGroup` and `EncodedEvaluation` as the request of a method,
+/// and groups `bytes` as a field. Neither changes the wire: a message field and a bytes field are
+/// both a length and that many bytes.
+fn keep_encoded(file: &mut FileDescriptorProto) {
     for method in file
         .service
         .iter_mut()
         .flat_map(|service| &mut service.method)
     {
-        if method.input_type() == GROUP {
-            method.input_type = Some(ENCODED_GROUP.to_owned());
+        match method.input_type() {
+            GROUP => method.input_type = Some(ENCODED_GROUP.to_owned()),
+            EVALUATION => method.input_type = Some(ENCODED_EVALUATION.to_owned()),
+            _ => {}
         }
     }
     for field in file

@@ -3,7 +3,7 @@
 //! Invariant: every call names the run, and every call is safe to repeat.
 
 use proto::{
-    CLAIM_WAIT, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
+    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, LearnerClient, MAX_GROUP_BYTES,
     v1::{
         ActorIdentity, ActorReport, ClaimRequest, EvaluationClaim, GroupClaim,
         SubmitEvaluationRequest, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
@@ -81,10 +81,8 @@ impl LearnerSession {
             lease_id: claim.lease_id,
             trajectories,
         };
-        let submit = async || {
-            let mut learner = self.client.clone();
-            learner.submit_evaluation(request.clone()).await
-        };
+        let part = EncodedEvaluation::from(&request);
+        let submit = async || self.client.clone().submit_evaluation(part.clone()).await;
         self.retry.call("Learner.SubmitEvaluation", submit).await?;
         Ok(())
     }

@@ -166,7 +166,7 @@ impl Actor {
         let files = joined
             .model_files
             .into_iter()
-            .map(|file| (file.name, file.content));
+            .map(|file| (file.name, file.content.into()));
         let model = Model::from_files(files.collect(), weights(first)?)?;
         // A chat template that cannot render tool results fails here rather than in every episode.
         model

@@ -27,7 +27,7 @@ use crate::{
     local::check_tokenizer,
     played_evaluation::PlayedEvaluations,
     progress::Progress,
-    roles::bind,
+    roles::{bind, fit_open_files},
     run_info::run_info,
     run_place::RunPlace,
     setup,
@@ -69,7 +69,8 @@ pub(crate) async fn learner(
     let random = evaluations.play_random(&config, &env);
     unless_interrupted(&shutdown, random).await??;
     let base = placement.place(&base)?;
-    let learner = open_learner(&config, base, questions.training, place.storage()).await?;
+    let storage = place.storage();
+    let learner = open_learner(&config, base, questions.training, storage, progress).await?;
     learner.guard(questions.identity, env.clone());
     learner.plan_evaluations(evaluations.for_learner(&config));
     // `Learner::open` has checked that an existing run has these settings.
@@ -166,6 +167,7 @@ async fn open_learner(
     base: Model,
     questions: Vec<Question>,
     storage: RunStorage,
+    progress: &Progress,
 ) -> Result<Learner> {
     let arguments = RunArguments {
         seed: config.seed,
@@ -173,7 +175,9 @@ async fn open_learner(
     };
     let question = |it: &Question| TrainingQuestion::new(&it.question_id, &it.difficulty);
     let questions = questions.iter().map(question).collect();
-    let settings = config.learner.clone();
+    let mut settings = config.learner.clone();
+    // Not written to the run's folder: another machine may allow more.
+    fit_open_files(|limit| settings.server.fit_open_files(limit), progress);
     let open = move || Learner::open(settings, arguments, base, questions, storage);
     let opened = tokio::task::spawn_blocking(open).await;
     Ok(opened.context("opening the run panicked")??)

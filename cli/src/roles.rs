@@ -43,7 +43,10 @@ pub(crate) async fn env_node(
     let (data, shown) = (config.data.clone(), progress.clone());
     let open = move || setup::open_dataset(&data, &shown);
     let dataset = read_unless_interrupted(&shutdown, open).await?;
-    fit_open_files(&mut config, dataset.databases.len(), progress);
+    let (env, server) = (&mut config.env, &mut config.env_node.server);
+    let databases = dataset.databases.len();
+    let fit = |limit| env_node::fit_open_files(env, server, limit, databases);
+    fit_open_files(fit, progress);
     let environment = Environment::open(dataset, config.env).context("in [env]")?;
     if !environment.has_shared_key() {
         progress.say(
@@ -59,14 +62,11 @@ pub(crate) async fn env_node(
     Ok(())
 }
 
-/// Raises the soft limit of open files to the hard limit, and reduces the limits of the node to
-/// fit.
-fn fit_open_files(config: &mut EnvNodeRole, databases: usize, progress: &Progress) {
+/// Raises the soft limit of open files to the hard limit, and reduces the limits of the role to
+/// fit by `fit`, which says what it reduced.
+pub(crate) fn fit_open_files(fit: impl FnOnce(u64) -> Option<String>, progress: &Progress) {
     let message = match rlimit::increase_nofile_limit(rlimit::INFINITY) {
-        Ok(limit) => {
-            let server = &mut config.env_node.server;
-            env_node::fit_open_files(&mut config.env, server, limit, databases)
-        }
+        Ok(limit) => fit(limit),
         Err(error) => Some(format!(
             "cannot raise the limit of open files: {error}; raise it before the start (ulimit -n)"
         )),
@@ -117,6 +117,8 @@ pub(crate) async fn rank(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config: RankRole = config::resolve(&args.config)?;
+    // A rank takes no connections but those of its admin port.
+    fit_open_files(|_| None, progress);
     let leader = setup::dial_learner("--leader", &args.leader, &args.learner_credentials)?;
     let client = RanksClient::new(leader);
     let ready = admin::serve(args.admin).await?;

@@ -10,7 +10,7 @@ use env::Observation;
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
-use proto::TOOLS;
+use proto::{TOOLS, serve::ConnectionRefusal};
 
 const STEPS: &str = "env_steps_total";
 const STEP_SECONDS: &str = "env_step_seconds";
@@ -78,8 +78,8 @@ pub fn describe() {
     for (protocol, code) in REFUSALS {
         counter!(REFUSED, "protocol" => protocol, "code" => code).increment(0);
     }
-    for reason in ["full", "system"] {
-        counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(0);
+    for refusal in ConnectionRefusal::ALL {
+        counter!(CONNECTIONS_REFUSED, "reason" => refusal.name()).increment(0);
     }
 }
 

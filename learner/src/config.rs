@@ -110,7 +110,7 @@ pub struct LearnerConfig {
     /// How far actors are trusted; not written if nothing is set.
     #[serde(skip_serializing_if = "TrustConfig::is_default")]
     pub trust: TrustConfig,
-    /// Who may connect to the learner; not written if nothing is set.
+    /// The learner's server; not written if nothing is set.
     #[serde(skip_serializing_if = "LearnerServerConfig::is_default")]
     pub server: LearnerServerConfig,
 }
@@ -225,6 +225,7 @@ impl LearnerConfig {
         count("micro_batch_tokens", pass_tokens, MOST_TOKENS)?;
         self.ranks.validate()?;
         self.trust.validate()?;
+        self.server.validate()?;
         self.validate_groups()?;
         self.rollout.validate()?;
         if self.micro_batch_tokens < self.rollout.max_context_tokens as usize {

@@ -19,13 +19,14 @@ use std::{
 use policy::{Model, SamplingSettings, Weights, durable};
 use proto::{
     EnvClient, Snapshot,
-    v1::{ActorIdentity, JoinResponse, RolloutSettings, Trajectory},
+    v1::{ActorIdentity, JoinResponse, ModelFile, RolloutSettings, Trajectory},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     actors::{ActorRegistry, ObservedActor, ObservedEnvNode, RecentEpisode},
+    call_limits::CallLimits,
     checkpoint::{self, CheckpointState},
     clock::now,
     config::{LearnerConfig, RolloutConfig, RunArguments},
@@ -122,6 +123,8 @@ pub(crate) struct RunContext {
     pub(crate) registry: RankRegistry,
     /// The newest policy version's weights.
     pub(crate) snapshots: watch::Sender<Snapshot>,
+    /// Limits on the calls of the port.
+    pub(crate) call_limits: CallLimits,
     /// The traces of the groups whose step is still to be made.
     pub(crate) traces: GroupTraces,
     /// Who has called, for people who watch the run.
@@ -140,6 +143,8 @@ pub(crate) struct RunContext {
     pub(crate) run_id: String,
     opened: Instant,
     pub(crate) model: Model,
+    /// The files of the model, which all joins share.
+    model_files: Vec<ModelFile>,
     /// Taken by the thread that trains.
     trainer: Mutex<Option<Trainer>>,
     pub(crate) run_dir: PathBuf,
@@ -197,6 +202,7 @@ impl Learner {
                 evaluator: Evaluator::new(),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
+                call_limits: CallLimits::new(&config.server),
                 traces: GroupTraces::default(),
                 actors: Mutex::default(),
                 refusals: Mutex::default(),
@@ -208,6 +214,7 @@ impl Learner {
                 questions,
                 run_id: format!("{}-{}", run_name.to_string_lossy(), &fingerprint[..16]),
                 opened: now(),
+                model_files: model_files(&model),
                 model,
                 trainer: Mutex::new(Some(trainer)),
                 run_dir,
@@ -407,7 +414,7 @@ impl RunContext {
         JoinResponse {
             run_id: self.run_id.clone(),
             run_seed: self.run_seed,
-            model_files: model_files(&self.model),
+            model_files: self.model_files.clone(),
             rollout: Some(rollout_settings(&self.config.rollout)),
             policy_version: self.snapshots.borrow().policy_version,
             max_leases_per_actor: u32::try_from(self.config.trust.max_leases_per_actor)

@@ -182,9 +182,6 @@ pub enum LearnerError {
          new run"
     )]
     Nccl(String),
-    /// The service could not be served. Remedy: check that the port is free.
-    #[error("cannot serve the learner: {0}; check that the address is free")]
-    Serve(#[from] tonic::transport::Error),
     /// A thread of the learner ended unexpectedly.
     #[error("the {0} thread ended unexpectedly: this is a bug")]
     Thread(&'static str),

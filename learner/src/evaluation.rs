@@ -10,7 +10,7 @@ use policy::SamplingSettings;
 use proto::v1::Trajectory;
 
 /// The number of questions that an actor plays under one lease.
-const PART_QUESTIONS: usize = 16;
+pub(crate) const PART_QUESTIONS: usize = 16;
 
 /// Questions that are evaluated with one weights version.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,4 @@
-//! The `Learner` service: translates messages for the intake, holds claims until there is work,
-//! streams snapshots.
+//! The `Learner` service: translates messages for the intake, holds claims until there is work.
 //!
 //! Nothing here decides what is handed out or accepted, and async code does no disk work. What an
 //! actor does wrong is refused with INVALID_ARGUMENT and does not end the run. A group that cannot
@@ -14,55 +13,60 @@ use std::{
 };
 
 use proto::{
-    CLAIM_WAIT, EncodedGroup, MAX_MESSAGE_BYTES, Snapshot, TraceContext,
+    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, SharedResponses, TraceContext,
+    chunks::CHUNK_BYTES,
+    share,
     v1::{
-        ActorIdentity, ClaimRequest, ClaimResponse, EvaluationClaim, Finished, GroupClaim,
-        JoinRequest, JoinResponse, SubmitEvaluationRequest, SubmitEvaluationResponse,
-        SubmitResponse, SubmitVerdict, Wait, WeightsRequest, WeightsResponse,
-        claim_response::Outcome, learner_server::LearnerServer, ranks_server::RanksServer,
-        weights_response::Part,
+        ActorIdentity, ClaimRequest, ClaimResponse, EvaluationClaim, GroupClaim, JoinRequest,
+        JoinResponse, SubmitEvaluationResponse, SubmitResponse, SubmitVerdict, Wait,
+        WeightsRequest, WeightsResponse, claim_response::Outcome, learner_server::LearnerServer,
+        ranks_server::RanksServer,
     },
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     task,
     time::{Instant, sleep_until},
 };
-use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::{
     Learner,
-    driver::{RunContext, RunEnd, sampling_message},
+    call_limits::HeldByCall,
+    driver::{RunContext, sampling_message},
     error::Result,
-    evaluation::LeasedPart,
+    evaluation::{LeasedPart, PART_QUESTIONS},
     evaluator::EvaluationLease,
-    group::{self, Group, GroupHead, check_episode},
+    group::{self, Group, GroupHead},
     intake::SubmitError,
     metrics,
     refusals::RefusalReason,
     scheduler::{Admission, Claim, Lease},
     verifier::VerifyError,
+    weights_stream,
 };
 
 /// How long an actor pauses before its next claim where new weights or the end of the run are on
 /// their way to it.
 const RETRY_MILLISECONDS: u32 = 100;
-/// Messages of a snapshot that wait for a slow actor.
-const STREAM_DEPTH: usize = 4;
+/// The most bytes of a message of a rank: a chunk of its gradient with its name, or the statistics
+/// of its micro-batches.
+const MAX_RANK_MESSAGE_BYTES: usize = 2 * CHUNK_BYTES;
 
 impl Learner {
     /// Returns the `Learner` service, for a server or for `proto::Transport::in_process`.
-    pub fn service(&self) -> LearnerServer<Self> {
-        LearnerServer::new(self.clone())
+    pub fn service(&self) -> SharedResponses<LearnerServer<Self>> {
+        let service = LearnerServer::new(self.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        SharedResponses(service)
     }
 
     /// Returns the `Ranks` service, which the run's other ranks call.
     pub fn rank_service(&self) -> RanksServer<Self> {
         RanksServer::new(self.clone())
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_decoding_message_size(MAX_RANK_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
@@ -139,18 +143,27 @@ impl Learner {
 }
 
 impl Learner {
-    /// Checks a group, and journals it if it is needed.
-    async fn take_in(&self, encoded: EncodedGroup) -> Result<Admission, SubmitError> {
+    /// Checks a group, and journals it if it is needed. The work keeps what the call holds.
+    async fn take_in(
+        &self,
+        encoded: EncodedGroup,
+        held: Option<HeldByCall>,
+    ) -> Result<Admission, SubmitError> {
         let submission = TraceContext::current();
         // Decoding, checking and the disk take milliseconds that would hold up other calls.
-        let context = Arc::clone(&self.context);
-        let group = match on_blocking_thread(move || context.checked(encoded)).await? {
+        let (context, held_by_check) = (Arc::clone(&self.context), held.clone());
+        let check = move || {
+            let _held = held_by_check;
+            context.checked(encoded)
+        };
+        let group = match on_blocking_thread(check).await? {
             Ok(group) => group,
             Err(admission) => return Ok(admission),
         };
         self.verify(&group).await?;
         let context = Arc::clone(&self.context);
         on_blocking_thread(move || {
+            let _held = held;
             let (id, index) = (group.actor_id.clone(), group.index);
             let shown = group.trajectories.first().cloned();
             let admission = context.intake.submit(group)?;
@@ -247,6 +260,23 @@ impl RunContext {
             self.run_id
         )))
     }
+
+    /// Checks the episodes of a part of an evaluation, and takes them if they are needed.
+    fn submit_evaluation(&self, encoded: &EncodedEvaluation) -> Result<(), Status> {
+        let part = group::decode_evaluation(encoded, PART_QUESTIONS, self.intake.rules())
+            .map_err(|fault| Status::invalid_argument(format!("the part: {fault}")))?;
+        self.check_run(&part.run_id)?;
+        self.actors().heard(self.now(), &part.actor_id);
+        let submitted = self.evaluator.submit(part.part_id, part.trajectories);
+        submitted.map_err(Status::invalid_argument)?;
+        // A part that must be played again may be what a claim waits for.
+        self.intake.wake_claims();
+        Ok(())
+    }
+}
+
+fn panicked() -> Status {
+    Status::internal("the submission panicked: this is a bug")
 }
 
 fn wait(retry_after_milliseconds: u32) -> Outcome {
@@ -269,7 +299,10 @@ impl proto::v1::learner_server::Learner for Learner {
         self.context
             .actors()
             .heard(now, &request.get_ref().actor_id);
-        Ok(Response::new(self.context.join_response()))
+        let (sender, messages) = mpsc::channel(1);
+        // Cannot fail: the channel has room for the message.
+        let _ = sender.try_send(Ok(self.context.join_response().into()));
+        Ok(share(messages, JoinResponse::default()))
     }
 
     async fn claim(
@@ -301,7 +334,9 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
-        let admission = match self.take_in(request.into_inner()).await {
+        // An actor that leaves does not end the work that holds its bytes.
+        let held = request.extensions().get::<HeldByCall>().cloned();
+        let admission = match self.take_in(request.into_inner(), held).await {
             Ok(admission) => admission,
             Err(SubmitError::Refused(head, reason, problem)) => {
                 self.refuse(&head, reason, &problem);
@@ -332,23 +367,16 @@ impl proto::v1::learner_server::Learner for Learner {
 
     async fn submit_evaluation(
         &self,
-        request: Request<SubmitEvaluationRequest>,
+        request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
-        let request = request.into_inner();
-        let context = &self.context;
-        context.check_run(&request.run_id)?;
-        for (number, episode) in request.trajectories.iter().enumerate() {
-            check_episode(episode, context.intake.rules()).map_err(|fault| {
-                Status::invalid_argument(format!("trajectory {number}: {fault}"))
-            })?;
-        }
-        context.actors().heard(context.now(), &request.actor_id);
-        let submitted = context
-            .evaluator
-            .submit(request.part_id, request.trajectories);
-        submitted.map_err(Status::invalid_argument)?;
-        // A part that must be played again may be what a claim waits for.
-        context.intake.wake_claims();
+        let context = Arc::clone(&self.context);
+        let held = request.extensions().get::<HeldByCall>().cloned();
+        let submit = move || {
+            let _held = held;
+            context.submit_evaluation(&request.into_inner())
+        };
+        let submitted = task::spawn_blocking(submit).await;
+        submitted.unwrap_or_else(|_| Err(panicked()))?;
         Ok(Response::new(SubmitEvaluationResponse {}))
     }
 
@@ -356,90 +384,9 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<WeightsRequest>,
     ) -> Result<Response<Self::WeightsStream>, Status> {
-        self.context.check_run(&request.get_ref().run_id)?;
-        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
         let request = request.into_inner();
-        let connected = ConnectedActor::new(Arc::clone(&self.context), request.actor_id);
-        let streaming = stream_snapshots(
-            self.context.snapshots.subscribe(),
-            self.context.run_end.subscribe(),
-            request.after_version,
-            sender,
-        );
-        task::spawn(async move {
-            streaming.await;
-            drop(connected);
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
-    }
-}
-
-/// An actor with an open weights stream.
-struct ConnectedActor {
-    context: Arc<RunContext>,
-    actor_id: String,
-    _counted: metrics::ConnectedActor,
-}
-
-impl ConnectedActor {
-    fn new(context: Arc<RunContext>, actor_id: String) -> Self {
-        let now = context.now();
-        context.actors().connected(now, &actor_id);
-        Self {
-            context,
-            actor_id,
-            _counted: metrics::ConnectedActor::begin(),
-        }
-    }
-}
-
-impl Drop for ConnectedActor {
-    fn drop(&mut self) {
-        let now = self.context.now();
-        self.context.actors().disconnected(now, &self.actor_id);
-    }
-}
-
-/// Sends the newest snapshot each time there is one that the actor does not have, until the actor
-/// disconnects, the learner stops or the run is over. A version that was overtaken is never sent.
-///
-/// The comparison is for another version and not for a newer one: a learner that was restored to an
-/// older checkpoint replaces the weights of an actor that is ahead of it.
-async fn stream_snapshots(
-    mut snapshots: watch::Receiver<Snapshot>,
-    mut run_end: watch::Receiver<Option<RunEnd>>,
-    mut sent: Option<u64>,
-    sender: mpsc::Sender<Result<WeightsResponse, Status>>,
-) {
-    loop {
-        let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
-        let snapshot = tokio::select! {
-            biased;
-            Ok(snapshot) = snapshots.wait_for(is_new) => snapshot.clone(),
-            Ok(_) = run_end.wait_for(Option::is_some) => break,
-            () = sender.closed() => return,
-            else => return,
-        };
-        sent = Some(snapshot.policy_version);
-        for message in snapshot.messages() {
-            let bytes = chunk_bytes(&message);
-            if sender.send(Ok(message)).await.is_err() {
-                return;
-            }
-            metrics::weights_sent(bytes);
-        }
-    }
-    let run_end = *run_end.borrow();
-    if run_end == Some(RunEnd::Finished) {
-        let part = Some(Part::Finished(Finished {}));
-        // An actor that has disconnected needs no message.
-        let _ = sender.send(Ok(WeightsResponse { part })).await;
-    }
-}
-
-fn chunk_bytes(message: &WeightsResponse) -> usize {
-    match &message.part {
-        Some(Part::Chunk(chunk)) => chunk.data.len(),
-        _ => 0,
+        self.context.check_run(&request.run_id)?;
+        let messages = weights_stream::open(&self.context, request)?;
+        Ok(share(messages, Box::pin(tokio_stream::empty())))
     }
 }

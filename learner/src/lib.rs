@@ -9,6 +9,7 @@ mod actors;
 pub mod advantage;
 pub mod batch;
 mod bounds;
+mod call_limits;
 pub mod checkpoint;
 mod clock;
 pub mod config;
@@ -39,6 +40,7 @@ mod traces;
 pub mod trainer;
 pub mod trust;
 mod verifier;
+mod weights_stream;
 
 pub use actors::{ObservedActor, ObservedEnvNode, RecentEpisode};
 pub use config::{LearnerConfig, RunArguments};

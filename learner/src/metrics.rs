@@ -13,9 +13,10 @@ use std::{
 };
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
-use proto::v1::Trajectory;
+use proto::{serve::ConnectionRefusal, v1::Trajectory};
 
 use crate::{
+    call_limits::CallRefusal,
     clock::{now, unix_seconds},
     refusals::RefusalReason,
 };
@@ -47,6 +48,8 @@ const LAST_GROUP: &str = "learner_last_group_timestamp_seconds";
 const CHECKPOINTS: &str = "learner_checkpoints_total";
 const LAST_CHECKPOINT: &str = "learner_last_checkpoint_timestamp_seconds";
 const WEIGHTS_BYTES: &str = "learner_weights_sent_bytes_total";
+const CONNECTIONS_REFUSED: &str = "learner_refused_connections_total";
+const CALLS_REFUSED: &str = "learner_refused_calls_total";
 const EVALUATING: &str = "learner_evaluating";
 const EVALUATION_ACCURACY: &str = "learner_evaluation_accuracy_ratio";
 const EVALUATION_VERSION: &str = "learner_evaluation_policy_version";
@@ -55,7 +58,7 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 9] = [
+const COUNTERS: [(&str, &str); 10] = [
     (
         SECONDS,
         "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
@@ -89,6 +92,15 @@ const COUNTERS: [(&str, &str); 9] = [
     (
         WEIGHTS_BYTES,
         "Bytes of weights sent to actors, without framing.",
+    ),
+    (
+        CONNECTIONS_REFUSED,
+        "Connections not served, by reason: the server is full, or the system gave no descriptor.",
+    ),
+    (
+        CALLS_REFUSED,
+        "Calls refused at a limit, by reason: calls in flight, weights_streams, bytes of all \
+         requests, length of the request, or late, if the request did not arrive in time.",
     ),
 ];
 const GAUGES: [(&str, &str); 10] = [
@@ -216,6 +228,12 @@ pub fn describe() {
     for verdict in ["accepted", "duplicate", "stale", "unknown", "refused"] {
         counter!(GROUPS_SUBMITTED, "verdict" => verdict).increment(0);
     }
+    for refusal in ConnectionRefusal::ALL {
+        counter!(CONNECTIONS_REFUSED, "reason" => refusal.name()).increment(0);
+    }
+    for refusal in CallRefusal::ALL {
+        counter!(CALLS_REFUSED, "reason" => refusal.name()).increment(0);
+    }
     for activity in [&WAITING, &TRAINING, &EVALUATION, &SAVING] {
         activity.add(Duration::ZERO);
     }
@@ -270,6 +288,14 @@ pub(crate) fn group_journaled(bytes: usize) {
 
 pub(crate) fn weights_sent(bytes: usize) {
     counter!(WEIGHTS_BYTES).increment(bytes as u64);
+}
+
+pub(crate) fn connection_refused(refusal: ConnectionRefusal) {
+    counter!(CONNECTIONS_REFUSED, "reason" => refusal.name()).increment(1);
+}
+
+pub(crate) fn call_refused(refusal: CallRefusal) {
+    counter!(CALLS_REFUSED, "reason" => refusal.name()).increment(1);
 }
 
 pub(crate) fn checkpoint_written() {

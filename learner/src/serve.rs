@@ -4,29 +4,30 @@
 //! Invariant: health and reflection need no token. Everything else needs the token of its role, if
 //! the settings name one.
 
-use std::{future::Future, path::PathBuf, time::Duration};
+use std::{future::Future, path::PathBuf};
 
 use proto::{
-    BearerToken, RequireToken, ServerTls, TransportError, tls_connections,
+    BearerToken, RequireToken, ServerTls, TransportError, serve::Port,
     v1::learner_server::LearnerServer,
 };
-use tokio::{net::TcpListener, sync::oneshot, time::sleep};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::{service::interceptor::InterceptedService, transport::Server};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    body::Body,
+    service::{Routes, interceptor::InterceptedService},
+};
+use tracing::Instrument as _;
 
 use crate::{
     Learner,
     error::{LearnerError, Result},
-    server_config::LearnerServerConfig,
+    metrics,
+    server_config::{LearnerServerConfig, MAX_DRAIN},
 };
-
-/// The longest that a shutdown waits for open calls. Only a dead connection takes that long, and
-/// keep-alive pings end it after 15 s.
-const MAX_DRAIN: Duration = Duration::from_secs(15);
 
 /// The opened files of [`LearnerServerConfig`].
 pub struct ServerCredentials {
-    tls: Option<ServerTls>,
+    tls: ServerTls,
     actor_token: Option<BearerToken>,
     rank_token: Option<BearerToken>,
 }
@@ -37,9 +38,8 @@ impl ServerCredentials {
     /// # Errors
     /// Names the setting whose file cannot be used.
     pub fn open(config: &LearnerServerConfig) -> Result<Self> {
-        let tls = config.tls.as_ref();
         Ok(Self {
-            tls: tls.map(|tls| ServerTls::open(Some(tls))).transpose()?,
+            tls: ServerTls::open(config.tls.as_ref())?,
             actor_token: token("server.actor_token_file", &config.actor_token_file)?,
             rank_token: token("server.rank_token_file", &config.rank_token_file)?,
         })
@@ -69,15 +69,43 @@ impl From<TransportError> for LearnerError {
 /// Serves `learner` until `shutdown`, then ends the streams and the waiting claims and returns when
 /// all connections are closed. Every connected actor has then received what was sent to it,
 /// including the end of the run.
-///
-/// # Errors
-/// The listener failed.
 pub async fn serve(
     listener: TcpListener,
     learner: Learner,
     credentials: ServerCredentials,
     shutdown: impl Future<Output = ()>,
-) -> Result<()> {
+) {
+    let config = &learner.context.config.server;
+    let limits = learner.context.call_limits.clone();
+    let routes = routes(&learner, credentials.actor_token, credentials.rank_token).await;
+    let answer = move |request| {
+        let span = proto::served_call(&request);
+        let (limits, routes) = (limits.clone(), routes.clone());
+        async move { limits.answer(request.map(Body::new), routes).await }.instrument(span)
+    };
+    let port = Port {
+        limits: config.connection_limits(),
+        tls: credentials.tls,
+        draining: CancellationToken::new(),
+        refused: metrics::connection_refused,
+    };
+    let stop = async {
+        shutdown.await;
+        learner.close_streams();
+    };
+    let mut open = port.serve_until(listener, answer, stop).await;
+    let ended = async { while open.join_next().await.is_some() {} };
+    if timeout(MAX_DRAIN, ended).await.is_err() {
+        tracing::debug!("connections were cut: their calls did not end");
+    }
+}
+
+/// Returns all services of the port.
+async fn routes(
+    learner: &Learner,
+    actor_token: Option<BearerToken>,
+    rank_token: Option<BearerToken>,
+) -> Routes {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<LearnerServer<Learner>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -85,57 +113,19 @@ pub async fn serve(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the embedded descriptors are well-formed: this is a bug");
-    let (stopping, stopped) = oneshot::channel();
     let actors = RequireToken {
-        token: credentials.actor_token,
+        token: actor_token,
         remedy: "the request lacks the token that this learner requires of actors; give the actor \
                  --learner-token-file FILE with the token of learner.server.actor_token_file",
     };
     let ranks = RequireToken {
-        token: credentials.rank_token,
+        token: rank_token,
         remedy: "the request lacks the token that this learner requires of ranks; give the rank \
                  --learner-token-file FILE with the token of learner.server.rank_token_file",
     };
-    let service = InterceptedService::new(learner.service(), actors);
-    let rank_service = InterceptedService::new(learner.rank_service(), ranks);
-    let stop = async move {
-        shutdown.await;
-        learner.close_streams();
-        // The receiver is gone if the server has failed.
-        let _ = stopping.send(());
-    };
-    let router = Server::builder()
-        .trace_fn(proto::served_call)
-        .http2_keepalive_interval(Some(Duration::from_secs(10)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .tcp_nodelay(true)
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(16 << 20)
-        .add_service(health_service)
+    Routes::new(health_service)
         .add_service(reflection)
-        .add_service(service)
-        .add_service(rank_service);
-    let server = async {
-        match credentials.tls {
-            None => {
-                let connections = TcpListenerStream::new(listener);
-                router.serve_with_incoming_shutdown(connections, stop).await
-            }
-            Some(tls) => {
-                let connections = ReceiverStream::new(tls_connections(listener, tls));
-                router.serve_with_incoming_shutdown(connections, stop).await
-            }
-        }
-    };
-    let deadline = async {
-        match stopped.await {
-            Ok(()) => sleep(MAX_DRAIN).await,
-            // The server has failed, which the other branch returns.
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        served = server => Ok(served?),
-        () = deadline => Ok(()),
-    }
+        .add_service(InterceptedService::new(learner.service(), actors))
+        .add_service(InterceptedService::new(learner.rank_service(), ranks))
+        .prepare()
 }

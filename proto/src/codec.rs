@@ -1,10 +1,10 @@
-//! The gRPC codec of all services: Protobuf, except that a group keeps the bytes in which it
-//! arrived.
+//! The gRPC codec of all services: Protobuf, except that what actors submit keeps the bytes in
+//! which it arrived.
 //!
-//! prost decodes a message and drops its bytes. The learner needs both: it trains on the decoded
-//! group, and it appends the bytes to its journal and forwards them to other ranks.
-//! [`EncodedGroup`] therefore travels as bytes, which tonic's receive buffer hands over without a
-//! copy, and the receiver decodes them once.
+//! prost decodes a message and drops its bytes. The learner needs both: it reads the size of
+//! episodes before it decodes them, it trains on the decoded group, and it appends the bytes to its
+//! journal and forwards them to other ranks. [`Encoded`] messages therefore travel as bytes, which
+//! tonic's receive buffer hands over without a copy, and the receiver decodes them once.
 
 use std::marker::PhantomData;
 
@@ -16,35 +16,71 @@ use tonic::{
 };
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-use crate::v1::SubmitRequest;
+use crate::v1::{SubmitEvaluationRequest, SubmitRequest, Trajectory};
 
-/// A [`SubmitRequest`] in its wire encoding. Clones share the bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EncodedGroup(Bytes);
+/// A message in its wire encoding. Clones share the bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Encoded<M> {
+    bytes: Bytes,
+    message: PhantomData<fn() -> M>,
+}
 
-impl EncodedGroup {
-    /// Wraps the encoding of a [`SubmitRequest`], which is not checked.
+/// A group in its encoding.
+pub type EncodedGroup = Encoded<SubmitRequest>;
+/// The episodes of a part of an evaluation in their encoding.
+pub type EncodedEvaluation = Encoded<SubmitEvaluationRequest>;
+
+impl<M> Encoded<M> {
+    /// Wraps the encoding of a message, which is not checked.
     pub fn new(bytes: Bytes) -> Self {
-        Self(bytes)
+        Self {
+            bytes,
+            message: PhantomData,
+        }
     }
 
     /// Returns the encoding.
     pub fn bytes(&self) -> &Bytes {
-        &self.0
+        &self.bytes
     }
+}
 
+impl EncodedGroup {
     /// Decodes the group.
     ///
     /// # Errors
     /// The bytes are not a `SubmitRequest`.
     pub fn decode(&self) -> Result<SubmitRequest, DecodeError> {
-        SubmitRequest::decode(self.0.clone())
+        let mut group = SubmitRequest::decode(self.bytes.clone())?;
+        shrink(&mut group.trajectories);
+        Ok(group)
     }
 }
 
-impl From<&SubmitRequest> for EncodedGroup {
-    fn from(request: &SubmitRequest) -> Self {
-        Self(request.encode_to_vec().into())
+impl EncodedEvaluation {
+    /// Decodes the episodes.
+    ///
+    /// # Errors
+    /// The bytes are not a `SubmitEvaluationRequest`.
+    pub fn decode(&self) -> Result<SubmitEvaluationRequest, DecodeError> {
+        let mut part = SubmitEvaluationRequest::decode(self.bytes.clone())?;
+        shrink(&mut part.trajectories);
+        Ok(part)
+    }
+}
+
+/// Returns the room that prost leaves in lists that it does not know the lengths of: up to as much
+/// again.
+fn shrink(trajectories: &mut [Trajectory]) {
+    for segment in trajectories.iter_mut().flat_map(|it| &mut it.segments) {
+        segment.tokens.shrink_to_fit();
+        segment.logprobs.shrink_to_fit();
+    }
+}
+
+impl<M: Message> From<&M> for Encoded<M> {
+    fn from(message: &M) -> Self {
+        Self::new(message.encode_to_vec().into())
     }
 }
 
@@ -66,15 +102,15 @@ impl<M: Message + Default + 'static> WireMessage for M {
     }
 }
 
-impl WireMessage for EncodedGroup {
+impl<M: 'static> WireMessage for Encoded<M> {
     fn encode_to(self, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(self.0);
+        buffer.put(self.bytes);
         Ok(())
     }
 
     fn decode_from(buffer: &mut DecodeBuf<'_>) -> Result<Option<Self>, Status> {
         // Splits tonic's buffer, which copies nothing.
-        Ok(Some(Self(buffer.copy_to_bytes(buffer.remaining()))))
+        Ok(Some(Self::new(buffer.copy_to_bytes(buffer.remaining()))))
     }
 }
 

@@ -4,7 +4,6 @@
 //! has written the certificate and not yet the key. Open connections keep their certificates.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -12,11 +11,7 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc, watch},
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, time::sleep};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -25,22 +20,12 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
         server::WebPkiClientVerifier,
     },
-    server::TlsStream,
 };
 
 use crate::dial::TransportError;
 
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
-
-/// The longest that a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes at once. Further peers wait.
-const MAX_HANDSHAKES: usize = 256;
-/// Connections whose handshake is done and that wait to be served.
-const WAITING_CONNECTIONS: usize = 16;
-/// How long a server waits before it accepts again after the system refused it a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Files for TLS, in PEM. They are read again every minute, so certificates can be renewed in
 /// place.
@@ -94,56 +79,6 @@ impl ServerTls {
             sleep(RELOAD_INTERVAL).await;
             tls.reload();
         }
-    }
-}
-
-/// Accepts connections and returns those whose TLS handshake succeeded. A peer that fails or stalls
-/// affects only itself. Ends when the receiver is dropped.
-pub fn tls_connections(
-    listener: TcpListener,
-    tls: ServerTls,
-) -> mpsc::Receiver<io::Result<TlsStream<TcpStream>>> {
-    let (sender, connections) = mpsc::channel(WAITING_CONNECTIONS);
-    tokio::spawn(async move {
-        tokio::select! {
-            () = accept_forever(&listener, &tls, &sender) => {}
-            () = tls.reload_forever() => {}
-            () = sender.closed() => {}
-        }
-    });
-    connections
-}
-
-async fn accept_forever(
-    listener: &TcpListener,
-    tls: &ServerTls,
-    sender: &mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
-) {
-    let permits = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
-        let (stream, acceptor) = match (listener.accept().await, tls.acceptor()) {
-            (Ok((stream, _peer)), Some(acceptor)) => (stream, acceptor),
-            (Err(error), _) => {
-                tracing::warn!(%error, "cannot accept a connection; trying again");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-            (Ok(_), None) => return,
-        };
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
-            let shaken = match stream.set_nodelay(true) {
-                Ok(()) => timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await,
-                Err(error) => Ok(Err(error)),
-            };
-            match shaken {
-                // The receiver is gone when the server stops.
-                Ok(Ok(stream)) => drop(sender.send(Ok(stream)).await),
-                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!("a TLS handshake took too long"),
-            }
-        });
     }
 }
 

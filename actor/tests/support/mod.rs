@@ -15,11 +15,11 @@ use actor::EngineSettings;
 use futures::Stream;
 use policy::{Model, Weights};
 use proto::{
-    EncodedGroup, LearnerClient, Snapshot, Transport,
+    EncodedEvaluation, EncodedGroup, LearnerClient, Snapshot, Transport,
     v1::{
         ClaimRequest, ClaimResponse, Finished, GroupClaim, JoinRequest, JoinResponse, ModelFile,
-        RolloutSettings, SamplingSettings, SubmitEvaluationRequest, SubmitEvaluationResponse,
-        SubmitResponse, SubmitVerdict, Trajectory, Wait, WeightsRequest, WeightsResponse,
+        RolloutSettings, SamplingSettings, SubmitEvaluationResponse, SubmitResponse, SubmitVerdict,
+        Trajectory, Wait, WeightsRequest, WeightsResponse,
         claim_response::Outcome,
         learner_server::{Learner, LearnerServer},
         weights_response::Part,
@@ -63,7 +63,7 @@ impl FakeLearner {
     pub(crate) fn new(model: &Model, later: &Weights, groups: u64, group_size: u32) -> Self {
         let file = |(name, content): &(String, Vec<u8>)| ModelFile {
             name: name.clone(),
-            content: content.clone(),
+            content: content.clone().into(),
         };
         Self(Arc::new(LearnerState {
             model_files: model.files.iter().map(file).collect(),
@@ -177,7 +177,7 @@ impl Learner for FakeLearner {
 
     async fn submit_evaluation(
         &self,
-        _request: Request<SubmitEvaluationRequest>,
+        _request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
         Err(Status::unimplemented("this learner hands out groups only"))
     }

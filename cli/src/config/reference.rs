@@ -43,6 +43,8 @@ struct Entry {
     meaning: String,
     /// The type in words; none for a section.
     kind: Option<String>,
+    /// What its type defaults to. A section that is not written by default has such settings, too.
+    default: Option<String>,
 }
 
 /// Returns the text of `docs/settings.md`.
@@ -81,6 +83,7 @@ pub(crate) fn markdown() -> String {
             heading(&mut text, &format!("`{}`", entry.name), "", &entry.name);
         }
         let default = lookup(&defaults, &entry.name).map(|value| format!("`{value}`"));
+        let default = default.or(entry.default.map(|value| format!("`{value}`")));
         let default = default.unwrap_or_else(|| "–".to_owned());
         let row =
             [&entry.name, kind, &default, &entry.meaning].map(|cell| cell.replace('|', "\\|"));
@@ -97,6 +100,7 @@ pub(super) fn commented(table: &Table) -> String {
         name,
         meaning,
         kind,
+        ..
     } in entries()
     {
         let (section, key) = name.rsplit_once('.').unwrap_or(("", &name));
@@ -137,6 +141,7 @@ fn walk(schema: &Json, section: &str, entries: &mut Vec<Entry>) {
             name: name(key),
             meaning: meaning(property),
             kind: Some(kind(property)),
+            default: default(property),
         });
     }
     for (key, property) in sections {
@@ -144,6 +149,7 @@ fn walk(schema: &Json, section: &str, entries: &mut Vec<Entry>) {
             name: name(key),
             meaning: meaning(property),
             kind: None,
+            default: None,
         });
         walk(present(property), &name(key), entries);
     }
@@ -161,6 +167,11 @@ fn meaning(property: &Json) -> String {
     let words = property["description"].as_str().unwrap_or_default();
     let words: Vec<&str> = words.split_whitespace().collect();
     words.join(" ").replace("[`", "`").replace("`]", "`")
+}
+
+fn default(property: &Json) -> Option<String> {
+    let default = property.get("default").filter(|value| !value.is_null());
+    default.map(Json::to_string)
 }
 
 fn kind(property: &Json) -> String {

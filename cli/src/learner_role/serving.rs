@@ -55,7 +55,7 @@ impl ServingLearner<'_> {
         let (trained, recorded) = tokio::select! {
             worked = work => worked,
             ended = &mut serving => {
-                ended.context("the server panicked")??;
+                ended.context("the server panicked")?;
                 bail!("the server ended before the run; start the learner again to resume the run");
             }
         };
@@ -69,7 +69,7 @@ impl ServingLearner<'_> {
         served.cancel();
         let ended = serving.await.context("the server panicked");
         trained?;
-        ended??;
+        ended?;
         recorded
     }
 

@@ -10,6 +10,7 @@ mod gpu_check;
 mod health;
 mod hostile;
 mod object_store;
+mod open_files;
 mod outage;
 mod play;
 mod pretrain;

@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 32] = [
+const PURE: [&str; 33] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -26,6 +26,10 @@ const PURE: [&str; 32] = [
     "learner/src/batch",
     "learner/src/curriculum",
     "learner/src/evaluation",
+    "learner/src/group/check",
+    "learner/src/group/mod",
+    "learner/src/group/outline",
+    "learner/src/identity",
     "learner/src/loss",
     "learner/src/optimizer",
     "learner/src/schedule",

@@ -7,18 +7,17 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
+    body::Body,
     extract::{Request, State},
     http::{HeaderMap, StatusCode},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use proto::serve::{BodyBudget, BodyLimits};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::Code;
 
-use super::{
-    body_budget::BodyBudget,
-    config::{ServerConfig, seconds},
-};
+use super::config::{ServerConfig, seconds};
 use crate::{
     rejection::Rejection,
     status::{self, Reason},
@@ -62,10 +61,17 @@ impl CallLimits {
         let Ok(_permit) = self.permits.try_acquire() else {
             return Err(CallRejection::Overloaded("too many calls in flight"));
         };
-        let (request, reservation) = self.bodies.meter(request);
+        let (parts, body) = request.into_parts();
+        let limits = BodyLimits {
+            // Each protocol limits its own messages, and the call has a deadline.
+            max_bytes: usize::MAX,
+            timeout: None,
+        };
+        let (body, reservation) = self.bodies.meter(body, limits);
+        let request = Request::from_parts(parts, Body::new(body));
         let response = timeout(limit, next.run(request)).await;
         // A handler answers a failed body in its own words, which would hide that a retry helps.
-        if reservation.is_exceeded() {
+        if reservation.fault().is_some() {
             return Err(CallRejection::Overloaded(
                 "the calls in flight hold too many bytes",
             ));

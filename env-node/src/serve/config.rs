@@ -4,7 +4,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use proto::TlsConfig;
+use proto::{
+    TlsConfig,
+    serve::{ConnectionLimits, StreamLimit},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -97,6 +100,23 @@ impl ServerConfig {
             "server.max_body_bytes_in_flight",
             format!("give at least {least}, so that one request fits"),
         )
+    }
+
+    /// Returns the limits of connections. The settings are validated.
+    pub(super) fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            max_connections: self.max_connections,
+            max_calls_per_connection: self.max_calls_per_connection,
+            header_timeout: seconds(self.header_seconds),
+            keepalive_interval: seconds(self.keepalive_interval_seconds),
+            keepalive_timeout: seconds(self.keepalive_timeout_seconds),
+            max_age: Some(seconds(self.max_connection_age_seconds)),
+            grace: seconds(self.connection_grace_seconds),
+            // A call may take half of this. The other half is for the peer to read the response.
+            stream: StreamLimit::Total(seconds(2.0 * self.max_call_seconds)),
+            windows: None,
+            is_http2_only: false,
+        }
     }
 
     fn validate_ranges(&self) -> Result<(), SettingError> {

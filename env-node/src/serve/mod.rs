@@ -1,51 +1,40 @@
 //! The server: every protocol of a node on one port.
 //!
-//! Invariant: a connection that fails, stalls or floods affects only itself. Only `shutdown` ends
-//! the accept loop. What the protocols serve is left to `grpc.rs`, `openenv` and `web`.
+//! Invariant: a connection that fails, stalls or floods affects only itself (`proto::serve`). Only
+//! `shutdown` ends the accept loop. What the protocols serve is left to `grpc.rs`, `openenv` and
+//! `web`.
 
 mod auth;
-mod body_budget;
 mod call_limits;
 pub(crate) mod config;
-mod connection;
 mod cors;
 mod health;
 mod protocols;
 mod refusals;
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::future::Future;
 
+use proto::{ServerTls, serve::Port};
 use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
+    net::TcpListener,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 pub use config::ServerConfig;
-use proto::ServerTls;
 pub use proto::TlsConfig;
 
-use self::{
-    config::seconds,
-    connection::{ConnectionLimits, ConnectionPermit},
-    protocols::Protocols,
-};
+use self::{config::seconds, protocols::Protocols};
 use crate::{error::SettingError, metrics, node::EnvNode, openenv::Sockets};
-
-/// How long the server waits before it accepts again after the system refused it a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A node's server, ready to serve.
 pub struct Server {
     config: ServerConfig,
     protocols: Protocols,
-    tls: ServerTls,
+    port: Port,
     health: HealthReporter,
     sockets: Sockets,
-    draining: CancellationToken,
 }
 
 impl Server {
@@ -62,11 +51,15 @@ impl Server {
         let health_service = health::service(&health, max_watch, draining.clone());
         Ok(Self {
             protocols: Protocols::new(node, &config, health_service, sockets.clone())?,
-            tls: ServerTls::open(config.tls.as_ref())?,
+            port: Port {
+                limits: config.connection_limits(),
+                tls: ServerTls::open(config.tls.as_ref())?,
+                draining,
+                refused: |refusal| metrics::connection_refused(refusal.name()),
+            },
             config,
             health,
             sockets,
-            draining,
         })
     }
 
@@ -84,18 +77,9 @@ impl Server {
             health::report(&self.health, ServingStatus::NotServing).await;
             sleep(seconds(self.config.drain_seconds)).await;
         };
-        let limits = Arc::new(ConnectionLimits::new(&self.config, self.draining.clone()));
-        let mut connections = JoinSet::new();
-        tokio::select! {
-            () = drained => {}
-            () = self.tls.reload_forever() => {}
-            () = accept_forever(&listener, &self.config, &mut connections, |stream, permit| {
-                let (acceptor, protocols) = (self.tls.acceptor(), self.protocols.clone());
-                connection::serve(stream, permit, acceptor, protocols, Arc::clone(&limits))
-            }) => {}
-        }
-        drop(listener);
-        self.draining.cancel();
+        let protocols = self.protocols;
+        let answer = move |request| protocols.answer(request);
+        let mut connections = self.port.serve_until(listener, answer, drained).await;
         let ended = async {
             while connections.join_next().await.is_some() {}
             // Upgraded sockets have left the tasks of their connections.
@@ -110,53 +94,5 @@ impl Server {
     }
 }
 
-/// Accepts connections and spawns a task for each, at most `max_connections` at once.
-async fn accept_forever<F>(
-    listener: &TcpListener,
-    config: &ServerConfig,
-    connections: &mut JoinSet<()>,
-    serve: impl Fn(TcpStream, ConnectionPermit) -> F,
-) where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let permits = Arc::new(Semaphore::new(config.max_connections));
-    loop {
-        let stream = tokio::select! {
-            stream = accept(listener) => stream,
-            Some(_) = connections.join_next() => continue,
-        };
-        match Arc::clone(&permits).try_acquire_owned() {
-            Ok(permit) => {
-                connections.spawn(serve(stream, permit));
-            }
-            // Closed at once, so that the peer can turn to another node.
-            Err(_) => metrics::connection_refused("full"),
-        }
-    }
-}
-
-/// Accepts the next connection. An error of one peer is ignored. When the system lacks descriptors
-/// or memory, this waits until it has some.
-async fn accept(listener: &TcpListener) -> TcpStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _peer)) => return stream,
-            Err(error) if is_of_one_peer(&error) => {}
-            Err(error) => {
-                metrics::connection_refused("system");
-                tracing::warn!(%error, "cannot accept connections; trying again");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-fn is_of_one_peer(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
-}
+#[cfg(test)]
+mod tests;

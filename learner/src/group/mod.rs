@@ -12,11 +12,11 @@ mod outline;
 use std::sync::Arc;
 
 use proto::{
-    EncodedGroup, MAX_GROUP_BYTES,
-    v1::{SubmitRequest, Trajectory, Turn},
+    EncodedEvaluation, EncodedGroup, MAX_GROUP_BYTES,
+    v1::{SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn},
 };
 
-pub(crate) use self::check::{check_episode, name as check_name};
+pub(crate) use self::check::name as check_name;
 
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
@@ -138,7 +138,7 @@ impl Group {
                 "the group has {size} bytes, more than the {MAX_GROUP_BYTES} that a group may have"
             ));
         }
-        outline::check(encoded.bytes(), rules)?;
+        outline::check_group(encoded.bytes(), rules)?;
         let SubmitRequest {
             group_index: index,
             lease_id,
@@ -209,6 +209,25 @@ impl Group {
     pub fn newest_version(&self) -> Option<u64> {
         versions(&self.trajectories).max()
     }
+}
+
+/// Decodes and checks the episodes of a part of an evaluation with so many questions at most.
+///
+/// # Errors
+/// Names the trajectory and field that break the contract.
+pub(crate) fn decode_evaluation(
+    encoded: &EncodedEvaluation,
+    questions: usize,
+    rules: &GroupRules,
+) -> Result<SubmitEvaluationRequest, String> {
+    outline::check_evaluation(encoded.bytes(), questions, rules)?;
+    let part = encoded
+        .decode()
+        .map_err(|error| format!("it cannot be decoded: {error}"))?;
+    for (number, episode) in part.trajectories.iter().enumerate() {
+        check::check_episode(episode, rules).map_err(|fault| format!("member {number}: {fault}"))?;
+    }
+    Ok(part)
 }
 
 /// Returns the policy versions that sampled.

@@ -1,8 +1,9 @@
-//! The shape of an encoded group, read without decoding it.
+//! The shape of submitted episodes, read from their encoding without decoding it.
 //!
-//! Pure. Invariant: reading takes time and memory in proportion to the bytes. Decoding allocates a
-//! structure for each turn and segment, which may have two bytes on the wire, so their number is
-//! checked here before a group is decoded.
+//! Pure. Invariant: reading takes time and memory in proportion to the bytes, and what passes takes
+//! at most 4 times its bytes when it is decoded, besides the structures of turns and segments,
+//! whose number the settings bound. An empty turn has two bytes on the wire and hundreds in memory;
+//! a token has at least one and up to eight.
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
@@ -13,11 +14,14 @@ const ACTOR_ID: u32 = 1;
 const GROUP_INDEX: u32 = 2;
 const LEASE_ID: u32 = 3;
 const TRAJECTORIES: u32 = 4;
+/// The field `trajectories` of `SubmitEvaluationRequest`.
+const EVALUATED: u32 = 5;
 /// Fields of `Trajectory`.
 const SEGMENTS: u32 = 2;
 const TURNS: u32 = 3;
 /// Fields of `Segment`.
 const TOKENS: u32 = 1;
+const MASK: u32 = 2;
 const LOGPROBS: u32 = 3;
 
 /// A value as it stands on the wire.
@@ -41,7 +45,7 @@ impl<'a> Iterator for Fields<'a> {
         if field.is_none() {
             self.0 = &[];
         }
-        Some(field.ok_or_else(|| "the group cannot be decoded: it is no message".to_owned()))
+        Some(field.ok_or_else(|| "it cannot be decoded: it is no message".to_owned()))
     }
 }
 
@@ -86,19 +90,34 @@ pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
 }
 
 /// Checks how many trajectories, turns, segments and tokens an encoded group has.
-pub(super) fn check(group: &[u8], rules: &GroupRules) -> Result<(), String> {
-    let index = head(group)?.index;
+pub(super) fn check_group(group: &[u8], rules: &GroupRules) -> Result<(), String> {
+    let index = head(group).map_err(|fault| format!("the group: {fault}"))?.index;
+    check_members(group, (TRAJECTORIES, rules.group_size), rules)
+        .map_err(|fault| format!("group {index}: {fault}"))
+}
+
+/// Checks an encoded part of an evaluation as [`check_group`] does.
+pub(super) fn check_evaluation(
+    part: &[u8],
+    questions: usize,
+    rules: &GroupRules,
+) -> Result<(), String> {
+    check_members(part, (EVALUATED, questions), rules)
+}
+
+/// Checks the trajectories, which have this field number and are at most this many.
+fn check_members(
+    encoded: &[u8],
+    (trajectories, most): (u32, usize),
+    rules: &GroupRules,
+) -> Result<(), String> {
     let mut members = 0;
-    for field in Fields(group) {
-        if let (TRAJECTORIES, Value::Bytes(trajectory)) = field? {
-            if members == rules.group_size {
-                let size = rules.group_size;
-                return Err(format!(
-                    "group {index} has more than {size} trajectories, expected {size}"
-                ));
-            }
+    for field in Fields(encoded) {
+        let (tag, value) = field?;
+        if let (true, Value::Bytes(trajectory)) = (tag == trajectories, value) {
+            at_most(members + 1, most, "trajectories")?;
             check_trajectory(trajectory, rules)
-                .map_err(|fault| format!("group {index}, member {members}: {fault}"))?;
+                .map_err(|fault| format!("member {members}: {fault}"))?;
             members += 1;
         }
     }
@@ -117,24 +136,15 @@ fn check_trajectory(trajectory: &[u8], rules: &GroupRules) -> Result<(), String>
             (TURNS, _) => turns += 1,
             _ => {}
         }
-        if turns > rules.max_turns {
-            return Err(format!(
-                "has more than {} turns, the actions of an episode (rollout.step_budget)",
-                rules.max_turns
-            ));
-        }
-        if segments > rules.max_segments() {
-            return Err(format!(
-                "has more than {} segments, one for each turn and one more",
-                rules.max_segments()
-            ));
-        }
+        at_most(turns, rules.max_turns, "turns (rollout.step_budget)")?;
+        let most = rules.max_segments();
+        at_most(segments, most, "segments (rollout.step_budget and one)")?;
     }
     Ok(())
 }
 
 fn check_segment(segment: &[u8], rules: &GroupRules) -> Result<(), String> {
-    let (mut tokens, mut logprobs) = (0, 0);
+    let (mut tokens, mut mask, mut logprobs) = (0, 0, 0);
     for field in Fields(segment) {
         match field? {
             // A varint ends at the first byte without the high bit.
@@ -142,25 +152,35 @@ fn check_segment(segment: &[u8], rules: &GroupRules) -> Result<(), String> {
                 tokens += packed.iter().filter(|&&byte| byte < 0x80).count();
             }
             (TOKENS, _) => tokens += 1,
+            // Of several, the last one counts.
+            (MASK, Value::Bytes(bytes)) => mask = bytes.len(),
             (LOGPROBS, Value::Bytes(packed)) => logprobs += packed.len() / size_of::<f32>(),
             (LOGPROBS, _) => logprobs += 1,
             _ => {}
         }
     }
     let (most, limit) = (tokens.max(logprobs), rules.max_context_tokens);
-    if most > limit {
-        return Err(format!(
-            "{most} tokens, more than max_context_tokens ({limit})"
-        ));
+    at_most(most, limit, "tokens (rollout.max_context_tokens)")?;
+    match mask == tokens && logprobs == tokens {
+        true => Ok(()),
+        false => Err(format!(
+            "{tokens} tokens, {mask} mask bytes and {logprobs} logprobs; they must be as many"
+        )),
     }
-    Ok(())
+}
+
+fn at_most(count: usize, most: usize, what: &str) -> Result<(), String> {
+    match count <= most {
+        true => Ok(()),
+        false => Err(format!("has more than {most} {what}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use prost::Message as _;
-    use proto::v1::{Segment, SubmitRequest, Trajectory, Turn};
+    use proto::v1::{Segment, SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn};
 
     use super::*;
     use crate::LearnerConfig;
@@ -175,48 +195,72 @@ mod tests {
         GroupRules::new(&config, 10)
     }
 
-    fn group(members: usize, segments: usize, turns: usize, tokens: usize) -> Vec<u8> {
+    fn episodes(count: usize, segments: usize, turns: usize, tokens: usize) -> Vec<Trajectory> {
         let segment = Segment {
             tokens: vec![300; tokens],
-            mask: vec![0; tokens],
-            logprobs: vec![0.0; tokens],
+            mask: vec![1; tokens],
+            logprobs: vec![-1.0; tokens],
         };
         let trajectory = Trajectory {
+            member: 1,
             segments: vec![segment; segments],
             turns: vec![Turn::default(); turns],
+            episode_return: 1.0,
+            failure: "none".to_owned(),
             ..Trajectory::default()
         };
-        let request = SubmitRequest {
+        vec![trajectory; count]
+    }
+
+    /// Checks the episodes as a group and as a part of an evaluation.
+    fn check(trajectories: Vec<Trajectory>) -> Result<(), String> {
+        let group = SubmitRequest {
             group_index: 7,
-            trajectories: vec![trajectory; members],
+            trajectories: trajectories.clone(),
             ..SubmitRequest::default()
         };
-        request.encode_to_vec()
+        let evaluation = SubmitEvaluationRequest {
+            part_id: 7,
+            trajectories,
+            ..SubmitEvaluationRequest::default()
+        };
+        let of_evaluation = check_evaluation(&evaluation.encode_to_vec(), 2, &rules());
+        let of_group = check_group(&group.encode_to_vec(), &rules());
+        let named = of_evaluation.map_err(|fault| format!("group 7: {fault}"));
+        assert_eq!(of_group, named);
+        of_group
     }
 
     #[test]
     fn too_much_of_anything_is_named_before_it_is_decoded() {
-        check(&group(2, 4, 3, 8), &rules()).unwrap();
-        assert_eq!(head(&group(2, 4, 3, 8)).unwrap().index, 7);
-        let table = [
-            (group(3, 1, 1, 1), "group 7 has more than 2 trajectories"),
-            (
-                group(1, 5, 1, 1),
-                "group 7, member 0: has more than 4 segments",
-            ),
-            (
-                group(2, 1, 4, 1),
-                "group 7, member 0: has more than 3 turns",
-            ),
-            (
-                group(2, 1, 1, 9),
-                "segment 0: 9 tokens, more than max_context_tokens (8)",
-            ),
-        ];
-        for (group, expected) in table {
-            let fault = check(&group, &rules()).unwrap_err();
+        check(episodes(2, 4, 3, 8)).unwrap();
+        check(vec![]).unwrap();
+        let mut uneven = episodes(1, 1, 1, 4);
+        uneven[0].segments[0].mask.push(1);
+        for (submission, expected) in [
+            (episodes(3, 1, 1, 1), "group 7: has more than 2 trajectories"),
+            (episodes(1, 5, 1, 1), "member 0: has more than 4 segments"),
+            (episodes(2, 1, 4, 1), "member 0: has more than 3 turns"),
+            (episodes(2, 1, 1, 9), "segment 0: has more than 8 tokens"),
+            (uneven, "4 tokens, 5 mask bytes and 4 logprobs"),
+        ] {
+            let fault = check(submission).unwrap_err();
             assert!(fault.contains(expected), "{fault}");
         }
+    }
+
+    #[test]
+    fn the_head_is_read_from_a_group_that_breaks_every_other_rule() {
+        let group = SubmitRequest {
+            actor_id: "a".to_owned(),
+            group_index: 7,
+            lease_id: 9,
+            trajectories: episodes(3, 9, 9, 9),
+            ..SubmitRequest::default()
+        };
+        let head = head(&group.encode_to_vec()).unwrap();
+        let read = (head.actor_id.as_str(), head.index, head.lease_id);
+        assert_eq!(read, ("a", 7, 9));
     }
 
     /// Two bytes on the wire become a structure of hundreds of bytes when they are decoded.
@@ -226,14 +270,24 @@ mod tests {
         let mut group = vec![0x22];
         prost::encoding::encode_varint(turns.len() as u64, &mut group);
         group.extend(turns);
-        let fault = check(&group, &rules()).unwrap_err();
+        let fault = check_group(&group, &rules()).unwrap_err();
         assert!(fault.contains("more than 3 turns"), "{fault}");
     }
 
     proptest! {
+        /// Whatever passes has no more than the limits when prost decodes it.
         #[test]
-        fn any_bytes_are_read_to_their_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = check(&bytes, &rules());
+        fn any_bytes_are_read_as_prost_reads_them(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let passes = check_group(&bytes, &rules()).is_ok();
+            let Ok(decoded) = SubmitRequest::decode(&bytes[..]) else { return Ok(()) };
+            prop_assert!(!passes || decoded.trajectories.len() <= 2);
+            for trajectory in decoded.trajectories.iter().filter(|_| passes) {
+                prop_assert!(trajectory.turns.len() <= 3 && trajectory.segments.len() <= 4);
+                let fits = |it: &Segment| it.tokens.len() <= 8 && it.logprobs.len() <= 8;
+                prop_assert!(trajectory.segments.iter().all(fits));
+            }
         }
     }
 }

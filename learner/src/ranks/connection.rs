@@ -1,89 +1,33 @@
 //! The two ends of the stream that connects rank 0 with another rank.
 //!
-//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout for each
-//! message, because one silent rank holds up the run. The other rank waits as long as the
-//! connection lives, which HTTP/2 pings check: rank 0 is silent while it waits for actors. Both
-//! ends belong to threads that may block.
+//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout in each step,
+//! because one silent rank holds up the run, and assembles nothing that is larger than the model
+//! says. The other rank waits as long as the connection lives, which HTTP/2 pings check: rank 0 is
+//! silent while it waits for actors. Both ends belong to threads that may block.
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use prost::{Message as _, bytes::Bytes};
 use proto::{
     chunks::{Assembly, split},
     v1::{Chunk, TrainRequest, TrainResponse, train_request, train_response},
 };
 use safetensors::View as _;
-use tokio::{runtime::Handle, sync::mpsc, time};
-use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::Status;
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 
-use super::MicroBatchStatistics;
-use crate::error::{LearnerError, Result};
+use super::{
+    MicroBatchStatistics,
+    duplex::{Duplex, Incoming, LINGER},
+};
+use crate::{
+    clock::now,
+    error::{LearnerError, Result},
+};
 
 /// Messages that wait for a slow receiver.
 pub(super) const DEPTH: usize = 4;
-
-/// How long a rank that gives up waits for its reason to arrive.
-const LINGER: Duration = Duration::from_secs(2);
-
-pub(super) type Incoming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-/// An end of the stream: sends `Out`, receives `In`.
-struct Duplex<Out, In> {
-    sender: mpsc::Sender<Out>,
-    incoming: Incoming<In>,
-    runtime: Handle,
-    timeout: Option<Duration>,
-}
-
-impl<Out, In> Duplex<Out, In> {
-    fn send(&self, message: Out) -> Result<(), String> {
-        match within(&self.runtime, self.timeout, self.sender.send(message)) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) => Err("is gone".to_owned()),
-            None => Err(self.timed_out("reads nothing")),
-        }
-    }
-
-    fn receive(&mut self) -> Result<In, String> {
-        match within(&self.runtime, self.timeout, self.incoming.next()) {
-            Some(Some(Ok(message))) => Ok(message),
-            Some(Some(Err(status))) => Err(format!("is gone: {}", status.message())),
-            Some(None) => Err("is gone: its connection ended".to_owned()),
-            None => Err(self.timed_out("is silent")),
-        }
-    }
-
-    /// Waits for the other side to end the connection, which means that it has read what was sent.
-    fn linger(&mut self) {
-        let incoming = &mut self.incoming;
-        let ended = async { while let Some(Ok(_)) = incoming.next().await {} };
-        if within(&self.runtime, Some(LINGER), ended).is_none() {
-            tracing::debug!("the other side has not ended the connection");
-        }
-    }
-
-    fn timed_out(&self, what: &str) -> String {
-        let seconds = self.timeout.unwrap_or_default().as_secs();
-        format!("{what} for {seconds} s (learner.ranks.timeout_seconds)")
-    }
-}
-
-/// Blocks on `work`; none if it takes longer than `timeout`.
-fn within<T>(
-    runtime: &Handle,
-    timeout: Option<Duration>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    match timeout {
-        None => Some(runtime.block_on(work)),
-        // A timer must be created inside the runtime that drives it.
-        Some(limit) => runtime
-            .block_on(async { time::timeout(limit, work).await })
-            .ok(),
-    }
-}
 
 /// Returns the messages that carry `bytes` under a name.
 fn chunks<'a>(name: &'a str, bytes: &Bytes) -> impl Iterator<Item = Chunk> + use<'a> {
@@ -110,20 +54,31 @@ pub(super) trait Peer {
         self.fault(format!("sent something else in place of {expected}"))
     }
 
-    /// Receives all bytes that are sent under `name`.
-    fn receive_bytes(&mut self, name: &str) -> Result<Bytes> {
+    /// Adds the time that so many bytes may take, where time is limited.
+    fn allow(&mut self, _bytes: usize) {}
+
+    /// Receives all bytes that are sent under `name`, which are `expected` if that is known.
+    fn receive_bytes(&mut self, name: &str, expected: Option<usize>) -> Result<Bytes> {
         let mut open: Option<Assembly> = None;
         loop {
             let chunk = self.receive_chunk()?;
             if chunk.name != name {
                 let found = chunk.name;
-                return Err(self.fault(format!("sent {found} in place of {name}")));
+                return Err(self.fault(format!("sent {found:?} in place of {name}")));
             }
-            let mut assembly = open.unwrap_or_else(|| Assembly::new(chunk.size_bytes));
+            let size = chunk.size_bytes;
+            if let Some(expected) = expected.filter(|&expected| expected as u64 != size) {
+                let problem = format!("announced {size} bytes of {name}, which has {expected}");
+                return Err(self.fault(problem));
+            }
+            let mut assembly = open.unwrap_or_else(|| Assembly::new(size));
             let pushed = assembly.push(chunk.offset, &chunk.data);
             pushed.map_err(|error| self.fault(format!("sent {name} damaged: {error}")))?;
             if assembly.is_complete() {
                 return Ok(assembly.into_bytes());
+            }
+            if chunk.data.is_empty() {
+                return Err(self.fault(format!("sent a chunk of {name} without data")));
             }
             open = Some(assembly);
         }
@@ -131,25 +86,45 @@ pub(super) trait Peer {
 
     /// Sends the gradient of a parameter.
     fn send_gradient(&mut self, name: &str, bytes: &Bytes) -> Result<()> {
+        self.allow(bytes.len());
         chunks(name, bytes).try_for_each(|chunk| self.send_gradient_chunk(chunk))
     }
 
     /// Receives the gradient of a parameter.
     fn receive_gradient(&mut self, name: &str, parameter: &Tensor) -> Result<Tensor> {
-        let bytes = self.receive_bytes(name)?;
-        let expected = parameter.elem_count() * parameter.dtype().size_in_bytes();
-        if bytes.len() != expected {
-            let found = bytes.len();
-            let problem = format!("sent {found} bytes of {name}, which has {expected}");
-            return Err(self.fault(problem));
-        }
         let (dtype, device) = (parameter.dtype(), parameter.device());
+        let expected = parameter.elem_count() * dtype.size_in_bytes();
+        self.allow(expected);
+        let bytes = self.receive_bytes(name, Some(expected))?;
+        if !is_finite(&bytes, dtype) {
+            return Err(self.fault(format!(
+                "sent a gradient of {name} that is not finite; if this comes back, lower the \
+                 learning rate in a new run"
+            )));
+        }
         Ok(Tensor::from_raw_buffer(
             &bytes,
             dtype,
             parameter.dims(),
             device,
         )?)
+    }
+}
+
+/// Returns whether all numbers are finite. Master copies, and so gradients, are f32 or f64.
+fn is_finite(bytes: &[u8], dtype: DType) -> bool {
+    // Without a branch in the fold, the loop vectorises.
+    match dtype {
+        DType::F64 => {
+            let numbers = bytes.as_chunks().0.iter();
+            let finite = numbers.map(|bytes| f64::from_le_bytes(*bytes).is_finite());
+            finite.fold(true, |all, finite| all & finite)
+        }
+        _ => {
+            let numbers = bytes.as_chunks().0.iter();
+            let finite = numbers.map(|bytes| f32::from_le_bytes(*bytes).is_finite());
+            finite.fold(true, |all, finite| all & finite)
+        }
     }
 }
 
@@ -162,6 +137,8 @@ pub(super) fn tensor_bytes(tensor: &Tensor) -> Bytes {
 pub(crate) struct RankConnection {
     /// The other rank's number.
     pub(super) rank: usize,
+    /// The numbers of the micro-batches that it computes in the update at hand.
+    pub(super) share: Vec<usize>,
     stream: Duplex<TrainResponse, TrainRequest>,
 }
 
@@ -172,13 +149,16 @@ impl RankConnection {
         timeout: Duration,
         runtime: Handle,
     ) -> Self {
-        let stream = Duplex {
-            sender,
-            incoming,
-            runtime,
-            timeout: Some(timeout),
-        };
-        Self { rank: 0, stream }
+        Self {
+            rank: 0,
+            share: Vec::new(),
+            stream: Duplex::new(sender, incoming, runtime, Some(timeout)),
+        }
+    }
+
+    /// Begins a step, for all of which the rank has the timeout.
+    pub(super) fn begin_step(&mut self) {
+        self.stream.begin_step();
     }
 
     /// Returns whether the rank has closed the stream.
@@ -196,7 +176,8 @@ impl RankConnection {
     fn reported_fault(&mut self, problem: String) -> LearnerError {
         // A rank that gives up sends its reason and then closes the stream, so the reason may still
         // lie unread before the end.
-        while self.is_gone() {
+        let began = now();
+        while self.is_gone() && now() - began < LINGER {
             if let Err(fault) = self.receive() {
                 return fault;
             }
@@ -216,6 +197,7 @@ impl RankConnection {
     }
 
     pub(super) fn send_file(&mut self, name: &str, bytes: &Bytes) -> Result<()> {
+        self.allow(bytes.len());
         chunks(name, bytes).try_for_each(|chunk| self.send(train_response::Part::File(chunk)))
     }
 
@@ -223,11 +205,28 @@ impl RankConnection {
         let train_request::Part::Figures(statistics) = self.receive()? else {
             return Err(self.unexpected("its statistics"));
         };
-        let encoded = statistics.micro_batches.iter();
-        let decoded = encoded.map(|bytes| MicroBatchStatistics::decode(&bytes[..]));
-        decoded
+        let decode = |bytes: &Vec<u8>| MicroBatchStatistics::decode(&bytes[..]);
+        // The share is compared before anything is decoded, so that a flood stays as small as it is
+        // on the wire.
+        let encoded = statistics.micro_batches;
+        if encoded.len() != self.share.len() {
+            let (found, expected) = (encoded.len(), self.share.len());
+            let problem =
+                format!("sent statistics of {found} micro-batches; its share has {expected}");
+            return Err(self.fault(problem));
+        }
+        let decoded: Vec<_> = encoded
+            .iter()
+            .map(decode)
             .collect::<Result<_, _>>()
-            .map_err(|fault| self.fault(format!("sent statistics that cannot be decoded: {fault}")))
+            .map_err(|fault| {
+                self.fault(format!("sent statistics that cannot be decoded: {fault}"))
+            })?;
+        let numbers = decoded.iter().map(|it| it.micro_batch as usize);
+        match numbers.eq(self.share.iter().copied()) {
+            true => Ok(decoded),
+            false => Err(self.fault("sent statistics of another share".to_owned())),
+        }
     }
 }
 
@@ -241,6 +240,10 @@ impl Peer for RankConnection {
             train_request::Part::Gradient(chunk) => Ok(chunk),
             _ => Err(self.unexpected("its gradient")),
         }
+    }
+
+    fn allow(&mut self, bytes: usize) {
+        self.stream.allow(bytes);
     }
 
     fn fault(&self, problem: String) -> LearnerError {
@@ -258,12 +261,7 @@ impl LeaderConnection {
         incoming: Incoming<TrainResponse>,
         runtime: Handle,
     ) -> Self {
-        Self(Duplex {
-            sender,
-            incoming,
-            runtime,
-            timeout: None,
-        })
+        Self(Duplex::new(sender, incoming, runtime, None))
     }
 
     pub(super) fn send(&mut self, part: train_request::Part) -> Result<()> {
@@ -321,47 +319,4 @@ pub(super) fn in_process(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn files_and_gradients_arrive_whole_and_under_their_names() {
-        let (mut rank, mut leader) = in_process(1, Duration::from_secs(9), &Handle::current());
-        let bytes: Bytes = (0..3 << 20).map(|i| (i % 251) as u8).collect();
-        let sent = bytes.clone();
-        let sending = tokio::task::spawn_blocking(move || {
-            for name in ["a", "b", "a"] {
-                rank.send_file(name, &sent).unwrap();
-            }
-        });
-        let receiving = tokio::task::spawn_blocking(move || {
-            assert_eq!(leader.receive_bytes("a").unwrap(), bytes);
-            assert_eq!(leader.receive_bytes("b").unwrap(), bytes);
-            let fault = leader.receive_bytes("b").unwrap_err().to_string();
-            assert!(fault.contains("sent a in place of b"), "{fault}");
-            let fault = leader.receive_bytes("a").unwrap_err().to_string();
-            assert!(fault.contains("byte 1048576 in place of byte 0"), "{fault}");
-            // Kept until all is sent.
-            leader
-        });
-        sending.await.unwrap();
-        receiving.await.unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_silent_rank_and_one_that_is_gone_are_named() {
-        let (mut other, member) = in_process(3, Duration::from_secs(1), &Handle::current());
-        tokio::task::spawn_blocking(move || {
-            let fault = other.receive().unwrap_err().to_string();
-            assert!(
-                fault.starts_with("rank 3 of the run is silent for 1 s"),
-                "{fault}"
-            );
-            drop(member);
-            let fault = other.receive().unwrap_err().to_string();
-            assert!(fault.starts_with("rank 3 of the run is gone"), "{fault}");
-        })
-        .await
-        .unwrap();
-    }
-}
+mod tests;

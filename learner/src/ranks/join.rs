@@ -167,12 +167,12 @@ fn prepare(leader: &mut LeaderConnection, options: &RankOptions) -> Result<Optio
         .map_err(|fault| leader.fault(format!("sent settings that cannot be decoded: {fault}")))?;
     let dtype = DType::from_str(&welcome.dtype)
         .map_err(|fault| leader.fault(format!("sent an unknown dtype: {fault}")))?;
-    let weights = Weights::from_bytes(&leader.receive_bytes(BASE)?, &options.device, dtype)?;
+    let weights = Weights::from_bytes(&leader.receive_bytes(BASE, None)?, &options.device, dtype)?;
     let files = std::mem::take(&mut welcome.model_files).into_iter();
-    let files = files.map(|file| (file.name, file.content)).collect();
+    let files = files.map(|file| (file.name, file.content.into())).collect();
     let model = Model::from_files(files, weights)?;
     let mut trainer = Trainer::new(&config, options.threads, &model)?;
-    let state = leader.receive_bytes(STATE)?;
+    let state = leader.receive_bytes(STATE, None)?;
     trainer.network.restore(&state, welcome.updates)?;
     Ok(Some(JoinedRank {
         trainer,

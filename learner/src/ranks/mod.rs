@@ -9,6 +9,7 @@
 //! nothing and waits for no one.
 
 mod connection;
+mod duplex;
 mod join;
 #[cfg_attr(not(feature = "nccl"), path = "without_nccl.rs")]
 mod nccl;
@@ -146,6 +147,7 @@ impl Ranks {
         let state = Bytes::from(network.state().to_bytes()?);
         for (rank, other) in (1..).zip(&mut others) {
             other.rank = rank;
+            other.begin_step();
             let welcome = RankWelcome {
                 rank: rank as u32,
                 ranks: count as u32,
@@ -180,6 +182,7 @@ impl Ranks {
             return Ok(());
         };
         for other in others {
+            other.begin_step();
             let step = RankStep {
                 policy_version: version,
                 groups: groups.kept.len() as u32,
@@ -222,9 +225,16 @@ impl Ranks {
 
     /// Returns the micro-batches that this rank computes, ascending. Ranks get about as many tokens
     /// each.
-    pub(crate) fn share(&self, micro_batches: &[MicroBatch]) -> Vec<usize> {
+    pub(crate) fn share(&mut self, micro_batches: &[MicroBatch]) -> Vec<usize> {
         let tokens = micro_batches.iter().map(|micro| micro.packed.tokens.len());
-        crate::batch::shares(&tokens.collect::<Vec<_>>(), self.count()).swap_remove(self.rank())
+        let mut shares = crate::batch::shares(&tokens.collect::<Vec<_>>(), self.count());
+        let own = std::mem::take(&mut shares[self.rank()]);
+        if let RankRole::Leader(others) = &mut self.role {
+            for other in others {
+                other.share = std::mem::take(&mut shares[other.rank]);
+            }
+        }
+        own
     }
 
     /// Returns the sum of all ranks' gradients and, on rank 0, the statistics of all micro-batches

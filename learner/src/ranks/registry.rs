@@ -10,11 +10,16 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use policy::Model;
-use proto::v1::{
-    Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request, train_response,
+use proto::{
+    serve::Unhurried,
+    v1::{
+        Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request,
+        train_response,
+    },
 };
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -25,6 +30,7 @@ use super::{
 use crate::{
     Learner,
     error::{LearnerError, Result},
+    server_config::seconds,
 };
 
 /// The program's version. Ranks of different versions may compute different bits.
@@ -38,7 +44,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) fn model_files(model: &Model) -> Vec<ModelFile> {
     let file = |(name, content): &(String, Vec<u8>)| ModelFile {
         name: name.clone(),
-        content: content.clone(),
+        content: Bytes::copy_from_slice(content),
     };
     model.files.iter().map(file).collect()
 }
@@ -154,9 +160,13 @@ impl ranks_server::Ranks for Learner {
         request: Request<Streaming<TrainRequest>>,
     ) -> Result<Response<Self::TrainStream>, Status> {
         let mut incoming = request.into_inner();
-        let Some(train_request::Part::Hello(hello)) =
-            incoming.message().await?.and_then(|first| first.part)
-        else {
+        let limit = seconds(self.context.config.server.header_seconds);
+        let first = timeout(limit, incoming.message()).await.map_err(|_| {
+            Status::deadline_exceeded(
+                "the rank sent no hello in time (learner.server.header_seconds)",
+            )
+        })?;
+        let Some(train_request::Part::Hello(hello)) = first?.and_then(|first| first.part) else {
             return Err(Status::invalid_argument(
                 "the first message of a rank must be its hello",
             ));
@@ -179,6 +189,9 @@ impl ranks_server::Ranks for Learner {
             tracing::info!("a rank joined");
         }
         let outgoing = ReceiverStream::new(outgoing).map(Ok);
-        Ok(Response::new(Box::pin(outgoing)))
+        let mut response: Response<Self::TrainStream> = Response::new(Box::pin(outgoing));
+        // Rank 0 itself limits how long a rank may read nothing.
+        response.extensions_mut().insert(Unhurried);
+        Ok(response)
     }
 }

@@ -19,8 +19,9 @@ pub struct RankSettings {
     /// changes the micro-batches and the order in which they are summed.
     #[default(1)]
     pub count: usize,
-    /// Seconds that rank 0 waits for another rank to join or to answer before it ends with an
-    /// error.
+    /// Seconds that rank 0 waits for another rank to join, and then in all for its answers in a
+    /// step, before it ends with an error. Weights and gradients may take a second more for each
+    /// 16 MiB.
     #[default(300)]
     pub timeout_seconds: u32,
     /// How gradients are summed. NCCL chooses the order of sums itself.

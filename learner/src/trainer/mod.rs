@@ -133,7 +133,7 @@ impl Trainer {
         }
     }
 
-    fn rank_share(&self, all: Vec<MicroBatch>) -> Result<RankShare> {
+    fn rank_share(&mut self, all: Vec<MicroBatch>) -> Result<RankShare> {
         let step_tokens: usize = all.iter().map(|micro| micro.targets.len()).sum();
         let numbers = self.ranks.share(&all);
         let numbered = all.into_iter().enumerate();

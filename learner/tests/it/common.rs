@@ -7,7 +7,7 @@ use learner::{
 };
 use policy::{DecoderConfig, Model, Weights};
 use proto::{
-    EncodedGroup, LearnerClient, Transport,
+    EncodedEvaluation, EncodedGroup, LearnerClient, Transport,
     v1::{
         ClaimRequest, EvaluationClaim, GroupClaim, RewardComponents, Segment,
         SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn, claim_response::Outcome,
@@ -208,7 +208,10 @@ pub(crate) async fn act(
                     lease_id: claim.lease_id,
                     trajectories: evaluated(&claim, policy_version),
                 };
-                client.submit_evaluation(submit).await.unwrap();
+                client
+                    .submit_evaluation(EncodedEvaluation::from(&submit))
+                    .await
+                    .unwrap();
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use learner::{EvaluationPlan, EvaluationSet, TrainEvent};
 use policy::SamplingSettings;
 use proto::{
-    LearnerClient, Transport,
+    EncodedEvaluation, LearnerClient, Transport,
     v1::{ClaimRequest, EvaluationClaim, SubmitEvaluationRequest, claim_response::Outcome},
 };
 use tonic::Code;
@@ -156,12 +156,14 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
 
 async fn submit_wrong_parts(learner: &learner::Learner, claim: &EvaluationClaim) {
     let mut client = LearnerClient::new(Transport::in_process(learner.service()));
-    let request = |run_id: &str, trajectories| SubmitEvaluationRequest {
-        actor_id: "a".to_owned(),
-        run_id: run_id.to_owned(),
-        part_id: claim.part_id,
-        lease_id: claim.lease_id,
-        trajectories,
+    let request = |run_id: &str, trajectories| {
+        EncodedEvaluation::from(&SubmitEvaluationRequest {
+            actor_id: "a".to_owned(),
+            run_id: run_id.to_owned(),
+            part_id: claim.part_id,
+            lease_id: claim.lease_id,
+            trajectories,
+        })
     };
     let good = evaluated(claim, 0);
     let few = good[1..].to_vec();

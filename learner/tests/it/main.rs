@@ -10,8 +10,12 @@ mod golden_loss;
 mod golden_optimizer;
 mod golden_run;
 mod hostile;
+mod limits;
 mod prefixes;
 mod ranks;
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "../../../env-node/tests/server/raw.rs"]
+mod raw;
 mod run;
 mod scheduler;
 mod security;

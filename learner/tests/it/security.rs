@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use learner::{Learner, LearnerServerConfig, ServerCredentials, serve};
+use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
 use proto::{
     Credentials, EncodedGroup, LearnerClient, RanksClient, TlsConfig, Transport,
     v1::{
@@ -25,9 +25,9 @@ const ACTOR_TOKEN: &str = "the token of all actors";
 const RANK_TOKEN: &str = "the token of all ranks";
 
 /// A served learner, which ends with this value.
-struct Served {
-    learner: Learner,
-    port: u16,
+pub(crate) struct Served {
+    pub(crate) learner: Learner,
+    pub(crate) port: u16,
     serving: AbortHandle,
     _folder: TempDir,
 }
@@ -39,9 +39,13 @@ impl Drop for Served {
 }
 
 impl Served {
-    async fn start(config: &LearnerServerConfig) -> Self {
+    pub(crate) async fn start(config: &LearnerServerConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let learner = open(small_config(), folder.path()).unwrap();
+        let settings = LearnerConfig {
+            server: config.clone(),
+            ..small_config()
+        };
+        let learner = open(settings, folder.path()).unwrap();
         let credentials = ServerCredentials::open(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -59,7 +63,7 @@ impl Served {
         }
     }
 
-    fn address(&self, scheme: &str) -> String {
+    pub(crate) fn address(&self, scheme: &str) -> String {
         format!("{scheme}://localhost:{}", self.port)
     }
 }
@@ -94,7 +98,7 @@ async fn each_role_needs_its_token() {
     let served = Served::start(&LearnerServerConfig {
         actor_token_file: file("actors", &format!("{ACTOR_TOKEN}\n")),
         rank_token_file: file("ranks", RANK_TOKEN),
-        tls: None,
+        ..LearnerServerConfig::default()
     })
     .await;
     let address = served.address("http");
@@ -128,13 +132,13 @@ async fn each_role_needs_its_token() {
 }
 
 /// A certificate authority, and files that it signed.
-struct Authority {
+pub(crate) struct Authority {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -165,7 +169,11 @@ impl Authority {
         )
     }
 
-    fn tls(&self, is_expired: bool, client_ca_file: Option<PathBuf>) -> LearnerServerConfig {
+    pub(crate) fn tls(
+        &self,
+        is_expired: bool,
+        client_ca_file: Option<PathBuf>,
+    ) -> LearnerServerConfig {
         let (certificate_file, key_file) = self.sign("localhost", is_expired);
         LearnerServerConfig {
             tls: Some(TlsConfig {

@@ -23,7 +23,7 @@ struct Server {
     client: LearnerClient,
     address: String,
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<learner::Result<()>>,
+    ended: JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
 
@@ -289,7 +289,7 @@ async fn a_claim_that_waits_does_not_hold_up_a_shutdown() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     server.stop.send(()).unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(3), server.ended).await;
-    ended.unwrap().unwrap().unwrap();
+    ended.unwrap().unwrap();
     let response = waiting.await.unwrap().unwrap().into_inner();
     assert!(matches!(response.outcome, Some(Outcome::Wait(_))));
 }
@@ -320,7 +320,7 @@ async fn a_shutdown_ends_open_streams() {
         "the run is not over: the stream just ends"
     );
     drop((stream, server.client));
-    server.ended.await.unwrap().unwrap();
+    server.ended.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,51 @@
+//! Tests a learner whose port takes more connections than the process may open files.
+
+use std::{
+    net::TcpStream,
+    path::Path,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use crate::program::{Running, serve, serve_and_hear, sqlenv};
+
+const FILES: usize = 256;
+
+/// Silent connections take no files from the checkpoints.
+#[test]
+fn idle_connections_leave_files_for_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let args = ["learner", "--listen", "127.0.0.1:0", "--env", &env];
+    let learner = sqlenv(&args);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")])
+        .arg(learner.get_program())
+        .args(learner.get_args())
+        .args(["--run-dir", run_dir.to_str().unwrap(), "--preset", "smoke"])
+        .args(["--set", "learner.steps=6"])
+        .args(["--set", "learner.checkpoint.every_steps=1"])
+        .current_dir(learner.get_current_dir().unwrap());
+    let (mut learner, address, said) = serve_and_hear(&mut limited);
+    let actor = ["actor", "--env", &env, "--learner", &address, "--id", "a"];
+    let actor = sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap();
+    let _actor = Running(actor);
+    let has_begun = || Path::new(&run_dir).join("metrics.jsonl").exists();
+    while !has_begun() {
+        let ended = learner.0.try_wait().unwrap();
+        assert!(ended.is_none(), "the learner ended early: {ended:?}");
+        sleep(Duration::from_millis(5));
+    }
+    let port = address.strip_prefix("http://").unwrap();
+    let idle = (0..2 * FILES).map(|_| TcpStream::connect(port));
+    let _idle: Vec<_> = idle.map(Result::unwrap).collect();
+    let status = learner.0.wait().unwrap();
+    let said = said.join().unwrap();
+    assert!(status.success(), "{status}: {said}");
+    assert!(run_dir.join("checkpoints/step_6").exists());
+    // One line for all of them.
+    assert_eq!(said.matches("closing further ones").count(), 1, "{said}");
+}

@@ -1,0 +1,127 @@
+//! Weights streams: each sends an actor the newest snapshot whenever it does not have it.
+//!
+//! Invariant: a version that was overtaken before its first byte is never sent, and one that no
+//! claim could use any more is not sent to its end. Streams share the bytes of snapshots. The
+//! server ends the connection of an actor that does not read.
+
+use std::sync::Arc;
+
+use proto::{
+    SharedMessage, SharedMessages, Snapshot,
+    v1::{Finished, WeightsRequest, WeightsResponse, weights_response::Part},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task,
+};
+use tonic::Status;
+
+use crate::{
+    driver::{RunContext, RunEnd},
+    metrics,
+};
+
+/// Messages of a snapshot that wait for a slow actor.
+const STREAM_DEPTH: usize = 4;
+
+/// Opens a stream.
+///
+/// # Errors
+/// There are as many as the settings allow.
+pub(crate) fn open(
+    context: &Arc<RunContext>,
+    request: WeightsRequest,
+) -> Result<SharedMessages, Status> {
+    let permit = context.call_limits.weights_stream()?;
+    let (sender, messages) = mpsc::channel(STREAM_DEPTH);
+    let connected = ConnectedActor::new(Arc::clone(context), request.actor_id);
+    let streaming = stream_snapshots(
+        context.snapshots.subscribe(),
+        context.run_end.subscribe(),
+        context.config.max_staleness,
+        request.after_version,
+        sender,
+    );
+    task::spawn(async move {
+        streaming.await;
+        drop((connected, permit));
+    });
+    Ok(messages)
+}
+
+/// An actor with an open weights stream.
+struct ConnectedActor {
+    context: Arc<RunContext>,
+    actor_id: String,
+    _counted: metrics::ConnectedActor,
+}
+
+impl ConnectedActor {
+    fn new(context: Arc<RunContext>, actor_id: String) -> Self {
+        let now = context.now();
+        context.actors().connected(now, &actor_id);
+        Self {
+            context,
+            actor_id,
+            _counted: metrics::ConnectedActor::begin(),
+        }
+    }
+}
+
+impl Drop for ConnectedActor {
+    fn drop(&mut self) {
+        let now = self.context.now();
+        self.context.actors().disconnected(now, &self.actor_id);
+    }
+}
+
+/// Sends the newest snapshot each time there is one that the actor does not have, until the actor
+/// disconnects, the learner stops or the run is over.
+///
+/// The comparison is for another version and not for a newer one: a learner that was restored to an
+/// older checkpoint replaces the weights of an actor that is ahead of it.
+async fn stream_snapshots(
+    mut snapshots: watch::Receiver<Snapshot>,
+    mut run_end: watch::Receiver<Option<RunEnd>>,
+    max_staleness: u64,
+    mut sent: Option<u64>,
+    sender: mpsc::Sender<Result<SharedMessage, Status>>,
+) {
+    loop {
+        let is_new = |snapshot: &Snapshot| sent != Some(snapshot.policy_version);
+        let snapshot = tokio::select! {
+            biased;
+            Ok(snapshot) = snapshots.wait_for(is_new) => snapshot.clone(),
+            Ok(_) = run_end.wait_for(Option::is_some) => break,
+            () = sender.closed() => return,
+            else => return,
+        };
+        let version = snapshot.policy_version;
+        sent = Some(version);
+        for message in snapshot.messages() {
+            // No claim could use the version, and a slow actor would keep it in memory. The next
+            // header makes the actor drop what it has.
+            if version + max_staleness < snapshots.borrow().policy_version {
+                break;
+            }
+            let bytes = chunk_bytes(&message);
+            if sender.send(Ok(message.into())).await.is_err() {
+                return;
+            }
+            metrics::weights_sent(bytes);
+        }
+    }
+    let run_end = *run_end.borrow();
+    if run_end == Some(RunEnd::Finished) {
+        let part = Some(Part::Finished(Finished {}));
+        // An actor that has disconnected needs no message.
+        let _ = sender.send(Ok(WeightsResponse { part }.into())).await;
+    }
+}
+
+fn chunk_bytes(message: &WeightsResponse) -> usize {
+    match &message.part {
+        Some(Part::Chunk(chunk)) => chunk.data.len(),
+        _ => 0,
+    }
+}

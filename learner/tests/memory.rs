@@ -1,0 +1,245 @@
+//! Measures the memory of a learner whose peers send, or leave unread, what an honest one would
+//! not. A process of its own, whose tests run one after the other: the system counts the memory of
+//! a process.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers may fail it")]
+
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "it/common.rs"]
+mod common;
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "../../env-node/tests/server/raw.rs"]
+mod raw;
+
+use std::{fs, net::SocketAddr, time::Duration};
+
+use learner::{Learner, LearnerConfig, ServerCredentials, serve};
+use policy::{DecoderConfig, Model, Weights};
+use prost::{
+    Message as _,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use proto::v1::{Segment, Trajectory, WeightsRequest};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::Mutex,
+    task::AbortHandle,
+};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// The largest frame that a peer takes by default.
+const FRAME_BYTES: usize = 16_384;
+
+const SUBMIT: &str = "/sqlenv.v1.Learner/Submit";
+const SUBMIT_EVALUATION: &str = "/sqlenv.v1.Learner/SubmitEvaluation";
+/// What a call takes besides its request: buffers of the connection and of the allocator.
+const SLACK_BYTES: usize = 8 << 20;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// Returns a number of this process in bytes.
+fn measured(field: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    let kib = line.split_whitespace().nth(1).unwrap();
+    kib.parse::<usize>().unwrap() << 10
+}
+
+fn resident() -> usize {
+    measured("VmRSS:")
+}
+
+struct Served {
+    learner: Learner,
+    address: SocketAddr,
+    serving: AbortHandle,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Served {
+    /// Serves a learner of a model with 16 MB of weights.
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = LearnerConfig {
+            group_size: 16,
+            ..LearnerConfig::default()
+        };
+        config.rollout.step_budget = 15;
+        let (arguments, questions) = (common::ARGUMENTS, common::questions());
+        let learner = Learner::open(config, arguments, model(), questions, folder.path()).unwrap();
+        let credentials = ServerCredentials::open(&Default::default()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let never = std::future::pending();
+        let serving = tokio::spawn(serve(listener, learner.clone(), credentials, never));
+        Self {
+            learner,
+            address,
+            serving: serving.abort_handle(),
+            _folder: folder,
+        }
+    }
+
+    /// Connects with windows of `window` bytes, as far as the peer is concerned.
+    async fn connect(&self, window: u32) -> TcpStream {
+        let mut stream = raw::connect(self.address).await;
+        let initial = [&[0, 4][..], &window.to_be_bytes()].concat();
+        let hello = [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &raw::frame(SETTINGS, 0, 0, &initial),
+        ];
+        stream.write_all(&hello.concat()).await.unwrap();
+        // From the acknowledgement on, the learner's windows are those that it has set.
+        raw::frame_of(&mut stream, SETTINGS).await;
+        let ack = raw::frame(SETTINGS, ACK, 0, &[]);
+        stream.write_all(&ack).await.unwrap();
+        stream
+    }
+
+    /// Returns how far the memory grows while a request is answered.
+    async fn growth(&self, path: &str, message: Vec<u8>) -> (usize, usize) {
+        let bytes = message.len();
+        let call = call(path, 1, &message);
+        drop(message);
+        let mut stream = self.connect(65_535).await;
+        // The peak begins again at what is resident now.
+        fs::write("/proc/self/clear_refs", "5").unwrap();
+        let before = resident();
+        stream.write_all(&call).await.unwrap();
+        raw::frame_of(&mut stream, HEADERS).await;
+        (bytes, measured("VmHWM:").saturating_sub(before))
+    }
+}
+
+fn model() -> Model {
+    let mut files = policy::tiny::files();
+    let is_config = |(name, _): &&mut (String, Vec<u8>)| name == "config.json";
+    let (_, bytes) = files.iter_mut().find(is_config).unwrap();
+    let tiny = DecoderConfig::from_json(std::str::from_utf8(bytes).unwrap()).unwrap();
+    let config = DecoderConfig {
+        hidden_size: 256,
+        intermediate_size: 1024,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ..tiny
+    };
+    *bytes = config.to_json().into_bytes();
+    let weights = Weights::random(&config, 1).unwrap();
+    Model::from_files(files, weights).unwrap()
+}
+
+/// Returns the frames of a call on stream `id`.
+fn call(path: &str, id: u32, message: &[u8]) -> Vec<u8> {
+    let length = (message.len() as u32).to_be_bytes();
+    let body = [&[0][..], &length, message].concat();
+    let mut frames = raw::frame(HEADERS, END_HEADERS, id, &raw::grpc_headers(path));
+    let parts = body.chunks(FRAME_BYTES);
+    let last = parts.len() - 1;
+    for (number, part) in parts.enumerate() {
+        let flags = if number == last { END_STREAM } else { 0 };
+        frames.extend(raw::frame(DATA, flags, id, part));
+    }
+    frames
+}
+
+/// Encodes the field `tag`, whose value is a message or a string of bytes.
+fn field(tag: u32, value: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    encode_key(tag, WireType::LengthDelimited, &mut encoded);
+    encode_varint(value.len() as u64, &mut encoded);
+    encoded.extend(value);
+    encoded
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_takes_no_more_than_four_times_its_bytes() {
+    // Fields of the messages.
+    const GROUP: u32 = 4;
+    const EVALUATION: u32 = 5;
+    const SEGMENTS: u32 = 2;
+    const TURNS: u32 = 3;
+    const COUNT: usize = 3_500_000;
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let served = Served::start().await;
+    let many = |tag| field(tag, &[]).repeat(COUNT);
+    // As many tokens as the settings allow, each as short as it can be.
+    let segment = Segment {
+        tokens: vec![1; 4_096],
+        mask: vec![0; 4_096],
+        logprobs: vec![0.0; 4_096],
+    };
+    let trajectory = |member| Trajectory {
+        member,
+        segments: vec![segment.clone(); 16],
+        ..Trajectory::default()
+    };
+    let short_tokens: Vec<u8> = (0..16)
+        .flat_map(|member| field(GROUP, &trajectory(member).encode_to_vec()))
+        .collect();
+    for (what, path, message) in [
+        ("short tokens", SUBMIT, short_tokens),
+        ("empty turns", SUBMIT, field(GROUP, &many(TURNS))),
+        ("empty segments", SUBMIT, field(GROUP, &many(SEGMENTS))),
+        ("empty trajectories", SUBMIT, many(GROUP)),
+        (
+            "empty turns of an evaluation",
+            SUBMIT_EVALUATION,
+            field(EVALUATION, &many(TURNS)),
+        ),
+    ] {
+        let (bytes, growth) = served.growth(path, message).await;
+        let times = growth as f64 / bytes as f64;
+        eprintln!("{what}: {bytes} bytes on the wire take {growth} bytes, {times:.1} times");
+        assert!(
+            growth <= 4 * bytes + SLACK_BYTES,
+            "{what}: {times:.1} times"
+        );
+    }
+}
+
+/// Each stream could hold several messages of 1 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_share_the_weights() {
+    const STREAMS: u32 = 200;
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let served = Served::start().await;
+    for (what, window) in [("a large window", i32::MAX as u32), ("no window", 0)] {
+        let request = WeightsRequest {
+            run_id: served.learner.run_id().to_owned(),
+            ..WeightsRequest::default()
+        };
+        let path = "/sqlenv.v1.Learner/Weights";
+        let calls: Vec<u8> = (0..STREAMS)
+            .flat_map(|number| call(path, 2 * number + 1, &request.encode_to_vec()))
+            .collect();
+        let more = (i32::MAX as u32 - 65_535).to_be_bytes();
+        let mut stream = served.connect(window).await;
+        let before = resident();
+        let open = [raw::frame(WINDOW_UPDATE, 0, 0, &more), calls].concat();
+        stream.write_all(&open).await.unwrap();
+        // Nothing is read.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let growth = resident().saturating_sub(before);
+        let streams = STREAMS as usize;
+        eprintln!(
+            "{what}: {streams} streams take {growth} bytes, {} each",
+            growth / streams
+        );
+        assert!(growth < 32 << 20, "{what}: {growth} bytes");
+    }
+}

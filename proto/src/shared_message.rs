@@ -1,0 +1,275 @@
+//! Responses whose bytes calls share: messages that are sent as they lie in memory.
+//!
+//! tonic encodes each message into a buffer of its call. That buffer stays as long as the peer does
+//! not read, so a thousand peers that do not read would hold a thousand copies of the weights. A
+//! handler that shares its messages returns them beside its response ([`share`]), and
+//! [`SharedResponses`] around the service sends them in place of the response's own.
+//!
+//! Invariant: a call holds references to shared bytes and the heads of few messages.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame};
+use prost::{
+    Message as _,
+    encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
+};
+use tokio::sync::mpsc;
+use tonic::{
+    Response, Status,
+    body::Body,
+    codegen::{
+        Service,
+        http::{self, HeaderMap},
+    },
+    server::NamedService,
+};
+
+use crate::v1::{JoinResponse, WeightsResponse, weights_response::Part};
+
+/// A gRPC message in its encoding, in parts that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct SharedMessage {
+    parts: Vec<Bytes>,
+    length: usize,
+}
+
+impl SharedMessage {
+    /// Wraps an encoded message. Fields can be appended, since their order is free.
+    pub fn new(encoded: Vec<u8>) -> Self {
+        let mut message = Self::default();
+        message.push(encoded.into());
+        message
+    }
+
+    /// Appends the field `tag` of type `bytes`. Copies nothing.
+    #[must_use]
+    pub fn with_bytes(mut self, tag: u32, value: Bytes) -> Self {
+        self.push(field_head(tag, value.len()));
+        self.push(value);
+        self
+    }
+
+    /// Appends the field `tag`, whose value is `message`. Copies nothing.
+    #[must_use]
+    pub fn with_message(mut self, tag: u32, message: Self) -> Self {
+        self.push(field_head(tag, message.length));
+        self.length += message.length;
+        self.parts.extend(message.parts);
+        self
+    }
+
+    fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.length += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Returns the parts with gRPC's frame.
+    fn into_frames(self) -> impl Iterator<Item = Bytes> {
+        let mut head = BytesMut::with_capacity(5);
+        head.put_u8(0);
+        // Callers keep messages below the limit of messages, which is far less.
+        head.put_u32(u32::try_from(self.length).unwrap_or(u32::MAX));
+        std::iter::once(head.freeze()).chain(self.parts)
+    }
+}
+
+impl From<WeightsResponse> for SharedMessage {
+    fn from(message: WeightsResponse) -> Self {
+        // Fields of `WeightsResponse` and `SnapshotChunk`.
+        const CHUNK: u32 = 2;
+        const DATA: u32 = 3;
+        let Some(Part::Chunk(mut chunk)) = message.part else {
+            return Self::new(message.encode_to_vec());
+        };
+        let data = std::mem::take(&mut chunk.data);
+        let chunk = Self::new(chunk.encode_to_vec()).with_bytes(DATA, data);
+        Self::default().with_message(CHUNK, chunk)
+    }
+}
+
+impl From<JoinResponse> for SharedMessage {
+    fn from(mut message: JoinResponse) -> Self {
+        // Fields of `JoinResponse` and `ModelFile`.
+        const MODEL_FILES: u32 = 3;
+        const CONTENT: u32 = 2;
+        let files = std::mem::take(&mut message.model_files);
+        let head = Self::new(message.encode_to_vec());
+        files.into_iter().fold(head, |message, mut file| {
+            let content = std::mem::take(&mut file.content);
+            let file = Self::new(file.encode_to_vec()).with_bytes(CONTENT, content);
+            message.with_message(MODEL_FILES, file)
+        })
+    }
+}
+
+/// Returns the key and the length of a field.
+fn field_head(tag: u32, length: usize) -> Bytes {
+    let length = length as u64;
+    let mut head = BytesMut::with_capacity(key_len(tag) + encoded_len_varint(length));
+    encode_key(tag, WireType::LengthDelimited, &mut head);
+    encode_varint(length, &mut head);
+    head.freeze()
+}
+
+/// A stream of messages; it ends after an error.
+pub type SharedMessages = mpsc::Receiver<Result<SharedMessage, Status>>;
+
+/// Returns a response that consists of `messages` once it has passed [`SharedResponses`]. `unsent`
+/// stands in for the messages in the signature of the handler.
+pub fn share<T>(messages: SharedMessages, unsent: T) -> Response<T> {
+    let mut response = Response::new(unsent);
+    let slot = Arc::new(Mutex::new(Some(messages)));
+    response.extensions_mut().insert(Slot(slot));
+    response
+}
+
+/// The messages on their way from the handler to [`SharedResponses`].
+#[derive(Clone)]
+struct Slot(Arc<Mutex<Option<SharedMessages>>>);
+
+/// A service whose handlers may [`share`] their messages.
+#[derive(Clone, Debug)]
+pub struct SharedResponses<S>(pub S);
+
+impl<S: NamedService> NamedService for SharedResponses<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for SharedResponses<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            if let Some(Slot(slot)) = response.extensions_mut().remove() {
+                let messages = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(messages) = messages {
+                    *response.body_mut() = Body::new(SharedBody::new(messages));
+                }
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// The body of a response that consists of shared messages.
+struct SharedBody {
+    messages: SharedMessages,
+    parts: VecDeque<Bytes>,
+    is_done: bool,
+}
+
+impl SharedBody {
+    fn new(messages: SharedMessages) -> Self {
+        Self {
+            messages,
+            parts: VecDeque::new(),
+            is_done: false,
+        }
+    }
+}
+
+impl HttpBody for SharedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(part) = self.parts.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(part))));
+        }
+        if self.is_done {
+            return Poll::Ready(None);
+        }
+        let status = match ready!(self.messages.poll_recv(context)) {
+            Some(Ok(message)) => {
+                let mut parts = message.into_frames();
+                let head = parts.next().unwrap_or_default();
+                self.parts.extend(parts);
+                return Poll::Ready(Some(Ok(Frame::data(head))));
+            }
+            Some(Err(status)) => status,
+            None => Status::ok(""),
+        };
+        self.is_done = true;
+        let mut trailers = HeaderMap::new();
+        let added = status.add_header(&mut trailers);
+        Poll::Ready(Some(added.map(|()| Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_done && self.parts.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::{Snapshot, v1::ModelFile};
+
+    fn assert_encodes<M>(message: M)
+    where
+        M: Message + Default + PartialEq + Clone + Into<SharedMessage>,
+    {
+        let frames: Vec<Bytes> = message.clone().into().into_frames().collect();
+        let bytes = frames.concat();
+        let length = u32::from_be_bytes(bytes[1..5].try_into().unwrap());
+        assert_eq!((bytes[0], length as usize), (0, bytes.len() - 5));
+        assert!(M::decode(&bytes[5..]).unwrap() == message);
+    }
+
+    #[test]
+    fn shared_messages_are_the_messages() {
+        for body in [vec![], vec![7; 300], vec![1; (1 << 20) + 1]] {
+            Snapshot::new(1 << 40, body)
+                .messages()
+                .for_each(assert_encodes);
+        }
+        let file = |name: &str, content: &'static [u8]| ModelFile {
+            name: name.to_owned(),
+            content: content.into(),
+        };
+        assert_encodes(JoinResponse {
+            run_id: "run".to_owned(),
+            model_files: vec![file("a", b"content"), file("", b"")],
+            policy_version: 3,
+            ..JoinResponse::default()
+        });
+    }
+
+    #[test]
+    fn the_data_of_a_chunk_is_not_copied() {
+        let snapshot = Snapshot::new(1, vec![7; 1000]);
+        let own = snapshot.body().as_ptr_range();
+        let messages = snapshot.messages().map(SharedMessage::from);
+        let parts = messages.flat_map(SharedMessage::into_frames);
+        let shared = parts.filter(|part| own.contains(&part.as_ptr()));
+        assert_eq!(shared.map(|part| part.len()).sum::<usize>(), 1000);
+    }
+}
