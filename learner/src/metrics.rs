@@ -58,7 +58,7 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 10] = [
+const COUNTERS: [(&str, &str); 11] = [
     (
         SECONDS,
         "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::{Snapshot, v1::ModelFile};
 
-    fn assert_encodes<M>(message: M)
+    fn assert_encodes<M>(message: &M)
     where
         M: Message + Default + PartialEq + Clone + Into<SharedMessage>,
     {
@@ -241,7 +241,7 @@ mod tests {
         let bytes = frames.concat();
         let length = u32::from_be_bytes(bytes[1..5].try_into().unwrap());
         assert_eq!((bytes[0], length as usize), (0, bytes.len() - 5));
-        assert!(M::decode(&bytes[5..]).unwrap() == message);
+        assert!(M::decode(&bytes[5..]).unwrap() == *message);
     }
 
     #[test]
@@ -249,13 +249,13 @@ mod tests {
         for body in [vec![], vec![7; 300], vec![1; (1 << 20) + 1]] {
             Snapshot::new(1 << 40, body)
                 .messages()
-                .for_each(assert_encodes);
+                .for_each(|chunk| assert_encodes(&chunk));
         }
         let file = |name: &str, content: &'static [u8]| ModelFile {
             name: name.to_owned(),
             content: content.into(),
         };
-        assert_encodes(JoinResponse {
+        assert_encodes(&JoinResponse {
             run_id: "run".to_owned(),
             model_files: vec![file("a", b"content"), file("", b"")],
             policy_version: 3,

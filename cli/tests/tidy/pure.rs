@@ -32,6 +32,7 @@ const PURE: [&str; 33] = [
     "learner/src/identity",
     "learner/src/loss",
     "learner/src/optimizer",
+    "learner/src/refusals",
     "learner/src/schedule",
     "learner/src/scheduler",
     "policy/src/chat",

@@ -225,7 +225,8 @@ pub(crate) fn decode_evaluation(
         .decode()
         .map_err(|error| format!("it cannot be decoded: {error}"))?;
     for (number, episode) in part.trajectories.iter().enumerate() {
-        check::check_episode(episode, rules).map_err(|fault| format!("member {number}: {fault}"))?;
+        check::check_episode(episode, rules)
+            .map_err(|fault| format!("member {number}: {fault}"))?;
     }
     Ok(part)
 }

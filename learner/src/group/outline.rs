@@ -91,7 +91,9 @@ pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
 
 /// Checks how many trajectories, turns, segments and tokens an encoded group has.
 pub(super) fn check_group(group: &[u8], rules: &GroupRules) -> Result<(), String> {
-    let index = head(group).map_err(|fault| format!("the group: {fault}"))?.index;
+    let index = head(group)
+        .map_err(|fault| format!("the group: {fault}"))?
+        .index;
     check_members(group, (TRAJECTORIES, rules.group_size), rules)
         .map_err(|fault| format!("group {index}: {fault}"))
 }
@@ -238,7 +240,10 @@ mod tests {
         let mut uneven = episodes(1, 1, 1, 4);
         uneven[0].segments[0].mask.push(1);
         for (submission, expected) in [
-            (episodes(3, 1, 1, 1), "group 7: has more than 2 trajectories"),
+            (
+                episodes(3, 1, 1, 1),
+                "group 7: has more than 2 trajectories",
+            ),
             (episodes(1, 5, 1, 1), "member 0: has more than 4 segments"),
             (episodes(2, 1, 4, 1), "member 0: has more than 3 turns"),
             (episodes(2, 1, 1, 9), "segment 0: has more than 8 tokens"),

@@ -56,7 +56,11 @@ async fn greet(served: &Served, window: u32) -> TcpStream {
 }
 
 async fn join(client: &mut LearnerClient, actor_id: String) -> Result<(), Status> {
-    client.join(JoinRequest { actor_id }).await.map(drop)
+    let request = JoinRequest {
+        actor_id,
+        identity: None,
+    };
+    client.join(request).await.map(drop)
 }
 
 async fn assert_well(served: &Served) {
