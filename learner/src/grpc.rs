@@ -6,26 +6,21 @@
 //! resumed. A claim that finds no work has the outcome `Wait`. A request that names another run is
 //! FAILED_PRECONDITION.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{pin::Pin, sync::atomic::Ordering, time::Duration};
 
 use proto::{
-    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, SharedResponses, TraceContext,
+    CLAIM_WAIT, EncodedEvaluation, EncodedGroup, MAX_MESSAGE_BYTES, SharedResponses,
     chunks::CHUNK_BYTES,
     share,
     v1::{
         ActorIdentity, ClaimRequest, ClaimResponse, EvaluationClaim, GroupClaim, JoinRequest,
-        JoinResponse, SubmitEvaluationResponse, SubmitResponse, SubmitVerdict, Wait,
-        WeightsRequest, WeightsResponse, claim_response::Outcome, learner_server::LearnerServer,
+        JoinResponse, SubmitEvaluationResponse, SubmitResponse, Wait, WeightsRequest,
+        WeightsResponse, claim_response::Outcome, learner_server::LearnerServer,
         ranks_server::RanksServer,
     },
 };
 use tokio::{
     sync::mpsc,
-    task,
     time::{Instant, sleep_until},
 };
 use tokio_stream::Stream;
@@ -34,16 +29,12 @@ use tonic::{Request, Response, Status};
 use crate::{
     Learner,
     call_limits::HeldByCall,
-    driver::{RunContext, sampling_message},
     error::Result,
-    evaluation::{LeasedPart, PART_QUESTIONS},
+    evaluation::LeasedPart,
     evaluator::EvaluationLease,
-    group::{self, Group, GroupHead},
-    intake::SubmitError,
-    metrics,
-    refusals::RefusalReason,
-    scheduler::{Admission, Claim, Lease},
-    verifier::VerifyError,
+    group, metrics,
+    run_context::{RunContext, sampling_message},
+    scheduler::{Claim, Lease},
     weights_stream,
 };
 
@@ -143,59 +134,6 @@ impl Learner {
 }
 
 impl Learner {
-    /// Checks a group, and journals it if it is needed. The work keeps what the call holds.
-    async fn take_in(
-        &self,
-        encoded: EncodedGroup,
-        held: Option<HeldByCall>,
-    ) -> Result<Admission, SubmitError> {
-        let submission = TraceContext::current();
-        // Decoding, checking and the disk take milliseconds that would hold up other calls.
-        let (context, held_by_check) = (Arc::clone(&self.context), held.clone());
-        let check = move || {
-            let _held = held_by_check;
-            context.checked(encoded)
-        };
-        let group = match on_blocking_thread(check).await? {
-            Ok(group) => group,
-            Err(admission) => return Ok(admission),
-        };
-        self.verify(&group).await?;
-        let context = Arc::clone(&self.context);
-        on_blocking_thread(move || {
-            let _held = held;
-            let (id, index) = (group.actor_id.clone(), group.index);
-            let shown = group.trajectories.first().cloned();
-            let admission = context.intake.submit(group)?;
-            if admission == Admission::Accept {
-                context.traces.accepted(index, submission);
-            }
-            let accepted = shown.filter(|_| admission == Admission::Accept);
-            context
-                .actors()
-                .submitted(context.now(), &id, index, accepted);
-            Ok(admission)
-        })
-        .await
-    }
-
-    /// Plays a group again, if the learner has an env-node.
-    async fn verify(&self, group: &Group) -> Result<(), SubmitError> {
-        let Some(verifier) = self.context.verifier() else {
-            return Ok(());
-        };
-        verifier.verify(group).await.map_err(|fault| match fault {
-            VerifyError::Differs(problem) => {
-                SubmitError::Refused(group.head(), RefusalReason::Rewards, problem)
-            }
-            VerifyError::EnvAway(problem) => {
-                let text = format!("the learner's env-node cannot play the group again: {problem}");
-                tracing::warn!("{text}");
-                SubmitError::EnvAway(Status::unavailable(text))
-            }
-        })
-    }
-
     /// Refuses an actor of another identity, and counts it.
     fn check_identity(
         &self,
@@ -207,23 +145,6 @@ impl Learner {
             Status::failed_precondition(problem)
         })
     }
-
-    /// Counts a group that is refused, and hands it out again.
-    fn refuse(&self, head: &GroupHead, reason: RefusalReason, problem: &str) {
-        metrics::group_submitted("refused");
-        metrics::groups_refused(reason, 1);
-        self.context.refused(&head.actor_id, problem);
-        self.context.intake.refuse(head);
-    }
-}
-
-/// Runs `work` where it may block.
-async fn on_blocking_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SubmitError> + Send + 'static,
-) -> Result<T, SubmitError> {
-    let panicked = |_| Status::internal("the submission panicked: this is a bug");
-    let done = task::spawn_blocking(work).await.map_err(panicked);
-    done.map_err(SubmitError::OtherRun)?
 }
 
 /// Refuses a name that is too long to be kept.
@@ -232,25 +153,8 @@ fn check_name(actor_id: &str) -> Result<(), Status> {
 }
 
 impl RunContext {
-    /// Decodes and checks a group that this learner handed out to the actor. The second result is
-    /// the verdict on a group that is not needed.
-    fn checked(&self, encoded: EncodedGroup) -> Result<Result<Group, Admission>, SubmitError> {
-        let head = GroupHead::of(&encoded).unwrap_or_default();
-        let invalid = |fault| SubmitError::Refused(head.clone(), RefusalReason::Invalid, fault);
-        let group = self.intake.check(encoded).map_err(invalid)?;
-        let of_run = self.check_run(&group.run_id);
-        of_run.map_err(SubmitError::OtherRun)?;
-        match self.intake.judge(&group) {
-            Admission::Accept => {}
-            refused => return Ok(Err(refused)),
-        }
-        let question_id = self.question_id(group.index);
-        group.check_question(&question_id).map_err(invalid)?;
-        Ok(Ok(group))
-    }
-
     /// Refuses a request that names another run.
-    fn check_run(&self, run_id: &str) -> Result<(), Status> {
+    pub(crate) fn check_run(&self, run_id: &str) -> Result<(), Status> {
         if run_id == self.run_id {
             return Ok(());
         }
@@ -260,23 +164,11 @@ impl RunContext {
             self.run_id
         )))
     }
-
-    /// Checks the episodes of a part of an evaluation, and takes them if they are needed.
-    fn submit_evaluation(&self, encoded: &EncodedEvaluation) -> Result<(), Status> {
-        let part = group::decode_evaluation(encoded, PART_QUESTIONS, self.intake.rules())
-            .map_err(|fault| Status::invalid_argument(format!("the part: {fault}")))?;
-        self.check_run(&part.run_id)?;
-        self.actors().heard(self.now(), &part.actor_id);
-        let submitted = self.evaluator.submit(part.part_id, part.trajectories);
-        submitted.map_err(Status::invalid_argument)?;
-        // A part that must be played again may be what a claim waits for.
-        self.intake.wake_claims();
-        Ok(())
-    }
 }
 
-fn panicked() -> Status {
-    Status::internal("the submission panicked: this is a bug")
+/// Returns what a call holds of the limits.
+fn held<T>(request: &Request<T>) -> Option<HeldByCall> {
+    request.extensions().get().cloned()
 }
 
 fn wait(retry_after_milliseconds: u32) -> Outcome {
@@ -334,32 +226,8 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
-        // An actor that leaves does not end the work that holds its bytes.
-        let held = request.extensions().get::<HeldByCall>().cloned();
-        let admission = match self.take_in(request.into_inner(), held).await {
-            Ok(admission) => admission,
-            Err(SubmitError::Refused(head, reason, problem)) => {
-                self.refuse(&head, reason, &problem);
-                return Err(Status::invalid_argument(problem));
-            }
-            Err(SubmitError::OtherRun(status) | SubmitError::EnvAway(status)) => {
-                return Err(status);
-            }
-            Err(SubmitError::Journal(fault)) => {
-                tracing::error!(%fault, "the run stops");
-                self.context.evaluator.stop();
-                return Err(Status::unavailable(fault));
-            }
-        };
-        let (verdict, name) = match admission {
-            Admission::Accept => (SubmitVerdict::Accepted, "accepted"),
-            Admission::Stale => (SubmitVerdict::Stale, "stale"),
-            // An actor treats both alike: the group is not used, and the actor claims another.
-            Admission::Unknown => (SubmitVerdict::Stale, "unknown"),
-            Admission::Duplicate => (SubmitVerdict::Duplicate, "duplicate"),
-        };
-        metrics::group_submitted(name);
-        self.context.intake.report(self.context.now());
+        let held = held(&request);
+        let verdict = self.submit_group(request.into_inner(), held).await?;
         Ok(Response::new(SubmitResponse {
             verdict: verdict.into(),
         }))
@@ -369,14 +237,8 @@ impl proto::v1::learner_server::Learner for Learner {
         &self,
         request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
-        let context = Arc::clone(&self.context);
-        let held = request.extensions().get::<HeldByCall>().cloned();
-        let submit = move || {
-            let _held = held;
-            context.submit_evaluation(&request.into_inner())
-        };
-        let submitted = task::spawn_blocking(submit).await;
-        submitted.unwrap_or_else(|_| Err(panicked()))?;
+        let held = held(&request);
+        self.submit_part(request.into_inner(), held).await?;
         Ok(Response::new(SubmitEvaluationResponse {}))
     }
 

@@ -42,6 +42,7 @@ const WAITING_GROUPS: &str = "learner_waiting_groups";
 const GROUPS_CLAIMED: &str = "learner_groups_claimed_total";
 const LEASES_EXPIRED: &str = "learner_leases_expired_total";
 const GROUPS_SUBMITTED: &str = "learner_groups_submitted_total";
+const SUBMISSION_SECONDS: &str = "learner_submission_seconds_total";
 const GROUPS_REFUSED: &str = "learner_groups_refused_total";
 const JOURNALED_BYTES: &str = "learner_journaled_bytes_total";
 const LAST_GROUP: &str = "learner_last_group_timestamp_seconds";
@@ -58,7 +59,7 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 11] = [
+const COUNTERS: [(&str, &str); 12] = [
     (
         SECONDS,
         "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
@@ -79,6 +80,11 @@ const COUNTERS: [(&str, &str); 11] = [
     (
         GROUPS_SUBMITTED,
         "Groups submitted, by verdict: accepted, duplicate, stale, unknown, refused.",
+    ),
+    (
+        SUBMISSION_SECONDS,
+        "Seconds of submitted groups, by activity: checking, replaying (their episodes, at the \
+         learner's env-node), journaling. Several groups may be submitted at once.",
     ),
     (
         GROUPS_REFUSED,
@@ -149,8 +155,8 @@ const RANK_GAUGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// What a trainer's thread spends its time on. Counters of the metrics library are whole numbers,
-/// so the fraction of a second is kept here.
+/// What a trainer's thread, or a submission, spends its time on. Counters of the metrics library
+/// are whole numbers, so the fraction of a second is kept here.
 pub(crate) struct Activity {
     counter: &'static str,
     name: &'static str,
@@ -161,6 +167,9 @@ pub(crate) static WAITING: Activity = Activity::new(SECONDS, "waiting");
 pub(crate) static TRAINING: Activity = Activity::new(SECONDS, "training");
 pub(crate) static EVALUATION: Activity = Activity::new(SECONDS, "evaluating");
 pub(crate) static SAVING: Activity = Activity::new(SECONDS, "saving");
+pub(crate) static CHECKING: Activity = Activity::new(SUBMISSION_SECONDS, "checking");
+pub(crate) static REPLAYING: Activity = Activity::new(SUBMISSION_SECONDS, "replaying");
+pub(crate) static JOURNALING: Activity = Activity::new(SUBMISSION_SECONDS, "journaling");
 pub(crate) static RANK_WAITING: Activity = Activity::new(RANK_SECONDS, "waiting");
 pub(crate) static RANK_TRAINING: Activity = Activity::new(RANK_SECONDS, "training");
 
@@ -235,6 +244,9 @@ pub fn describe() {
         counter!(CALLS_REFUSED, "reason" => refusal.name()).increment(0);
     }
     for activity in [&WAITING, &TRAINING, &EVALUATION, &SAVING] {
+        activity.add(Duration::ZERO);
+    }
+    for activity in [&CHECKING, &REPLAYING, &JOURNALING] {
         activity.add(Duration::ZERO);
     }
 }

@@ -19,12 +19,13 @@ use tokio::sync::mpsc;
 use crate::{
     checkpoint::{self, CheckpointState},
     clock::now,
-    driver::{RunContext, RunEnd, TrainEvent},
+    driver::TrainEvent,
     error::{LearnerError, Result},
     group::StepGroups,
     metrics::{self, Metrics, SAVING, Stopwatch, TRAINING},
     ranks::Ranks,
     refusals::{RefusalReason, RefusedGroup},
+    run_context::{RunContext, RunEnd},
     trainer::Trainer,
 };
 

@@ -16,22 +16,21 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustConfig {
-    /// Groups that one actor may hold at a time; default: 64. An actor with a higher
-    /// `actor.concurrent_groups` says so and runs as many.
+    /// Groups that one actor may hold at a time. An actor with a higher `actor.concurrent_groups`
+    /// says so and runs as many.
     #[default(64)]
     pub max_leases_per_actor: usize,
     /// Share of the groups whose episodes the learner plays again at its env-node before it takes
-    /// them, 0 to 1; default: 1. A group with another result is refused. `sqlenv train` plays none
-    /// again.
+    /// them, 0 to 1. A group with another result is refused. `sqlenv train` plays none again.
     #[default(1.0)]
     pub verified_share: f64,
     /// Largest difference, in nats, between a log-probability that an actor recorded and the
-    /// learner's own for the same token; default: 5. Each version that the weights of the actor
-    /// lagged behind allows as much again. The same program on the same kind of device gives 0.
+    /// learner's own for the same token. Each version that the weights of the actor lagged behind
+    /// allows as much again. The same program on the same kind of device gives 0.
     #[default(5.0)]
     pub max_logprob_difference: f64,
-    /// Whether a group with a larger difference is refused and handed out again; default: true.
-    /// Otherwise, and with several ranks, it is counted and named, and trained on.
+    /// Whether a group with a larger difference is refused and handed out again. Otherwise, and
+    /// with several ranks, it is counted and named, and trained on.
     #[default(true)]
     pub refuse_logprob_differences: bool,
 }

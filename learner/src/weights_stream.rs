@@ -17,8 +17,8 @@ use tokio::{
 use tonic::Status;
 
 use crate::{
-    driver::{RunContext, RunEnd},
     metrics,
+    run_context::{RunContext, RunEnd},
 };
 
 /// Messages of a snapshot that wait for a slow actor.

@@ -35,6 +35,10 @@ use tonic::{
 
 use crate::v1::{JoinResponse, WeightsResponse, weights_response::Part};
 
+/// Bytes that a body gives out at a time: a frame of HTTP/2. A peer that reads nothing is noticed
+/// by the piece that waits, and the one before may lie in the connection's queue.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// A gRPC message in its encoding, in parts that follow each other.
 #[derive(Clone, Debug, Default)]
 pub struct SharedMessage {
@@ -199,7 +203,10 @@ impl HttpBody for SharedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(part) = self.parts.pop_front() {
+        if let Some(mut part) = self.parts.pop_front() {
+            if part.len() > PIECE_BYTES {
+                self.parts.push_front(part.split_off(PIECE_BYTES));
+            }
             return Poll::Ready(Some(Ok(Frame::data(part))));
         }
         if self.is_done {

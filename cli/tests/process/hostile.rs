@@ -7,10 +7,10 @@ use std::{fs, path::Path, pin::Pin, process::Stdio, thread::sleep, time::Duratio
 
 use futures::Stream;
 use proto::{
-    EncodedGroup, LearnerClient, Transport,
+    EncodedEvaluation, EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationRequest,
-        SubmitEvaluationResponse, SubmitRequest, SubmitResponse, WeightsRequest, WeightsResponse,
+        ClaimRequest, ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationResponse,
+        SubmitRequest, SubmitResponse, WeightsRequest, WeightsResponse,
         learner_server::{Learner, LearnerServer},
     },
 };
@@ -59,7 +59,7 @@ impl Learner for Proxy {
 
     async fn submit_evaluation(
         &self,
-        request: Request<SubmitEvaluationRequest>,
+        request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
         let mut learner = self.learner.clone();
         learner.submit_evaluation(request.into_inner()).await

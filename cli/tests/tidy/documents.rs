@@ -1,4 +1,4 @@
-//! Checks paths in documents: the files and folders that they name exist.
+//! Checks what documents name: files, folders and tests exist.
 
 use crate::{SourceFile, files, root};
 
@@ -37,4 +37,26 @@ fn paths_are_found() {
         text: "Read `cli/src/main.rs`, run `cargo test -p cli`, see `a/b`.".to_owned(),
     };
     assert_eq!(paths(&file), ["cli/src/main.rs"]);
+}
+
+/// Returns the names of tests in the table cells of `docs/robustness.md`.
+fn tests_named(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
+    let code = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    code.collect()
+}
+
+#[test]
+fn tests_in_the_table_of_robustness_exist() {
+    let document = files("docs", "robustness.md").remove(0);
+    let named = tests_named(&document.text);
+    assert!(named.len() > 40, "{named:?}");
+    let sources = files(".", ".rs");
+    let exists = |test: &&str| {
+        let function = format!("fn {test}(");
+        sources.iter().any(|file| file.text.contains(&function))
+    };
+    let missing: Vec<_> = named.into_iter().filter(|test| !exists(test)).collect();
+    assert!(missing.is_empty(), "no such test: {missing:#?}");
 }

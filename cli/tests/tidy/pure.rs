@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 33] = [
+const PURE: [&str; 37] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",

@@ -1,9 +1,9 @@
 //! The two ends of the stream that connects rank 0 with another rank.
 //!
-//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout in each step,
-//! because one silent rank holds up the run, and assembles nothing that is larger than the model
-//! says. The other rank waits as long as the connection lives, which HTTP/2 pings check: rank 0 is
-//! silent while it waits for actors. Both ends belong to threads that may block.
+//! Invariant: messages arrive in order or not at all. Rank 0 waits at most its timeout in each
+//! step, because one silent rank holds up the run, and assembles nothing that is larger than the
+//! model says. The other rank waits as long as the connection lives, which HTTP/2 pings check: rank
+//! 0 is silent while it waits for actors. Both ends belong to threads that may block.
 
 use std::time::Duration;
 

@@ -56,11 +56,14 @@ async fn greet(served: &Served, window: u32) -> TcpStream {
 }
 
 async fn join(client: &mut LearnerClient, actor_id: String) -> Result<(), Status> {
-    let request = JoinRequest {
+    client.join(join_request(actor_id)).await.map(drop)
+}
+
+fn join_request(actor_id: String) -> JoinRequest {
+    JoinRequest {
         actor_id,
         identity: None,
-    };
-    client.join(request).await.map(drop)
+    }
 }
 
 async fn assert_well(served: &Served) {
@@ -122,7 +125,9 @@ async fn silent_connections_end() {
 async fn a_request_is_as_long_as_its_method_allows() {
     let served = Served::start(&LearnerServerConfig::default()).await;
     let mut client = client(&served);
-    join(&mut client, "a".repeat(60 << 10)).await.unwrap();
+    // It arrives, and its name is refused.
+    let short = join(&mut client, "a".repeat(60 << 10)).await.unwrap_err();
+    assert_eq!(short.code(), Code::InvalidArgument, "{short}");
     let long = || "a".repeat(100 << 10);
     let joined = join(&mut client, long()).await.unwrap_err();
     let claim = ClaimRequest {
@@ -253,7 +258,8 @@ async fn receive(stream: &mut Streaming<proto::v1::WeightsResponse>) -> Vec<u8> 
     }
 }
 
-/// A peer that leaves a response unread loses its connection, and one that waits for the next weights does not.
+/// A peer that leaves a response unread loses its connection, and one that waits for the next
+/// weights does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_is_not_read_ends() {
     let served = Served::start(&LearnerServerConfig {
@@ -269,7 +275,7 @@ async fn a_response_that_is_not_read_ends() {
         .await
         .unwrap()
         .into_inner();
-    let join = JoinRequest::default().encode_to_vec();
+    let join = join_request("a".to_owned()).encode_to_vec();
     let request = weights(&served, None).encode_to_vec();
     // No window at all, and one that ends within the response.
     for window in [0, 1_000] {

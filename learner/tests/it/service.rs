@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::{actor, group, open, small_config};
-use learner::{Learner, LearnerServerConfig, ServerCredentials, serve};
+use crate::common::{actor, group, open, small_config, turns};
+use learner::{Learner, LearnerConfig, LearnerServerConfig, ServerCredentials, serve};
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
-        WeightsRequest, claim_response::Outcome, weights_response::Part,
+        ClaimRequest, GroupClaim, JoinRequest, Segment, SubmitRequest, SubmitVerdict, Trajectory,
+        Turn, WeightsRequest, claim_response::Outcome, weights_response::Part,
     },
 };
 use tokio::{
@@ -29,8 +29,12 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
+        Self::start_with(small_config()).await
+    }
+
+    async fn start_with(config: LearnerConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let learner = open(small_config(), folder.path()).unwrap();
+        let learner = open(config, folder.path()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -336,4 +340,59 @@ async fn health_answers_for_the_service() {
         status,
         tonic_health::pb::health_check_response::ServingStatus::Serving
     );
+}
+
+/// Prints how long a normal group takes to submit: 8 episodes of 6 turns and 700 tokens. Run with
+/// `--ignored --nocapture`.
+#[ignore = "a measurement"]
+#[tokio::test(flavor = "multi_thread")]
+async fn submit_latency() {
+    const GROUPS: u64 = 250;
+    let mut config = small_config();
+    config.steps = 1;
+    config.groups_per_step = GROUPS;
+    config.group_size = 8;
+    config.micro_batch_tokens = 1_024;
+    config.rollout.max_context_tokens = 1_024;
+    config.rollout.max_completion_tokens = 64;
+    let mut server = Server::start_with(config).await;
+    let mut spent = Duration::ZERO;
+    for _ in 0..GROUPS {
+        let claim = claimed(server.claim(0).await);
+        let trajectories = normal_group(&claim);
+        let began = tokio::time::Instant::now();
+        server.submit(&claim, trajectories).await.unwrap();
+        spent += began.elapsed();
+    }
+    println!(
+        "{:.2} ms a group",
+        1e3 * spent.as_secs_f64() / GROUPS as f64
+    );
+}
+
+fn normal_group(claim: &GroupClaim) -> Vec<Trajectory> {
+    let mask: Vec<u8> = (0..700_u32).map(|at| u8::from(at % 100 >= 70)).collect();
+    let turn = Turn {
+        observation_text: "3 rows: ".repeat(40),
+        ..Turn::default()
+    };
+    let segment = Segment {
+        tokens: (0..700).map(|at| 300 + at % 100).collect(),
+        logprobs: mask
+            .iter()
+            .map(|&sampled| -6.5 * f32::from(sampled))
+            .collect(),
+        mask,
+    };
+    let member = |member| Trajectory {
+        member,
+        turns: turns(&segment.mask, &turn),
+        segments: vec![segment.clone()],
+        episode_return: f64::from(member % 2),
+        correct: member % 2 == 1,
+        scored: true,
+        question_id: claim.question_id.clone(),
+        ..Trajectory::default()
+    };
+    (0..claim.group_size).map(member).collect()
 }

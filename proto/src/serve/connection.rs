@@ -1,9 +1,9 @@
 //! One connection, from its handshake to its end.
 //!
 //! Invariant: every wait has a limit: the handshake, the first request, each HTTP/1.1 head, each
-//! HTTP/2 stream or what its peer leaves unread, the answer to a ping, and the shutdown. A WebSocket
-//! leaves these limits when its request is upgraded, except for its permit. Its handler monitors it
-//! instead.
+//! HTTP/2 stream or what its peer leaves unread, the answer to a ping, and the shutdown. A
+//! WebSocket leaves these limits when its request is upgraded, except for its permit. Its handler
+//! monitors it instead.
 
 use std::{
     convert::Infallible,

@@ -1,8 +1,9 @@
 //! Ends connections whose peer does not read a response.
 //!
-//! HTTP/2 asks a response's body for its next part only when the peer has made room for the last
-//! one. The body is [`WatchedBody`], which notes when it gave out a part and when it was asked for
-//! another. The task of the stream looks at the note.
+//! hyper asks a response's body for its next part when the peer has made room for the one before,
+//! or for its beginning. The body is [`WatchedBody`], which notes when it gave out a part and when
+//! it was asked for another. The task of the stream looks at the note. Bodies give out small parts,
+//! so little can be left of the last one.
 //!
 //! The whole connection ends, not the stream alone: h2 sends what a stream has queued before it
 //! resets the stream, so a peer without room for it would keep that memory.
@@ -31,7 +32,7 @@ use super::StreamLimit;
 const LOOKS: u32 = 4;
 
 tokio::task_local! {
-    /// When the stream's body gave out the part that the peer has not made room for yet.
+    /// Since when the stream's body has not been asked for its next part.
     static UNREAD_SINCE: Cell<Option<Instant>>;
     /// Of a connection: cancelled when its peer does not read a response.
     static STALLED: CancellationToken;
