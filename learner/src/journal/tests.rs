@@ -1,6 +1,9 @@
 use std::fs::{self, OpenOptions};
 
-use super::{terms::TERM_ZERO, *};
+use super::{
+    terms::{MAGIC, TERM_ZERO},
+    *,
+};
 
 fn group(group_index: u64) -> EncodedGroup {
     let request = SubmitRequest {
@@ -192,5 +195,35 @@ fn a_changed_byte_or_a_hole_ends_an_term() {
         assert_eq!(indices(run.path()), [1, 2], "byte {at}");
     }
     fs::write(&first, [whole.as_slice(), &[0; 100]].concat()).unwrap();
+    assert_eq!(indices(run.path()), [1, 2, 3]);
+}
+
+/// Header bytes that a disk damaged.
+#[test]
+fn a_file_that_begins_before_the_one_before_it_is_refused_by_name() {
+    let run = tempfile::tempdir().unwrap();
+    for index in 1..4 {
+        append(&mut opened(run.path(), 0).0, index);
+    }
+    let second = file(run.path(), 2);
+    let whole = fs::read(&second).unwrap();
+    for (start, name, expected) in [
+        (
+            1_u64 << 20,
+            3,
+            "of the journal, before the file of the term before it (byte 1048576)",
+        ),
+        (u64::MAX, 2, "not a journal of this program"),
+        (u64::MAX - 40, 2, "not a journal of this program"),
+    ] {
+        let header = [MAGIC.as_slice(), &start.to_le_bytes()].concat();
+        fs::write(&second, [&header, &whole[header.len()..]].concat()).unwrap();
+        let read = read(run.path()).map(drop).unwrap_err().to_string();
+        for fault in [read, open(run.path(), 0).unwrap_err().to_string()] {
+            let file = format!("{name:06}.bin");
+            assert!(fault.contains(expected) && fault.contains(&file), "{fault}");
+        }
+    }
+    fs::write(&second, whole).unwrap();
     assert_eq!(indices(run.path()), [1, 2, 3]);
 }
