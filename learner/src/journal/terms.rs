@@ -24,7 +24,7 @@ pub(super) const MAGIC: &[u8; 8] = b"SQLENVJ1";
 const HEADER_BYTES: usize = 16;
 /// No journal is longer, so that places in it add up without overflow.
 const MOST_BYTES: u64 = 1 << 60;
-const REMEDY: &str = "restore the file, or start a new run from the last checkpoint's hf folder by \
+pub(super) const REMEDY: &str = "restore the file, or start a new run from the last checkpoint's hf folder by \
                       --model";
 
 /// One file of a journal.

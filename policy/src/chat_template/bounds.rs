@@ -18,7 +18,7 @@ use crate::python;
 /// Instructions of a rendering. Qwen3's template takes 60 for a message.
 const FUEL: u64 = 200_000;
 /// Bytes that a rendering may look at. A prompt of 32,000 tokens has 0.1 MB.
-const WORK: usize = 64 << 20;
+pub(super) const WORK: usize = 64 << 20;
 /// What a value costs besides its text, as in an array.
 pub(super) const VALUE_BYTES: usize = 32;
 /// Arrays and objects in each other.

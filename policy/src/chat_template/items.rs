@@ -7,7 +7,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::bounds::{VALUE_BYTES, charge};
+use super::bounds::{VALUE_BYTES, WORK, charge};
 
 /// Charges for looking at each item of a value, but not into it.
 pub(super) fn charge_for_items(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
@@ -27,8 +27,10 @@ pub(super) fn settled(state: &State<'_, '_>, value: Value) -> Result<Value, Erro
 }
 
 fn listed(state: &State<'_, '_>, value: &Value) -> Result<Vec<Value>, Error> {
-    let charged = |item| charge(state, VALUE_BYTES).map(|()| item);
-    value.try_iter()?.map(charged).collect()
+    // One more than any rendering may look at.
+    let items: Vec<Value> = value.try_iter()?.take(1 + WORK / VALUE_BYTES).collect();
+    charge(state, items.len().saturating_mul(VALUE_BYTES))?;
+    Ok(items)
 }
 
 /// `value[key]`.
@@ -45,7 +47,6 @@ pub(super) fn item(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error
 /// `value[start:stop:step]`.
 pub(super) fn slice(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let value = &args[0];
-    charge_for_items(state, value)?;
     let bound = |at: usize| match args[at].is_none() {
         true => Ok(None),
         false => i64::try_from(args[at].clone()).map(Some),
@@ -58,6 +59,7 @@ pub(super) fn slice(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Erro
     }
     match value.kind() {
         ValueKind::String => {
+            charge_for_items(state, value)?;
             let chars: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
             let sliced = indices(chars.len(), bounds, step).map(|at| chars[at]);
             Ok(sliced.collect::<String>().into())
@@ -81,13 +83,14 @@ fn indices(
     [start, stop]: [Option<i64>; 2],
     step: i64,
 ) -> impl Iterator<Item = usize> {
-    let (count, step) = (count as i128, i128::from(step));
+    // The length of a list in memory is below 2^63, and so is every sum here.
+    let count = count as i64;
     let (lowest, highest) = if step > 0 {
         (0, count)
     } else {
         (-1, count - 1)
     };
-    let place = |bound: Option<i64>, default| match bound.map(i128::from) {
+    let place = |bound: Option<i64>, default| match bound {
         None => default,
         Some(bound) if bound < 0 => (bound + count).max(lowest),
         Some(bound) => bound.min(highest),
@@ -97,9 +100,11 @@ fn indices(
     } else {
         (highest, lowest)
     };
-    let (start, stop) = (place(start, first), place(stop, last));
-    let is_inside = move |at: &i128| if step > 0 { *at < stop } else { *at > stop };
-    std::iter::successors(Some(start), move |at| Some(at + step))
-        .take_while(is_inside)
-        .map(|at| at as usize)
+    let (mut next, stop) = (place(start, first), place(stop, last));
+    std::iter::from_fn(move || {
+        let at = next;
+        next = next.saturating_add(step);
+        let is_inside = if step > 0 { at < stop } else { at > stop };
+        is_inside.then_some(at as usize)
+    })
 }
