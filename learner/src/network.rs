@@ -15,7 +15,7 @@ use std::{
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, TrainingPass, Weights,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, PolicyError, TrainingPass, Weights,
     check_gradients, free_memory,
     ops::{LogprobGradients, TokenLogprobs},
 };
@@ -185,6 +185,7 @@ impl Network {
                 _ => {}
             }
         }
+        check_shapes(&parameters, &moments)?;
         self.set_parameters(parameters)?;
         self.optimizer.moments = moments;
         self.optimizer.updates = updates;
@@ -259,7 +260,7 @@ impl Network {
         learning_rate: f64,
     ) -> Result<f64> {
         let diverged = LearnerError::Diverged {
-            update: self.optimizer.updates + 1,
+            update: self.optimizer.updates.saturating_add(1),
         };
         if !norm.is_finite() {
             return Err(diverged);
@@ -325,6 +326,28 @@ fn threads(decoder: &Decoder, pass: PassSettings) -> usize {
         true => pass.threads,
         false => 1,
     }
+}
+
+/// Checks that moments have the shapes of their weights. The fused loop of the optimizer reads all
+/// of them at the same places.
+fn check_shapes(
+    parameters: &BTreeMap<String, Parameter>,
+    moments: &BTreeMap<String, Moments>,
+) -> Result<()> {
+    for (name, Moments { first, second }) in moments {
+        let weight = parameters.get(name).map(|it| it.value.dims());
+        for moment in [Some(first), second.as_ref()].into_iter().flatten() {
+            if weight != Some(moment.dims()) {
+                let reason = format!(
+                    "has a moment of the optimizer of the shape {:?}, but the shape {weight:?} \
+                     itself; the state is damaged or of another model",
+                    moment.dims()
+                );
+                return Err(PolicyError::tensor(name, reason).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Scores {

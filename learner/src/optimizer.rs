@@ -140,7 +140,7 @@ impl AdamW {
         factor: f64,
         learning_rate: f64,
     ) -> Result<()> {
-        self.updates += 1;
+        self.updates = self.updates.saturating_add(1);
         for (name, gradient) in gradients {
             let parameter = parameters
                 .get_mut(&name)

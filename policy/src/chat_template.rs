@@ -8,6 +8,7 @@
 //! %}` only prints its body.
 
 mod bounds;
+mod items;
 
 use std::sync::Arc;
 
@@ -111,11 +112,12 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|length| start + length) else {
+        let inside = start + 2;
+        let Some(end) = rest[inside..].find("%}").map(|length| inside + length) else {
             break;
         };
-        let tag = &rest[start + 2..end];
-        out.push_str(&rest[..start + 2]);
+        let tag = &rest[inside..end];
+        out.push_str(&rest[..inside]);
         out.push_str(
             &match tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
                 "generation" => tag.replace("generation", "with"),

@@ -1,8 +1,10 @@
 //! Tests of `state.json`: every change of it is noticed, and no bytes in it do harm.
 
+use candle_core::Tensor;
 use proptest::prelude::*;
 
 use super::*;
+use crate::optimizer::{Gradients, OptimizerSettings, Parameter};
 
 /// Writes the checkpoint of step 3 without a model.
 fn written(folder: &Path) -> PathBuf {
@@ -81,6 +83,46 @@ fn a_state_without_its_hash_may_not_name_files_elsewhere() {
     fs::remove_file(path.join(STATE_FILE)).unwrap();
     fs::create_dir(path.join(STATE_FILE)).unwrap();
     assert!(refusal(&path).contains("no regular file"));
+}
+
+/// Whoever writes a checkpoint can write hashes that fit.
+#[test]
+fn moments_of_another_shape_are_refused_by_name() {
+    let model = policy::tiny::model(1).unwrap();
+    let mut network =
+        Network::new(&model.config, &model.weights, OptimizerSettings::default()).unwrap();
+    let ones = |(name, it): (&String, &Parameter)| (name.clone(), it.value.ones_like().unwrap());
+    let gradients: Gradients = network.parameters().iter().map(ones).collect();
+    network.update(gradients.clone(), 1e-3).unwrap();
+    let state = network.state();
+    let with = |name: &str, tensor: Tensor| {
+        let same = state
+            .iter()
+            .map(|(name, tensor)| (name.to_owned(), tensor.clone()));
+        let mut changed: BTreeMap<String, Tensor> = same.collect();
+        changed.insert(name.to_owned(), tensor);
+        policy::Weights::new(changed).to_bytes().unwrap()
+    };
+    let short = Tensor::zeros(7, candle_core::DType::F32, network.device()).unwrap();
+    for name in [
+        "first.model.norm.weight",
+        "second.model.norm.weight",
+        "first.other",
+    ] {
+        let fault = network.restore(&with(name, short.clone()), 1).unwrap_err();
+        let fault = fault.to_string();
+        let (_, weight) = name.split_once('.').unwrap();
+        assert!(
+            fault.contains(weight) && fault.contains("of the shape [7]"),
+            "{fault}"
+        );
+    }
+    // The network is as it was, and a state that fits restores it after any number of updates.
+    network.update(gradients.clone(), 1e-3).unwrap();
+    network
+        .restore(&state.to_bytes().unwrap(), u64::MAX)
+        .unwrap();
+    network.update(gradients, 1e-3).unwrap();
 }
 
 proptest! {

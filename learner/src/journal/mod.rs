@@ -269,6 +269,14 @@ pub fn read(run_dir: &Path) -> Result<impl Iterator<Item = Result<SubmitRequest>
 /// Returns the records of each file from byte `from` of the journal on.
 fn entries_from(run_dir: &Path, from: u64) -> Result<Vec<Entries>> {
     let files = terms::files(run_dir)?;
+    if let Some(first) = files.first().filter(|first| first.start > from) {
+        let reason = format!(
+            "begins at byte {} of the journal, and no file holds the groups before it; {}",
+            first.start,
+            terms::REMEDY
+        );
+        return Err(LearnerError::broken(&first.path, reason));
+    }
     let ends = files.iter().skip(1).map(|next| Some(next.start));
     let with_ends = files.iter().zip(ends.chain([None]));
     // Later files begin behind `from`, and an earlier one may end before it.

@@ -12,8 +12,8 @@ use std::{
 
 use proto::EncodedGroup;
 
-use super::terms::TermFile;
-use crate::error::{AtPath as _, Result};
+use super::terms::{REMEDY, TermFile};
+use crate::error::{AtPath as _, LearnerError, Result};
 
 const HEADER_BYTES: usize = 8;
 
@@ -48,12 +48,22 @@ pub(super) struct Entries {
 impl Entries {
     /// Reads the records of `file` from byte `from` of the journal on, up to byte `until` if the
     /// file is not the journal's last one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or ends before the next one begins.
     pub(super) fn new(file: &TermFile, from: u64, until: Option<u64>) -> Result<Self> {
         let path = &file.path;
         let mut opened = File::open(path).at("open the journal", path)?;
         let length = opened.seek(SeekFrom::End(0)).at("read the journal", path)?;
         let offset = from.max(file.start);
         let end = file.start + length.saturating_sub(file.header_bytes);
+        if let Some(until) = until.filter(|&until| end < until && from < until) {
+            let reason = format!(
+                "ends at byte {end} of the journal, but the next file begins at byte {until}: \
+                 groups are lost; {REMEDY}"
+            );
+            return Err(LearnerError::broken(path, reason));
+        }
         let end = until.map_or(end, |until| until.min(end));
         // A file that ends before `from` has no record from there on.
         let offset = offset.min(end);

@@ -20,8 +20,12 @@ const FOLDER: &str = "journal";
 /// Term 0: a file without header. Earlier versions of the program wrote it, and a run that is
 /// fetched from an object store has it.
 pub(crate) const TERM_ZERO: &str = "journal.bin";
-const MAGIC: &[u8; 8] = b"SQLENVJ1";
+pub(super) const MAGIC: &[u8; 8] = b"SQLENVJ1";
 const HEADER_BYTES: usize = 16;
+/// No journal is longer, so that places in it add up without overflow.
+const MOST_BYTES: u64 = 1 << 60;
+pub(super) const REMEDY: &str = "restore the file, or start a new run from the last checkpoint's hf folder by \
+                      --model";
 
 /// One file of a journal.
 #[derive(Clone, Debug)]
@@ -88,8 +92,8 @@ pub(super) fn newest(run_dir: &Path) -> Result<u64> {
     Ok(numbers(&folder(run_dir))?.last().copied().unwrap_or(0))
 }
 
-/// Returns the files of a journal in the order of their terms. Leaves out those of a learner that
-/// ended before it wrote the header.
+/// Returns the files of a journal in the order of their terms, none of which begins before another.
+/// Leaves out those of a learner that ended before it wrote the header.
 pub(super) fn files(run_dir: &Path) -> Result<Vec<TermFile>> {
     let mut files = Vec::new();
     let path = run_dir.join(TERM_ZERO);
@@ -104,7 +108,18 @@ pub(super) fn files(run_dir: &Path) -> Result<Vec<TermFile>> {
     for term in numbers(&folder)? {
         files.extend(read_header(&folder.join(format!("{term:06}.bin")))?);
     }
-    Ok(files)
+    let mut pairs = files.windows(2);
+    match pairs.find(|pair| pair[1].start < pair[0].start) {
+        Some(pair) => {
+            let (before, after) = (pair[0].start, pair[1].start);
+            let reason = format!(
+                "begins at byte {after} of the journal, before the file of the term before it (byte \
+                 {before}); {REMEDY}"
+            );
+            Err(LearnerError::broken(&pair[1].path, reason))
+        }
+        None => Ok(files),
+    }
 }
 
 fn numbers(folder: &Path) -> Result<Vec<u64>> {
@@ -136,13 +151,12 @@ fn read_header(path: &Path) -> Result<Option<TermFile>> {
         return Ok(None);
     }
     let (magic, start) = header.split_at(MAGIC.len());
-    if magic != MAGIC {
-        let reason = "is not a journal of this program; restore the file, or start a new run from \
-                      the last checkpoint's hf folder by --model";
-        return Err(LearnerError::broken(path, reason));
-    }
     let bytes = start.iter().rev();
     let start = bytes.fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
+    if magic != MAGIC || start > MOST_BYTES {
+        let reason = format!("is not a journal of this program; {REMEDY}");
+        return Err(LearnerError::broken(path, reason));
+    }
     Ok(Some(TermFile {
         path: path.to_owned(),
         start,

@@ -1,6 +1,9 @@
 use std::fs::{self, OpenOptions};
 
-use super::{terms::TERM_ZERO, *};
+use super::{
+    terms::{MAGIC, TERM_ZERO},
+    *,
+};
 
 fn group(group_index: u64) -> EncodedGroup {
     let request = SubmitRequest {
@@ -193,4 +196,49 @@ fn a_changed_byte_or_a_hole_ends_an_term() {
     }
     fs::write(&first, [whole.as_slice(), &[0; 100]].concat()).unwrap();
     assert_eq!(indices(run.path()), [1, 2, 3]);
+}
+
+/// Header bytes that a disk damaged, and files that are lost or cut.
+#[test]
+fn files_that_do_not_follow_each_other_are_refused_by_name() {
+    let run = tempfile::tempdir().unwrap();
+    let mut offsets = Vec::new();
+    for index in 1..4 {
+        offsets.push(append(&mut opened(run.path(), 0).0, index));
+    }
+    let [first, second] = [1, 2].map(|number| file(run.path(), number));
+    let [whole_first, whole] = [&first, &second].map(|path| fs::read(path).unwrap());
+    let assert_refused = |from: u64, name: u64, expected: &str| {
+        let fault = open(run.path(), from).unwrap_err().to_string();
+        let file = format!("{name:06}.bin");
+        assert!(fault.contains(expected) && fault.contains(&file), "{fault}");
+    };
+    for (start, name, expected) in [
+        (
+            1 << 20,
+            3,
+            "before the file of the term before it (byte 1048576)",
+        ),
+        (
+            offsets[2],
+            1,
+            "but the next file begins at byte 30: groups are lost",
+        ),
+        (u64::MAX, 2, "not a journal of this program"),
+        (u64::MAX - 40, 2, "not a journal of this program"),
+    ] {
+        let header = [MAGIC.as_slice(), &start.to_le_bytes()].concat();
+        fs::write(&second, [&header, &whole[header.len()..]].concat()).unwrap();
+        assert_refused(0, name, expected);
+    }
+    fs::write(&second, whole).unwrap();
+    fs::write(&first, &whole_first[..whole_first.len() - 1]).unwrap();
+    assert_refused(0, 1, "groups are lost");
+    fs::remove_file(&first).unwrap();
+    assert_refused(offsets[0], 2, "no file holds the groups before it");
+    // A checkpoint that needs no earlier group continues.
+    assert_eq!(
+        opened(run.path(), offsets[1]).1,
+        [(offsets[1], 2), (offsets[2], 3)]
+    );
 }

@@ -12,20 +12,24 @@ use minijinja::machinery::{Instruction, Instructions, Token, WhitespaceConfig, t
 use minijinja::value::{Object, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 
+use super::items::{charge_for_items, item, settled, slice};
 use crate::python;
 
 /// Instructions of a rendering. Qwen3's template takes 60 for a message.
 const FUEL: u64 = 200_000;
 /// Bytes that a rendering may look at. A prompt of 32,000 tokens has 0.1 MB.
-const WORK: usize = 64 << 20;
+pub(super) const WORK: usize = 64 << 20;
 /// What a value costs besides its text, as in an array.
-const VALUE_BYTES: usize = 32;
+pub(super) const VALUE_BYTES: usize = 32;
 /// Arrays and objects in each other.
 pub(super) const MOST_NESTING: usize = 64;
 /// Bytes of a template. The largest of Hugging Face's are 20 KB.
 const MOST_SOURCE_BYTES: usize = 1 << 16;
 /// Words and signs of a template; a chain of so many operators takes some stack to compile.
 const MOST_TOKENS: usize = 20_000;
+
+/// The flag of minijinja's loops that may call themselves.
+const RECURSIVE: u8 = 2;
 
 const METER: &str = " work left";
 
@@ -36,7 +40,7 @@ pub(super) fn environment() -> Environment<'static> {
     for (name, filter) in filters() {
         environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
             metered(state, name, &args)?;
-            filter.call(state, &args)
+            settled(state, filter.call(state, &args)?)
         });
     }
     for (name, test) in tests() {
@@ -59,8 +63,15 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(|state, value, method, args| {
         let all: Vec<Value> = std::iter::once(value).chain(args).cloned().collect();
         metered(state, method, &all)?;
-        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        let called =
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)?;
+        settled(state, called)
     });
+    for (name, operator) in ITEM_OPERATORS {
+        environment.add_function(name, move |state: &State<'_, '_>, args: Rest<Value>| {
+            operator(state, &args)
+        });
+    }
     for (name, operator) in OPERATORS {
         environment.add_function(name, move |state: &State<'_, '_>, args: Rest<Value>| {
             for arg in args.iter() {
@@ -95,6 +106,7 @@ pub(super) fn check_source(source: &str, layout: WhitespaceConfig) -> Result<(),
 /// template: a template with a long text may print it less often.
 pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
     let mut longest = 0;
+    let mut loops = Vec::new();
     for at in 0..instructions.len() as u32 {
         let Some(instruction) = instructions.get_mut(at) else {
             break;
@@ -115,16 +127,54 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
             Instruction::In => (" in", 2),
             Instruction::BuildList(Some(count)) => (" []", *count),
             Instruction::BuildMap(pairs) => (" {}", *pairs * 2),
+            Instruction::GetItem => (" [i]", 2),
+            Instruction::Slice => (" [:]", 4),
+            Instruction::PushLoop(flags) if *flags & RECURSIVE == 0 => {
+                loops.push(at);
+                continue;
+            }
+            Instruction::PushLoop(_) => return Err(unsupported("has a recursive loop")),
+            Instruction::CallMethod("changed", _) => {
+                return Err(unsupported("uses loop.changed"));
+            }
             Instruction::CompareAndPreserve(_) => {
-                let detail = "compares more than two values at once, which is not supported";
-                return Err(Error::new(ErrorKind::SyntaxError, detail));
+                return Err(unsupported("compares more than two values at once"));
             }
             _ => continue,
         };
         let arguments = u16::try_from(arguments).map_err(|_| too_much())?;
         *instruction = Instruction::CallFunction(operator, Some(arguments));
     }
+    charge_loops(instructions, &loops);
     Ok(FUEL.min((WORK / longest.max(1)) as u64))
+}
+
+/// Charges for the value that each of these loops iterates over. minijinja counts all of its items
+/// first, even if the loop ends at once. Jumps name their targets by number, so what is added stands behind the end.
+fn charge_loops(instructions: &mut Instructions<'_>, loops: &[u32]) {
+    let end = instructions.add(Instruction::Jump(0));
+    for &at in loops {
+        let line = instructions.get_line(at).unwrap_or_default() as u16;
+        let Some(instruction) = instructions.get(at).cloned() else {
+            continue;
+        };
+        let metered = Instruction::CallFunction(" for", Some(1));
+        let start = instructions.add_with_line(metered, line);
+        instructions.add_with_line(instruction, line);
+        instructions.add_with_line(Instruction::Jump(at + 1), line);
+        if let Some(replaced) = instructions.get_mut(at) {
+            *replaced = Instruction::Jump(start);
+        }
+    }
+    let behind = instructions.len() as u32;
+    if let Some(jump) = instructions.get_mut(end) {
+        *jump = Instruction::Jump(behind);
+    }
+}
+
+fn unsupported(what: &str) -> Error {
+    let detail = format!("{what}, which is not supported");
+    Error::new(ErrorKind::SyntaxError, detail)
 }
 
 /// Charges a rendering for a text that it prints.
@@ -194,6 +244,16 @@ fn metered(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Erro
             text(0).lines().count().saturating_mul(width)
         }
         "strip" | "lstrip" | "rstrip" => sizes[0].saturating_mul(sizes[1]),
+        "split" | "splitlines" => {
+            let pieces = match args.get(1).and_then(Value::as_str) {
+                Some(separator) => text(0).matches(separator).count(),
+                None => text(0).split_ascii_whitespace().count() + text(0).lines().count(),
+            };
+            pieces.saturating_mul(VALUE_BYTES)
+        }
+        // The characters of a text become values.
+        "groupby" | "list" | "map" | "reject" | "rejectattr" | "select" | "selectattr" | "sort"
+        | "unique" => text(0).len().saturating_mul(VALUE_BYTES),
         "format" => {
             let widths = text(0).split(|c: char| !c.is_ascii_digit());
             let widths = widths.filter(|it| !it.is_empty());
@@ -211,7 +271,21 @@ fn metered(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Erro
 
 type Operator = fn(&State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
-/// The operators that build or compare values. No template can write these names.
+/// The operators that look at the items of values, and charge for them. No template can write these
+/// names.
+const ITEM_OPERATORS: [(&str, Operator); 3] = [
+    (" [i]", item),
+    (" [:]", slice),
+    (" for", |state, args| {
+        // Lists are iterated in place, and each round takes fuel.
+        if args[0].kind() != ValueKind::Seq {
+            charge_for_items(state, &args[0])?;
+        }
+        Ok(args[0].clone())
+    }),
+];
+
+/// The operators that build or compare values, charged for their arguments.
 const OPERATORS: [(&str, Operator); 11] = [
     (" +", add),
     (" ~", |_, args| {

@@ -7,6 +7,98 @@ fn render(source: &str, context: &serde_json::Value) -> Result<String> {
     ChatTemplate::new(source)?.render(context)
 }
 
+/// Expected texts from CPython 3.11.
+#[test]
+fn slices_have_the_bounds_of_python() {
+    let context = json!({"s": "abcdef", "l": [0, 1, 2, 3, 4, 5], "none": null});
+    for (slice, text, list) in [
+        ("[:]", "abcdef", "[0, 1, 2, 3, 4, 5]"),
+        ("[1:4]", "bcd", "[1, 2, 3]"),
+        ("[-2:]", "ef", "[4, 5]"),
+        ("[:-9]", "", "[]"),
+        ("[9:]", "", "[]"),
+        ("[::2]", "ace", "[0, 2, 4]"),
+        ("[::-1]", "fedcba", "[5, 4, 3, 2, 1, 0]"),
+        ("[4:1:-2]", "ec", "[4, 2]"),
+        ("[-9::-1]", "", "[]"),
+        ("[1:4:-1]", "", "[]"),
+        ("[9223372036854775807::9223372036854775807]", "", "[]"),
+    ] {
+        for (name, expected) in [("s", text), ("l", list)] {
+            let source = format!("{{{{ {name}{slice} }}}}");
+            assert_eq!(render(&source, &context).unwrap(), expected, "{source}");
+        }
+    }
+    let source = "{{ ''[::-1] }}|{{ [][::-1] }}|{{ none[1:] }}|{{ l[::-1][0] }}{{ s[-1] }}";
+    assert_eq!(render(source, &context).unwrap(), "|[]|[]|5f");
+    let fault = render("{{ s[::0] }}", &context).unwrap_err().to_string();
+    assert!(fault.contains("step size of 0"), "{fault}");
+}
+
+#[test]
+fn loops_of_all_kinds_run_to_their_end() {
+    let context = json!({"l": [1, 2, 3], "m": {"a": 1, "b": [2]}, "s": "é!"});
+    for (source, expected) in [
+        (
+            "{% for i in l %}{% for j in l %}{{ j }}{% endfor %};{% endfor %}",
+            "123;123;123;",
+        ),
+        (
+            "{% for k, v in m.items() %}{{ k }}{{ v }}{% endfor %}",
+            "a1b[2]",
+        ),
+        (
+            "{% for k, v in m|items %}{{ k }}{{ v }}{% endfor %}{% for k in m %}{{ k }}{% endfor %}",
+            "a1b[2]ab",
+        ),
+        (
+            "{% for c in s %}{{ c }}.{% endfor %}{% for x in [] %}{% else %}none{% endfor %}",
+            "é.!.none",
+        ),
+        (
+            "{% for i in l if i > 1 %}{{ loop.index }}/{{ loop.length }}{% endfor %}",
+            "1/22/2",
+        ),
+        (
+            "{% macro f(x) %}{% for i in x %}{{ i }}{% endfor %}{% endmacro %}{{ f(l) }}{{ f(s) }}",
+            "123é!",
+        ),
+        (
+            "{% for i in range(3) %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+            "02",
+        ),
+        (
+            "{% for i in l %}{% if loop.last %}{{ i }}{% endif %}{% endfor %}",
+            "3",
+        ),
+        (
+            "{% for i in l | reverse %}{{ i }}{% endfor %}{{ (l | reverse)[0] }}{{ l | last }}",
+            "32133",
+        ),
+        (
+            "{% if false %}x{% for i in l %}{{ i }}{% endfor %}{% endif %}",
+            "",
+        ),
+    ] {
+        assert_eq!(render(source, &context).unwrap(), expected, "{source}");
+    }
+    let fault = render(
+        "{% for x in l %}\n{{ x }}\n{% endfor %}{% for x in 1 %}{% endfor %}",
+        &context,
+    );
+    let fault = fault.unwrap_err().to_string();
+    assert!(fault.contains(":3)"), "the error names the line: {fault}");
+}
+
+/// `{%` and `%}` may share their `%`.
+#[test]
+fn tags_that_overlap_are_an_error() {
+    for source in ["{%}", "{%}{% generation %}", "{% if x %}{%}", "{%"] {
+        let fault = ChatTemplate::new(source).unwrap_err().to_string();
+        assert!(fault.contains("does not compile"), "{fault}");
+    }
+}
+
 /// What transformers' sandbox prints for the same templates.
 #[test]
 fn templates_print_as_in_transformers() {
@@ -106,7 +198,26 @@ fn hostile_templates_are_errors() {
              %}}{{% endfor %}}{{{{ n.x | length }}}}"
         )
     };
+    let grown = |step: &str| {
+        format!(
+            "{{% set n = namespace(x='aaaaaaaaaaaaaaaa', l=[1]) %}}{{% for i in range(18) %}}{{% \
+             set n.x = n.x ~ n.x %}}{{% if i > 3 %}}{{% set n.l = n.l + n.l %}}{{% endif %}}{{% \
+             endfor %}}{{% for i in range(30000) %}}{step}{{% endfor %}}"
+        )
+    };
     let cases = [
+        grown("{% set n.y = n.x[1:] %}"),
+        grown("{% set n.y = n.x[::-1] %}"),
+        grown("{% set n.y = n.x[-1] %}"),
+        grown("{% set n.y = n.l[1:] %}"),
+        grown("{% set n.l = n.l | reverse %}"),
+        grown("{% set n.y = (n.l | reverse)[9000] %}"),
+        grown("{% for c in n.x %}{% break %}{% endfor %}"),
+        grown("{% if loop.changed(n.x) %}{% endif %}"),
+        grown("{% set n.y = {}[n.x] %}"),
+        grown("{% set n.y = n.x | list %}"),
+        grown("{% set n.y = n.x.split('a') %}"),
+        "{% for c in 'x' recursive %}{{ loop('y') }}{% endfor %}".to_owned(),
         nested_range,
         "{{ [1] | tojson(indent=1000000000000) }}".to_owned(),
         "{{ '{:1000000000000}'.format(1) }}".to_owned(),
