@@ -36,7 +36,17 @@ const MOST_INDENT: usize = 16;
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    source: String,
+    compiled: Arc<Compiled>,
+}
+
+self_cell::self_cell! {
+    /// A compiled template with the text that it refers to.
+    struct Compiled {
+        owner: String,
+        #[covariant]
+        dependent: CompiledTemplate,
+    }
+    impl {Debug}
 }
 
 impl ChatTemplate {
@@ -50,15 +60,21 @@ impl ChatTemplate {
         environment.add_filter("tojson", tojson);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_fixed);
-        let source = without_generation_tags(source);
-        with_stack(|| compiled(&source).map(drop)).and_then(|compiled| {
-            compiled.map_err(|error| {
-                PolicyError::Text(format!("chat template does not compile: {error}"))
+        let mut fuel = 0;
+        let compile = || {
+            Compiled::try_new(without_generation_tags(source), |source| {
+                let (template, bound) = compiled(source)?;
+                fuel = bound;
+                Ok(template)
             })
+        };
+        let compiled = with_stack(compile)?.map_err(|error: Error| {
+            PolicyError::Text(format!("chat template does not compile: {error}"))
         })?;
+        environment.set_fuel(Some(fuel));
         Ok(Self {
             environment,
-            source,
+            compiled: Arc::new(compiled),
         })
     }
 
@@ -66,13 +82,24 @@ impl ChatTemplate {
     /// on). Absent keys are undefined.
     pub fn render(&self, context: &impl Serialize) -> Result<String> {
         let context = Value::from_serialize(context);
-        let rendered = with_stack(|| render(&self.environment, &self.source, context))?;
-        rendered
+        self.render_value(context)
             .map_err(|error| PolicyError::Text(format!("chat template does not render: {error}")))
+    }
+
+    /// Renders on the caller's stack: minijinja and `bounds.rs` keep calls and values shallow.
+    fn render_value(&self, context: Value) -> Result<String, Error> {
+        let template = self.compiled.borrow_dependent();
+        let mut text = String::new();
+        let mut output = make_string_output(&mut text);
+        let (instructions, blocks) = (&template.instructions, &template.blocks);
+        let vm = Vm::new(&self.environment);
+        vm.eval(instructions, context, blocks, &mut output, AutoEscape::None)?;
+        drop(output);
+        Ok(text)
     }
 }
 
-/// Runs `work` on a large stack: a template may nest as deep as `bounds.rs` allows.
+/// Runs `work` on a large stack: the text of a template may nest as deep as `bounds.rs` allows.
 fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     large_stack::run(work).map_err(|reason| PolicyError::Text(format!("chat template: {reason}")))
 }
@@ -91,19 +118,6 @@ fn compiled(source: &str) -> Result<(CompiledTemplate<'_>, u64), Error> {
         fuel = fuel.min(bounds::bound(block)?);
     }
     Ok((template, fuel))
-}
-
-fn render(environment: &Environment<'_>, source: &str, context: Value) -> Result<String, Error> {
-    let (template, fuel) = compiled(source)?;
-    let mut environment = environment.clone();
-    environment.set_fuel(Some(fuel));
-    let mut text = String::new();
-    let mut output = make_string_output(&mut text);
-    let (instructions, blocks) = (&template.instructions, &template.blocks);
-    let vm = Vm::new(&environment);
-    vm.eval(instructions, context, blocks, &mut output, AutoEscape::None)?;
-    drop(output);
-    Ok(text)
 }
 
 /// Rewrites transformers' `{% generation %}` blocks, which minijinja does not know, to `{% with

@@ -307,3 +307,19 @@ const PARTS: [&str; 32] = [
     " in ",
     "text",
 ];
+
+/// Macros that call each other, and values in each other, end long before a thread's stack does.
+#[test]
+fn rendering_needs_little_stack() {
+    let sources = [
+        "{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(1) }}",
+        "{% macro f() %}{% for i in [1] %}{{ f()|trim }}{% endfor %}{% endmacro %}{{ f() }}",
+        "{% set n = namespace(v=[]) %}{% for i in range(9999) %}{% set n.v = [n.v] %}{% endfor %}",
+    ];
+    let rendered = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+        sources.map(|source| render(source, &json!({})).unwrap_err().to_string())
+    });
+    for fault in rendered.unwrap().join().unwrap() {
+        assert!(fault.contains("does not render"), "{fault}");
+    }
+}
