@@ -216,6 +216,7 @@ fn hostile_templates_are_errors() {
         grown("{% if loop.changed(n.x) %}{% endif %}"),
         grown("{% set n.y = {}[n.x] %}"),
         grown("{% set n.y = n.x | list %}"),
+        grown("{% set n.y = n.l | tojson %}"),
         grown("{% set n.y = n.x.split('a') %}"),
         "{% for c in 'x' recursive %}{{ loop('y') }}{% endfor %}".to_owned(),
         nested_range,
