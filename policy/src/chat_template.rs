@@ -9,6 +9,7 @@
 
 mod bounds;
 mod items;
+mod meter;
 
 use std::sync::Arc;
 
@@ -149,7 +150,7 @@ fn write_like_python(
     state: &State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
-    bounds::charge_for(state, value)?;
+    meter::charge_for(state, value)?;
     let mut text = String::new();
     python::write_str(&mut text, value)?;
     out.write_str(&text).map_err(Error::from)
@@ -172,9 +173,9 @@ fn tojson(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<Value,
         let detail = format!("tojson: indent is {indent}; supported: at most {MOST_INDENT}");
         return Err(Error::new(ErrorKind::InvalidOperation, detail));
     }
-    let size = bounds::charge_for(state, value)?;
+    let size = meter::charge_for(state, value)?;
     // Each element stands in a line of its own, behind the indents of all levels.
-    bounds::charge(state, size.saturating_mul(indent * bounds::MOST_NESTING))?;
+    meter::charge(state, size.saturating_mul(indent * meter::MOST_NESTING))?;
     let mut text = String::new();
     python::write_json(&mut text, value, layout)?;
     Ok(Value::from_safe_string(text))

@@ -231,6 +231,17 @@ pub(crate) fn decode_evaluation(
     Ok(part)
 }
 
+/// Does what the learner does with a part of an evaluation that an actor submits; only for the fuzz
+/// targets in `learner/fuzz`.
+#[cfg(fuzzing)]
+pub fn fuzz_evaluation(
+    encoded: &EncodedEvaluation,
+    questions: usize,
+    rules: &GroupRules,
+) -> Result<SubmitEvaluationRequest, String> {
+    decode_evaluation(encoded, questions, rules)
+}
+
 /// Returns the policy versions that sampled.
 fn versions(trajectories: &[Trajectory]) -> impl Iterator<Item = u64> {
     let turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);

@@ -10,6 +10,8 @@
 
 mod connection;
 mod duplex;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod join;
 #[cfg_attr(not(feature = "nccl"), path = "without_nccl.rs")]
 mod nccl;

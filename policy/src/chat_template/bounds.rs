@@ -3,26 +3,20 @@
 //!
 //! Invariant: every value that a template builds was measured. An operation is charged the sizes of
 //! its arguments, and more where its result is larger than they are, before it is carried out. What
-//! cannot be charged is not there: repetition (`*`), powers, and filters that no chat template
-//! needs. minijinja's own limits count instructions, and one instruction may double a string.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! cannot be charged is not there: repetition (`*`), powers, recursive loops, and filters that no
+//! chat template needs. minijinja's own limits count instructions, and one instruction may double a
+//! string.
 
 use minijinja::machinery::{Instruction, Instructions, Token, WhitespaceConfig, tokenize};
-use minijinja::value::{Object, Rest, Value, ValueKind};
+use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 
 use super::items::{charge_for_items, item, settled, slice};
+use super::meter::{VALUE_BYTES, WORK, charge, charge_for, too_much};
 use crate::python;
 
 /// Instructions of a rendering. Qwen3's template takes 60 for a message.
 const FUEL: u64 = 200_000;
-/// Bytes that a rendering may look at. A prompt of 32,000 tokens has 0.1 MB.
-pub(super) const WORK: usize = 64 << 20;
-/// What a value costs besides its text, as in an array.
-pub(super) const VALUE_BYTES: usize = 32;
-/// Arrays and objects in each other.
-pub(super) const MOST_NESTING: usize = 64;
 /// Bytes of a template. The largest of Hugging Face's are 20 KB.
 const MOST_SOURCE_BYTES: usize = 1 << 16;
 /// Words and signs of a template; a chain of so many operators takes some stack to compile.
@@ -30,8 +24,6 @@ const MOST_TOKENS: usize = 20_000;
 
 /// The flag of minijinja's loops that may call themselves.
 const RECURSIVE: u8 = 2;
-
-const METER: &str = " work left";
 
 /// Removes everything from an environment but what is metered here.
 pub(super) fn environment() -> Environment<'static> {
@@ -150,7 +142,8 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
 }
 
 /// Charges for the value that each of these loops iterates over. minijinja counts all of its items
-/// first, even if the loop ends at once. Jumps name their targets by number, so what is added stands behind the end.
+/// first, even if the loop ends at once. Jumps name their targets by number, so what is added stands
+/// behind the end.
 fn charge_loops(instructions: &mut Instructions<'_>, loops: &[u32]) {
     let end = instructions.add(Instruction::Jump(0));
     for &at in loops {
@@ -175,56 +168,6 @@ fn charge_loops(instructions: &mut Instructions<'_>, loops: &[u32]) {
 fn unsupported(what: &str) -> Error {
     let detail = format!("{what}, which is not supported");
     Error::new(ErrorKind::SyntaxError, detail)
-}
-
-/// Charges a rendering for a text that it prints.
-pub(super) fn charge(state: &State<'_, '_>, work: usize) -> Result<(), Error> {
-    let meter = state.get_or_set_temp_object(METER, || Meter(AtomicUsize::new(WORK)));
-    let spend = |left: usize| left.checked_sub(work);
-    let spent = meter
-        .0
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
-    spent.map(drop).map_err(|_| too_much())
-}
-
-/// Charges a rendering for looking at a value, and returns its size.
-pub(super) fn charge_for(state: &State<'_, '_>, value: &Value) -> Result<usize, Error> {
-    let mut left = WORK;
-    measure(value, 0, &mut left)?;
-    charge(state, WORK - left)?;
-    Ok(WORK - left)
-}
-
-/// The work that a rendering has left.
-#[derive(Debug)]
-struct Meter(AtomicUsize);
-
-impl Object for Meter {}
-
-fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
-    let size = VALUE_BYTES + value.as_str().map_or(0, str::len);
-    *left = left.checked_sub(size).ok_or_else(too_much)?;
-    let kind = value.kind();
-    if !matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
-        return Ok(());
-    }
-    if depth == MOST_NESTING {
-        let detail = format!("nests values deeper than {MOST_NESTING} levels");
-        return Err(Error::new(ErrorKind::InvalidOperation, detail));
-    }
-    for item in value.try_iter()? {
-        measure(&item, depth + 1, left)?;
-        if kind == ValueKind::Map {
-            measure(&value.get_item(&item)?, depth + 1, left)?;
-        }
-    }
-    Ok(())
-}
-
-fn too_much() -> Error {
-    let detail = "builds more text than any prompt needs; use the template of the model's own \
-                  folder";
-    Error::new(ErrorKind::InvalidOperation, detail)
 }
 
 /// Charges for a filter, a test, a function or a method, the first argument being its subject.

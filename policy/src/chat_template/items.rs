@@ -7,7 +7,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::bounds::{VALUE_BYTES, WORK, charge};
+use super::meter::{VALUE_BYTES, WORK, charge};
 
 /// Charges for looking at each item of a value, but not into it.
 pub(super) fn charge_for_items(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
