@@ -102,8 +102,10 @@ impl Served {
             &raw::frame(SETTINGS, 0, 0, &initial),
         ];
         stream.write_all(&hello.concat()).await.unwrap();
-        // From the acknowledgement on, the learner's windows are those that it has set.
+        // From the acknowledgement on, the learner's windows are those that it has set. That of
+        // the connection has an update of its own.
         raw::frame_of(&mut stream, SETTINGS).await;
+        raw::frame_of(&mut stream, WINDOW_UPDATE).await;
         let ack = raw::frame(SETTINGS, ACK, 0, &[]);
         stream.write_all(&ack).await.unwrap();
         stream

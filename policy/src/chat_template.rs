@@ -11,6 +11,7 @@ mod bounds;
 mod items;
 mod meter;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use minijinja::machinery::{
@@ -83,8 +84,13 @@ impl ChatTemplate {
     /// on). Absent keys are undefined.
     pub fn render(&self, context: &impl Serialize) -> Result<String> {
         let context = Value::from_serialize(context);
-        self.render_value(context)
-            .map_err(|error| PolicyError::Text(format!("chat template does not render: {error}")))
+        let failed =
+            |reason: &str| PolicyError::Text(format!("chat template does not render: {reason}"));
+        // A template of a stranger may find a panic in the library.
+        match catch_unwind(AssertUnwindSafe(|| self.render_value(context))) {
+            Ok(rendered) => rendered.map_err(|error| failed(&error.to_string())),
+            Err(_) => Err(failed("the library that renders it failed")),
+        }
     }
 
     /// Renders on the caller's stack: minijinja and `bounds.rs` keep calls and values shallow.

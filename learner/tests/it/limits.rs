@@ -20,6 +20,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -48,8 +49,10 @@ async fn greet(served: &Served, window: u32) -> TcpStream {
         &frame(SETTINGS, 0, 0, &initial),
     ];
     stream.write_all(&hello.concat()).await.unwrap();
-    // From the acknowledgement on, the learner's windows are those that it has set.
+    // From the acknowledgement on, the learner's windows are those that it has set. That of the
+    // connection has an update of its own.
     raw::frame_of(&mut stream, SETTINGS).await;
+    raw::frame_of(&mut stream, WINDOW_UPDATE).await;
     let ack = frame(SETTINGS, ACK, 0, &[]);
     stream.write_all(&ack).await.unwrap();
     stream
@@ -185,12 +188,15 @@ async fn requests_beyond_the_budget_are_refused() {
         let submitted = client.submit(EncodedGroup::new(vec![0; 3 << 20].into()));
         submitted.await.unwrap_err()
     };
-    let refused = loop {
-        let status = submit().await;
-        if status.code() != Code::InvalidArgument {
-            break status;
+    let refused = async {
+        loop {
+            let status = submit().await;
+            if status.code() != Code::InvalidArgument {
+                return status;
+            }
         }
     };
+    let refused = timeout(PATIENCE, refused).await.expect("none is refused");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(
         refused.message().contains("max_body_bytes_in_flight"),
@@ -198,7 +204,8 @@ async fn requests_beyond_the_budget_are_refused() {
     );
     assert_well(&served).await;
     drop(holders);
-    while submit().await.code() != Code::InvalidArgument {}
+    let answered = async { while submit().await.code() != Code::InvalidArgument {} };
+    timeout(PATIENCE, answered).await.expect("all are refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]

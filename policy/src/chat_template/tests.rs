@@ -328,9 +328,9 @@ fn rendering_needs_little_stack() {
         "{% macro f() %}{% for i in [1] %}{{ f()|trim }}{% endfor %}{% endmacro %}{{ f() }}",
         "{% set n = namespace(v=[]) %}{% for i in range(9999) %}{% set n.v = [n.v] %}{% endfor %}",
     ];
-    let rendered = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
-        sources.map(|source| render(source, &json!({})).unwrap_err().to_string())
-    });
+    let rendered = std::thread::Builder::new()
+        .stack_size(1 << 20)
+        .spawn(move || sources.map(|source| render(source, &json!({})).unwrap_err().to_string()));
     for fault in rendered.unwrap().join().unwrap() {
         assert!(fault.contains("does not render"), "{fault}");
     }
