@@ -142,8 +142,8 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
 }
 
 /// Charges for the value that each of these loops iterates over. minijinja counts all of its items
-/// first, even if the loop ends at once. Jumps name their targets by number, so what is added stands
-/// behind the end.
+/// first, even if the loop ends at once. Jumps name their targets by number, so what is added
+/// stands behind the end.
 fn charge_loops(instructions: &mut Instructions<'_>, loops: &[u32]) {
     let end = instructions.add(Instruction::Jump(0));
     for &at in loops {
