@@ -26,7 +26,7 @@ const TOKEN_TEXT_BYTES: usize = 1_024;
 /// few thousand.
 const TEXT_BYTES: usize = 1 << 20;
 /// Bytes of a name.
-const NAME_BYTES: usize = 256;
+pub(super) const NAME_BYTES: usize = 256;
 
 /// Checks a name that an actor sent.
 pub(crate) fn name(field: &str, name: &str) -> Result<(), String> {

@@ -7,7 +7,7 @@
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-use super::{GroupHead, GroupRules};
+use super::{GroupHead, GroupRules, check::NAME_BYTES};
 
 /// Fields of `SubmitRequest`.
 const ACTOR_ID: u32 = 1;
@@ -78,7 +78,8 @@ pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
     let mut head = GroupHead::default();
     for field in Fields(group) {
         match field? {
-            (ACTOR_ID, Value::Bytes(name)) => {
+            // A longer one is no actor's, and is not copied.
+            (ACTOR_ID, Value::Bytes(name)) if name.len() <= NAME_BYTES => {
                 head.actor_id = String::from_utf8_lossy(name).into_owned();
             }
             (GROUP_INDEX, Value::Varint(index)) => head.index = index,
@@ -266,6 +267,11 @@ mod tests {
         let head = head(&group.encode_to_vec()).unwrap();
         let read = (head.actor_id.as_str(), head.index, head.lease_id);
         assert_eq!(read, ("a", 7, 9));
+        let long = SubmitRequest {
+            actor_id: "a".repeat(1 << 20),
+            ..SubmitRequest::default()
+        };
+        assert_eq!(super::head(&long.encode_to_vec()).unwrap().actor_id, "");
     }
 
     /// Two bytes on the wire become a structure of hundreds of bytes when they are decoded.

@@ -206,8 +206,8 @@ impl RankConnection {
             return Err(self.unexpected("its statistics"));
         };
         let decode = |bytes: &Vec<u8>| MicroBatchStatistics::decode(&bytes[..]);
-        // The share is compared before anything is decoded, so that a flood stays as small as it is
-        // on the wire.
+        // The share is compared before anything is decoded, so that a flood takes little more than
+        // its message.
         let encoded = statistics.micro_batches;
         if encoded.len() != self.share.len() {
             let (found, expected) = (encoded.len(), self.share.len());
