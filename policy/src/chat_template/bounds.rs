@@ -11,7 +11,7 @@ use minijinja::machinery::{Instruction, Instructions, Token, WhitespaceConfig, t
 use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 
-use super::items::{charge_for_items, item, settled, slice};
+use super::items::{assigned, charge_for_items, item, settled, slice};
 use super::meter::{VALUE_BYTES, WORK, charge, charge_for, too_much};
 use crate::python;
 
@@ -24,6 +24,16 @@ const MOST_TOKENS: usize = 20_000;
 
 /// The flag of minijinja's loops that may call themselves.
 const RECURSIVE: u8 = 2;
+
+/// Charges for the value that a loop iterates over: minijinja counts all of its items first, even
+/// if the loop ends at once.
+const BEFORE_LOOP: [Instruction<'static>; 1] = [Instruction::CallFunction(" for", Some(1))];
+/// Charges for the value below the namespace that takes it.
+const BEFORE_ASSIGNMENT: [Instruction<'static>; 3] = [
+    Instruction::Swap,
+    Instruction::CallFunction(" =", Some(1)),
+    Instruction::Swap,
+];
 
 /// Removes everything from an environment but what is metered here.
 pub(super) fn environment() -> Environment<'static> {
@@ -98,7 +108,7 @@ pub(super) fn check_source(source: &str, layout: WhitespaceConfig) -> Result<(),
 /// template: a template with a long text may print it less often.
 pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
     let mut longest = 0;
-    let mut loops = Vec::new();
+    let mut places: Vec<(u32, &[Instruction<'_>])> = Vec::new();
     for at in 0..instructions.len() as u32 {
         let Some(instruction) = instructions.get_mut(at) else {
             break;
@@ -122,7 +132,11 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
             Instruction::GetItem => (" [i]", 2),
             Instruction::Slice => (" [:]", 4),
             Instruction::PushLoop(flags) if *flags & RECURSIVE == 0 => {
-                loops.push(at);
+                places.push((at, &BEFORE_LOOP));
+                continue;
+            }
+            Instruction::SetAttr(_) => {
+                places.push((at, &BEFORE_ASSIGNMENT));
                 continue;
             }
             Instruction::PushLoop(_) => return Err(unsupported("has a recursive loop")),
@@ -137,22 +151,26 @@ pub(super) fn bound(instructions: &mut Instructions<'_>) -> Result<u64, Error> {
         let arguments = u16::try_from(arguments).map_err(|_| too_much())?;
         *instruction = Instruction::CallFunction(operator, Some(arguments));
     }
-    charge_loops(instructions, &loops);
+    insert_before(instructions, &places);
     Ok(FUEL.min((WORK / longest.max(1)) as u64))
 }
 
-/// Charges for the value that each of these loops iterates over. minijinja counts all of its items
-/// first, even if the loop ends at once. Jumps name their targets by number, so what is added
-/// stands behind the end.
-fn charge_loops(instructions: &mut Instructions<'_>, loops: &[u32]) {
+/// Carries out what is added before each of these instructions. Jumps name their targets by number,
+/// so it stands behind the end.
+fn insert_before<'source>(
+    instructions: &mut Instructions<'source>,
+    places: &[(u32, &[Instruction<'source>])],
+) {
     let end = instructions.add(Instruction::Jump(0));
-    for &at in loops {
+    for &(at, added) in places {
         let line = instructions.get_line(at).unwrap_or_default() as u16;
         let Some(instruction) = instructions.get(at).cloned() else {
             continue;
         };
-        let metered = Instruction::CallFunction(" for", Some(1));
-        let start = instructions.add_with_line(metered, line);
+        let start = instructions.len() as u32;
+        for added in added {
+            instructions.add_with_line(added.clone(), line);
+        }
         instructions.add_with_line(instruction, line);
         instructions.add_with_line(Instruction::Jump(at + 1), line);
         if let Some(replaced) = instructions.get_mut(at) {
@@ -216,7 +234,8 @@ type Operator = fn(&State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 /// The operators that look at the items of values, and charge for them. No template can write these
 /// names.
-const ITEM_OPERATORS: [(&str, Operator); 3] = [
+const ITEM_OPERATORS: [(&str, Operator); 4] = [
+    (" =", assigned),
     (" [i]", item),
     (" [:]", slice),
     (" for", |state, args| {

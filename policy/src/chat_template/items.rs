@@ -7,7 +7,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::meter::{VALUE_BYTES, WORK, charge};
+use super::meter::{VALUE_BYTES, WORK, charge, charge_for};
 
 /// Charges for looking at each item of a value, but not into it.
 pub(super) fn charge_for_items(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
@@ -107,4 +107,37 @@ fn indices(
         let is_inside = if step > 0 { at < stop } else { at > stop };
         is_inside.then_some(at as usize)
     })
+}
+
+/// minijinja's objects that hold whatever a template has named.
+const HOLDERS: [&str; 5] = ["Namespace", "Macro", "Closure", "Loop", "Module"];
+
+/// The value that a namespace takes: not another namespace, nor a macro, which may refer to one.
+/// Values would nest without end through them, or hold themselves and never be freed.
+pub(super) fn assigned(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    charge_for(state, &args[0])?;
+    if refers_to_namespace(&args[0])? {
+        let detail = "assigns a namespace or a macro to a namespace, which is not supported";
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
+    }
+    Ok(args[0].clone())
+}
+
+/// The value was measured, so it is finite and shallow.
+fn refers_to_namespace(value: &Value) -> Result<bool, Error> {
+    let Some(object) = value.as_object() else {
+        return Ok(false);
+    };
+    let is_map = value.kind() == ValueKind::Map;
+    let is_plain = !is_map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
+    let name = object.type_name();
+    if is_plain || HOLDERS.iter().any(|holder| name.ends_with(holder)) {
+        return Ok(true);
+    }
+    for item in value.try_iter()? {
+        if refers_to_namespace(&item)? || is_map && refers_to_namespace(&value.get_item(&item)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

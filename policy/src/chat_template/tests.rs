@@ -327,10 +327,16 @@ fn rendering_needs_little_stack() {
         "{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(1) }}",
         "{% macro f() %}{% for i in [1] %}{{ f()|trim }}{% endfor %}{% endmacro %}{{ f() }}",
         "{% set n = namespace(v=[]) %}{% for i in range(9999) %}{% set n.v = [n.v] %}{% endfor %}",
+        "{% set p = namespace() %}{% for i in range(9999) %}{% set n = namespace() %}\
+         {% set n.v = p.v %}{% set p.v = n %}{% endfor %}",
+        "{% set n = namespace() %}{% set n.v = [{'n': n}] %}",
+        "{% set n = namespace() %}{% macro f() %}{{ n }}{% endmacro %}{% set n.v = f %}",
     ];
     let rendered = std::thread::Builder::new()
         .stack_size(1 << 20)
-        .spawn(move || sources.map(|source| render(source, &json!({})).unwrap_err().to_string()));
+        .spawn(move || {
+            sources.map(|source| render(source, &json!({})).expect_err(source).to_string())
+        });
     for fault in rendered.unwrap().join().unwrap() {
         assert!(fault.contains("does not render"), "{fault}");
     }
