@@ -70,7 +70,7 @@ pub struct LearnerServerConfig {
     /// Seconds for a peer to finish the TLS handshake, and for its first request.
     #[default(30.0)]
     pub header_seconds: f64,
-    /// Seconds that a peer may leave a part of a response unread, such as 1 MiB of weights. Then
+    /// Seconds that a peer may leave a part of a response unread, such as 16 KiB of weights. Then
     /// its connection ends.
     #[default(120.0)]
     pub unread_seconds: f64,

@@ -1,7 +1,8 @@
 //! Takes in what actors submit: groups, and parts of evaluations.
 //!
-//! Invariant: a group is checked, then played again, then journaled, and what fails names its actor
-//! and is handed out again. Work keeps what its call holds of the limits, even if the actor leaves.
+//! Invariant: a group is checked, then played again, then journaled. A group that fails names its
+//! actor and is handed out again. Work keeps what its call holds of the limits, even if the actor
+//! leaves.
 
 use std::sync::Arc;
 

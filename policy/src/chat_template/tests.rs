@@ -196,7 +196,7 @@ fn assert_refused(source: &str) {
     assert!(seconds < 10, "{seconds} s: {source:.200}");
 }
 
-/// Each of these takes minutes where looking at items of a long value is not charged.
+/// Each of these takes long where looking at items of a long value is not charged.
 #[test]
 fn hostile_uses_of_items_are_errors() {
     let grown = |step: &str| {
