@@ -24,11 +24,11 @@ use crate::{
     args::LearnerArgs,
     config::{self, LearnerRole},
     live::LiveRun,
-    local::check_tokenizer,
+    local::check_text_files,
     played_evaluation::PlayedEvaluations,
     progress::Progress,
     roles::{bind, fit_open_files},
-    run_info::run_info,
+    run_info::{check_data, run_info},
     run_place::RunPlace,
     setup,
     shutdown::{read_unless_interrupted, unless_interrupted},
@@ -48,6 +48,8 @@ pub(crate) async fn learner(
     let listener = bind(args.listen, "--listen").await?;
     let live = LiveRun::default();
     let ready = open_admin_port(args, &live).await?;
+    let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
+    let folder = RunFolder::create(place.folder())?;
     let env = setup::dial_env(&args.env, &args.env_credentials)?;
     progress.say(&format!("reading the questions of --env {}", args.env));
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
@@ -59,10 +61,9 @@ pub(crate) async fn learner(
     let (model, seed) = (config.model.clone(), config.seed);
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(&shutdown, open).await?;
-    let mut place = RunPlace::open(&args.run_dir, args.work_dir.as_deref()).await?;
-    let folder = RunFolder::create(place.folder())?;
-    check_tokenizer(folder.path(), &base)?;
-    let info = describe((args, place.folder()), &config, &base, &questions.all);
+    check_text_files(folder.path(), &base)?;
+    let info = describe((args, place.folder()), &config, &base, &questions);
+    check_data(folder.read()?.info.as_ref(), &info)?;
     let chat = base.chat.clone();
     let evaluations =
         PlayedEvaluations::plan(&config, &questions.all, chat.clone(), &folder, progress)?;
@@ -188,17 +189,19 @@ fn describe(
     (args, run_dir): (&LearnerArgs, &Path),
     config: &LearnerRole,
     base: &Model,
-    questions: &[Question],
+    questions: &EnvQuestions,
 ) -> RunInfo {
     let name = run_dir.file_name().unwrap_or_default();
-    let databases = questions.iter().map(|question| &question.database_name);
+    let all = &questions.all;
+    let databases = all.iter().map(|question| &question.database_name);
     let databases: BTreeSet<&String> = databases.collect();
     let mut of_split = BTreeMap::new();
-    for question in questions {
+    for question in all {
         *of_split.entry(question.split.clone()).or_insert(0) += 1;
     }
     RunInfo {
         dataset: format!("the questions of {}", args.env),
+        data_sha256: Some(questions.identity.data_sha256.clone()),
         databases: databases.len() as u64,
         questions: of_split,
         ..run_info(&name.to_string_lossy(), (config.seed, &config.model), base)

@@ -16,8 +16,6 @@ use crate::setup::open_model;
 /// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
 
-const TOKENIZER: &str = "tokenizer.json";
-
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
     events: mpsc::Receiver<TrainEvent>,
@@ -102,20 +100,22 @@ pub(crate) fn checkpoint_model(path: &Path, placement: Placement) -> Result<Mode
     open_model(&path.join("hf"), placement)
 }
 
-/// Refuses to continue a run whose checkpoints have another tokenizer than `model`, as those of an
-/// earlier version of the program have.
-pub(crate) fn check_tokenizer(run_dir: &Path, model: &Model) -> Result<()> {
+/// Refuses to continue a run whose checkpoints have another tokenizer, chat template or
+/// configuration than `model`, as those of an earlier version of the program may have.
+pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
     let Some(newest) = learner::checkpoint::load_latest(&run_dir.join("checkpoints"))? else {
         return Ok(());
     };
-    let known = std::fs::read(newest.path.join("hf").join(TOKENIZER)).ok();
-    let given = model.files.iter().find(|(name, _)| name == TOKENIZER);
-    ensure!(
-        known.is_none() || known.as_ref() == given.map(|(_, content)| content),
-        "{} was trained with another {TOKENIZER} than the model to start from has; continue it \
-         with the version of the program that started it, or start a new run",
-        run_dir.display()
-    );
+    let folder = newest.path.join("hf");
+    for (name, content) in &model.files {
+        let known = std::fs::read(folder.join(name)).ok();
+        ensure!(
+            known.is_none_or(|known| known == *content),
+            "{} was trained with another {name} than the model to start from has; continue it \
+             with the model and the version of the program that started it, or start a new run",
+            run_dir.display()
+        );
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, thread::available_parallelism};
 
+use anyhow::{Result, ensure};
 use policy::Model;
 use report::{RunInfo, RunStatus};
 
@@ -11,6 +12,28 @@ use crate::config::ModelConfig;
 fn command_line() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// Refuses to continue a run on other data than it began with. Earlier versions did not record it.
+pub(crate) fn check_data(earlier: Option<&RunInfo>, now: &RunInfo) -> Result<()> {
+    let known = earlier.and_then(|info| info.data_sha256.as_ref());
+    ensure!(
+        known.is_none() || known == now.data_sha256.as_ref(),
+        "the run {} began with other questions or databases ({}) than it would continue with \
+         ({}); give it the same data and the same version of the program, or start a new run",
+        now.name,
+        shortened(known),
+        shortened(now.data_sha256.as_ref())
+    );
+    Ok(())
+}
+
+/// Returns the beginning of a hash.
+fn shortened(hash: Option<&String>) -> String {
+    hash.map_or_else(
+        || "unknown".to_owned(),
+        |hash| hash.chars().take(12).collect(),
+    )
 }
 
 /// Describes a run that starts now, on this machine, with this command line. The dataset is left
@@ -25,6 +48,7 @@ pub(crate) fn run_info(name: &str, (seed, model): (u64, &ModelConfig), base: &Mo
         model,
         parameters: tensors.map(|(_, tensor)| tensor.elem_count() as u64).sum(),
         dataset: String::new(),
+        data_sha256: None,
         databases: 0,
         questions: BTreeMap::new(),
         eval_queries_in_train: None,

@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) env: EnvClient,
     /// The solution of each question, which scripted policies know.
     pub(crate) solutions: Arc<Solutions>,
+    /// Hash of questions and databases.
+    pub(crate) data_sha256: String,
 }
 
 impl Setup {
@@ -61,11 +63,13 @@ impl Setup {
     pub(crate) fn of_dataset(dataset: Dataset, config: &RunConfig) -> Result<Self> {
         let solutions = Arc::new(dataset.questions.iter().collect());
         let environment = Environment::open(dataset.clone(), config.env.clone())?;
+        let data_sha256 = environment.data_sha256().to_owned();
         let node = EnvNode::new(environment, config.env_node.clone())?;
         Ok(Self {
             dataset: Arc::new(dataset),
             env: EnvClient::new(Transport::in_process(node.service())),
             solutions,
+            data_sha256,
         })
     }
 

@@ -31,6 +31,9 @@ use crate::{
 /// report.
 const MAX_SMALL_REQUEST_BYTES: usize = (64 << 10) + GRPC_FRAME_BYTES;
 
+/// The method of health checks that keeps its call open for as long as its peer wishes.
+const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
+
 /// Limits on calls. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct CallLimits {
@@ -139,6 +142,10 @@ impl CallLimits {
         mut routes: Routes,
     ) -> Result<Response<Body>, Infallible> {
         let path = request.uri().path();
+        if path == WATCH_HEALTH {
+            let status = Status::unimplemented("health is not watched here; call Check");
+            return Ok(status.into_http());
+        }
         // Probes are answered under any load.
         let permit = match path.starts_with("/grpc.") {
             true => None,

@@ -9,6 +9,8 @@ use std::time::Duration;
 use policy::SamplingSettings;
 use proto::v1::Trajectory;
 
+use crate::leases::{Holders, Leases};
+
 /// The number of questions that an actor plays under one lease.
 pub(crate) const PART_QUESTIONS: usize = 16;
 
@@ -30,15 +32,29 @@ pub struct EvaluationSet {
 pub(crate) struct LeasedPart {
     pub(crate) part_id: u64,
     pub(crate) lease_id: u64,
+    /// How long the actor holds it.
+    pub(crate) lease: Duration,
     pub(crate) question_ids: Vec<String>,
     pub(crate) sampling: SamplingSettings,
     pub(crate) seed: u64,
 }
 
-enum PartState {
-    Open,
-    Leased { expires: Duration },
-    Finished(Vec<Trajectory>),
+/// What an actor says of a part that it submits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartHead {
+    pub(crate) part_id: u64,
+    /// The lease under which it was played.
+    pub(crate) lease_id: u64,
+    pub(crate) actor_id: String,
+}
+
+/// Questions that an actor plays under one lease.
+struct Part {
+    holders: Holders,
+    /// When an actor may take it.
+    free_from: Duration,
+    /// None until it is finished.
+    episodes: Option<Vec<Trajectory>>,
 }
 
 /// One set in progress.
@@ -47,20 +63,23 @@ pub(crate) struct EvaluationQueue {
     version: u64,
     /// Ids begin here, so that a late result of another set is not taken for one of this.
     first_part: u64,
-    parts: Vec<PartState>,
-    leases: u64,
+    parts: Vec<Part>,
 }
 
 impl EvaluationQueue {
     /// Begins the evaluation of `version`.
-    pub(crate) fn new(set: EvaluationSet, version: u64, first_part: u64) -> Self {
+    pub(crate) fn new(now: Duration, set: EvaluationSet, version: u64, first_part: u64) -> Self {
         let count = set.question_ids.len().div_ceil(PART_QUESTIONS);
+        let part = |_| Part {
+            holders: Holders::default(),
+            free_from: now,
+            episodes: None,
+        };
         Self {
             set,
             version,
             first_part,
-            parts: (0..count).map(|_| PartState::Open).collect(),
-            leases: 0,
+            parts: (0..count).map(part).collect(),
         }
     }
 
@@ -75,78 +94,140 @@ impl EvaluationQueue {
         self.version
     }
 
-    /// Returns when the first lease expires.
-    pub(crate) fn next_expiry(&self) -> Option<Duration> {
-        let expiries = self.parts.iter().filter_map(|part| match part {
-            PartState::Leased { expires } => Some(*expires),
-            PartState::Open | PartState::Finished(_) => None,
-        });
-        expiries.min()
+    /// Returns when time alone may free a part for an actor that got none.
+    pub(crate) fn next_chance(
+        &self,
+        now: Duration,
+        leases: &Leases,
+        actor_id: &str,
+    ) -> Option<Duration> {
+        let chance = |part: &Part| match part.free_from > now {
+            true => part.free_from,
+            false => leases.first_chance(part.free_from, actor_id),
+        };
+        let chances = self.unfinished().map(chance);
+        chances.filter(|chance| *chance > now).min()
     }
 
     /// Leases the first part that no actor holds.
-    pub(crate) fn lease(&mut self, now: Duration, lease: Duration) -> Option<LeasedPart> {
-        let is_open = |part: &PartState| match part {
-            PartState::Open => true,
-            PartState::Leased { expires } => now >= *expires,
-            PartState::Finished(_) => false,
+    pub(crate) fn lease(
+        &mut self,
+        now: Duration,
+        leases: &mut Leases,
+        actor_id: &str,
+    ) -> Option<LeasedPart> {
+        for part in self.unfinished().filter(|part| part.free_from <= now) {
+            if let Some(holder) = part.holders.last_actor() {
+                leases.distrust(holder);
+            }
+        }
+        let is_held = |part: &&Part| now < part.free_from;
+        let held = self.unfinished().filter(is_held);
+        let own = held.filter(|part| part.holders.last_actor() == Some(actor_id));
+        if own.count() >= leases.max_per_actor() {
+            return None;
+        }
+        let is_free = |part: &Part| {
+            let chance = leases.first_chance(part.free_from, actor_id);
+            part.episodes.is_none() && part.free_from <= now && chance <= now
         };
-        let index = self.parts.iter().position(is_open)?;
-        self.leases += 1;
-        self.parts[index] = PartState::Leased {
-            expires: now + lease,
-        };
+        let index = self.parts.iter().position(is_free)?;
+        let lease_id = leases.next_id();
+        let part = &mut self.parts[index];
+        part.holders.give(lease_id, actor_id);
+        part.free_from = now + leases.time_of(actor_id);
         Some(LeasedPart {
             part_id: self.first_part + index as u64,
-            lease_id: self.leases,
+            lease_id,
+            lease: leases.time_of(actor_id),
             question_ids: self.questions(index).to_vec(),
             sampling: self.set.sampling,
             seed: self.set.seed,
         })
     }
 
-    /// Takes the episodes of a part, unless they were sampled with another version: then the part
-    /// is handed out again. Episodes of a set that is complete are not needed any more.
+    fn unfinished(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(|part| part.episodes.is_none())
+    }
+
+    /// Returns the part that an actor was given, if its result is needed.
+    fn needed(&self, head: &PartHead) -> Option<usize> {
+        let index = head.part_id.checked_sub(self.first_part)?;
+        let index = usize::try_from(index).ok()?;
+        let part = self.parts.get(index)?;
+        let was_given = part.holders.was_given(head.lease_id, &head.actor_id);
+        (part.episodes.is_none() && was_given).then_some(index)
+    }
+
+    /// Checks episodes against the part that their actor was given. Returns the seed of the
+    /// episodes if they are needed. Otherwise nothing is: the part is finished, or was never given
+    /// to the actor.
     ///
     /// # Errors
     /// The episodes are not those of the part.
-    pub(crate) fn submit(
-        &mut self,
-        part_id: u64,
-        trajectories: Vec<Trajectory>,
-    ) -> Result<(), String> {
-        let index = part_id
-            .checked_sub(self.first_part)
-            .map(|index| index as usize);
-        let Some(index) = index.filter(|index| *index < self.parts.len()) else {
-            return Ok(());
+    pub(crate) fn check(
+        &self,
+        head: &PartHead,
+        trajectories: &[Trajectory],
+    ) -> Result<Option<u64>, String> {
+        let Some(index) = self.needed(head) else {
+            return Ok(None);
         };
-        let wanted = self.questions(index).iter();
         let given = trajectories
             .iter()
             .map(|trajectory| &trajectory.question_id);
-        if !wanted.eq(given) {
-            return Err(format!(
-                "the episodes are not those of the questions of part {part_id}"
-            ));
+        match self.questions(index).iter().eq(given) {
+            true => Ok(Some(self.set.seed)),
+            false => Err(format!(
+                "the episodes are not those of the questions of part {}",
+                head.part_id
+            )),
         }
+    }
+
+    /// Takes the checked episodes of a part, unless they were sampled with another version: then
+    /// the part is handed out again.
+    pub(crate) fn submit(
+        &mut self,
+        now: Duration,
+        leases: &mut Leases,
+        head: &PartHead,
+        trajectories: Vec<Trajectory>,
+    ) {
+        let Some(index) = self.needed(head) else {
+            return;
+        };
+        leases.accepted(&head.actor_id);
         let mut turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
         let is_of_version = turns.all(|turn| turn.policy_version == self.version);
-        match (&self.parts[index], is_of_version) {
-            (PartState::Finished(_), _) => {}
-            (_, true) => self.parts[index] = PartState::Finished(trajectories),
-            (_, false) => self.parts[index] = PartState::Open,
+        match is_of_version {
+            true => self.parts[index].episodes = Some(trajectories),
+            false => self.free(now, index),
         }
-        Ok(())
+    }
+
+    /// Hands out a part again whose episodes are refused. Other actors have the first chance to
+    /// take it. Returns false, and changes nothing, if the actor was not given the part.
+    pub(crate) fn refuse(&mut self, now: Duration, leases: &mut Leases, head: &PartHead) -> bool {
+        let Some(index) = self.needed(head) else {
+            return false;
+        };
+        leases.distrust(&head.actor_id);
+        if self.parts[index].holders.is_last(head.lease_id) {
+            self.free(now, index);
+        }
+        true
+    }
+
+    fn free(&mut self, now: Duration, index: usize) {
+        self.parts[index].holders = Holders::default();
+        self.parts[index].free_from = now;
     }
 
     /// Returns how many questions have their episode.
     pub(crate) fn finished(&self) -> usize {
-        let episodes = |part: &PartState| match part {
-            PartState::Finished(trajectories) => trajectories.len(),
-            _ => 0,
-        };
-        self.parts.iter().map(episodes).sum()
+        let episodes = self.parts.iter().filter_map(|part| part.episodes.as_ref());
+        episodes.map(Vec::len).sum()
     }
 
     /// Returns the episodes in the order of the questions, if all are finished.
@@ -155,11 +236,7 @@ impl EvaluationQueue {
             return None;
         }
         let parts = std::mem::take(&mut self.parts).into_iter();
-        let episodes = parts.flat_map(|part| match part {
-            PartState::Finished(trajectories) => trajectories,
-            _ => Vec::new(),
-        });
-        Some(episodes.collect())
+        Some(parts.flat_map(|part| part.episodes).flatten().collect())
     }
 
     fn questions(&self, index: usize) -> &[String] {
@@ -177,14 +254,15 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn queue(questions: usize) -> EvaluationQueue {
+    fn queue(questions: usize) -> (EvaluationQueue, Leases) {
         let set = EvaluationSet {
             name: "curve".to_owned(),
             question_ids: (0..questions).map(|number| number.to_string()).collect(),
             sampling: SamplingSettings::greedy(),
             seed: 1,
         };
-        EvaluationQueue::new(set, 3, 100)
+        let queue = EvaluationQueue::new(Duration::ZERO, set, 3, 100);
+        (queue, Leases::new(LEASE, 4, 1))
     }
 
     fn played(part: &LeasedPart, policy_version: u64) -> Vec<Trajectory> {
@@ -199,16 +277,25 @@ mod tests {
         part.question_ids.iter().map(trajectory).collect()
     }
 
+    fn head(part: &LeasedPart, actor_id: &str) -> PartHead {
+        PartHead {
+            part_id: part.part_id,
+            lease_id: part.lease_id,
+            actor_id: actor_id.to_owned(),
+        }
+    }
+
     #[test]
     fn all_parts_are_handed_out_once_and_add_up_in_order() {
-        let mut queue = queue(40);
+        let (mut queue, mut leases) = queue(40);
         let now = Duration::ZERO;
-        let parts: Vec<LeasedPart> = std::iter::from_fn(|| queue.lease(now, LEASE)).collect();
+        let parts: Vec<LeasedPart> =
+            std::iter::from_fn(|| queue.lease(now, &mut leases, "a")).collect();
         let sizes: Vec<usize> = parts.iter().map(|part| part.question_ids.len()).collect();
         assert_eq!(sizes, [16, 16, 8]);
         for part in parts.iter().rev() {
             assert!(queue.take().is_none());
-            queue.submit(part.part_id, played(part, 3)).unwrap();
+            queue.submit(now, &mut leases, &head(part, "a"), played(part, 3));
         }
         let episodes = queue.take().unwrap();
         let ids = episodes.iter().map(|episode| episode.question_id.clone());
@@ -218,21 +305,79 @@ mod tests {
 
     #[test]
     fn a_lost_part_is_handed_out_again_and_a_wrong_one_is_refused() {
-        let mut queue = queue(3);
-        let first = queue.lease(Duration::ZERO, LEASE).unwrap();
-        assert_eq!(queue.lease(LEASE / 2, LEASE), None);
-        let second = queue.lease(LEASE, LEASE).unwrap();
+        let (mut queue, mut leases) = queue(3);
+        let first = queue.lease(Duration::ZERO, &mut leases, "a").unwrap();
+        assert_eq!(queue.lease(LEASE / 2, &mut leases, "b"), None);
+        assert_eq!(queue.next_chance(LEASE / 2, &leases, "b"), Some(LEASE));
+        let second = queue.lease(LEASE, &mut leases, "b").unwrap();
         assert_eq!(second.question_ids, first.question_ids);
         assert!(second.lease_id != first.lease_id);
         let mut others = played(&second, 3);
         others.swap(0, 1);
-        assert!(queue.submit(second.part_id, others).is_err());
-        queue.submit(second.part_id, played(&second, 2)).unwrap();
+        assert!(queue.check(&head(&second, "b"), &others).is_err());
+        assert_eq!(
+            queue.check(&head(&second, "b"), &played(&second, 3)),
+            Ok(Some(1))
+        );
+        queue.submit(LEASE, &mut leases, &head(&second, "b"), played(&second, 2));
         assert_eq!(queue.finished(), 0);
         // Its version was wrong, so it is free at once.
-        let third = queue.lease(LEASE, LEASE).unwrap();
-        queue.submit(third.part_id, played(&third, 3)).unwrap();
-        queue.submit(99, Vec::new()).unwrap();
+        let third = queue.lease(LEASE, &mut leases, "b").unwrap();
+        queue.submit(LEASE, &mut leases, &head(&third, "b"), played(&third, 3));
         assert_eq!(queue.take().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_part_counts_only_under_a_lease_of_its_actor() {
+        let (mut queue, mut leases) = queue(3);
+        let now = Duration::ZERO;
+        let part = queue.lease(now, &mut leases, "a").unwrap();
+        let guessed = PartHead {
+            lease_id: part.lease_id + 1,
+            ..head(&part, "a")
+        };
+        let next = PartHead {
+            part_id: part.part_id + 1,
+            ..head(&part, "a")
+        };
+        for stranger in [head(&part, "b"), guessed, next, PartHead::default()] {
+            assert_eq!(queue.check(&stranger, &played(&part, 3)), Ok(None));
+            assert!(!queue.refuse(now, &mut leases, &stranger));
+            queue.submit(now, &mut leases, &stranger, played(&part, 3));
+            assert_eq!(queue.finished(), 0, "{stranger:?}");
+        }
+        queue.submit(now, &mut leases, &head(&part, "a"), played(&part, 3));
+        assert_eq!(queue.finished(), 3);
+    }
+
+    #[test]
+    fn an_actor_that_only_claims_does_not_hold_up_the_others() {
+        let (mut queue, mut leases) = queue(16 * 6);
+        let mut now = Duration::ZERO;
+        let mut played_parts = 0;
+        while played_parts < 6 {
+            while queue.lease(now, &mut leases, "idle").is_some() {}
+            // An honest actor plays a part each two seconds.
+            if let Some(part) = queue.lease(now, &mut leases, "honest") {
+                queue.submit(now, &mut leases, &head(&part, "honest"), played(&part, 3));
+                played_parts += 1;
+            }
+            now += Duration::from_secs(2);
+            assert!(now < 4 * LEASE, "{played_parts} of 6 parts");
+        }
+        assert!(queue.take().is_some());
+    }
+
+    #[test]
+    fn a_refused_part_goes_to_another_actor_first() {
+        let (mut queue, mut leases) = queue(3);
+        let part = queue.lease(Duration::ZERO, &mut leases, "liar").unwrap();
+        let now = Duration::from_secs(1);
+        assert!(queue.refuse(now, &mut leases, &head(&part, "liar")));
+        assert_eq!(queue.lease(now, &mut leases, "liar"), None);
+        let chance = queue.next_chance(now, &leases, "liar").unwrap();
+        assert!(queue.lease(chance, &mut leases, "liar").is_some());
+        let honest = queue.lease(chance + LEASE, &mut leases, "honest");
+        assert!(honest.is_some());
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    hash::{BuildHasher as _, Hasher as _, RandomState},
+    hash::{BuildHasher as _, RandomState},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -15,7 +15,8 @@ use proto::{WaitReminder, v1::Trajectory};
 use crate::{
     clock::now,
     error::Result,
-    evaluation::{EvaluationQueue, EvaluationSet, LeasedPart},
+    evaluation::{EvaluationQueue, EvaluationSet, LeasedPart, PartHead},
+    leases::Leases,
     metrics::{self, EVALUATION, Stopwatch},
 };
 
@@ -32,7 +33,7 @@ pub(crate) enum EvaluationLease {
     Part(LeasedPart),
     /// The actor holds other weights than those that are evaluated.
     OtherVersion,
-    /// Nothing is to be played. An expired lease may change that at this time.
+    /// The actor gets no part. Time alone may change that at this time.
     None(Option<Duration>),
 }
 
@@ -42,10 +43,10 @@ pub(crate) struct Evaluator {
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct EvaluatorState {
     plan: EvaluationPlan,
     queue: Option<EvaluationQueue>,
+    leases: Leases,
     next_part: u64,
     is_recorded: bool,
     is_stopped: bool,
@@ -54,11 +55,15 @@ struct EvaluatorState {
 impl Evaluator {
     /// Creates an evaluator without a plan. Its parts have other ids than those of the process
     /// before a restart, whose results may still arrive.
-    pub(crate) fn new() -> Self {
-        let random = RandomState::new().build_hasher().finish();
+    pub(crate) fn new(lease: Duration, max_leases_per_actor: usize) -> Self {
+        let random = RandomState::new();
         let state = EvaluatorState {
-            next_part: random >> 1,
-            ..EvaluatorState::default()
+            plan: EvaluationPlan::new(),
+            queue: None,
+            leases: Leases::new(lease, max_leases_per_actor, random.hash_one("leases")),
+            next_part: random.hash_one("parts") >> 1,
+            is_recorded: false,
+            is_stopped: false,
         };
         Self {
             state: Mutex::new(state),
@@ -88,9 +93,9 @@ impl Evaluator {
     }
 
     /// Begins the evaluation of a set, which actors can then claim.
-    pub(crate) fn begin(&self, set: EvaluationSet, version: u64) {
+    pub(crate) fn begin(&self, now: Duration, set: EvaluationSet, version: u64) {
         let mut state = self.lock();
-        let queue = EvaluationQueue::new(set, version, state.next_part);
+        let queue = EvaluationQueue::new(now, set, version, state.next_part);
         state.next_part = queue.next_part();
         state.queue = Some(queue);
         state.is_recorded = false;
@@ -171,38 +176,61 @@ impl Evaluator {
     pub(crate) fn lease(
         &self,
         now: Duration,
-        lease: Duration,
+        actor_id: &str,
         actor_version: u64,
     ) -> EvaluationLease {
         let mut state = self.lock();
-        if state.is_stopped {
-            return EvaluationLease::None(None);
-        }
-        let Some(queue) = state.queue.as_mut() else {
+        let EvaluatorState {
+            queue,
+            leases,
+            is_stopped,
+            ..
+        } = &mut *state;
+        let Some(queue) = queue.as_mut().filter(|_| !*is_stopped) else {
             return EvaluationLease::None(None);
         };
         if actor_version != queue.version() {
             return EvaluationLease::OtherVersion;
         }
-        match queue.lease(now, lease) {
+        match queue.lease(now, leases, actor_id) {
             Some(part) => EvaluationLease::Part(part),
-            None => EvaluationLease::None(queue.next_expiry()),
+            None => EvaluationLease::None(queue.next_chance(now, leases, actor_id)),
         }
     }
 
-    /// Takes the episodes of a part.
+    /// Checks the episodes of a part. Returns their seed if they are needed.
     ///
     /// # Errors
     /// They are not those of the part.
-    pub(crate) fn submit(&self, part_id: u64, trajectories: Vec<Trajectory>) -> Result<(), String> {
+    pub(crate) fn check(
+        &self,
+        head: &PartHead,
+        trajectories: &[Trajectory],
+    ) -> Result<Option<u64>, String> {
+        match &self.lock().queue {
+            Some(queue) => queue.check(head, trajectories),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes the checked episodes of a part.
+    pub(crate) fn submit(&self, now: Duration, head: &PartHead, trajectories: Vec<Trajectory>) {
         let mut state = self.lock();
-        let submitted = match state.queue.as_mut() {
-            Some(queue) => queue.submit(part_id, trajectories),
-            None => Ok(()),
-        };
+        let EvaluatorState { queue, leases, .. } = &mut *state;
+        if let Some(queue) = queue {
+            queue.submit(now, leases, head, trajectories);
+        }
         drop(state);
         self.changed.notify_all();
-        submitted
+    }
+
+    /// Hands out a part again whose episodes are refused. Returns whether the actor was given it.
+    pub(crate) fn refuse(&self, now: Duration, head: &PartHead) -> bool {
+        let mut state = self.lock();
+        let EvaluatorState { queue, leases, .. } = &mut *state;
+        queue
+            .as_mut()
+            .is_some_and(|queue| queue.refuse(now, leases, head))
     }
 
     fn lock(&self) -> MutexGuard<'_, EvaluatorState> {
@@ -227,13 +255,10 @@ mod tests {
 
     #[test]
     fn only_actors_with_the_evaluated_version_get_a_part() {
-        let evaluator = Evaluator::new();
-        let lease = |version| {
-            let lease = Duration::from_secs(9);
-            evaluator.lease(Duration::ZERO, lease, version)
-        };
+        let evaluator = Evaluator::new(Duration::from_secs(9), 4);
+        let lease = |version| evaluator.lease(Duration::ZERO, "a", version);
         assert!(matches!(lease(2), EvaluationLease::None(None)));
-        evaluator.begin(set(), 2);
+        evaluator.begin(Duration::ZERO, set(), 2);
         for other in [1, 3] {
             assert!(matches!(lease(other), EvaluationLease::OtherVersion));
         }
@@ -250,9 +275,9 @@ mod tests {
     #[test]
     fn a_restarted_learner_has_other_parts() {
         let parts = [(), ()].map(|()| {
-            let evaluator = Evaluator::new();
-            evaluator.begin(set(), 0);
-            match evaluator.lease(Duration::ZERO, Duration::ZERO, 0) {
+            let evaluator = Evaluator::new(Duration::from_secs(9), 4);
+            evaluator.begin(Duration::ZERO, set(), 0);
+            match evaluator.lease(Duration::ZERO, "a", 0) {
                 EvaluationLease::Part(part) => part.part_id,
                 _ => panic!("a part is open"),
             }
@@ -262,7 +287,7 @@ mod tests {
 
     #[test]
     fn evaluations_of_passed_versions_are_not_planned() {
-        let evaluator = Evaluator::new();
+        let evaluator = Evaluator::new(Duration::from_secs(9), 4);
         evaluator.plan(
             EvaluationPlan::from([(0, vec![set()]), (5, vec![set()])]),
             5,

@@ -73,7 +73,7 @@ impl Learner {
             // wait.
             changes.mark_unchanged();
             let now = context.now();
-            let evaluation_expiry = match self.lease_evaluation(now, policy_version) {
+            let evaluation_expiry = match context.evaluator.lease(now, actor_id, policy_version) {
                 EvaluationLease::Part(part) => return self.evaluation_claim(part),
                 EvaluationLease::OtherVersion => return wait(RETRY_MILLISECONDS),
                 EvaluationLease::None(expiry) => expiry,
@@ -102,11 +102,6 @@ impl Learner {
         }
     }
 
-    fn lease_evaluation(&self, now: Duration, policy_version: u64) -> EvaluationLease {
-        let lease = Duration::from_secs(self.context.config.lease_seconds.into());
-        self.context.evaluator.lease(now, lease, policy_version)
-    }
-
     fn evaluation_claim(&self, part: LeasedPart) -> Outcome {
         Outcome::Evaluation(EvaluationClaim {
             part_id: part.part_id,
@@ -115,7 +110,7 @@ impl Learner {
             question_ids: part.question_ids,
             seed: part.seed,
             sampling: Some(sampling_message(&part.sampling)),
-            lease_seconds: self.context.config.lease_seconds,
+            lease_seconds: part.lease.as_secs() as u32,
         })
     }
 
@@ -248,6 +243,7 @@ impl proto::v1::learner_server::Learner for Learner {
     ) -> Result<Response<Self::WeightsStream>, Status> {
         let request = request.into_inner();
         self.context.check_run(&request.run_id)?;
+        check_name(&request.actor_id)?;
         let messages = weights_stream::open(&self.context, request)?;
         Ok(share(messages, Box::pin(tokio_stream::empty())))
     }

@@ -23,6 +23,7 @@ mod grpc;
 mod identity;
 mod intake;
 pub mod journal;
+mod leases;
 pub mod loss;
 pub mod metrics;
 pub mod network;

@@ -51,6 +51,7 @@ const LAST_CHECKPOINT: &str = "learner_last_checkpoint_timestamp_seconds";
 const WEIGHTS_BYTES: &str = "learner_weights_sent_bytes_total";
 const CONNECTIONS_REFUSED: &str = "learner_refused_connections_total";
 const CALLS_REFUSED: &str = "learner_refused_calls_total";
+const PARTS_REFUSED: &str = "learner_refused_evaluation_parts_total";
 const EVALUATING: &str = "learner_evaluating";
 const EVALUATION_ACCURACY: &str = "learner_evaluation_accuracy_ratio";
 const EVALUATION_VERSION: &str = "learner_evaluation_policy_version";
@@ -59,7 +60,7 @@ const RANK_STEP: &str = "learner_rank_step";
 const RANK_LAST_STEP: &str = "learner_rank_last_step_timestamp_seconds";
 const RANK_SECONDS: &str = "learner_rank_seconds_total";
 
-const COUNTERS: [(&str, &str); 12] = [
+const COUNTERS: [(&str, &str); 13] = [
     (
         SECONDS,
         "Seconds of the trainer, by activity: waiting for groups, training, evaluating, saving \
@@ -107,6 +108,11 @@ const COUNTERS: [(&str, &str); 12] = [
         CALLS_REFUSED,
         "Calls refused at a limit, by reason: calls in flight, weights_streams, bytes of all \
          requests, length of the request, or late, if the request did not arrive in time.",
+    ),
+    (
+        PARTS_REFUSED,
+        "Parts of evaluations refused because they break the contract or have another result \
+         when they are played again.",
     ),
 ];
 const GAUGES: [(&str, &str); 10] = [
@@ -308,6 +314,10 @@ pub(crate) fn connection_refused(refusal: ConnectionRefusal) {
 
 pub(crate) fn call_refused(refusal: CallRefusal) {
     counter!(CALLS_REFUSED, "reason" => refusal.name()).increment(1);
+}
+
+pub(crate) fn evaluation_part_refused() {
+    counter!(PARTS_REFUSED).increment(1);
 }
 
 pub(crate) fn checkpoint_written() {

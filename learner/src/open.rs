@@ -4,6 +4,7 @@
 //! settings; a run that does not match the folder's is refused before its learner is stopped.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     path::Path,
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
     time::Duration,
@@ -74,7 +75,8 @@ impl Learner {
         let mut trainer = Trainer::new(&config, arguments.threads, &model)?;
         let (term, state) = begin_term(&run_dir, &fingerprint, &model, &mut trainer, &mut objects)?;
         let settings = scheduler_settings(&config);
-        let scheduler = Scheduler::new(settings, state.step, state.next_group_index);
+        let secret = RandomState::new().hash_one("leases");
+        let scheduler = Scheduler::new(settings, state.step, state.next_group_index, secret);
         let rules = GroupRules::new(&config, model.config.vocab_size);
         let journal = (run_dir.as_path(), term);
         let intake = Intake::open(scheduler, rules, journal, objects, state.journal_offset)?;
@@ -84,7 +86,7 @@ impl Learner {
         let learner = Self {
             context: Arc::new(RunContext {
                 intake,
-                evaluator: Evaluator::new(),
+                evaluator: Evaluator::new(settings.lease, settings.max_leases_per_actor),
                 registry: RankRegistry::new(&config.ranks),
                 snapshots: watch::Sender::new(snapshot),
                 call_limits: CallLimits::new(&config.server),

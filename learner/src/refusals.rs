@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 const MAX_ACTORS: usize = 256;
 /// The name of all of them.
 const OTHERS: &str = "others";
+/// The name of those that submit work that the learner did not give them: they can write any name.
+pub(crate) const WITHOUT_LEASE: &str = "(without a lease)";
 /// Longer names and reasons are cut.
 const MAX_NAME_CHARACTERS: usize = 128;
 const MAX_REASON_CHARACTERS: usize = 512;

@@ -98,7 +98,7 @@ impl Run {
         let context = &self.context;
         for set in context.evaluator.take_sets(version) {
             let name = set.name.clone();
-            context.evaluator.begin(set, version);
+            context.evaluator.begin(context.now(), set, version);
             context.intake.wake_claims();
             metrics::set_evaluating(true);
             let episodes = context.evaluator.wait(|| context.intake.check_newest());

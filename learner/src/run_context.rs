@@ -23,7 +23,7 @@ use crate::{
     identity,
     intake::Intake,
     ranks::RankRegistry,
-    refusals::Refusals,
+    refusals::{Refusals, WITHOUT_LEASE},
     traces::GroupTraces,
     trainer::Trainer,
     verifier::Verifier,
@@ -113,6 +113,18 @@ impl RunContext {
     pub(crate) fn refused(&self, actor_id: &str, problem: &str) {
         if let Some(count) = self.refusals().note(actor_id, problem) {
             tracing::warn!(actor_id = ?actor_id, count, problem = ?problem, "an actor was refused");
+        }
+    }
+
+    /// Counts a refusal of submitted work under the name of its actor, if the actor was given the
+    /// work.
+    pub(crate) fn refused_work(&self, actor_id: &str, was_given: bool, problem: &str) {
+        match was_given {
+            true => self.refused(actor_id, problem),
+            false => self.refused(
+                WITHOUT_LEASE,
+                &format!("names itself {actor_id:?}: {problem}"),
+            ),
         }
     }
 

@@ -23,24 +23,21 @@
 //! share. The whole run is therefore independent of the number, speed and failures of actors. No
 //! group beyond those needed is rolled out.
 //!
-//! **No actor holds up the others.** An actor has at most `max_leases_per_actor` leases. Until its
-//! first accepted group, and after each lease that it let expire, its leases last only a tenth of
-//! the usual time, and after an expiry the other actors have that long to take a group first. A
-//! result counts once under any lease that was given for the group, also an expired one.
+//! No actor holds up the others (see `Leases`). A result counts once under any lease that was given
+//! for the group, also an expired one.
 //!
 //! With `max_staleness` K > 0 actors work up to K steps ahead, and (K + 1) N replaces N in the
 //! rule. Batches are then a function of the journal (contents in index order), and contents depend
 //! on the weights version that an actor had.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
 };
+
+use crate::leases::{Holders, Leases};
 
 /// Settings of the scheduler, all counted in groups, steps or policy versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +55,6 @@ pub struct SchedulerSettings {
     /// Groups that one actor holds at a time; at least 1.
     pub max_leases_per_actor: usize,
 }
-
-/// By how much shorter the leases are of an actor without an accepted group, and their least time.
-const UNPROVEN_SHARE: u32 = 10;
-const LEAST_UNPROVEN: Duration = Duration::from_secs(10);
-/// Actors and former leases of a group that are remembered. Forgetting one costs a rollout.
-const MAX_PROVEN_ACTORS: usize = 4_096;
-const MAX_HOLDERS: usize = 64;
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,22 +132,13 @@ pub struct Batch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GroupState {
     Leased {
-        /// Who was given the group. The last one holds the lease.
-        holders: Vec<Holder>,
+        holders: Holders,
         expires: Duration,
     },
     Finished {
         summary: GroupSummary,
-        /// As above.
-        holders: Vec<Holder>,
+        holders: Holders,
     },
-}
-
-/// An actor that was given a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Holder {
-    lease_id: u64,
-    actor_id: String,
 }
 
 /// The state machine.
@@ -167,29 +148,23 @@ pub struct Scheduler {
     version: u64,
     start: u64,
     groups: BTreeMap<u64, GroupState>,
-    leases: u64,
+    leases: Leases,
     expired_leases: u64,
-    /// Actors whose last lease ended with an accepted group.
-    proven: BTreeSet<String>,
-    /// Actors whose last lease expired.
-    late: BTreeSet<String>,
     /// When the step began, with which its groups could be handed out.
     began: Duration,
 }
 
 impl Scheduler {
     /// Creates a scheduler that has made `version` steps and continues at group `start`; (0, 0) for
-    /// a new run.
-    pub fn new(settings: SchedulerSettings, version: u64, start: u64) -> Self {
+    /// a new run. The ids of its leases follow from `secret`, and nothing else does.
+    pub fn new(settings: SchedulerSettings, version: u64, start: u64, secret: u64) -> Self {
         Self {
             settings,
             version,
             start,
             groups: BTreeMap::new(),
-            leases: 0,
+            leases: Leases::new(settings.lease, settings.max_leases_per_actor, secret),
             expired_leases: 0,
-            proven: BTreeSet::new(),
-            late: BTreeSet::new(),
             began: Duration::ZERO,
         }
     }
@@ -231,7 +206,7 @@ impl Scheduler {
         let Some((group_index, min_policy_version)) = self.open_group(now) else {
             return Claim::Wait;
         };
-        if self.leases_of(actor_id, now) >= self.settings.max_leases_per_actor
+        if self.leases_of(actor_id, now) >= self.leases.max_per_actor()
             || now < self.first_chance(group_index, actor_id)
         {
             return Claim::Wait;
@@ -241,7 +216,7 @@ impl Scheduler {
         if !(min_policy_version..=self.version).contains(&actor_version) {
             return Claim::OtherVersion;
         }
-        let expires = now + self.lease_time(actor_id);
+        let expires = now + self.leases.time_of(actor_id);
         Claim::Group(self.lease(group_index, min_policy_version, actor_id, expires))
     }
 
@@ -257,27 +232,17 @@ impl Scheduler {
         group_index: u64,
         min_policy_version: u64,
         actor_id: &str,
-        until: Duration,
+        expires: Duration,
     ) -> Lease {
-        self.leases += 1;
-        let lease_id = self.leases;
-        let holder = Holder {
-            lease_id,
-            actor_id: actor_id.to_owned(),
-        };
-        let state = self.groups.remove(&group_index);
-        let mut holders = match state {
+        let lease_id = self.leases.next_id();
+        let mut holders = match self.groups.remove(&group_index) {
             Some(GroupState::Leased { holders, .. }) => {
                 self.expired_leases += 1;
                 holders
             }
-            Some(GroupState::Finished { .. }) | None => Vec::new(),
+            Some(GroupState::Finished { .. }) | None => Holders::default(),
         };
-        if holders.len() == MAX_HOLDERS {
-            holders.remove(0);
-        }
-        holders.push(holder);
-        let expires = until;
+        holders.give(lease_id, actor_id);
         let leased = GroupState::Leased { holders, expires };
         self.groups.insert(group_index, leased);
         Lease {
@@ -293,61 +258,31 @@ impl Scheduler {
         for state in self.groups.values() {
             if let GroupState::Leased { holders, expires } = state
                 && *expires <= now
-                && let Some(holder) = holders.last()
+                && let Some(actor_id) = holders.last_actor()
             {
-                self.proven.remove(&holder.actor_id);
-                self.late.insert(holder.actor_id.clone());
+                self.leases.distrust(actor_id);
             }
         }
-        while self.late.len() > MAX_PROVEN_ACTORS {
-            self.late.pop_first();
-        }
-    }
-
-    /// Notes that a group of an actor was accepted.
-    fn note_accepted(&mut self, actor_id: &str) {
-        self.late.remove(actor_id);
-        self.proven.insert(actor_id.to_owned());
-        while self.proven.len() > MAX_PROVEN_ACTORS {
-            self.proven.pop_first();
-        }
-    }
-
-    /// Returns how long an actor may hold a group.
-    fn lease_time(&self, actor_id: &str) -> Duration {
-        match self.proven.contains(actor_id) {
-            true => self.settings.lease,
-            false => self.unproven_lease(),
-        }
-    }
-
-    fn unproven_lease(&self) -> Duration {
-        let lease = self.settings.lease;
-        (lease / UNPROVEN_SHARE).max(LEAST_UNPROVEN.min(lease))
     }
 
     /// Returns how many leases of an actor have not expired.
     fn leases_of(&self, actor_id: &str, now: Duration) -> usize {
         let is_of = |state: &&GroupState| match state {
             GroupState::Leased { holders, expires } => {
-                now < *expires && holders.last().is_some_and(|it| it.actor_id == actor_id)
+                now < *expires && holders.last_actor() == Some(actor_id)
             }
             GroupState::Finished { .. } => false,
         };
         self.groups.values().filter(is_of).count()
     }
 
-    /// Returns when an actor may first take an open group. One that let a lease expire leaves the
-    /// others some time.
+    /// Returns when an actor may first take an open group.
     fn first_chance(&self, group_index: u64, actor_id: &str) -> Duration {
-        if !self.late.contains(actor_id) {
-            return Duration::ZERO;
-        }
-        let open_since = match self.groups.get(&group_index) {
+        let free_since = match self.groups.get(&group_index) {
             Some(GroupState::Leased { expires, .. }) => *expires,
             Some(GroupState::Finished { .. }) | None => self.began,
         };
-        open_since + self.unproven_lease()
+        self.leases.first_chance(free_since, actor_id)
     }
 
     /// Returns the lowest group that may be handed out, with the oldest version that may sample it.
@@ -397,8 +332,7 @@ impl Scheduler {
         let index = submission.group_index;
         let is_in = matches!(self.groups.get(&index), Some(GroupState::Finished { .. }));
         if is_in && self.was_given(submission) {
-            // Slow, but it works.
-            self.late.remove(submission.actor_id);
+            self.leases.forgive(submission.actor_id);
         }
         if index < self.start || is_in {
             Admission::Duplicate
@@ -415,27 +349,27 @@ impl Scheduler {
     }
 
     /// Ends the lease of a group that is refused for its content, so that the group is handed out
-    /// again. Other actors have the first chance to take it.
-    pub fn refuse(&mut self, submission: Submission<'_>) {
-        if self.was_given(submission) {
+    /// again. Other actors have the first chance to take it. Returns false, and changes nothing, if
+    /// the actor was not given the group under this lease.
+    pub fn refuse(&mut self, submission: Submission<'_>) -> bool {
+        let was_given = self.was_given(submission);
+        if was_given {
             self.end_lease(submission.group_index, submission.lease_id);
             self.distrust(submission.actor_id);
         }
+        was_given
     }
 
     /// Treats an actor as one that let a lease expire.
     pub fn distrust(&mut self, actor_id: &str) {
-        self.proven.remove(actor_id);
-        self.late.insert(actor_id.to_owned());
+        self.leases.distrust(actor_id);
     }
 
     /// Returns whether the group was handed out to the actor under this lease.
     fn was_given(&self, submission: Submission<'_>) -> bool {
-        let is_it =
-            |it: &Holder| it.lease_id == submission.lease_id && it.actor_id == submission.actor_id;
         match self.groups.get(&submission.group_index) {
             Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
-                holders.iter().any(is_it)
+                holders.was_given(submission.lease_id, submission.actor_id)
             }
             None => false,
         }
@@ -444,9 +378,7 @@ impl Scheduler {
     /// Ends a lease, so that the group is handed out again, unless another actor holds it by now.
     fn end_lease(&mut self, group_index: u64, lease_id: u64) {
         let holder = self.groups.get(&group_index);
-        if matches!(holder, Some(GroupState::Leased { holders, .. })
-            if holders.last().is_some_and(|it| it.lease_id == lease_id))
-        {
+        if matches!(holder, Some(GroupState::Leased { holders, .. }) if holders.is_last(lease_id)) {
             self.groups.remove(&group_index);
         }
     }
@@ -457,7 +389,7 @@ impl Scheduler {
 
     /// Records an accepted group of an actor.
     pub fn record_of(&mut self, actor_id: &str, group_index: u64, summary: GroupSummary) {
-        self.note_accepted(actor_id);
+        self.leases.accepted(actor_id);
         self.record(group_index, summary);
     }
 
@@ -470,7 +402,7 @@ impl Scheduler {
                 Some(GroupState::Leased { holders, .. } | GroupState::Finished { holders, .. }) => {
                     holders
                 }
-                None => Vec::new(),
+                None => Holders::default(),
             };
             let finished = GroupState::Finished { summary, holders };
             self.groups.insert(group_index, finished);

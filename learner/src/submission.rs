@@ -6,14 +6,17 @@
 
 use std::sync::Arc;
 
-use proto::{EncodedEvaluation, EncodedGroup, TraceContext, v1::SubmitVerdict};
+use proto::{
+    EncodedEvaluation, EncodedGroup, TraceContext,
+    v1::{SubmitVerdict, Trajectory},
+};
 use tokio::task;
 use tonic::Status;
 
 use crate::{
     Learner,
     call_limits::HeldByCall,
-    evaluation::PART_QUESTIONS,
+    evaluation::{PART_QUESTIONS, PartHead},
     group::{self, Group, GroupHead},
     intake::SubmitError,
     metrics::{self, CHECKING, JOURNALING, REPLAYING, Stopwatch},
@@ -22,6 +25,14 @@ use crate::{
     scheduler::Admission,
     verifier::VerifyError,
 };
+
+/// Why a part of an evaluation is not taken.
+enum PartFault {
+    /// Its content is refused, for this reason.
+    Refused(PartHead, String),
+    /// It names another run, or could not be checked.
+    Other(Status),
+}
 
 impl Learner {
     /// Takes in a group, and returns the verdict for its actor.
@@ -63,8 +74,44 @@ impl Learner {
         encoded: EncodedEvaluation,
         held: Option<HeldByCall>,
     ) -> Result<(), Status> {
+        match self.take_in_part(encoded, held).await {
+            Ok(()) => Ok(()),
+            Err(PartFault::Other(status)) => Err(status),
+            Err(PartFault::Refused(head, problem)) => {
+                let context = &self.context;
+                metrics::evaluation_part_refused();
+                let was_given = context.evaluator.refuse(context.now(), &head);
+                context.refused_work(&head.actor_id, was_given, &problem);
+                context.intake.wake_claims();
+                Err(Status::invalid_argument(problem))
+            }
+        }
+    }
+
+    /// Checks a part of an evaluation, plays it again, and takes it if it is needed.
+    async fn take_in_part(
+        &self,
+        encoded: EncodedEvaluation,
+        held: Option<HeldByCall>,
+    ) -> Result<(), PartFault> {
         let context = Arc::clone(&self.context);
-        on_blocking_thread(held, move || context.take_part(&encoded)).await?
+        let checked = on_blocking_thread(held.clone(), move || context.check_part(&encoded)).await;
+        let Some((head, seed, trajectories)) = checked.map_err(PartFault::Other)?? else {
+            return Ok(());
+        };
+        if let Some(verifier) = self.context.verifier() {
+            let verified = verifier.verify_part(&head, seed, &trajectories).await;
+            verified.map_err(|fault| match fault {
+                VerifyError::Differs(problem) => PartFault::Refused(head.clone(), problem),
+                VerifyError::EnvAway(problem) => PartFault::Other(Status::unavailable(problem)),
+            })?;
+        }
+        drop(held);
+        let context = &self.context;
+        context.evaluator.submit(context.now(), &head, trajectories);
+        // A part that must be played again may be what a claim waits for.
+        context.intake.wake_claims();
+        Ok(())
     }
 
     /// Checks a group, and journals it if it is needed.
@@ -101,11 +148,7 @@ impl Learner {
             VerifyError::Differs(problem) => {
                 SubmitError::Refused(group.head(), RefusalReason::Rewards, problem)
             }
-            VerifyError::EnvAway(problem) => {
-                let text = format!("the learner's env-node cannot play the group again: {problem}");
-                tracing::warn!("{text}");
-                SubmitError::EnvAway(Status::unavailable(text))
-            }
+            VerifyError::EnvAway(problem) => SubmitError::EnvAway(Status::unavailable(problem)),
         })
     }
 
@@ -113,8 +156,9 @@ impl Learner {
     fn refuse(&self, head: &GroupHead, reason: RefusalReason, problem: &str) {
         metrics::group_submitted("refused");
         metrics::groups_refused(reason, 1);
-        self.context.refused(&head.actor_id, problem);
-        self.context.intake.refuse(head);
+        let was_given = self.context.intake.refuse(head);
+        self.context
+            .refused_work(&head.actor_id, was_given, problem);
     }
 }
 
@@ -149,17 +193,21 @@ impl RunContext {
         Ok(admission)
     }
 
-    /// Checks the episodes of a part of an evaluation, and takes them if they are needed.
-    fn take_part(&self, encoded: &EncodedEvaluation) -> Result<(), Status> {
+    /// Decodes and checks a part of an evaluation. Returns the episodes and their seed if they are
+    /// needed.
+    fn check_part(
+        &self,
+        encoded: &EncodedEvaluation,
+    ) -> Result<Option<(PartHead, u64, Vec<Trajectory>)>, PartFault> {
+        let head = PartHead::of(encoded).unwrap_or_default();
+        let refused = |fault| PartFault::Refused(head.clone(), fault);
         let part = group::decode_evaluation(encoded, PART_QUESTIONS, self.intake.rules())
-            .map_err(|fault| Status::invalid_argument(format!("the part: {fault}")))?;
-        self.check_run(&part.run_id)?;
+            .map_err(|fault| refused(format!("the part: {fault}")))?;
+        self.check_run(&part.run_id).map_err(PartFault::Other)?;
         self.actors().heard(self.now(), &part.actor_id);
-        let submitted = self.evaluator.submit(part.part_id, part.trajectories);
-        submitted.map_err(Status::invalid_argument)?;
-        // A part that must be played again may be what a claim waits for.
-        self.intake.wake_claims();
-        Ok(())
+        let checked = self.evaluator.check(&head, &part.trajectories);
+        let seed = checked.map_err(refused)?;
+        Ok(seed.map(|seed| (head, seed, part.trajectories)))
     }
 }
 

@@ -1,29 +1,34 @@
-//! Plays the episodes of submitted groups again, so that no reward and no observation is taken on
-//! trust.
+//! Plays the episodes of submitted groups and evaluations again, so that no reward and no
+//! observation is taken on trust.
 //!
-//! Invariant: a group is accepted only if its actions give the recorded results at the learner's
+//! Invariant: episodes are accepted only if its actions give the recorded results at the learner's
 //! own env-node. An episode is a function of the question, its settings and the actions, so honest
 //! actors cannot differ; and replaying needs no keys, unlike results that env-nodes sign, and also
 //! finds env-nodes that are broken. It doubles the work of env-nodes, which is small beside that of
-//! sampling. An env-node that is away delays the answer to the actor, and decides nothing.
+//! sampling. An env-node that is away delays the answer to the actor, and decides nothing. One that
+//! refuses an action decides: no scored episode has such an action.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use futures::future::{BoxFuture, try_join_all};
+use policy::random::derive_seed;
 use proto::{
-    EnvClient, may_pass, status_text,
+    EnvClient, may_pass,
+    serve::RareWarning,
+    status_text,
     v1::{
         Action, Observation, ResetRequest, ResetResponse, RewardComponents, StepRequest,
         StepResponse, Trajectory, Turn,
     },
 };
-use tokio::time::sleep;
-use tonic::{Response, Status};
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Response, Status};
 
-use crate::{config::LearnerConfig, group::Group};
+use crate::{config::LearnerConfig, evaluation::PartHead, group::Group};
 
 /// Attempts of a call whose status may pass, and the pause between them.
 const ATTEMPTS: u32 = 20;
@@ -39,6 +44,9 @@ pub(crate) struct Verifier {
     reward_profile: String,
     step_budget: u32,
     share: f64,
+    /// After it, an answer no longer helps: the lease has ended.
+    patience: Duration,
+    warning: Mutex<RareWarning>,
     /// Actors cannot tell which groups are played again.
     secret: RandomState,
 }
@@ -48,8 +56,27 @@ pub(crate) struct Verifier {
 pub(crate) enum VerifyError {
     /// Its actions give another result than it records.
     Differs(String),
-    /// The env-node could not answer; the group may be submitted again.
+    /// The env-node could not answer; the episodes may be submitted again.
     EnvAway(String),
+}
+
+/// A submitted episode, and how its actor started it.
+struct Played<'a> {
+    /// Names it in errors.
+    name: String,
+    seed: u64,
+    group: u64,
+    trajectory: &'a Trajectory,
+}
+
+impl Played<'_> {
+    fn differs(&self, problem: &str) -> VerifyError {
+        VerifyError::Differs(format!(
+            "{}: {problem}; the env-node of the actor serves other data, or the actor does not \
+             record what it gets",
+            self.name
+        ))
+    }
 }
 
 impl Verifier {
@@ -60,64 +87,112 @@ impl Verifier {
             reward_profile: config.rollout.reward_profile.clone(),
             step_budget: config.rollout.step_budget,
             share: config.trust.verified_share,
+            patience: Duration::from_secs(config.lease_seconds.into()),
+            warning: Mutex::default(),
             secret: RandomState::new(),
         }
     }
 
     /// Plays the scored episodes of a group again, unless it is not in the share.
     pub(crate) async fn verify(&self, group: &Group) -> Result<(), VerifyError> {
-        if !self.is_in_share(group) {
+        if !self.is_in_share(group.index, group.lease_id) {
             return Ok(());
         }
-        let mut replays: Vec<BoxFuture<'_, Result<(), VerifyError>>> = Vec::new();
-        for trajectory in group.trajectories.iter().filter(|it| it.scored) {
-            replays.push(Box::pin(self.replay(group.index, trajectory)));
-        }
-        try_join_all(replays).await.map(drop)
+        let episode = |trajectory| Played {
+            name: format!("group {}, member {}", group.index, trajectory.member),
+            seed: self.run_seed,
+            group: group.index,
+            trajectory,
+        };
+        self.replay_all(&group.trajectories, episode).await
     }
 
-    fn is_in_share(&self, group: &Group) -> bool {
-        let draw = self.secret.hash_one((group.index, group.lease_id));
+    /// Plays the scored episodes of a part of an evaluation again, unless it is not in the share.
+    pub(crate) async fn verify_part(
+        &self,
+        head: &PartHead,
+        seed: u64,
+        trajectories: &[Trajectory],
+    ) -> Result<(), VerifyError> {
+        if !self.is_in_share(head.part_id, head.lease_id) {
+            return Ok(());
+        }
+        let episode = |trajectory: &'_ Trajectory| Played {
+            name: format!("evaluation, question {:?}", trajectory.question_id),
+            seed: derive_seed(seed, &trajectory.question_id),
+            group: 0,
+            trajectory,
+        };
+        self.replay_all(trajectories, episode).await
+    }
+
+    fn is_in_share(&self, work: u64, lease_id: u64) -> bool {
+        let draw = self.secret.hash_one((work, lease_id));
         // The 53 bits that an f64 holds.
         let uniform = (draw >> 11) as f64 / (1_u64 << 53) as f64;
         uniform < self.share
     }
 
-    async fn replay(&self, group: u64, trajectory: &Trajectory) -> Result<(), VerifyError> {
-        let member = trajectory.member;
-        let named = |problem: String| {
-            VerifyError::Differs(format!(
-                "group {group}, member {member}: {problem}; the env-node of the actor serves other \
-                 data, or the actor does not record what it gets"
-            ))
+    async fn replay_all<'a>(
+        &self,
+        trajectories: &'a [Trajectory],
+        episode: impl Fn(&'a Trajectory) -> Played<'a>,
+    ) -> Result<(), VerifyError> {
+        let mut replays: Vec<BoxFuture<'_, Result<(), VerifyError>>> = Vec::new();
+        for trajectory in trajectories.iter().filter(|it| it.scored) {
+            let played = episode(trajectory);
+            replays.push(Box::pin(async move { self.replay(&played).await }));
+        }
+        let replayed = timeout(self.patience, try_join_all(replays)).await;
+        let late = |_| {
+            let seconds = self.patience.as_secs();
+            Err(VerifyError::EnvAway(format!("no answer for {seconds} s")))
         };
-        let mut token = self.reset(group, trajectory).await?;
+        match replayed.unwrap_or_else(late) {
+            Err(VerifyError::EnvAway(problem)) => Err(self.env_away(&problem)),
+            replayed => replayed.map(drop),
+        }
+    }
+
+    /// Says now and then that the env-node is away.
+    fn env_away(&self, problem: &str) -> VerifyError {
+        let text = format!("the learner's env-node cannot play episodes again: {problem}");
+        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(submissions) = warning.note() {
+            tracing::warn!(submissions, "{text}; their actors submit them again");
+        }
+        VerifyError::EnvAway(text)
+    }
+
+    async fn replay(&self, played: &Played<'_>) -> Result<(), VerifyError> {
+        let trajectory = played.trajectory;
+        let mut token = self.reset(played).await?;
         let (mut episode_return, mut is_done, mut is_correct) = (0.0, false, false);
         for (number, turn) in trajectory.turns.iter().enumerate() {
+            let named = |problem: String| played.differs(&format!("turn {number} {problem}"));
             if is_done {
-                return Err(named(format!(
-                    "turn {number} follows the end of the episode"
-                )));
+                return Err(named("follows the end of the episode".to_owned()));
             }
-            let response = self
-                .step(&token, turn.action.clone().unwrap_or_default())
-                .await?;
+            let step = self.step(&token, turn.action.clone().unwrap_or_default());
+            let response = step.await.map_err(|fault| match fault {
+                StepFault::Refused(status) => {
+                    named(format!("has an action that the env-node refuses: {status}"))
+                }
+                StepFault::Away(status) => VerifyError::EnvAway(status),
+            })?;
             let observation = response.observation.unwrap_or_default();
-            check_turn(turn, &observation, response.reward_components)
-                .map_err(|problem| named(format!("turn {number}: {problem}")))?;
+            check_turn(turn, &observation, response.reward_components).map_err(named)?;
             episode_return += turn.reward;
             (is_done, is_correct) = (observation.done, response.correct);
             token = response.token;
         }
         if !is_done {
-            return Err(named(
-                "is scored, but its actions do not end the episode".to_owned(),
-            ));
+            return Err(played.differs("is scored, but its actions do not end the episode"));
         }
         let recorded = (trajectory.episode_return, trajectory.correct);
         match recorded == (episode_return, is_correct) {
             true => Ok(()),
-            false => Err(named(format!(
+            false => Err(played.differs(&format!(
                 "records the return {} (correct: {}), but its actions give {episode_return} \
                  (correct: {is_correct})",
                 recorded.0, recorded.1
@@ -126,11 +201,12 @@ impl Verifier {
     }
 
     /// Starts the episode as its actor did.
-    async fn reset(&self, group: u64, trajectory: &Trajectory) -> Result<Vec<u8>, VerifyError> {
+    async fn reset(&self, played: &Played<'_>) -> Result<Vec<u8>, VerifyError> {
+        let (seed, trajectory) = (played.seed, played.trajectory);
         let request = ResetRequest {
             question_id: trajectory.question_id.clone(),
-            seed: self.run_seed,
-            episode_id: format!("{:x}/{group}/{}", self.run_seed, trajectory.member),
+            seed,
+            episode_id: format!("{seed:x}/{}/{}", played.group, trajectory.member),
             reward_profile: self.reward_profile.clone(),
             step_budget: self.step_budget,
             ..ResetRequest::default()
@@ -139,10 +215,12 @@ impl Verifier {
             let (mut env, request) = (self.env.clone(), request.clone());
             Box::pin(async move { env.reset(request).await })
         };
-        Ok(patiently(reset).await?.token)
+        let response = patiently(reset).await;
+        let away = |status| VerifyError::EnvAway(status_text(&status));
+        Ok(response.map_err(away)?.token)
     }
 
-    async fn step(&self, token: &[u8], action: Action) -> Result<StepResponse, VerifyError> {
+    async fn step(&self, token: &[u8], action: Action) -> Result<StepResponse, StepFault> {
         let request = StepRequest {
             token: token.to_vec(),
             action: Some(action),
@@ -151,8 +229,19 @@ impl Verifier {
             let (mut env, request) = (self.env.clone(), request.clone());
             Box::pin(async move { env.step(request).await })
         };
-        patiently(step).await
+        patiently(step).await.map_err(|status| match status.code() {
+            Code::InvalidArgument | Code::OutOfRange => StepFault::Refused(status_text(&status)),
+            _ => StepFault::Away(status_text(&status)),
+        })
     }
+}
+
+/// Why an action could not be played, in words.
+enum StepFault {
+    /// The env-node refuses it.
+    Refused(String),
+    /// The env-node could not answer.
+    Away(String),
 }
 
 /// Compares a recorded turn with what its action gives.
@@ -180,7 +269,7 @@ fn check_turn(
 }
 
 /// Repeats a call while its status may pass.
-async fn patiently<T>(attempt: impl Fn() -> Call<T>) -> Result<T, VerifyError> {
+async fn patiently<T>(attempt: impl Fn() -> Call<T>) -> Result<T, Status> {
     let mut left = ATTEMPTS;
     loop {
         match attempt().await {
@@ -189,7 +278,7 @@ async fn patiently<T>(attempt: impl Fn() -> Call<T>) -> Result<T, VerifyError> {
                 left -= 1;
                 sleep(PAUSE).await;
             }
-            Err(status) => return Err(VerifyError::EnvAway(status_text(&status))),
+            Err(status) => return Err(status),
         }
     }
 }

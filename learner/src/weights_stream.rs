@@ -99,16 +99,18 @@ async fn stream_snapshots(
         let version = snapshot.policy_version;
         sent = Some(version);
         for message in snapshot.messages() {
-            // No claim could use the version, and a slow actor would keep it in memory. The next
-            // header makes the actor drop what it has.
-            if version + max_staleness < snapshots.borrow().policy_version {
-                break;
-            }
             let bytes = chunk_bytes(&message);
-            if sender.send(Ok(message.into())).await.is_err() {
-                return;
+            let is_overtaken = |newest: &Snapshot| version + max_staleness < newest.policy_version;
+            tokio::select! {
+                biased;
+                // No claim could use the version, and a slow actor would keep it in memory. The
+                // next header makes the actor drop what it has.
+                Ok(_) = snapshots.wait_for(is_overtaken) => break,
+                sent = sender.send(Ok(message.into())) => match sent {
+                    Ok(()) => metrics::weights_sent(bytes),
+                    Err(_) => return,
+                },
             }
-            metrics::weights_sent(bytes);
         }
     }
     let run_end = *run_end.borrow();

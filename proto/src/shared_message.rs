@@ -5,7 +5,8 @@
 //! handler that shares its messages returns them beside its response ([`share`]), and
 //! [`SharedResponses`] around the service sends them in place of the response's own.
 //!
-//! Invariant: a call holds references to shared bytes and the heads of few messages.
+//! Invariant: a call holds references to shared bytes and the heads of few messages. A peer that
+//! reads a message slowly cannot keep its bytes for long: the call ends.
 
 use std::{
     collections::VecDeque,
@@ -14,6 +15,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -22,7 +24,7 @@ use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tonic::{
     Response, Status,
     body::Body,
@@ -38,6 +40,10 @@ use crate::v1::{JoinResponse, WeightsResponse, weights_response::Part};
 /// Bytes that a body gives out at a time: a frame of HTTP/2. A peer that reads nothing is noticed
 /// by the piece that waits, and the one before may lie in the connection's queue.
 const PIECE_BYTES: usize = 16 << 10;
+
+/// Bytes a second that a peer must read of a message, and how far it may lag behind.
+const LEAST_BYTES_PER_SECOND: f64 = 16_384.0;
+const MOST_LAG: Duration = Duration::from_secs(60);
 
 /// A gRPC message in its encoding, in parts that follow each other.
 #[derive(Clone, Debug, Default)]
@@ -182,6 +188,9 @@ where
 struct SharedBody {
     messages: SharedMessages,
     parts: VecDeque<Bytes>,
+    /// When the message was begun, and how many of its bytes are given out.
+    begun: Option<Instant>,
+    given: usize,
     is_done: bool,
 }
 
@@ -190,9 +199,36 @@ impl SharedBody {
         Self {
             messages,
             parts: VecDeque::new(),
+            begun: None,
+            given: 0,
             is_done: false,
         }
     }
+
+    /// Returns the next piece of the message; an error if the peer reads too slowly.
+    fn next_piece(&mut self, mut part: Bytes) -> Result<Frame<Bytes>, Status> {
+        let since = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        if is_too_slow(self.given, since) {
+            self.is_done = true;
+            self.parts.clear();
+            self.messages.close();
+            while self.messages.try_recv().is_ok() {}
+            return Err(Status::deadline_exceeded(format!(
+                "the message was read too slowly: less than {LEAST_BYTES_PER_SECOND} bytes a second"
+            )));
+        }
+        if part.len() > PIECE_BYTES {
+            self.parts.push_front(part.split_off(PIECE_BYTES));
+        }
+        self.given += part.len();
+        Ok(Frame::data(part))
+    }
+}
+
+/// Returns whether a peer that has taken so many bytes of a message in this time reads too slowly.
+fn is_too_slow(given: usize, since: Duration) -> bool {
+    let allowed = Duration::from_secs_f64(given as f64 / LEAST_BYTES_PER_SECOND);
+    since > allowed + MOST_LAG
 }
 
 impl HttpBody for SharedBody {
@@ -203,11 +239,8 @@ impl HttpBody for SharedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(mut part) = self.parts.pop_front() {
-            if part.len() > PIECE_BYTES {
-                self.parts.push_front(part.split_off(PIECE_BYTES));
-            }
-            return Poll::Ready(Some(Ok(Frame::data(part))));
+        if let Some(part) = self.parts.pop_front() {
+            return Poll::Ready(Some(self.next_piece(part)));
         }
         if self.is_done {
             return Poll::Ready(None);
@@ -217,6 +250,7 @@ impl HttpBody for SharedBody {
                 let mut parts = message.into_frames();
                 let head = parts.next().unwrap_or_default();
                 self.parts.extend(parts);
+                (self.begun, self.given) = (Some(Instant::now()), 0);
                 return Poll::Ready(Some(Ok(Frame::data(head))));
             }
             Some(Err(status)) => status,
@@ -235,6 +269,8 @@ impl HttpBody for SharedBody {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use prost::Message;
 
     use super::*;
@@ -268,6 +304,46 @@ mod tests {
             policy_version: 3,
             ..JoinResponse::default()
         });
+    }
+
+    #[test]
+    fn a_message_must_be_read_at_a_least_rate() {
+        let lag = MOST_LAG.as_secs();
+        for (given, seconds, is_slow) in [
+            (0, lag, false),
+            (0, lag + 1, true),
+            (1 << 20, lag + 64, false),
+            (1 << 20, lag + 65, true),
+            (64 << 20, 60 * 60, false),
+        ] {
+            let since = Duration::from_secs(seconds);
+            assert_eq!(is_too_slow(given, since), is_slow, "{given} in {seconds} s");
+        }
+    }
+
+    /// A peer that reads slowly gets an error, and the bytes are free.
+    #[tokio::test]
+    async fn a_slow_reader_does_not_keep_the_bytes() {
+        let bytes = Bytes::from(vec![7; 1 << 20]);
+        let (sender, messages) = mpsc::channel(4);
+        for _ in 0..2 {
+            let message = SharedMessage::default().with_bytes(1, bytes.clone());
+            sender.send(Ok(message)).await.unwrap();
+        }
+        let mut body = SharedBody::new(messages);
+        for _ in 0..4 {
+            let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+            assert!(matches!(frame, Some(Ok(_))));
+        }
+        let lag = MOST_LAG + Duration::from_secs(10);
+        body.begun = Instant::now().checked_sub(lag);
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        let Some(Err(fault)) = frame else {
+            panic!("the slow reader gets more");
+        };
+        assert_eq!(fault.code(), tonic::Code::DeadlineExceeded);
+        assert!(body.is_end_stream() && sender.is_closed());
+        assert!(bytes.is_unique(), "the body holds the bytes");
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub struct RunInfo {
     pub parameters: u64,
     /// Name of the dataset.
     pub dataset: String,
+    /// Hash of the questions and databases, as env-nodes report it; none in runs of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_sha256: Option<String>,
     /// Number of databases that the questions are about.
     pub databases: u64,
     /// Number of questions by split.

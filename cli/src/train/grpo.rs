@@ -9,7 +9,7 @@ use report::{CURVE_SPLIT, DecodingMode, LearnerStepRecord, PolicyName, RunFolder
 
 use crate::{
     evaluation::{EvaluatedPolicy, EvaluationQuestions, Evaluator},
-    local::{LocalRun, check_tokenizer, checkpoint_model, newest_model},
+    local::{LocalRun, check_text_files, checkpoint_model, newest_model},
     model_folder::{self, is_best},
     progress,
     shutdown::Interrupted,
@@ -37,7 +37,7 @@ pub(super) async fn grpo(
         .map(|it| TrainingQuestion::new(&it.question_id, &it.difficulty))
         .collect();
     curve.evaluate(&start, 0).await?;
-    check_tokenizer(folder.path(), &start)?;
+    check_text_files(folder.path(), &start)?;
     let settings = LearnerConfig {
         // The actors are part of this process.
         trust: TrustConfig::of_one_process(config.actor.concurrent_groups),

@@ -17,7 +17,7 @@ use crate::{
     args::{ConfigArgs, TrainArgs},
     config::RunConfig,
     progress::Progress,
-    run_info::run_info,
+    run_info::{check_data, run_info},
     setup::Setup,
 };
 
@@ -143,11 +143,13 @@ impl OpenRun {
         let seed_and_model = (self.config.seed, &self.config.model);
         let mut info = RunInfo {
             dataset: setup.dataset.name.clone(),
+            data_sha256: Some(setup.data_sha256.clone()),
             databases: setup.dataset.databases.len() as u64,
             questions,
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
             ..run_info(&self.name, seed_and_model, base)
         };
+        check_data(self.info.as_ref(), &info)?;
         if let Some(earlier) = self.info.take() {
             // A resumed run keeps the command that started it.
             info.command = earlier.command;

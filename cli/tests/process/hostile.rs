@@ -1,5 +1,5 @@
-//! Tests a run with a lying actor, a broken one and one on other data: it ends with the weights of
-//! its honest actors alone, and names the three.
+//! Tests a run with actors that lie about groups or about an evaluation, a broken one and one on
+//! other data: it ends with the weights of its honest actors alone, and names the four.
 //!
 //! A proxy between an actor and the learner changes what the actor submits.
 
@@ -9,8 +9,9 @@ use futures::Stream;
 use proto::{
     EncodedEvaluation, EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationResponse,
-        SubmitRequest, SubmitResponse, WeightsRequest, WeightsResponse,
+        ClaimRequest, ClaimResponse, JoinRequest, JoinResponse, SubmitEvaluationRequest,
+        SubmitEvaluationResponse, SubmitRequest, SubmitResponse, Trajectory, WeightsRequest,
+        WeightsResponse,
         learner_server::{Learner, LearnerServer},
     },
 };
@@ -24,10 +25,17 @@ use crate::{
     watching::get,
 };
 
-/// Passes all calls on to a learner, and changes the groups.
+/// Changes what an actor submits.
+#[derive(Clone, Copy)]
+enum Change {
+    Group(fn(&mut SubmitRequest)),
+    Evaluation(fn(&mut SubmitEvaluationRequest)),
+}
+
+/// Passes all calls on to a learner, and changes the groups or the evaluations.
 struct Proxy {
     learner: LearnerClient,
-    change: fn(&mut SubmitRequest),
+    change: Change,
 }
 
 #[tonic::async_trait]
@@ -50,7 +58,9 @@ impl Learner for Proxy {
         request: Request<EncodedGroup>,
     ) -> Result<Response<SubmitResponse>, Status> {
         let mut group = request.into_inner().decode().unwrap();
-        (self.change)(&mut group);
+        if let Change::Group(change) = self.change {
+            change(&mut group);
+        }
         self.learner
             .clone()
             .submit(EncodedGroup::from(&group))
@@ -61,8 +71,14 @@ impl Learner for Proxy {
         &self,
         request: Request<EncodedEvaluation>,
     ) -> Result<Response<SubmitEvaluationResponse>, Status> {
+        let mut part = request.into_inner().decode().unwrap();
+        if let Change::Evaluation(change) = self.change {
+            change(&mut part);
+        }
         let mut learner = self.learner.clone();
-        learner.submit_evaluation(request.into_inner()).await
+        learner
+            .submit_evaluation(EncodedEvaluation::from(&part))
+            .await
     }
 
     async fn weights(
@@ -75,7 +91,7 @@ impl Learner for Proxy {
 }
 
 /// Serves a proxy in the runtime and returns its address.
-fn proxy(runtime: &Runtime, learner: &str, change: fn(&mut SubmitRequest)) -> String {
+fn proxy(runtime: &Runtime, learner: &str, change: Change) -> String {
     let address = free_address();
     let learner = runtime.block_on(async { LearnerClient::new(Transport::dial(learner).unwrap()) });
     let service = LearnerServer::new(Proxy {
@@ -92,11 +108,19 @@ fn proxy(runtime: &Runtime, learner: &str, change: fn(&mut SubmitRequest)) -> St
     format!("http://{address}")
 }
 
-/// Every answer is right.
+/// Some answers are right.
 fn inflate_rewards(group: &mut SubmitRequest) {
     for trajectory in group.trajectories.iter_mut().filter(|it| it.scored) {
         trajectory.correct = trajectory.member % 2 == 0;
         trajectory.episode_return += f64::from(trajectory.member);
+    }
+}
+
+/// All answers are right.
+fn inflate_results(part: &mut SubmitEvaluationRequest) {
+    let is_wrong = |it: &&mut Trajectory| it.scored && !it.correct;
+    for trajectory in part.trajectories.iter_mut().filter(is_wrong) {
+        trajectory.correct = true;
     }
 }
 
@@ -123,11 +147,15 @@ fn a_run_with_bad_actors_ends_with_the_weights_of_the_honest_ones_and_names_them
     args.extend(["--admin", &admin]);
     let (mut learner, address, said) = serve_and_hear(&mut sqlenv(&args));
     let runtime = Runtime::new().unwrap();
-    let liars_learner = proxy(&runtime, &address, inflate_rewards);
-    let brokens_learner = proxy(&runtime, &address, spoil_logprobs);
+    let liars_learner = proxy(&runtime, &address, Change::Group(inflate_rewards));
+    let brokens_learner = proxy(&runtime, &address, Change::Group(spoil_logprobs));
+    let boasters_learner = proxy(&runtime, &address, Change::Evaluation(inflate_results));
     let mut elsewhere = actor("elsewhere", &other_env, &address);
     assert_eq!(elsewhere.0.wait().unwrap().code(), Some(1));
-    // Each is alone until it is refused, so that it gets groups of the first step.
+    // Each is alone until it is refused, so that it gets the evaluation before the first step, or
+    // groups of that step.
+    let mut boaster = actor("boaster", &env, &boasters_learner);
+    assert_eq!(boaster.0.wait().unwrap().code(), Some(1));
     let broken = actor("broken", &env, &brokens_learner);
     let refused = "learner_groups_refused_total{reason=\"logprobs\"}";
     let is_refused = |line: &str| line.starts_with(refused) && !line.ends_with(" 0");
@@ -156,6 +184,7 @@ fn the_bad_ones_are_named(run: &Path, said: &str) {
     let info = fs::read_to_string(run.join("run.json")).unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     for (id, reason) in [
+        ("boaster", "(correct: true), but its actions give"),
         ("liar", "but its actions give"),
         ("broken", "a recorded log-probability differs"),
         ("elsewhere", "plays on other data"),

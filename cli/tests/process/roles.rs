@@ -60,6 +60,7 @@ fn a_run_over_tcp_survives_a_killed_actor() {
     let info = std::fs::read_to_string(Path::new(run_dir).join("run.json")).unwrap();
     assert!(info.contains("\"finished\""), "{info}");
     other_settings_are_refused(&args, Path::new(run_dir));
+    a_run_continues_on_its_own_data_only(&args, Path::new(run_dir));
     let weights = |dir| std::fs::read(Path::new(run_dir).join(dir).join("model.safetensors"));
     assert!(weights("model").unwrap() == weights("checkpoints/step_6/hf").unwrap());
     assert!(Path::new(run_dir).join("report.html").exists());
@@ -74,6 +75,22 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
     assert!(!output.status.success());
     assert!(text.contains("other settings"), "{text}");
     assert_eq!(config(), before);
+}
+
+/// A learner refuses the env-node of other data.
+fn a_run_continues_on_its_own_data_only(args: &[&str], run_dir: &Path) {
+    let info = || std::fs::read_to_string(run_dir.join("run.json")).unwrap();
+    let before = info();
+    let other = "env-node --listen 127.0.0.1:0 --databases brewery";
+    let (_other_node, other_env) = serve(&other.split(' ').collect::<Vec<_>>());
+    let mut args = args.to_vec();
+    let env = args.iter().position(|arg| *arg == "--env").unwrap() + 1;
+    args[env] = &other_env;
+    let output = sqlenv(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("began with other questions"), "{text}");
+    assert_eq!(info(), before);
 }
 
 /// An actor whose learner is away says so, in words, and continues to try.

@@ -21,6 +21,7 @@ pub(crate) use self::check::name as check_name;
 use crate::{
     advantage::{RewardAggregation, has_reward_variance},
     config::{LearnerConfig, RewardWeights},
+    evaluation::PartHead,
     scheduler::{GroupSummary, Submission},
 };
 
@@ -123,6 +124,13 @@ impl GroupHead {
             actor_id: &self.actor_id,
             oldest_version: u64::MAX,
         }
+    }
+}
+
+impl PartHead {
+    /// Reads the head of an encoded part of an evaluation, as [`GroupHead::of`] does.
+    pub(crate) fn of(encoded: &EncodedEvaluation) -> Option<Self> {
+        outline::part_head(encoded.bytes()).ok()
     }
 }
 

@@ -8,13 +8,16 @@
 use prost::encoding::{WireType, decode_key, decode_varint};
 
 use super::{GroupHead, GroupRules, check::NAME_BYTES};
+use crate::evaluation::PartHead;
 
 /// Fields of `SubmitRequest`.
 const ACTOR_ID: u32 = 1;
 const GROUP_INDEX: u32 = 2;
 const LEASE_ID: u32 = 3;
 const TRAJECTORIES: u32 = 4;
-/// The field `trajectories` of `SubmitEvaluationRequest`.
+/// Fields of `SubmitEvaluationRequest`, whose `actor_id` has the same number.
+const PART_ID: u32 = 3;
+const PART_LEASE_ID: u32 = 4;
 const EVALUATED: u32 = 5;
 /// Fields of `Trajectory`.
 const SEGMENTS: u32 = 2;
@@ -84,6 +87,22 @@ pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
             }
             (GROUP_INDEX, Value::Varint(index)) => head.index = index,
             (LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
+            _ => {}
+        }
+    }
+    Ok(head)
+}
+
+/// Returns what identifies the part of an evaluation.
+pub(super) fn part_head(part: &[u8]) -> Result<PartHead, String> {
+    let mut head = PartHead::default();
+    for field in Fields(part) {
+        match field? {
+            (ACTOR_ID, Value::Bytes(name)) if name.len() <= NAME_BYTES => {
+                head.actor_id = String::from_utf8_lossy(name).into_owned();
+            }
+            (PART_ID, Value::Varint(part_id)) => head.part_id = part_id,
+            (PART_LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
             _ => {}
         }
     }

@@ -171,9 +171,11 @@ impl Intake {
     }
 
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.
-    pub(crate) fn refuse(&self, head: &GroupHead) {
-        self.lock().scheduler.refuse(head.submission());
+    /// Returns whether the actor was given the group.
+    pub(crate) fn refuse(&self, head: &GroupHead) -> bool {
+        let was_given = self.lock().scheduler.refuse(head.submission());
         self.notify();
+        was_given
     }
 
     /// Journals a checked group if it is needed; blocks on the disk and on the object store.

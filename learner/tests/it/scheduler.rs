@@ -117,7 +117,7 @@ fn simulate(
     actors: usize,
     choices: &[(u8, u8)],
 ) -> (Vec<Vec<u64>>, BTreeMap<u64, u64>) {
-    let mut scheduler = Scheduler::new(settings, 0, 0);
+    let mut scheduler = Scheduler::new(settings, 0, 0, 7);
     let mut busy: Vec<Vec<Work>> = (0..actors).map(|_| Vec::new()).collect();
     let (mut now, mut batches, mut handed) = (0, Vec::new(), BTreeMap::new());
     for turn in 0.. {
@@ -214,7 +214,7 @@ fn question_order_follows_the_seed() {
 
 #[test]
 fn a_synchronous_run_waits_for_the_new_version() {
-    let mut scheduler = Scheduler::new(settings(2, 1, 1, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(2, 1, 1, 0), 0, 0, 7);
     let first = lease(scheduler.claim(seconds(0), "a", 0));
     assert_eq!((first.group_index, first.min_policy_version), (0, 0));
     assert_eq!(
@@ -259,7 +259,7 @@ fn a_synchronous_run_waits_for_the_new_version() {
 
 #[test]
 fn staleness_lets_actors_work_ahead_but_not_further() {
-    let mut scheduler = Scheduler::new(settings(9, 2, 8, 1), 3, 10);
+    let mut scheduler = Scheduler::new(settings(9, 2, 8, 1), 3, 10, 7);
     let leases: Vec<Lease> = (0..4)
         .map(|_| lease(scheduler.claim(seconds(0), "a", 3)))
         .collect();
@@ -287,14 +287,14 @@ fn staleness_lets_actors_work_ahead_but_not_further() {
 
 #[test]
 fn the_last_steps_allow_no_work_ahead() {
-    let mut scheduler = Scheduler::new(settings(4, 1, 4, 5), 3, 0);
+    let mut scheduler = Scheduler::new(settings(4, 1, 4, 5), 3, 0, 7);
     assert_eq!(lease(scheduler.claim(seconds(0), "a", 3)).group_index, 0);
     assert_eq!(scheduler.claim(seconds(0), "a", 3), Claim::Wait);
 }
 
 #[test]
 fn groups_that_grew_too_old_are_left_out() {
-    let mut scheduler = Scheduler::new(settings(9, 1, 3, 1), 0, 0);
+    let mut scheduler = Scheduler::new(settings(9, 1, 3, 1), 0, 0, 7);
     for index in 0..3 {
         scheduler.record(
             index,
@@ -319,7 +319,7 @@ fn groups_that_grew_too_old_are_left_out() {
 
 #[test]
 fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
-    let mut scheduler = Scheduler::new(settings(1, 2, 2, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(1, 2, 2, 0), 0, 0, 7);
     let lost = lease(scheduler.claim(seconds(0), "a", 0));
     assert_eq!(lease(scheduler.claim(seconds(9), "b", 0)).group_index, 1);
     let again = lease(scheduler.claim(seconds(10), "b", 0));
@@ -346,7 +346,7 @@ fn an_expired_lease_is_given_out_again_and_the_first_result_counts() {
 
 #[test]
 fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
-    let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0);
+    let mut scheduler = Scheduler::new(settings(9, 1, 1, 0), 3, 0, 7);
     let lost = lease(scheduler.claim(seconds(0), "a", 3));
     let held = lease(scheduler.claim(seconds(10), "b", 3));
     assert_eq!(judge(&mut scheduler, "a", lost, 2), Admission::Stale);
@@ -362,7 +362,7 @@ fn a_stale_result_of_a_lost_lease_does_not_end_its_successor() {
 /// Without the lease, a stranger could train the run on groups that nobody played.
 #[test]
 fn a_group_counts_only_under_a_lease_of_the_actor_that_submits_it() {
-    let mut scheduler = Scheduler::new(settings(2, 2, 8, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(2, 2, 8, 0), 0, 0, 7);
     let held = lease(scheduler.claim(seconds(0), "a", 0));
     let invented = Lease {
         group_index: 1,
@@ -384,7 +384,7 @@ fn one_actor_holds_no_more_leases_than_its_share() {
         max_leases_per_actor: 2,
         ..settings(2, 4, 8, 0)
     };
-    let mut scheduler = Scheduler::new(two_each, 0, 0);
+    let mut scheduler = Scheduler::new(two_each, 0, 0, 7);
     let first = lease(scheduler.claim(seconds(0), "greedy", 0));
     lease(scheduler.claim(seconds(0), "greedy", 0));
     assert_eq!(scheduler.claim(seconds(0), "greedy", 0), Claim::Wait);
@@ -397,7 +397,7 @@ fn one_actor_holds_no_more_leases_than_its_share() {
 /// of a lease, once.
 #[test]
 fn a_client_that_only_claims_does_not_starve_the_others() {
-    let mut scheduler = Scheduler::new(settings(9, 2, 8, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(9, 2, 8, 0), 0, 0, 7);
     for _ in 0..2 {
         lease(scheduler.claim(seconds(0), "thief", 0));
     }
@@ -431,7 +431,7 @@ fn a_client_that_only_claims_does_not_starve_the_others() {
 /// The first group of a slow actor takes longer than its first, short lease.
 #[test]
 fn a_slow_actor_keeps_its_work_and_then_gets_whole_leases() {
-    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0, 7);
     let held = lease(scheduler.claim(seconds(0), "slow", 0));
     assert_eq!(held.expires, seconds(10));
     assert_eq!(judge(&mut scheduler, "slow", held, 0), Admission::Accept);
@@ -444,7 +444,7 @@ fn a_slow_actor_keeps_its_work_and_then_gets_whole_leases() {
 
 #[test]
 fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
-    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(9, 1, 8, 0), 0, 0, 7);
     lease(scheduler.claim(seconds(0), "liar", 0));
     accept(&mut scheduler, "liar", 0, 0);
     scheduler.take_back(0, false);
@@ -463,7 +463,7 @@ fn a_group_that_a_step_takes_back_is_handed_out_again_or_dropped() {
 
 #[test]
 fn a_step_makes_do_after_the_most_groups_it_may_look_at() {
-    let mut scheduler = Scheduler::new(settings(2, 2, 3, 0), 0, 0);
+    let mut scheduler = Scheduler::new(settings(2, 2, 3, 0), 0, 0, 7);
     for (index, kept) in [false, true, false].into_iter().enumerate() {
         assert_eq!(
             lease(scheduler.claim(seconds(0), "a", 0)).group_index,

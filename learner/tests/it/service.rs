@@ -187,6 +187,31 @@ async fn groups_are_counted_once_and_faulty_ones_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_many_equal_submissions_at_once_one_is_accepted() {
+    let mut server = Server::start().await;
+    let claim = claimed(server.claim(0).await);
+    let request = EncodedGroup::from(&SubmitRequest {
+        actor_id: "a".to_owned(),
+        group_index: claim.group_index,
+        lease_id: claim.lease_id,
+        trajectories: group(&claim, 0),
+        run_id: server.learner.run_id().to_owned(),
+    });
+    let submissions = (0..64).map(|_| {
+        let (mut client, request) = (server.client.clone(), request.clone());
+        tokio::spawn(async move { client.submit(request).await.unwrap().into_inner().verdict() })
+    });
+    let mut verdicts = Vec::new();
+    for submission in submissions.collect::<Vec<_>>() {
+        verdicts.push(submission.await.unwrap());
+    }
+    let accepted = |verdict: &&SubmitVerdict| **verdict == SubmitVerdict::Accepted;
+    assert_eq!(verdicts.iter().filter(accepted).count(), 1);
+    let duplicate = |verdict: &&SubmitVerdict| **verdict == SubmitVerdict::Duplicate;
+    assert_eq!(verdicts.iter().filter(duplicate).count(), 63);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn snapshots_stream_in_whole_and_newest_only() {
     let mut server = Server::start().await;
     let request = WeightsRequest {
@@ -335,11 +360,13 @@ async fn health_answers_for_the_service() {
     let request = tonic_health::pb::HealthCheckRequest {
         service: "sqlenv.v1.Learner".to_owned(),
     };
-    let status = health.check(request).await.unwrap().into_inner().status();
+    let status = health.check(request.clone()).await.unwrap();
     assert_eq!(
-        status,
+        status.into_inner().status(),
         tonic_health::pb::health_check_response::ServingStatus::Serving
     );
+    let watched = health.watch(request).await.unwrap_err();
+    assert_eq!(watched.code(), Code::Unimplemented, "{watched}");
 }
 
 /// Prints how long a normal group takes to submit: 8 episodes of 6 turns and 700 tokens. Run with

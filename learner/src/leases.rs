@@ -1,0 +1,194 @@
+//! Leases of work: who was given a piece of it, for how long, and who is left the first chance.
+//!
+//! Pure; time is an argument. **No actor holds up the others.** An actor has a limited number of
+//! leases. Until its first accepted work, and after each lease that it let expire, its leases last
+//! only a tenth of the usual time, and after an expiry the other actors have that long to take the
+//! work first.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng as _, SeedableRng as _},
+};
+
+/// By how much shorter the leases are of an actor without accepted work, and their least time.
+const UNPROVEN_SHARE: u32 = 10;
+const LEAST_UNPROVEN: Duration = Duration::from_secs(10);
+/// Actors and former leases that are remembered. Forgetting one costs a rollout.
+const MAX_ACTORS: usize = 4_096;
+const MAX_HOLDERS: usize = 64;
+
+/// The leases of one kind of work, and what is known of the actors that had them.
+#[derive(Clone, Debug)]
+pub(crate) struct Leases {
+    lease: Duration,
+    max_per_actor: usize,
+    /// Actors cannot guess the ids of others.
+    ids: ChaCha8Rng,
+    /// Actors whose last lease ended with accepted work.
+    proven: BTreeSet<String>,
+    /// Actors whose last lease expired.
+    late: BTreeSet<String>,
+}
+
+impl Leases {
+    /// Creates leases of `lease`, of which an actor holds `max_per_actor`. Their ids follow from
+    /// `secret`.
+    pub(crate) fn new(lease: Duration, max_per_actor: usize, secret: u64) -> Self {
+        Self {
+            lease,
+            max_per_actor,
+            ids: ChaCha8Rng::seed_from_u64(secret),
+            proven: BTreeSet::new(),
+            late: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the id of the next lease.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.ids.next_u64()
+    }
+
+    /// Returns the leases that an actor may hold at a time.
+    pub(crate) fn max_per_actor(&self) -> usize {
+        self.max_per_actor
+    }
+
+    /// Returns how long an actor may hold a piece of work.
+    pub(crate) fn time_of(&self, actor_id: &str) -> Duration {
+        match self.proven.contains(actor_id) {
+            true => self.lease,
+            false => self.unproven(),
+        }
+    }
+
+    fn unproven(&self) -> Duration {
+        (self.lease / UNPROVEN_SHARE).max(LEAST_UNPROVEN.min(self.lease))
+    }
+
+    /// Returns when an actor may first take work that has been free since then. One that let a
+    /// lease expire leaves the others some time.
+    pub(crate) fn first_chance(&self, free_since: Duration, actor_id: &str) -> Duration {
+        match self.late.contains(actor_id) {
+            true => free_since + self.unproven(),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Notes that work of an actor was accepted.
+    pub(crate) fn accepted(&mut self, actor_id: &str) {
+        self.late.remove(actor_id);
+        insert(&mut self.proven, actor_id);
+    }
+
+    /// Notes that an actor is slow, but works.
+    pub(crate) fn forgive(&mut self, actor_id: &str) {
+        self.late.remove(actor_id);
+    }
+
+    /// Notes that a lease of an actor expired, or that its work was refused.
+    pub(crate) fn distrust(&mut self, actor_id: &str) {
+        self.proven.remove(actor_id);
+        insert(&mut self.late, actor_id);
+    }
+}
+
+fn insert(actors: &mut BTreeSet<String>, actor_id: &str) {
+    if !actors.contains(actor_id) {
+        actors.insert(actor_id.to_owned());
+    }
+    while actors.len() > MAX_ACTORS {
+        actors.pop_first();
+    }
+}
+
+/// The actors that were given a piece of work. The last one holds its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holders(Vec<Holder>);
+
+/// An actor that was given a piece of work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holder {
+    lease_id: u64,
+    actor_id: String,
+}
+
+impl Holders {
+    /// Notes that an actor is given the work.
+    pub(crate) fn give(&mut self, lease_id: u64, actor_id: &str) {
+        if self.0.len() == MAX_HOLDERS {
+            self.0.remove(0);
+        }
+        self.0.push(Holder {
+            lease_id,
+            actor_id: actor_id.to_owned(),
+        });
+    }
+
+    /// Returns whether the actor was given the work under this lease, which may have expired.
+    pub(crate) fn was_given(&self, lease_id: u64, actor_id: &str) -> bool {
+        let is_it = |it: &Holder| it.lease_id == lease_id && it.actor_id == actor_id;
+        self.0.iter().any(is_it)
+    }
+
+    /// Returns whether this lease is the last one.
+    pub(crate) fn is_last(&self, lease_id: u64) -> bool {
+        self.0.last().is_some_and(|it| it.lease_id == lease_id)
+    }
+
+    /// Returns the actor of the last lease.
+    pub(crate) fn last_actor(&self) -> Option<&str> {
+        self.0.last().map(|it| it.actor_id.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actors_earn_long_leases_and_lose_them() {
+        let mut leases = Leases::new(Duration::from_secs(300), 4, 1);
+        let (short, long) = (Duration::from_secs(30), Duration::from_secs(300));
+        let free_since = Duration::from_secs(7);
+        assert_eq!(leases.time_of("a"), short);
+        leases.accepted("a");
+        assert_eq!(leases.time_of("a"), long);
+        assert_eq!(leases.first_chance(free_since, "a"), Duration::ZERO);
+        leases.distrust("a");
+        assert_eq!(leases.time_of("a"), short);
+        assert_eq!(leases.first_chance(free_since, "a"), free_since + short);
+        leases.forgive("a");
+        assert_eq!(leases.first_chance(free_since, "a"), Duration::ZERO);
+        assert_eq!(leases.time_of("a"), short);
+    }
+
+    #[test]
+    fn invented_actors_and_repeated_leases_take_bounded_memory() {
+        let mut leases = Leases::new(Duration::from_secs(300), 4, 1);
+        let mut holders = Holders::default();
+        for number in 0..10_000_u64 {
+            leases.distrust(&number.to_string());
+            leases.accepted(&format!("other {number}"));
+            holders.give(number, "a");
+        }
+        assert_eq!(leases.late.len(), MAX_ACTORS);
+        assert_eq!(leases.proven.len(), MAX_ACTORS);
+        assert_eq!(holders.0.len(), MAX_HOLDERS);
+        assert!(holders.was_given(9_999, "a") && !holders.was_given(9_999, "b"));
+        assert!(!holders.was_given(3, "a"));
+    }
+
+    #[test]
+    fn ids_follow_from_the_secret_alone() {
+        let ids = |secret| {
+            let mut leases = Leases::new(Duration::ZERO, 1, secret);
+            [leases.next_id(), leases.next_id(), leases.next_id()]
+        };
+        assert_eq!(ids(1), ids(1));
+        let (a, b) = (ids(1), ids(2));
+        assert!(a.iter().all(|id| !b.contains(id)));
+        assert!(a[0].abs_diff(a[1]) > 1 << 20, "{a:?}");
+    }
+}
