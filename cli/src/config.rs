@@ -336,6 +336,14 @@ impl RoleSettings for ActorRole {
 }
 
 impl LearnerRole {
+    /// Returns the device and the dtype to compute in.
+    pub(crate) fn placement(&self) -> Placement {
+        Placement {
+            device: self.device,
+            dtype: self.dtype,
+        }
+    }
+
     /// Returns whether the settings of the whole run ask for a warm start.
     pub(crate) fn has_warm_start(&self) -> bool {
         let enabled = self

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use learner::{Learner, RunArguments, RunStorage, ServerCredentials, TrainingQuestion};
-use policy::{Model, Placement};
+use policy::Model;
 use proto::{
     EnvClient,
     v1::{ActorIdentity, InfoRequest, Question},
@@ -54,10 +54,7 @@ pub(crate) async fn learner(
     progress.say(&format!("reading the questions of --env {}", args.env));
     let questions = EnvQuestions::list(&env, args, &shutdown).await?;
     say_what_is_used(&config, progress);
-    let placement = Placement {
-        device: config.device,
-        dtype: config.dtype,
-    };
+    let placement = config.placement();
     let (model, seed) = (config.model.clone(), config.seed);
     let open = move || setup::base_model(&model, seed, placement);
     let base = read_unless_interrupted(&shutdown, open).await?;

@@ -98,13 +98,13 @@ impl Verifier {
         if !self.is_in_share(group.index, group.lease_id) {
             return Ok(());
         }
-        let episode = |trajectory| Played {
+        let episodes = scored(&group.trajectories).map(|trajectory| Played {
             name: format!("group {}, member {}", group.index, trajectory.member),
             seed: self.run_seed,
             group: group.index,
             trajectory,
-        };
-        self.replay_all(&group.trajectories, episode).await
+        });
+        self.replay_all(episodes).await
     }
 
     /// Plays the scored episodes of a part of an evaluation again, unless it is not in the share.
@@ -117,13 +117,13 @@ impl Verifier {
         if !self.is_in_share(head.part_id, head.lease_id) {
             return Ok(());
         }
-        let episode = |trajectory: &'_ Trajectory| Played {
+        let episodes = scored(trajectories).map(|trajectory| Played {
             name: format!("evaluation, question {:?}", trajectory.question_id),
             seed: derive_seed(seed, &trajectory.question_id),
             group: 0,
             trajectory,
-        };
-        self.replay_all(trajectories, episode).await
+        });
+        self.replay_all(episodes).await
     }
 
     fn is_in_share(&self, work: u64, lease_id: u64) -> bool {
@@ -135,12 +135,10 @@ impl Verifier {
 
     async fn replay_all<'a>(
         &self,
-        trajectories: &'a [Trajectory],
-        episode: impl Fn(&'a Trajectory) -> Played<'a>,
+        episodes: impl Iterator<Item = Played<'a>>,
     ) -> Result<(), VerifyError> {
         let mut replays: Vec<BoxFuture<'_, Result<(), VerifyError>>> = Vec::new();
-        for trajectory in trajectories.iter().filter(|it| it.scored) {
-            let played = episode(trajectory);
+        for played in episodes {
             replays.push(Box::pin(async move { self.replay(&played).await }));
         }
         let replayed = timeout(self.patience, try_join_all(replays)).await;
@@ -234,6 +232,11 @@ impl Verifier {
             _ => StepFault::Away(status_text(&status)),
         })
     }
+}
+
+/// Returns the episodes that an actor completed.
+fn scored(trajectories: &[Trajectory]) -> impl Iterator<Item = &Trajectory> {
+    trajectories.iter().filter(|trajectory| trajectory.scored)
 }
 
 /// Why an action could not be played, in words.

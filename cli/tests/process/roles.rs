@@ -81,7 +81,7 @@ fn other_settings_are_refused(args: &[&str], run_dir: &Path) {
 fn a_run_continues_on_its_own_data_only(args: &[&str], run_dir: &Path) {
     let info = || std::fs::read_to_string(run_dir.join("run.json")).unwrap();
     let before = info();
-    let other = "env-node --listen 127.0.0.1:0 --databases brewery";
+    let other = "env-node --listen 127.0.0.1:0 --databases warehouse";
     let (_other_node, other_env) = serve(&other.split(' ').collect::<Vec<_>>());
     let mut args = args.to_vec();
     let env = args.iter().position(|arg| *arg == "--env").unwrap() + 1;

@@ -6,7 +6,9 @@ use learner::{EvaluationPlan, EvaluationSet, TrainEvent};
 use policy::SamplingSettings;
 use proto::{
     EncodedEvaluation, LearnerClient, Transport,
-    v1::{ClaimRequest, EvaluationClaim, SubmitEvaluationRequest, claim_response::Outcome},
+    v1::{
+        ClaimRequest, EvaluationClaim, SubmitEvaluationRequest, Trajectory, claim_response::Outcome,
+    },
 };
 use tonic::Code;
 
@@ -104,7 +106,7 @@ async fn a_run_ends_after_its_last_evaluation() {
     assert!(weights == resumed_weights);
 }
 
-/// A lost part is handed out again, and a wrong one is refused.
+/// A lost part is handed out again, and a wrong one is refused and handed out again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_is_played_by_an_actor_with_the_right_weights() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,69 +119,71 @@ async fn a_part_is_played_by_an_actor_with_the_right_weights() {
         let learner = learner.clone();
         async move { learner.train(events, std::future::pending()).await }
     });
-    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
-    let run_id = learner.run_id().to_owned();
-    let mut claim = async |policy_version| {
-        let request = ClaimRequest {
-            actor_id: "a".to_owned(),
-            policy_version,
-            run_id: run_id.clone(),
-            report: None,
-            identity: None,
-        };
-        client
-            .claim(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .outcome
-            .unwrap()
-    };
-    // Until the trainer's thread has begun the evaluation, groups are handed out.
-    let first = loop {
-        match claim(0).await {
-            Outcome::Evaluation(claim) => break claim,
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    };
+    let first = claim(&learner, "a").await;
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let Outcome::Evaluation(again) = claim(0).await else {
-        panic!("the lease has expired");
-    };
+    let again = claim(&learner, "b").await;
     assert_eq!(again.question_ids, first.question_ids);
     assert_ne!(again.lease_id, first.lease_id);
-    submit_wrong_parts(&learner, &again).await;
+    let good = evaluated(&again, 0);
+    let refused = submit(&learner, "b", "another", &again, good.clone()).await;
+    assert_eq!(refused.unwrap_err().code(), Code::FailedPrecondition);
+
+    let run_id = learner.run_id();
+    let few = good[1..].to_vec();
+    let mut broken = good.clone();
+    broken[3].segments[0].mask.pop();
+    let mut held = again;
+    for (actor, next, wrong) in [("b", "c", few), ("c", "d", broken)] {
+        let refused = submit(&learner, actor, run_id, &held, wrong).await;
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+        held = claim(&learner, next).await;
+        assert_eq!(held.question_ids, first.question_ids, "free at once");
+    }
+    submit(&learner, "d", run_id, &held, good).await.unwrap();
+    let next = claim(&learner, "d").await;
+    assert_ne!(next.question_ids, first.question_ids, "the part is taken");
+    let named = learner.refused_actors();
+    let named: Vec<_> = named.iter().map(|it| (it.id.as_str(), it.count)).collect();
+    assert_eq!(named, [("b", 1), ("c", 1)]);
     training.abort();
     drop(seen.try_recv());
     learner.close_streams();
 }
 
-async fn submit_wrong_parts(learner: &learner::Learner, claim: &EvaluationClaim) {
+/// Claims a part. Until the trainer's thread has begun the evaluation, groups are handed out.
+async fn claim(learner: &learner::Learner, actor_id: &str) -> EvaluationClaim {
     let mut client = LearnerClient::new(Transport::in_process(learner.service()));
-    let request = |run_id: &str, trajectories| {
-        EncodedEvaluation::from(&SubmitEvaluationRequest {
-            actor_id: "a".to_owned(),
-            run_id: run_id.to_owned(),
-            part_id: claim.part_id,
-            lease_id: claim.lease_id,
-            trajectories,
-        })
+    let request = ClaimRequest {
+        actor_id: actor_id.to_owned(),
+        policy_version: 0,
+        run_id: learner.run_id().to_owned(),
+        report: None,
+        identity: None,
     };
-    let good = evaluated(claim, 0);
-    let few = good[1..].to_vec();
-    let mut broken = good.clone();
-    broken[3].segments[0].mask.pop();
-    let run_id = learner.run_id();
-    for (request, code) in [
-        (request("another", good.clone()), Code::FailedPrecondition),
-        (request(run_id, few), Code::InvalidArgument),
-        (request(run_id, broken), Code::InvalidArgument),
-    ] {
-        let refused = client.submit_evaluation(request).await.unwrap_err();
-        assert_eq!(refused.code(), code, "{refused}");
+    loop {
+        let claimed = client.claim(request.clone()).await.unwrap().into_inner();
+        match claimed.outcome.unwrap() {
+            Outcome::Evaluation(claim) => break claim,
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
     }
-    client
-        .submit_evaluation(request(run_id, good))
-        .await
-        .unwrap();
+}
+
+async fn submit(
+    learner: &learner::Learner,
+    actor_id: &str,
+    run_id: &str,
+    claim: &EvaluationClaim,
+    trajectories: Vec<Trajectory>,
+) -> Result<(), tonic::Status> {
+    let mut client = LearnerClient::new(Transport::in_process(learner.service()));
+    let request = SubmitEvaluationRequest {
+        actor_id: actor_id.to_owned(),
+        run_id: run_id.to_owned(),
+        part_id: claim.part_id,
+        lease_id: claim.lease_id,
+        trajectories,
+    };
+    let request = EncodedEvaluation::from(&request);
+    client.submit_evaluation(request).await.map(drop)
 }
