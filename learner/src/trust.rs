@@ -16,12 +16,13 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustConfig {
-    /// Groups that one actor may hold at a time. An actor with a higher `actor.concurrent_groups`
-    /// says so and runs as many.
+    /// Groups that one actor may hold at a time, and as many parts of an evaluation. An actor with
+    /// a higher `actor.concurrent_groups` says so and runs as many.
     #[default(64)]
     pub max_leases_per_actor: usize,
-    /// Share of the groups whose episodes the learner plays again at its env-node before it takes
-    /// them, 0 to 1. A group with another result is refused. `sqlenv train` plays none again.
+    /// Share of the groups and parts of evaluations whose episodes the learner plays again at its
+    /// env-node before it takes them, 0 to 1. Those with another result are refused. `sqlenv train`
+    /// plays none again.
     #[default(1.0)]
     pub verified_share: f64,
     /// Largest difference, in nats, between a log-probability that an actor recorded and the

@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 37] = [
+const PURE: [&str; 38] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -30,6 +30,7 @@ const PURE: [&str; 37] = [
     "learner/src/group/mod",
     "learner/src/group/outline",
     "learner/src/identity",
+    "learner/src/leases",
     "learner/src/loss",
     "learner/src/optimizer",
     "learner/src/refusals",
