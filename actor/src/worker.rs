@@ -17,7 +17,7 @@ use proto::{
     },
 };
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, Semaphore, SemaphorePermit, watch},
     time::Instant,
 };
 use tracing::{Instrument as _, Span, field::Empty};
@@ -232,28 +232,40 @@ impl Actor {
         Ok(())
     }
 
-    /// Rolls out groups until one loop fails.
+    /// Plays work until one loop fails. At most `concurrent_groups` loops play at a time, and as
+    /// many may submit meanwhile: the learner plays a submitted group again, which takes as long as
+    /// its env steps, and the engine would have nothing to sample.
     async fn run_claim_loops(&self, concurrent_groups: usize) -> Result<(), ActorError> {
-        let claimer = Mutex::new(());
-        let mut loops: FuturesUnordered<_> = (0..concurrent_groups)
-            .map(|_| self.claim_and_roll_out(&claimer))
+        let (claimer, players) = (Mutex::new(()), Semaphore::new(concurrent_groups));
+        let mut loops: FuturesUnordered<_> = (0..2 * concurrent_groups)
+            .map(|_| self.claim_and_roll_out(&claimer, &players))
             .collect();
         loops.next().await.unwrap_or(Ok(()))
     }
 
     /// Claims, rolls out and submits. Only the loop that holds `claimer` claims, so that an actor
     /// has one claim waiting at the learner, not one for each loop.
-    async fn claim_and_roll_out(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
+    async fn claim_and_roll_out(
+        &self,
+        claimer: &Mutex<()>,
+        players: &Semaphore,
+    ) -> Result<(), ActorError> {
         loop {
+            // The semaphore is never closed.
+            let player = players.acquire().await.ok();
             let span = tracing::trace_span!(
                 target: TRACES, "work", group = Empty, evaluation_part = Empty, policy_version = Empty
             );
-            self.play_next(claimer).instrument(span).await?;
+            self.play_next(claimer, player).instrument(span).await?;
         }
     }
 
-    /// Claims one piece of work, plays and submits it.
-    async fn play_next(&self, claimer: &Mutex<()>) -> Result<(), ActorError> {
+    /// Claims one piece of work, plays it, lets another loop play, and submits it.
+    async fn play_next(
+        &self,
+        claimer: &Mutex<()>,
+        player: Option<SemaphorePermit<'_>>,
+    ) -> Result<(), ActorError> {
         let work = {
             let _permit = claimer.lock().await;
             self.next_work().await?
@@ -265,12 +277,15 @@ impl Actor {
                 span.record("policy_version", self.version());
                 let _in_flight = InFlight::group();
                 let trajectories = self.roll_out(&claim).await?;
+                drop(player);
                 self.learner.submit(&claim, trajectories).await
             }
             Work::Evaluation(claim) => {
                 span.record("evaluation_part", claim.part_id);
                 span.record("policy_version", claim.policy_version);
-                match self.evaluate(&claim).await? {
+                let played = self.evaluate(&claim).await?;
+                drop(player);
+                match played {
                     Some(trajectories) => {
                         self.learner.submit_evaluation(&claim, trajectories).await
                     }
