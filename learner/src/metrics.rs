@@ -234,6 +234,7 @@ pub fn describe() {
         JOURNALED_BYTES,
         CHECKPOINTS,
         WEIGHTS_BYTES,
+        PARTS_REFUSED,
     ] {
         counter!(name).increment(0);
     }
