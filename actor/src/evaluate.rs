@@ -164,7 +164,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl EvaluationMetrics {
-    fn of(episodes: &[EpisodeRecord]) -> Self {
+    pub(crate) fn of(episodes: &[EpisodeRecord]) -> Self {
         let mut count = CorrectCount::default();
         episodes.iter().for_each(|episode| count.add(episode));
         let steps = || episodes.iter().flat_map(|episode| &episode.steps);

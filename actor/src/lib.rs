@@ -6,6 +6,7 @@
 //! on slots or on time. An actor is a client of two services and keeps no state of value.
 
 mod batcher;
+mod chat_episode;
 mod completion;
 mod config;
 mod context;
@@ -32,6 +33,7 @@ mod worker;
 /// These crates are part of the public interface.
 pub use {policy, proto};
 
+pub use chat_episode::{ChatModel, evaluate_chat};
 pub use completion::{Completion, CompletionRequest, FinishReason};
 pub use config::{ActorConfig, EngineSettings};
 pub use engine::Engine;

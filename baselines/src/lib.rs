@@ -3,11 +3,13 @@
 //! [`RandomPolicy`] is the lower bound of an evaluation and [`OraclePolicy`] the upper one.
 //! [`Demonstrator`] mixes careful, hasty and mistaken episodes. All of them run through the actor's
 //! rollout, so their trajectories have the tokens that a model would see and sample.
-//! [`CorrectedPolicy`] is a model whose failures the oracle corrects.
+//! [`CorrectedPolicy`] is a model whose failures the oracle corrects. [`ChatApi`] is a model that
+//! somebody serves.
 //!
 //! Invariant: each action is a pure function of the question, the newest observation and the
 //! coordinates. A scripted policy keeps no state between turns.
 
+mod chat_api;
 mod corrected;
 mod demonstrations;
 mod demonstrator;
@@ -21,6 +23,7 @@ mod solutions;
 mod sql_mistakes;
 mod unnamed_column;
 
+pub use chat_api::ChatApi;
 pub use corrected::{CorrectedPolicy, NOT_LEARNED, corrections};
 pub use demonstrations::{Demonstrations, demonstrate};
 pub use demonstrator::{Demonstrator, DemonstratorMix};

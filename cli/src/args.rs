@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub(crate) use crate::bench_command::{BenchCommand, GpuCheckCommand};
+pub(crate) use crate::{
+    bench_command::{BenchCommand, GpuCheckCommand},
+    compare::CompareArgs,
+};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
@@ -52,6 +55,8 @@ pub(crate) enum Command {
     Pretrain(PretrainArgs),
     /// Evaluate a policy on questions.
     Eval(EvalArgs),
+    /// Compare policies on the same questions: models, runs, scripted policies, served models.
+    Compare(CompareArgs),
     /// Play an episode yourself, or watch a policy answer a question on any database.
     Play(PlayArgs),
     /// Write a run's report again.

@@ -7,8 +7,8 @@ use tokio::runtime::Runtime;
 
 use crate::{
     args::{Args, Command, TrainArgs},
-    bench_command, config, data_command, doctor, eval_command, health, import_gguf, learner_role,
-    logging, play_command, pretrain,
+    bench_command, compare, config, data_command, doctor, eval_command, health, import_gguf,
+    learner_role, logging, play_command, pretrain,
     progress::Progress,
     roles, run_place,
     shutdown::{self, Interrupted},
@@ -50,6 +50,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         Command::Sft(args) => train::sft(&args, progress, shutdown).await?,
         Command::Pretrain(args) => pretrain::pretrain(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
+        Command::Compare(args) => compare::compare(&args, progress).await?,
         Command::Play(args) => play_command::play(&args, progress).await?,
         Command::Report(args) => {
             stdout::print(format_args!(

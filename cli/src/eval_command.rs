@@ -17,7 +17,7 @@ use crate::{
     args::{EvalArgs, PolicyChoice},
     config::{RoleSettings as _, RunConfig},
     evaluation::{EvaluatedPolicy, Evaluator, questions},
-    out_file,
+    model_source, out_file,
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -126,7 +126,9 @@ fn report_failures(
 fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
     let given = &args.config;
     let of_run = match &given.model {
-        Some(model) if given.preset.is_none() && given.config.is_none() => run_of(model)?,
+        Some(model) if given.preset.is_none() && given.config.is_none() => {
+            run_of(&model_source::find(model)?)?
+        }
         _ => None,
     };
     let mut config = match of_run {
@@ -150,7 +152,7 @@ fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
 
 /// Returns the settings of the run that contains `model`: as its `model`, its `warm-start` or a
 /// `checkpoints/step_N/hf`.
-fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
+pub(crate) fn run_of(model: &Path) -> Result<Option<(PathBuf, RunConfig)>> {
     let Ok(model) = model.canonicalize() else {
         return Ok(None);
     };

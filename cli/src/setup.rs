@@ -52,9 +52,9 @@ impl Setup {
     ) -> Result<(Self, Model)> {
         let (config, progress) = (config.clone(), progress.clone());
         let open = move || {
-            let setup = Self::open(&config, &progress)?;
+            // A model folder that cannot be used is named before data are built.
             let base = base_model(&config.model, config.seed, config.placement())?;
-            Ok((setup, base))
+            Ok((Self::open(&config, &progress)?, base))
         };
         read_unless_interrupted(shutdown, open).await
     }

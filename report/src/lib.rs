@@ -10,6 +10,7 @@ mod live;
 mod model_card;
 pub mod number;
 mod page;
+mod policy_comparison;
 mod records;
 mod tensorboard;
 
@@ -21,6 +22,9 @@ pub use live::{
 };
 pub use model_card::model_card;
 pub use page::{render, safe_line, safe_text, summary, write};
+pub use policy_comparison::{
+    ComparedEvaluation, ComparisonRow, PairedDifference, PolicyComparison, SampledAccuracy,
+};
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,
     EvaluationMetrics, LearnerStepRecord, PolicyName, RefusedActorRecord, RunInfo, RunStatus,

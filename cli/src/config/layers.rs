@@ -10,7 +10,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 use super::RunConfig;
-use crate::args::{ConfigArgs, Preset};
+use crate::{
+    args::{ConfigArgs, Preset},
+    model_source,
+};
 
 /// Settings that earlier versions spelled differently, and TRL's names for settings that presets
 /// set: old name, name.
@@ -180,7 +183,8 @@ fn flags(args: &ConfigArgs) -> Result<Table> {
         let names = Value::try_from(names)?;
         merge(&mut table, nested("data.databases", names));
     }
-    for (name, path) in [("data.dir", &args.data), ("model.dir", &args.model)] {
+    let model = args.model.as_deref().map(model_source::find).transpose()?;
+    for (name, path) in [("data.dir", &args.data), ("model.dir", &model)] {
         if let Some(path) = path {
             let value = Value::try_from(path)
                 .with_context(|| format!("{name} is {}; give a path in UTF-8", path.display()))?;

@@ -31,7 +31,7 @@ pub(super) fn figure(title: &str, caption: &str, drawing: &Markup) -> Markup {
 }
 
 /// Describes a success rate: `81.3 % (76.5 to 85.3), 244 of 300`.
-pub(super) fn rate_in_words(success: &SuccessRate) -> String {
+pub(crate) fn rate_in_words(success: &SuccessRate) -> String {
     format!(
         "{} % ({} to {}), {} of {}",
         number::percent(success.success_rate),

@@ -13,6 +13,7 @@ mod evaluations;
 mod headline;
 pub(crate) mod transcripts;
 
+pub(crate) use elements::rate_in_words;
 pub(crate) use evaluations::{EVAL, Evaluations};
 
 use std::path::{Path, PathBuf};
@@ -123,13 +124,18 @@ fn is_unsafe(c: char) -> bool {
 }
 
 fn head(records: &RunRecords) -> Markup {
-    let style = hash_source(STYLE);
-    let security_policy =
-        format!("default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'");
     let title = match &records.info {
         Some(info) => format!("{} · sqlenv", info.name),
         None => "sqlenv run".to_owned(),
     };
+    document_head(&title)
+}
+
+/// Returns the head of a page whose only resource is the stylesheet of reports.
+pub(crate) fn document_head(title: &str) -> Markup {
+    let style = hash_source(STYLE);
+    let security_policy =
+        format!("default-src 'none'; style-src {style}; base-uri 'none'; form-action 'none'");
     html! {
         head {
             meta charset="utf-8";

@@ -1,0 +1,288 @@
+//! Episodes of a model that is reached by messages, such as one behind a chat API.
+//!
+//! Invariant: the prompt, the tools and the texts of observations are those of [`crate::Rollout`],
+//! and calls are parsed by the same rules, so results can be compared. Nothing is sampled here, so
+//! there are no tokens and no log-probabilities.
+
+use async_trait::async_trait;
+use futures::{StreamExt as _, stream};
+use policy::{ChatRole, Message};
+use proto::v1::{Action, Observation, Question, StepResponse};
+use serde_json::{Value, json};
+use tonic::{Response, Status};
+
+use crate::{
+    env_session::EnvSession,
+    episode_settings::{EpisodeSettings, EpisodeSpec},
+    error::ActorError,
+    evaluate::{EnvStepRecord, EpisodeRecord, EvaluationMetrics, evaluation_spec},
+    prompt,
+    tool_call::{self, ParsedCall},
+    tool_schemas::tool_schemas,
+};
+
+/// A model that is reached by messages.
+#[async_trait]
+pub trait ChatModel: Send + Sync {
+    /// Returns the assistant's next message in OpenAI's format.
+    ///
+    /// # Errors
+    /// The model did not answer. A status that may pass is retried.
+    async fn reply(&self, messages: &[Value], tools: &[Value]) -> Result<Value, Status>;
+}
+
+/// Runs one episode of `model` per question, `concurrency` at a time. Returns the metrics and the
+/// episodes in the order of the questions. Calls `on_done` with the number of finished episodes.
+pub async fn evaluate_chat(
+    model: &dyn ChatModel,
+    settings: &EpisodeSettings,
+    questions: &[Question],
+    seed: u64,
+    concurrency: usize,
+    mut on_done: impl FnMut(usize),
+) -> (EvaluationMetrics, Vec<EpisodeRecord>) {
+    let mut running = stream::iter(questions.iter().enumerate())
+        .map(
+            |(index, question)| async move { (index, play(model, settings, question, seed).await) },
+        )
+        .buffer_unordered(concurrency.max(1));
+    let mut episodes = std::collections::BTreeMap::new();
+    while let Some((index, episode)) = running.next().await {
+        episodes.insert(index, episode);
+        on_done(episodes.len());
+    }
+    let episodes: Vec<EpisodeRecord> = episodes.into_values().collect();
+    (EvaluationMetrics::of(&episodes), episodes)
+}
+
+/// Plays the episode of a question. One that fails counts as incorrect.
+async fn play(
+    model: &dyn ChatModel,
+    settings: &EpisodeSettings,
+    question: &Question,
+    seed: u64,
+) -> EpisodeRecord {
+    let mut record = EpisodeRecord {
+        question_id: question.question_id.clone(),
+        question: question.question_text.clone(),
+        database: question.database_name.clone(),
+        difficulty: question.difficulty.clone(),
+        correct: false,
+        reward: 0.0,
+        failure: String::new(),
+        steps: Vec::new(),
+    };
+    let spec = evaluation_spec(&question.question_id, seed);
+    if let Err(error) = drive(model, settings, &spec, &mut record).await {
+        record.failure = error.to_string();
+        record.correct = false;
+    }
+    record
+}
+
+async fn drive(
+    model: &dyn ChatModel,
+    settings: &EpisodeSettings,
+    spec: &EpisodeSpec,
+    record: &mut EpisodeRecord,
+) -> Result<(), ActorError> {
+    let (mut session, first) = EnvSession::reset(settings, spec).await?;
+    let opening = prompt::opening(&first, settings.limits.shots);
+    let mut messages = messages_of(&opening);
+    let tools = tools();
+    loop {
+        let reply = async || model.reply(&messages, &tools).await.map(Response::new);
+        let reply = settings.retry.call("ChatModel", reply).await?;
+        let call = ChatCall::of(&reply);
+        let response = session.step(call.parsed.action.clone()).await?;
+        let observation = response.observation.clone().unwrap_or_default();
+        record.steps.push(step_record(&call, &response));
+        record.reward += observation.reward.unwrap_or_default();
+        if observation.done {
+            record.correct = response.correct;
+            return Ok(());
+        }
+        messages.extend(call.exchange(&observation));
+    }
+}
+
+/// The first tool call of an assistant's message.
+struct ChatCall {
+    parsed: ParsedCall,
+    /// The whole message, as a text.
+    text: String,
+    /// The call as the model wrote it, if it used the API's tools.
+    native: Option<Value>,
+    content: Value,
+}
+
+impl ChatCall {
+    /// Reads a message. A call that stands in the text counts as well: servers without a parser for
+    /// a model's tool calls leave it there.
+    fn of(message: &Value) -> Self {
+        let content = message["content"].as_str().unwrap_or_default();
+        let native = message["tool_calls"].get(0).cloned();
+        let text = match &native {
+            Some(call) => format!("{content}{}", call_text(&call["function"])),
+            None => content.to_owned(),
+        };
+        Self {
+            parsed: tool_call::parse(&text),
+            text,
+            native,
+            content: json!(content),
+        }
+    }
+
+    /// Returns the messages that follow the ones before: the call and its observation.
+    fn exchange(&self, observation: &Observation) -> [Value; 2] {
+        let seen = prompt::tool_text(observation);
+        match &self.native {
+            Some(call) => [
+                json!({"role": "assistant", "content": self.content, "tool_calls": [call]}),
+                json!({"role": "tool", "tool_call_id": call["id"], "content": seen}),
+            ],
+            // Without an id there is no call that a tool message could answer.
+            None => [
+                json!({"role": "assistant", "content": self.content}),
+                json!({"role": "user", "content": seen}),
+            ],
+        }
+    }
+}
+
+/// Writes a call of the API in the form that models sample. Its arguments are a JSON text.
+fn call_text(function: &Value) -> String {
+    let arguments = match &function["arguments"] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let name = &function["name"];
+    format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
+}
+
+fn step_record(call: &ChatCall, response: &StepResponse) -> EnvStepRecord {
+    let Action {
+        action_type,
+        argument,
+    } = call.parsed.action.clone();
+    let observation = response.observation.clone().unwrap_or_default();
+    let is_error = !observation.error.is_empty();
+    EnvStepRecord {
+        completion: Some(call.text.clone()),
+        action_type,
+        argument,
+        malformed: call.parsed.malformed,
+        result: (!is_error).then_some(observation.result),
+        error: is_error.then_some(observation.error),
+        reward: observation.reward.unwrap_or_default(),
+        components: response.reward_components.unwrap_or_default(),
+    }
+}
+
+/// Converts the messages before the first completion. Solved examples have tool calls, which need
+/// ids.
+fn messages_of(messages: &[Message]) -> Vec<Value> {
+    let mut calls = 0;
+    let mut converted = Vec::with_capacity(messages.len());
+    for message in messages {
+        converted.push(match (message.role, message.tool_calls.first()) {
+            (ChatRole::Assistant, Some(call)) => {
+                calls += 1;
+                let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
+                let call = json!({"id": call_id(calls), "type": "function", "function": function});
+                json!({"role": "assistant", "content": message.content, "tool_calls": [call]})
+            }
+            (ChatRole::Tool, _) => json!({
+                "role": "tool", "tool_call_id": call_id(calls), "content": message.content
+            }),
+            (role, _) => json!({"role": role, "content": message.content}),
+        });
+    }
+    converted
+}
+
+fn call_id(number: u32) -> String {
+    format!("example_{number}")
+}
+
+/// Returns the tools as the API takes them. Servers may refuse a key that they do not know.
+fn tools() -> Vec<Value> {
+    let mut tools = tool_schemas();
+    for tool in &mut tools {
+        if let Some(function) = tool["function"].as_object_mut() {
+            function.remove("return");
+        }
+    }
+    tools
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(result: &str) -> Observation {
+        Observation {
+            result: result.to_owned(),
+            ..Observation::default()
+        }
+    }
+
+    #[test]
+    fn a_native_call_and_one_in_the_text_are_the_same_action() {
+        let arguments = r#"{"sql": "SELECT 1"}"#;
+        let native = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "c1", "type": "function",
+             "function": {"name": "query", "arguments": arguments}}
+        ]});
+        let text =
+            format!("<tool_call>{{\"name\": \"query\", \"arguments\": {arguments}}}</tool_call>");
+        let in_text = json!({"role": "assistant", "content": text});
+        for message in [&native, &in_text] {
+            let call = ChatCall::of(message);
+            assert!(!call.parsed.malformed, "{message}");
+            assert_eq!(call.parsed.action, tool_call::action("QUERY", "SELECT 1"));
+        }
+        let [call, seen] = ChatCall::of(&native).exchange(&observed("1. 1"));
+        assert_eq!(call["tool_calls"][0]["id"], "c1");
+        assert_eq!(
+            seen,
+            json!({"role": "tool", "tool_call_id": "c1", "content": "1. 1"})
+        );
+        let [_, seen] = ChatCall::of(&in_text).exchange(&observed(""));
+        assert_eq!(seen, json!({"role": "user", "content": "(empty)"}));
+    }
+
+    #[test]
+    fn what_is_no_call_is_malformed() {
+        for message in [
+            json!({"role": "assistant", "content": "I think it is 7."}),
+            json!({"role": "assistant", "tool_calls": [{"function": {"name": "query", "arguments": "{"}}]}),
+            json!({}),
+            json!("text"),
+        ] {
+            assert!(ChatCall::of(&message).parsed.malformed, "{message}");
+        }
+    }
+
+    #[test]
+    fn examples_have_calls_with_ids() {
+        let opening = prompt::opening(&observed(""), 3);
+        let messages = messages_of(&opening);
+        assert_eq!(messages.len(), opening.len());
+        assert_eq!(messages[0]["role"], "system");
+        for pair in messages.windows(2) {
+            if pair[0]["role"] == "assistant" {
+                let id = &pair[0]["tool_calls"][0]["id"];
+                assert_eq!(id, &pair[1]["tool_call_id"]);
+                let arguments = &pair[0]["tool_calls"][0]["function"]["arguments"];
+                serde_json::from_str::<Value>(arguments.as_str().unwrap()).unwrap();
+            }
+        }
+        assert!(
+            tools()
+                .iter()
+                .all(|tool| tool["function"].get("return").is_none())
+        );
+    }
+}

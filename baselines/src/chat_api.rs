@@ -1,0 +1,150 @@
+//! A model behind an OpenAI-compatible chat API, so that any served model is a baseline.
+
+use actor::ChatModel;
+use async_trait::async_trait;
+use reqwest::{Client, StatusCode, header};
+use serde_json::{Value, json};
+use tonic::Status;
+
+/// Characters of a server's answer that an error repeats.
+const SHOWN_CHARACTERS: usize = 300;
+
+/// A model behind a chat API.
+#[derive(Clone, Debug)]
+pub struct ChatApi {
+    client: Client,
+    /// Address of the method, `.../chat/completions`.
+    url: String,
+    model: String,
+    key: Option<String>,
+    max_tokens: usize,
+    temperature: f32,
+}
+
+impl ChatApi {
+    /// Reaches `model` at `base`, such as `http://127.0.0.1:8000/v1`. `key` is sent as a bearer
+    /// token.
+    ///
+    /// # Errors
+    /// The address or the key cannot be used.
+    pub fn new(base: &str, model: &str, key: Option<String>) -> Result<Self, String> {
+        // A provider that is there already serves as well.
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        let url = format!("{}/chat/completions", base.trim_end_matches('/'));
+        let client = Client::new();
+        let request = client.post(&url).build();
+        request.map_err(|fault| {
+            format!("{base} is no address of a chat API ({fault}); give http://HOST:PORT/v1")
+        })?;
+        if key
+            .as_ref()
+            .is_some_and(|key| header::HeaderValue::from_str(key).is_err())
+        {
+            return Err("the API key holds characters that a header cannot have".to_owned());
+        }
+        Ok(Self {
+            client,
+            url,
+            model: model.to_owned(),
+            key,
+            max_tokens: 512,
+            temperature: 0.0,
+        })
+    }
+
+    /// Samples at most `max_tokens` tokens a turn, at `temperature` (0: greedy).
+    #[must_use]
+    pub fn sampling(mut self, max_tokens: usize, temperature: f32) -> Self {
+        self.max_tokens = max_tokens;
+        self.temperature = temperature;
+        self
+    }
+
+    async fn post(&self, body: Vec<u8>) -> Result<Vec<u8>, Status> {
+        let mut request = self
+            .client
+            .post(&self.url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body);
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        let response = request.send().await.map_err(|fault| self.away(&fault))?;
+        let status = response.status();
+        let answer = response.bytes().await.map_err(|fault| self.away(&fault))?;
+        match status.is_success() {
+            true => Ok(answer.into()),
+            false => Err(self.refused(status, &answer)),
+        }
+    }
+
+    fn away(&self, fault: &reqwest::Error) -> Status {
+        Status::unavailable(format!("{}: {fault}", self.url))
+    }
+
+    /// Returns the status of an HTTP error. Overload and faults of the server may pass.
+    fn refused(&self, status: StatusCode, answer: &[u8]) -> Status {
+        let said: String = String::from_utf8_lossy(answer)
+            .chars()
+            .take(SHOWN_CHARACTERS)
+            .collect();
+        let text = format!("{} answers {status}: {said}", self.url);
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+                Status::unavailable(text)
+            }
+            _ if status.is_server_error() => Status::unavailable(text),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Status::permission_denied(format!("{text}; give a key by --api-key-file FILE"))
+            }
+            _ => Status::invalid_argument(text),
+        }
+    }
+}
+
+#[async_trait]
+impl ChatModel for ChatApi {
+    async fn reply(&self, messages: &[Value], tools: &[Value]) -> Result<Value, Status> {
+        let request = json!({
+            "model": self.model,
+            "messages": messages,
+            "tools": tools,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+        });
+        let answer = self.post(request.to_string().into_bytes()).await?;
+        let mut answer: Value = serde_json::from_slice(&answer)
+            .map_err(|fault| Status::invalid_argument(format!("{}: no JSON: {fault}", self.url)))?;
+        match answer["choices"][0]["message"].take() {
+            message @ Value::Object(_) => Ok(message),
+            _ => Err(Status::invalid_argument(format!(
+                "{}: the answer has no choices[0].message; is this the address of a chat API?",
+                self.url
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actor::proto::status_text;
+
+    use super::*;
+
+    #[test]
+    fn errors_name_the_address_and_say_what_may_pass() {
+        let api = ChatApi::new("http://127.0.0.1:9/v1/", "m", None).unwrap();
+        assert_eq!(api.url, "http://127.0.0.1:9/v1/chat/completions");
+        for (code, passes) in [(429, true), (503, true), (401, false), (404, false)] {
+            let status = api.refused(StatusCode::from_u16(code).unwrap(), b"why");
+            assert_eq!(actor::proto::may_pass(&status), passes, "{status}");
+            let text = status_text(&status);
+            assert!(
+                text.contains("127.0.0.1:9") && text.contains("why"),
+                "{text}"
+            );
+        }
+        assert!(ChatApi::new("127.0.0.1:9", "m", None).is_err());
+        assert!(ChatApi::new("http://a/v1", "m", Some("a\nb".to_owned())).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! `sqlenv compare`: several policies on the same questions, in one table.
+
+mod entrant;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use actor::{EpisodeRecord, EvaluationMetrics};
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use policy::random::derive_seed;
+use proto::v1::Question;
+use report::{ComparedEvaluation, PolicyComparison};
+
+use self::entrant::{Decoding, Entrant, Player, Turn};
+use crate::{
+    args::{ConfigArgs, EnvCredentials},
+    config::RunConfig,
+    evaluation::{questions, success_text},
+    out_file,
+    progress::Progress,
+    setup::Setup,
+    stdout,
+};
+
+/// Samples of a question that a comparison may take.
+const MOST_SAMPLES: u32 = 256;
+
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct CompareArgs {
+    /// Policies, the first of which the others are compared with: `random`, `oracle`, `base`, a
+    /// model folder, a run folder, ORG/NAME in Hugging Face's cache, or `openai:URL,MODEL` for a
+    /// model behind a chat API.
+    #[arg(required = true, value_name = "POLICY")]
+    pub(crate) policies: Vec<String>,
+    /// Settings and data. Each run's model has the limits of its run.
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Splits, separated by commas.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "eval"
+    )]
+    pub(crate) splits: Vec<String>,
+    /// Numbers of solved examples before each question, separated by commas: 0, 1 or 3. Scripted
+    /// policies have none.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
+    pub(crate) shots: Vec<u32>,
+    /// Largest number of questions of a split; their ids decide, so they are always the same.
+    #[arg(long, value_name = "N")]
+    pub(crate) questions: Option<usize>,
+    /// Samples of each question besides greedy decoding, for pass@k.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) samples: u32,
+    /// Temperature of the samples; default: that of the settings.
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
+    /// Env-node (http://HOST:PORT), or several separated by commas; default: one in this process.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) env: Option<String>,
+    #[command(flatten)]
+    pub(crate) env_credentials: EnvCredentials,
+    /// File with the key of the chat API.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Write the comparison as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the comparison as a page to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Compares and prints the table.
+pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<()> {
+    let config = settings(args)?;
+    let outputs = args.json.iter().chain(&args.html);
+    outputs
+        .into_iter()
+        .try_for_each(|path| out_file::check(path))?;
+    // All are opened first: a misspelt name is found before hours of work.
+    let entrants = Entrant::parse_all(args, &config)?;
+    let mut setup = Setup::open(&config, progress)?;
+    if let Some(address) = &args.env {
+        setup.play_on(address, &args.env_credentials).await?;
+    }
+    let mut comparison = PolicyComparison {
+        dataset: setup.dataset.name.clone(),
+        data_sha256: setup.data_sha256.clone(),
+        seed: config.seed,
+        temperature: config.learner.rollout.sampling.temperature,
+        questions: BTreeMap::new(),
+        rows: Vec::new(),
+    };
+    let chosen = chosen_questions(args, &setup)?;
+    for (split, questions) in &chosen {
+        let ids = questions.iter().map(|it| it.question_id.clone());
+        comparison.questions.insert(split.clone(), ids.collect());
+    }
+    let round = Round {
+        args,
+        setup: &setup,
+        progress,
+    };
+    for entrant in &entrants {
+        round.play(entrant, &chosen, &mut comparison).await?;
+    }
+    write(args, &comparison)?;
+    stdout::print(comparison.text())
+}
+
+fn settings(args: &CompareArgs) -> Result<RunConfig> {
+    ensure!(
+        args.config.model.is_none(),
+        "--model is for other commands; name the models before the options: `sqlenv compare base \
+         FOLDER`"
+    );
+    ensure!(
+        args.samples <= MOST_SAMPLES,
+        "--samples is {}; give {MOST_SAMPLES} at most",
+        args.samples
+    );
+    let mut config = RunConfig::resolve(&args.config)?;
+    if let Some(temperature) = args.temperature {
+        ensure!(
+            temperature > 0.0,
+            "--temperature is {temperature}; greedy decoding is always in the table, and samples \
+             need a temperature above 0"
+        );
+        config.learner.rollout.sampling.temperature = temperature;
+    }
+    Ok(config)
+}
+
+/// Returns the questions of each split.
+fn chosen_questions(args: &CompareArgs, setup: &Setup) -> Result<Vec<(String, Vec<Question>)>> {
+    let of_split = |split: &String| {
+        let mut questions = questions(setup, split)?;
+        questions.truncate(args.questions.unwrap_or(usize::MAX));
+        Ok((split.clone(), questions))
+    };
+    args.splits.iter().map(of_split).collect()
+}
+
+/// What all policies of a comparison share.
+struct Round<'a> {
+    args: &'a CompareArgs,
+    setup: &'a Setup,
+    progress: &'a Progress,
+}
+
+impl Round<'_> {
+    /// Adds the rows of a policy: one for each number of examples and split.
+    async fn play(
+        &self,
+        entrant: &Entrant,
+        chosen: &[(String, Vec<Question>)],
+        comparison: &mut PolicyComparison,
+    ) -> Result<()> {
+        let player = entrant.open(self)?;
+        for shots in entrant.shots(&self.args.shots) {
+            for (split, questions) in chosen {
+                let row = self
+                    .row((entrant, &player), shots, split, questions)
+                    .await?;
+                comparison.push(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Plays the questions of a split with greedy decoding, and as often as there are samples.
+    async fn row(
+        &self,
+        (entrant, player): (&Entrant, &Player),
+        shots: u32,
+        split: &str,
+        questions: &[Question],
+    ) -> Result<ComparedEvaluation> {
+        let title = format!("{} on {split}, {shots} shots", entrant.name());
+        let seed = derive_seed(entrant.config().seed, "evaluation");
+        let greedy = (shots, Decoding::Greedy);
+        let (metrics, episodes) = self
+            .evaluate(&title, (entrant, player), greedy, questions, seed)
+            .await?;
+        let mut samples = Vec::new();
+        for number in 1..=entrant.samples(self.args.samples) {
+            let title = format!("{title}, sample {number}");
+            let seed = derive_seed(entrant.config().seed, &format!("sample {number}"));
+            let sampled = (shots, Decoding::Sampled);
+            let played = self.evaluate(&title, (entrant, player), sampled, questions, seed);
+            samples.push(correct(&played.await?.1));
+        }
+        Ok(ComparedEvaluation {
+            policy: entrant.name().to_owned(),
+            shots,
+            split: split.to_owned(),
+            correct: correct(&episodes),
+            metrics,
+            samples,
+        })
+    }
+
+    /// Plays each question once.
+    async fn evaluate(
+        &self,
+        title: &str,
+        (entrant, player): (&Entrant, &Player),
+        (shots, decoding): (u32, Decoding),
+        questions: &[Question],
+        seed: u64,
+    ) -> Result<(EvaluationMetrics, Vec<EpisodeRecord>)> {
+        let stage = self
+            .progress
+            .stage(title, questions.len() as u64, "episodes");
+        let settings = player.episode_settings(self.setup, entrant.config(), shots);
+        let concurrency = entrant.config().evaluation.concurrency;
+        let on_done = |done: usize| stage.set(done as u64);
+        let (metrics, episodes) = match player.at(entrant.config(), decoding) {
+            Turn::Policy(policy) => {
+                actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
+            }
+            Turn::Chat(model) => {
+                actor::evaluate_chat(&model, &settings, questions, seed, concurrency, on_done).await
+            }
+        };
+        stage.finish(&success_text(&metrics));
+        let failed = episodes.iter().find(|episode| !episode.failure.is_empty());
+        if let Some(first) = failed.filter(|_| metrics.failed == questions.len() as u64) {
+            bail!(
+                "every episode of {} failed: {}",
+                entrant.name(),
+                first.failure
+            );
+        }
+        Ok((metrics, episodes))
+    }
+}
+
+fn correct(episodes: &[EpisodeRecord]) -> Vec<bool> {
+    episodes.iter().map(|episode| episode.correct).collect()
+}
+
+fn write(args: &CompareArgs, comparison: &PolicyComparison) -> Result<()> {
+    let files = [
+        (&args.json, serde_json::to_string_pretty(comparison)? + "\n"),
+        (&args.html, comparison.page() + "\n"),
+    ];
+    for (path, text) in files {
+        if let Some(path) = path {
+            std::fs::write(path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}

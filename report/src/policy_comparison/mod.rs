@@ -1,0 +1,247 @@
+//! Policies compared on the same questions: their accuracy with intervals, paired tests against the
+//! first policy, and pass@k.
+//!
+//! Pure. Invariant: all rows of a split have the same questions in the same order, so pairs of
+//! answers can be compared.
+
+mod page;
+mod statistics;
+mod text;
+
+use std::collections::BTreeMap;
+
+use actor::EvaluationMetrics;
+use serde::{Deserialize, Serialize};
+
+use self::statistics::{PairedCounts, pass_at};
+
+/// What one policy did on the questions of one split.
+#[derive(Clone, Debug)]
+pub struct ComparedEvaluation {
+    /// The policy as the user named it.
+    pub policy: String,
+    /// Solved examples before each question.
+    pub shots: u32,
+    /// The split.
+    pub split: String,
+    /// Metrics of greedy decoding.
+    pub metrics: EvaluationMetrics,
+    /// Whether each question was answered with greedy decoding.
+    pub correct: Vec<bool>,
+    /// The same for each sample, if the policy was sampled.
+    pub samples: Vec<Vec<bool>>,
+}
+
+/// A comparison as it is written to a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyComparison {
+    /// Name of the dataset.
+    pub dataset: String,
+    /// Hash of questions and databases.
+    pub data_sha256: String,
+    /// The seed of the episodes.
+    pub seed: u64,
+    /// Sampling temperature of `sampled`.
+    pub temperature: f32,
+    /// Ids of the questions of each split, in order.
+    pub questions: BTreeMap<String, Vec<String>>,
+    /// One row for each policy, number of examples and split.
+    pub rows: Vec<ComparisonRow>,
+}
+
+/// A policy on a split.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComparisonRow {
+    /// The policy as the user named it.
+    pub policy: String,
+    /// Solved examples before each question.
+    pub shots: u32,
+    /// The split.
+    pub split: String,
+    /// Metrics of greedy decoding.
+    pub greedy: EvaluationMetrics,
+    /// Whether each question was answered with greedy decoding, in their order.
+    pub correct: Vec<bool>,
+    /// The difference to the first row of the split; none in that row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_first: Option<PairedDifference>,
+    /// Metrics of sampling, if the policy was sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledAccuracy>,
+}
+
+/// The difference between two policies on the same questions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairedDifference {
+    /// Questions that only this policy answered.
+    pub gained: u64,
+    /// Questions that only the first policy answered.
+    pub lost: u64,
+    /// Two-sided p-value of McNemar's exact test.
+    pub p_value: f64,
+}
+
+/// Accuracy over several samples for each question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampledAccuracy {
+    /// Samples for each question.
+    pub samples: u64,
+    /// Mean accuracy of a sample, 0 to 1.
+    pub mean: f64,
+    /// By k: the chance that one of k samples is right, 0 to 1.
+    pub pass_at: BTreeMap<u64, f64>,
+}
+
+impl PolicyComparison {
+    /// Adds a row. It is compared with the first one of its split.
+    pub fn push(&mut self, evaluation: ComparedEvaluation) {
+        let mut earlier = self.rows.iter();
+        let first = earlier.find(|row| row.split == evaluation.split);
+        let against_first = first.map(|first| difference(&first.correct, &evaluation.correct));
+        self.rows.push(ComparisonRow {
+            policy: evaluation.policy,
+            shots: evaluation.shots,
+            split: evaluation.split,
+            greedy: evaluation.metrics,
+            against_first,
+            sampled: sampled(&evaluation.samples),
+            correct: evaluation.correct,
+        });
+    }
+
+    /// Returns the table as text for a terminal.
+    pub fn text(&self) -> String {
+        text::table(self)
+    }
+
+    /// Returns the comparison as an HTML page without scripts.
+    pub fn page(&self) -> String {
+        page::render(self)
+    }
+}
+
+fn difference(first: &[bool], second: &[bool]) -> PairedDifference {
+    let counts = PairedCounts::of(first, second);
+    PairedDifference {
+        gained: counts.second_only,
+        lost: counts.first_only,
+        p_value: counts.p_value(),
+    }
+}
+
+/// Returns the accuracy of samples, with pass@k for powers of two and for all samples.
+fn sampled(samples: &[Vec<bool>]) -> Option<SampledAccuracy> {
+    let count = samples.len() as u64;
+    let questions = samples.first()?.len();
+    let correct = |question: usize| samples.iter().filter(|sample| sample[question]).count() as u64;
+    let correct: Vec<u64> = (0..questions).map(correct).collect();
+    let mean = |value: &dyn Fn(u64) -> f64| {
+        correct.iter().map(|correct| value(*correct)).sum::<f64>() / questions.max(1) as f64
+    };
+    let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < count);
+    let pass_at_k = |k| (k, mean(&|correct| pass_at(k, count, correct)));
+    Some(SampledAccuracy {
+        samples: count,
+        mean: mean(&|correct| correct as f64 / count as f64),
+        pass_at: powers.chain([count]).map(pass_at_k).collect(),
+    })
+}
+
+/// Returns a p-value as people write it.
+fn p_in_words(p_value: f64) -> String {
+    match p_value < 0.001 {
+        true => "p < 0.001".to_owned(),
+        false => format!("p = {p_value:.3}"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use actor::{CorrectCount, SuccessRate};
+
+    use super::*;
+
+    fn evaluation(policy: &str, correct: &[bool], samples: &[Vec<bool>]) -> ComparedEvaluation {
+        let count = CorrectCount {
+            questions: correct.len() as u64,
+            correct: correct.iter().filter(|it| **it).count() as u64,
+        };
+        ComparedEvaluation {
+            policy: policy.to_owned(),
+            shots: 0,
+            split: "eval".to_owned(),
+            metrics: EvaluationMetrics {
+                success: SuccessRate::from(count),
+                by_level: BTreeMap::from([("easy".to_owned(), count)]),
+                by_database: BTreeMap::from([("library".to_owned(), count)]),
+                ..EvaluationMetrics::default()
+            },
+            correct: correct.to_vec(),
+            samples: samples.to_vec(),
+        }
+    }
+
+    pub(crate) fn comparison() -> PolicyComparison {
+        let mut comparison = PolicyComparison {
+            dataset: "library & <co>".to_owned(),
+            data_sha256: "ab".to_owned(),
+            seed: 1,
+            temperature: 1.0,
+            questions: BTreeMap::from([("eval".to_owned(), vec!["q1".to_owned()])]),
+            rows: Vec::new(),
+        };
+        let base = evaluation(
+            "base",
+            &[true, false, false, false, false, false, false],
+            &[],
+        );
+        let samples = vec![
+            vec![true, true, false, true, true, true, true],
+            vec![true, false, false, true, true, true, true],
+        ];
+        let trained = evaluation(
+            "runs/run-001",
+            &[false, true, true, true, true, true, true],
+            &samples,
+        );
+        comparison.push(base);
+        comparison.push(trained);
+        comparison
+    }
+
+    #[test]
+    fn rows_are_compared_with_the_first() {
+        let comparison = comparison();
+        assert_eq!(comparison.rows[0].against_first, None);
+        assert_eq!(comparison.rows[0].sampled, None);
+        let difference = comparison.rows[1].against_first.unwrap();
+        assert_eq!((difference.gained, difference.lost), (6, 1));
+        assert!((difference.p_value - 0.125).abs() < 1e-12);
+        let sampled = comparison.rows[1].sampled.as_ref().unwrap();
+        assert!((sampled.mean - 11.0 / 14.0).abs() < 1e-12, "{sampled:?}");
+        let pass_at: Vec<_> = sampled
+            .pass_at
+            .iter()
+            .map(|(k, rate)| (*k, *rate))
+            .collect();
+        assert_eq!(pass_at.len(), 2);
+        assert!((pass_at[0].1 - 11.0 / 14.0).abs() < 1e-12);
+        assert!((pass_at[1].1 - 6.0 / 7.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_comparison_is_read_back() {
+        let comparison = comparison();
+        let json = serde_json::to_string(&comparison).unwrap();
+        assert_eq!(
+            serde_json::from_str::<PolicyComparison>(&json).unwrap(),
+            comparison
+        );
+    }
+
+    #[test]
+    fn p_values_are_written_with_three_places() {
+        assert_eq!(p_in_words(0.0204), "p = 0.020");
+        assert_eq!(p_in_words(0.0002), "p < 0.001");
+    }
+}

@@ -1,0 +1,166 @@
+//! A comparison of policies as an HTML page without scripts.
+
+use std::collections::BTreeSet;
+
+use actor::CorrectCount;
+use maud::{DOCTYPE, Markup, html};
+
+use super::{
+    ComparisonRow, PolicyComparison,
+    text::{against, of_split, pass_at},
+};
+use crate::{
+    chart::interval_strip,
+    number,
+    page::{document_head, rate_in_words, safe_text},
+};
+
+/// Renders the page.
+pub(super) fn render(comparison: &PolicyComparison) -> String {
+    let title = format!("Policies on {} · sqlenv", comparison.dataset);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            (document_head(&title))
+            body {
+                main {
+                    h1 { "Policies on " (comparison.dataset) }
+                    @for split in comparison.questions.keys() { (section(comparison, split)) }
+                    (explanation(comparison))
+                }
+            }
+        }
+    };
+    safe_text(&page.into_string())
+}
+
+fn section(comparison: &PolicyComparison, split: &str) -> Option<Markup> {
+    let rows: Vec<&ComparisonRow> = of_split(comparison, split).collect();
+    let questions = comparison.questions.get(split).map_or(0, Vec::len);
+    (!rows.is_empty()).then(|| {
+        html! {
+            section {
+                h2 { (split) }
+                p { (number::count(questions as u64)) " questions." }
+                (accuracy(&rows))
+                (parts("By level", &rows, |row| &row.greedy.by_level))
+                (parts("By database", &rows, |row| &row.greedy.by_database))
+            }
+        }
+    })
+}
+
+fn accuracy(rows: &[&ComparisonRow]) -> Markup {
+    html! {
+        div.scroll tabindex="0" {
+            table.comparison {
+                thead {
+                    tr {
+                        @for name in [
+                            "Policy", "Shots", "% right", "Against the first", "pass@k", "Reward",
+                            "Steps", "Malformed",
+                        ] { th scope="col" { (name) } }
+                    }
+                }
+                tbody { @for row in rows { (accuracy_row(row)) } }
+            }
+        }
+    }
+}
+
+fn accuracy_row(row: &ComparisonRow) -> Markup {
+    let metrics = &row.greedy;
+    let success = &metrics.success;
+    let interval = (success.wilson_low, success.wilson_high);
+    html! {
+        tr {
+            th scope="row" { (row.policy) }
+            td.figure { (row.shots) }
+            td.rate title=(rate_in_words(success)) {
+                b { (number::percent(success.success_rate)) }
+                small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
+                (interval_strip("policy", success.success_rate, interval))
+            }
+            td.figure { (against(row)) }
+            td.figure { (pass_at(row)) }
+            td.figure { (number::signed(metrics.mean_reward, 2)) }
+            td.figure { (format!("{:.1}", metrics.mean_steps)) }
+            td.figure { (number::percent(metrics.malformed_rate)) }
+        }
+        @if metrics.failed > 0 {
+            tr { td colspan="8" {
+                (metrics.failed) " episodes failed for a reason outside the policy and count as wrong."
+            } }
+        }
+    }
+}
+
+/// Renders the accuracy by a property of questions, if they have several values of it.
+fn parts(
+    heading: &str,
+    rows: &[&ComparisonRow],
+    counts: impl Fn(&ComparisonRow) -> &std::collections::BTreeMap<String, CorrectCount>,
+) -> Option<Markup> {
+    let names = rows.iter().flat_map(|row| counts(row).keys());
+    let names: BTreeSet<&String> = names.collect();
+    let cell = |row: &ComparisonRow, name: &String| match counts(row).get(name) {
+        Some(CorrectCount { questions, correct }) => {
+            let rate = *correct as f64 / (*questions).max(1) as f64;
+            format!("{} ({correct}/{questions})", number::percent(rate))
+        }
+        None => "·".to_owned(),
+    };
+    (names.len() > 1).then(|| {
+        html! {
+            details {
+                summary { (heading) }
+                div.scroll tabindex="0" {
+                    table.comparison {
+                        thead { tr {
+                            th scope="col" { "" }
+                            @for row in rows {
+                                th scope="col" { (row.policy) small { (row.shots) " shots" } }
+                            }
+                        } }
+                        tbody { @for name in names { tr {
+                            th scope="row" { (name) }
+                            @for row in rows { td.figure { (cell(row, name)) } }
+                        } } }
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn explanation(comparison: &PolicyComparison) -> Markup {
+    html! {
+        p.caption {
+            "Share of questions with a right answer, with greedy decoding and Wilson's 95\u{a0}% "
+            "interval. All policies of a split have the same questions. “Against the first” "
+            "counts the questions that only this policy answered (+) and that only the first one "
+            "answered (−), with the two-sided p-value of McNemar's exact test. pass@k is the "
+            "chance that one of k samples is right, at temperature " (comparison.temperature) ". "
+            "Seed " (comparison.seed) ", data " (comparison.data_sha256) "."
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::comparison;
+
+    #[test]
+    fn a_page_shows_what_the_text_shows_and_escapes_names() {
+        let page = comparison().page();
+        for part in [
+            "library &amp; &lt;co&gt;",
+            "+6 −1, p = 0.125",
+            "@2 85.7",
+            "runs/run-001",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        assert!(!page.contains("<script"), "no scripts");
+    }
+}
