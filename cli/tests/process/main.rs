@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench;
+mod compare;
 mod endings;
 mod evaluation;
 mod gpu_check;

@@ -25,7 +25,7 @@ pub(super) fn render(comparison: &PolicyComparison) -> String {
             body {
                 main {
                     h1 { "Policies on " (comparison.dataset) }
-                    @for split in comparison.questions.keys() { (section(comparison, split)) }
+                    @for split in comparison.questions.keys() { (section(comparison, split).unwrap_or_default()) }
                     (explanation(comparison))
                 }
             }
@@ -43,8 +43,8 @@ fn section(comparison: &PolicyComparison, split: &str) -> Option<Markup> {
                 h2 { (split) }
                 p { (number::count(questions as u64)) " questions." }
                 (accuracy(&rows))
-                (parts("By level", &rows, |row| &row.greedy.by_level))
-                (parts("By database", &rows, |row| &row.greedy.by_database))
+                (parts("By level", &rows, |row| &row.greedy.by_level).unwrap_or_default())
+                (parts("By database", &rows, |row| &row.greedy.by_database).unwrap_or_default())
             }
         }
     })
@@ -79,7 +79,7 @@ fn accuracy_row(row: &ComparisonRow) -> Markup {
             td.rate title=(rate_in_words(success)) {
                 b { (number::percent(success.success_rate)) }
                 small { (number::percent(interval.0)) "–" (number::percent(interval.1)) }
-                (interval_strip("policy", success.success_rate, interval))
+                (interval_strip(class(row), success.success_rate, interval))
             }
             td.figure { (against(row)) }
             td.figure { (pass_at(row)) }
@@ -92,6 +92,16 @@ fn accuracy_row(row: &ComparisonRow) -> Markup {
                 (metrics.failed) " episodes failed for a reason outside the policy and count as wrong."
             } }
         }
+    }
+}
+
+/// Returns the colour of a row: those of reports for scripted policies and for where others start.
+fn class(row: &ComparisonRow) -> &'static str {
+    match row.policy.as_str() {
+        "random" => "random",
+        "oracle" => "oracle",
+        _ if row.against_first.is_none() => "base",
+        _ => "grpo",
     }
 }
 

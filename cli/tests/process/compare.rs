@@ -1,0 +1,178 @@
+//! Tests `sqlenv compare`: scripted policies, the embedded one, and one behind a chat API.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    routing::post,
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, runtime::Runtime};
+
+use crate::program::sqlenv;
+
+/// Runs `compare` and returns its exit code, its output and the JSON that it wrote.
+fn compare(args: &[&str]) -> (Option<i32>, String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("comparison.json");
+    let page = dir.path().join("comparison.html");
+    let mut command = sqlenv(&["compare"]);
+    command.args(args).arg("--json").arg(&file);
+    let output = command.arg("--html").arg(&page).output().unwrap();
+    let json = fs::read_to_string(&file).unwrap_or_default();
+    let texts = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert_eq!(output.status.success(), page.exists());
+    let json = serde_json::from_str(&json).unwrap_or_default();
+    (output.status.code(), texts.concat(), json)
+}
+
+#[test]
+fn policies_have_the_same_questions_and_the_results_of_eval() {
+    let args =
+        "random base oracle --splits eval,eval-unseen --questions 20 --samples 2 --shots 0,1";
+    let (code, said, json) = compare(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(code, Some(0), "{said}");
+    let rows = json["rows"].as_array().unwrap();
+    let of = |policy: &str, split: &str, shots: u32| {
+        let is_it = |row: &&Value| {
+            row["policy"] == policy && row["split"] == split && row["shots"] == shots
+        };
+        rows.iter().find(is_it).unwrap()
+    };
+    // Scripted policies have no examples.
+    assert_eq!(rows.len(), 2 + 4 + 2);
+    assert_eq!(of("oracle", "eval", 0)["greedy"]["correct"], 20);
+    let gained = &of("oracle", "eval", 0)["against_first"]["gained"];
+    assert_eq!(gained, 20, "random answers none");
+    assert!(of("random", "eval", 0)["against_first"].is_null());
+    let base = of("base", "eval-unseen", 0);
+    let pass_at = &base["sampled"]["pass_at"];
+    assert!(pass_at["1"].as_f64().unwrap() <= pass_at["2"].as_f64().unwrap());
+    assert!(said.contains("p < 0.001"), "{said}");
+
+    let eval = "eval --policy base --split eval-unseen --questions 20";
+    let output = sqlenv(&eval.split(' ').collect::<Vec<_>>())
+        .output()
+        .unwrap();
+    let eval = String::from_utf8_lossy(&output.stdout).into_owned();
+    let correct = base["greedy"]["correct"].as_u64().unwrap();
+    assert!(
+        eval.starts_with(&format!("{correct} of 20 correct")),
+        "{eval}"
+    );
+}
+
+/// What a served model was asked.
+#[derive(Clone, Default)]
+struct Served(Arc<Mutex<Vec<(HeaderMap, Value)>>>);
+
+/// Fails once, then queries by a call of the API, then answers in its text.
+async fn complete(
+    State(served): State<Served>,
+    headers: HeaderMap,
+    Json(request): Json<Value>,
+) -> Result<Json<Value>, StatusCode> {
+    let mut asked = served.0.lock().unwrap();
+    asked.push((headers, request.clone()));
+    if asked.len() == 1 {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let turns = request["messages"].as_array().unwrap().len();
+    let message = match turns {
+        2 => {
+            let function = json!({"name": "query", "arguments": "{\"sql\": \"SELECT 7\"}"});
+            let call = json!({"id": "call_1", "type": "function", "function": function});
+            json!({"role": "assistant", "content": null, "tool_calls": [call]})
+        }
+        _ => json!({"role": "assistant", "content":
+            "<tool_call>{\"name\": \"answer\", \"arguments\": {\"value\": \"7\"}}</tool_call>"}),
+    };
+    Ok(Json(json!({"choices": [{"message": message}]})))
+}
+
+fn serve(runtime: &Runtime, served: &Served) -> SocketAddr {
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(complete))
+        .with_state(served.clone());
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async { axum::serve(listener, routes).await });
+    address
+}
+
+#[test]
+fn a_served_model_plays_by_messages() {
+    let runtime = Runtime::new().unwrap();
+    let served = Served::default();
+    let address = serve(&runtime, &served);
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    fs::write(&key, "secret\n").unwrap();
+    let policy = format!("openai:http://{address}/v1,small");
+    let key = key.to_str().unwrap();
+    let args = ["oracle", &policy, "--questions", "3", "--api-key-file", key];
+    let (code, said, json) = compare(&args);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("secret"), "{said}");
+    let row = &json["rows"][1];
+    assert_eq!(row["policy"], policy.as_str());
+    assert_eq!(row["greedy"]["mean_steps"], 2.0);
+    assert_eq!(row["greedy"]["malformed_rate"], 0.0);
+    assert!(row["greedy"]["failed"].is_null(), "the 503 was repeated");
+
+    let asked = served.0.lock().unwrap();
+    assert_eq!(asked.len(), 1 + 3 * 2);
+    for (headers, request) in asked.iter() {
+        assert_eq!(headers["authorization"], "Bearer secret");
+        assert_eq!(
+            (&request["model"], &request["temperature"]),
+            (&json!("small"), &json!(0.0))
+        );
+        assert_eq!(request["tools"].as_array().unwrap().len(), 4);
+    }
+    let (_, last) = asked
+        .iter()
+        .find(|(_, it)| it["messages"][3].is_object())
+        .unwrap();
+    let roles = last["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["role"].as_str().unwrap());
+    assert_eq!(
+        roles.collect::<Vec<_>>(),
+        ["system", "user", "assistant", "tool"]
+    );
+    assert_eq!(last["messages"][3]["tool_call_id"], "call_1");
+    assert_eq!(last["messages"][3]["content"], "1. 7");
+}
+
+#[test]
+fn what_cannot_be_compared_is_named() {
+    let runtime = Runtime::new().unwrap();
+    let address = serve(&runtime, &Served::default());
+    let elsewhere = format!("openai:http://{address}/v2,small");
+    let table: [(&[&str], &str); 7] = [
+        (&["openai:http://127.0.0.1:9/v1"], "names no model"),
+        (&["openai:127.0.0.1:9,m"], "give http://HOST:PORT/v1"),
+        (&["no/such-model"], "hf download no/such-model"),
+        (&["docs"], "docs is no policy"),
+        (&["base", "--shots", "2"], "give 0, 1 or 3"),
+        (
+            &["base", "--temperature", "0"],
+            "greedy decoding is always in the table",
+        ),
+        (&[&elsewhere, "--questions", "2"], "answers 404"),
+    ];
+    for (args, named) in table {
+        let (code, said, _) = compare(args);
+        assert_eq!(code, Some(1), "{args:?}: {said}");
+        assert!(said.contains(named), "{args:?}: {said}");
+    }
+}
