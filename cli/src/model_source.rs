@@ -75,7 +75,7 @@ fn hub_name(model: &Path) -> Option<String> {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
     match parts?.as_slice() {
-        [organisation, name] if [*organisation, *name].iter().all(|it| is_name(&it)) => {
+        [organisation, name] if [*organisation, *name].iter().all(is_name) => {
             Some(format!("{organisation}/{name}"))
         }
         _ => None,
