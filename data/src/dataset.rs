@@ -33,6 +33,9 @@ pub struct LeftOut {
     pub file: String,
     /// The index of the record in its file. The first has index 0.
     pub index: usize,
+    /// The line of the record, if records have lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
     /// The id of the record, if it has one.
     pub question_id: Option<String>,
     /// The database that the question names.
@@ -47,7 +50,14 @@ pub struct LeftOut {
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, index, database) = (&self.file, self.index, &self.database_name);
-        write!(f, "{file}[{index}] on {database}: {}", self.reason)
+        write!(f, "{file}[{index}]")?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line},")?;
+        }
+        if !database.is_empty() {
+            write!(f, " on {database}")?;
+        }
+        write!(f, ": {}", self.reason)
     }
 }
 

@@ -13,6 +13,7 @@ mod derive;
 mod error;
 mod generator;
 mod hash;
+mod import;
 mod integrity;
 mod layout;
 mod manifest;
@@ -35,6 +36,9 @@ pub use generator::{
     build_procedural,
 };
 pub use hash::file_sha256;
+pub use import::{
+    DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
+};
 pub use integrity::faults;
 pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};

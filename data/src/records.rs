@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::dataset::database_file;
-use crate::derive::{derive, level};
+use crate::derive::{Derived, Refused, derive, level};
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
 use crate::{DataError, Dataset, LeftOut, Question, hash};
@@ -72,34 +72,41 @@ pub(crate) fn open(
         let mut indices = BTreeMap::new();
         for record in records {
             let split = layout.split_of(&record);
-            match answered(&database, record, split, &mut indices) {
-                Ok(question) => dataset.questions.push(question),
-                Err(left_out) => dataset.left_out.push(left_out),
+            match derive(&database, &record.gold_sql) {
+                Ok(derived) => {
+                    let question = question(record, derived, split, &mut indices);
+                    dataset.questions.push(question);
+                }
+                Err(refused) => dataset.left_out.push(left_out(record, refused)),
             }
         }
     }
     Ok(dataset)
 }
 
-fn answered(
-    database: &GoldDatabase,
-    record: SqlRecord,
-    split: &'static str,
-    indices: &mut BTreeMap<&'static str, usize>,
-) -> Result<Question, LeftOut> {
-    let derived = derive(database, &record.gold_sql).map_err(|refused| LeftOut {
+fn left_out(record: SqlRecord, refused: Refused) -> LeftOut {
+    LeftOut {
         file: record.file.to_owned(),
         index: record.index,
+        line: None,
         question_id: None,
-        database_name: record.database_name.clone(),
+        database_name: record.database_name,
         reason: refused.reason,
         is_wrong: refused.is_wrong,
-    })?;
+    }
+}
+
+fn question(
+    record: SqlRecord,
+    derived: Derived,
+    split: &'static str,
+    indices: &mut BTreeMap<&'static str, usize>,
+) -> Question {
     let index = indices.entry(split).or_default();
     let question_id = format!("{}_{split}_{index:03}", record.database_name);
     *index += 1;
     let difficulty = record.difficulty;
-    Ok(Question {
+    Question {
         question_id,
         question_text: record.question_text,
         database_name: record.database_name,
@@ -109,5 +116,5 @@ fn answered(
         difficulty: difficulty.unwrap_or_else(|| level(&derived.tables).to_owned()),
         tables_involved: derived.tables,
         split: split.to_owned(),
-    })
+    }
 }

@@ -140,14 +140,17 @@ impl GoldDatabase {
         })
     }
 
+    /// Returns the name of a table or view as declared.
+    pub(crate) fn declared_name(&self, name: &str) -> Option<String> {
+        let mut declared = self.declared.iter();
+        declared.find(|it| it.eq_ignore_ascii_case(name)).cloned()
+    }
+
     fn tables_involved(&self) -> Vec<String> {
         let mut involved: Vec<String> = Vec::new();
         for read in self.tables().iter() {
-            let declared = self
-                .declared
-                .iter()
-                .find(|table| table.eq_ignore_ascii_case(read));
-            involved.extend(declared.filter(|table| !involved.contains(table)).cloned());
+            let declared = self.declared_name(read);
+            involved.extend(declared.filter(|table| !involved.contains(table)));
         }
         involved
     }

@@ -45,6 +45,7 @@ pub(crate) fn open(root: &Path, databases: Option<&[String]>) -> Result<Dataset,
             Some(reason) => dataset.left_out.push(LeftOut {
                 file,
                 index,
+                line: None,
                 question_id: Some(question.question_id),
                 database_name: question.database_name,
                 reason,

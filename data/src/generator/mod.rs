@@ -15,7 +15,7 @@ mod rng;
 mod rows;
 mod schema;
 mod specs;
-mod store;
+pub(crate) mod store;
 mod template;
 
 use std::path::Path;
