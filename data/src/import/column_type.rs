@@ -107,7 +107,7 @@ impl ColumnGuess {
         self.are_datetimes &= is_datetime(text);
     }
 
-    /// Returns the narrowest type that keeps every cell as it is.
+    /// Returns the first type that has every cell. Only REAL changes the text of cells: `1.10` is 1.1.
     pub(crate) fn column_type(&self) -> ColumnType {
         match () {
             () if !self.has_text => ColumnType::Text,

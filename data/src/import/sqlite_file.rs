@@ -24,8 +24,8 @@ pub(crate) struct CopiedDatabase {
     pub(crate) virtual_tables: Vec<String>,
 }
 
-/// Copies the database at `source`, with what its write-ahead log holds, to a new file. Nothing is
-/// written to the source.
+/// Copies the database at `source`, with what its write-ahead log holds, to a new file. The
+/// source is only read; SQLite may leave its index `-shm` beside a write-ahead log.
 ///
 /// # Errors
 /// The source is damaged, has no table, or cannot be read.
