@@ -1,5 +1,5 @@
-//! `sqlenv data`: builds, imports, checks and describes questions, and trains the tokenizer of the embedded
-//! policy on them.
+//! `sqlenv data`: builds, imports, checks and describes questions, and trains the tokenizer of the
+//! embedded policy on them.
 
 use std::{fs, path::Path, sync::Arc};
 

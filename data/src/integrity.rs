@@ -15,9 +15,9 @@ const STEPS_PER_BYTE: u64 = 16;
 const STEPS: u64 = 20_000_000;
 const STEPS_PER_CALL: i32 = 10_000;
 
-/// Returns what is wrong with the files of a dataset, a line each: damaged databases, databases that
-/// the environment would read otherwise, and records that are wrong. A line names the file, the
-/// record and what to do.
+/// Returns what is wrong with the files of a dataset, a line each: damaged databases, databases
+/// that the environment would read otherwise, and records that are wrong. A line names the file,
+/// the record and what to do.
 ///
 /// # Errors
 /// A file cannot be opened.

@@ -10,8 +10,8 @@ use crate::{DataError, hash};
 /// The name of the manifest inside a build.
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
-/// The record of what a folder holds. Two builds or imports are equal if and only if their manifests
-/// are equal.
+/// The record of what a folder holds. Two builds or imports are equal if and only if their
+/// manifests are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {

@@ -107,7 +107,8 @@ impl ColumnGuess {
         self.are_datetimes &= is_datetime(text);
     }
 
-    /// Returns the first type that has every cell. Only REAL changes the text of cells: `1.10` is 1.1.
+    /// Returns the first type that has every cell. Only REAL changes the text of cells: `1.10`
+    /// becomes 1.1.
     pub(crate) fn column_type(&self) -> ColumnType {
         match () {
             () if !self.has_text => ColumnType::Text,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: all wordings of a query on a database are in the same split, and a database of
 //! `eval-unseen/database` has no question in another split. What a record says about its split
-//! counts. The rest depends on the seed, the names of the databases and the queries alone, so that a
-//! new question does not move the others.
+//! counts. The rest depends on the seed, the names of the databases and the queries alone, so that
+//! a new question does not move the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,95 +8,83 @@ use crate::{Desk, assert_parts};
 const SHOP: &str = "CREATE TABLE items (name TEXT, price REAL, kind INTEGER);
     INSERT INTO items VALUES ('pen', 1.5, 1), ('ink', 4.0, 1), ('desk', 99.9, 2), ('void', NULL, 3)";
 
+fn counted() -> Value {
+    json!({"question": "How many?", "sql": "SELECT count(*) FROM items"})
+}
+
+/// Records that are wrong, each with a part of the reason.
+fn wrong_records() -> Vec<(Value, &'static str)> {
+    let asked = |sql: &str| json!({"question": "?", "sql": sql});
+    let with = |mut record: Value, field: &str, value: Value| {
+        record[field] = value;
+        record
+    };
+    vec![
+        (json!({"sql": "SELECT 1"}), "question_text is missing"),
+        (json!({"question": "?"}), "gold_sql is missing"),
+        (asked("-- SELECT 1"), "holds only comments"),
+        (asked("\u{feff}SELECT 1"), "byte order mark"),
+        (asked("SELECT 1; SELECT 2"), "more than one statement"),
+        (asked("DELETE FROM items"), "begins with DELETE"),
+        (
+            asked("WITH a AS (SELECT 1) DELETE FROM items"),
+            "only SELECT or WITH",
+        ),
+        (asked("SELECT nam FROM items"), "no such column: nam"),
+        (asked("SELECT random()"), "random"),
+        (
+            with(asked("SELECT 1"), "db", json!("shp")),
+            "no database `shp`",
+        ),
+        (
+            with(counted(), "answer", json!(5)),
+            "gold_answer is 5, but the gold SQL gives 4",
+        ),
+        (
+            with(
+                asked("SELECT name FROM items"),
+                "answer_type",
+                json!("integer"),
+            ),
+            "answer_type is integer, but the gold SQL gives list",
+        ),
+        (
+            with(asked("SELECT 1"), "tables", json!(["itms"])),
+            "names `itms`",
+        ),
+    ]
+}
+
+/// Records without an answer or a use.
+fn unusable_records() -> Vec<(Value, &'static str)> {
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) \
+                   FROM n";
+    [
+        ("SELECT price FROM items WHERE kind = 3", "nothing but NULL"),
+        ("SELECT name FROM items WHERE kind = 9", "returns no row"),
+        (endless, "SQLite instructions"),
+    ]
+    .into_iter()
+    .map(|(sql, part)| (json!({"question": "?", "sql": sql}), part))
+    .chain([(counted(), "repeats question and SQL")])
+    .collect()
+}
+
 #[test]
 fn what_cannot_be_a_question_is_left_out_with_its_place() {
     let desk = Desk::new();
     let database = desk.database("shop.db", SHOP);
-    let good = json!({"question": "How many?", "sql": "SELECT count(*) FROM items"});
-    let cases: Vec<(Value, bool, &str)> = vec![
-        (json!({"sql": "SELECT 1"}), true, "question_text is missing"),
-        (json!({"question": "?"}), true, "gold_sql is missing"),
-        (
-            json!({"question": "?", "sql": "-- SELECT 1"}),
-            true,
-            "holds only comments",
-        ),
-        (
-            json!({"question": "?", "sql": "\u{feff}SELECT 1"}),
-            true,
-            "byte order mark",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT 1; SELECT 2"}),
-            true,
-            "more than one statement",
-        ),
-        (
-            json!({"question": "?", "sql": "DELETE FROM items"}),
-            true,
-            "begins with DELETE",
-        ),
-        (
-            json!({"question": "?", "sql": "WITH a AS (SELECT 1) DELETE FROM items"}),
-            true,
-            "only SELECT or WITH",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT nam FROM items"}),
-            true,
-            "no such column: nam",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT random()"}),
-            true,
-            "random",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT 1", "db": "shp"}),
-            true,
-            "no database `shp`",
-        ),
-        (
-            json!({"question": "How many?", "sql": "SELECT count(*) FROM items", "answer": 5}),
-            true,
-            "gold_answer is 5, but the gold SQL gives 4",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT name FROM items", "answer_type": "integer"}),
-            true,
-            "answer_type is integer, but the gold SQL gives list",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT 1", "tables": ["itms"]}),
-            true,
-            "names `itms`",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT price FROM items WHERE kind = 3"}),
-            false,
-            "nothing but NULL",
-        ),
-        (
-            json!({"question": "?", "sql": "SELECT name FROM items WHERE kind = 9"}),
-            false,
-            "returns no row",
-        ),
-        (
-            json!({"question": "?", "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 \
-                FROM n) SELECT max(i) FROM n"}),
-            false,
-            "SQLite instructions",
-        ),
-        (good.clone(), false, "repeats question and SQL"),
-    ];
-    let mut records = vec![good];
-    records.extend(cases.iter().map(|(record, ..)| record.clone()));
+    let (wrong, unusable) = (wrong_records(), unusable_records());
+    let cases: Vec<&(Value, &str)> = wrong.iter().chain(&unusable).collect();
+    let mut records = vec![counted()];
+    records.extend(cases.iter().map(|(record, _)| record.clone()));
     let file = desk.write("q.json", Value::from(records).to_string());
     let mut left_out = desk.import(&[&database], &[&file]).unwrap().left_out;
     left_out.sort_by_key(|it| it.index);
     assert_eq!(left_out.len(), cases.len());
-    for (index, (it, (_, is_wrong, part))) in left_out.iter().zip(&cases).enumerate() {
-        assert_eq!((it.index, it.is_wrong), (index + 1, *is_wrong), "{it}");
+    for (index, (it, (_, part))) in left_out.iter().zip(cases).enumerate() {
+        let is_wrong = index < wrong.len();
+        assert_eq!((it.index, it.is_wrong), (index + 1, is_wrong), "{it}");
         assert_parts(&it.to_string(), &["q.json[", part]);
     }
     let dataset = Dataset::open(&desk.out(), None).unwrap();
