@@ -11,6 +11,7 @@ pub(crate) use crate::{
     bench_command::{BenchCommand, GpuCheckCommand},
     compare::CompareArgs,
 };
+use crate::{data_check::DataFolderArgs, data_import::DataImportArgs};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
@@ -386,21 +387,15 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value_t = data::DEFAULT_SEED)]
         seed: u64,
     },
-    /// Verify hashes, rerun every gold query, and check that the splits are disjoint.
-    Check {
-        /// The data's folder.
-        #[arg(default_value = OWN_DATA_DIR)]
-        dir: PathBuf,
-    },
-    /// Count questions by split, level, answer type and database.
-    Stats {
-        /// The data's folder.
-        #[arg(default_value = OWN_DATA_DIR)]
-        dir: PathBuf,
-        /// Databases to use, by name, separated by commas; `all` for every one.
-        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-        databases: Option<Vec<String>>,
-    },
+    /// Make a data folder of your own databases and questions (docs/data.md).
+    Import(DataImportArgs),
+    /// Verify hashes, look for damage, rerun every gold query, and check that the splits are
+    /// disjoint. The exit code is 1 if there is a problem.
+    Check(DataFolderArgs),
+    /// Count questions by split, level, answer type and database, and look for damage.
+    Stats(DataFolderArgs),
+    /// List the databases and the number of their questions.
+    List(DataFolderArgs),
     /// Generate databases whose schemas are composed of random words.
     Procedural {
         /// Folder to write.

@@ -1,9 +1,9 @@
-//! `sqlenv data`: builds, checks and describes questions, and trains the tokenizer of the embedded
-//! policy on them.
+//! `sqlenv data`: builds, imports, checks and describes questions, and trains the tokenizer of the
+//! embedded policy on them.
 
 use std::{fs, path::Path, sync::Arc};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use baselines::{Demonstrations, Demonstrator, DemonstratorMix, ScriptedPolicy, demonstrate};
 use data::{Dataset, ProceduralData, WordShare};
 use tokio_util::sync::CancellationToken;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{ConfigArgs, DataCommand, Preset},
     config::RunConfig,
+    data_check, data_import,
     evaluation::Evaluator,
     out_file,
     progress::Progress,
@@ -25,10 +26,10 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
             setup::build_own(&out, seed, progress)?;
             stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }
-        DataCommand::Check { dir } => check(&dir)?,
-        DataCommand::Stats { dir, databases } => {
-            stdout::print(data::stats(&Dataset::open(&dir, databases.as_deref())?))?;
-        }
+        DataCommand::Import(args) => data_import::import(&args, progress)?,
+        DataCommand::Check(args) => data_check::check(&args)?,
+        DataCommand::Stats(args) => data_check::stats(&args)?,
+        DataCommand::List(args) => data_check::list(&args)?,
         DataCommand::Procedural {
             out,
             seed,
@@ -57,21 +58,6 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
             stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }
         DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
-    }
-    Ok(())
-}
-
-fn check(dir: &Path) -> Result<()> {
-    let report = data::check(dir, None)?;
-    stdout::print(&report)?;
-    if !report.is_clean() {
-        let is_own = data::Manifest::read(dir).is_ok();
-        let remedy = if is_own {
-            "build it again with `sqlenv data build --out DIR`"
-        } else {
-            "correct its files, or fetch them again"
-        };
-        bail!("{} does not pass the check; {remedy}", dir.display());
     }
     Ok(())
 }

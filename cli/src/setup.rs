@@ -165,6 +165,12 @@ pub(crate) fn open_dataset(config: &DataConfig, progress: &Progress) -> Result<D
 fn keep_other_seed() -> Result<()> {
     if let Ok(manifest) = data::Manifest::read(Path::new(OWN_DATA_DIR)) {
         ensure!(
+            manifest.origin.is_build(),
+            "{OWN_DATA_DIR} holds data of `sqlenv data {}`; use it by --data {OWN_DATA_DIR}, or \
+             move it",
+            manifest.origin.command()
+        );
+        ensure!(
             manifest.seed == data::DEFAULT_SEED,
             "{OWN_DATA_DIR} holds a build of seed {}; use it by --data {OWN_DATA_DIR}, or remove \
              it",
@@ -209,9 +215,7 @@ fn report_left_out(dataset: &Dataset, progress: &Progress) {
         return;
     };
     progress.say(&format!(
-        "{} questions left out, the first {}: {}",
-        dataset.left_out.len(),
-        first.record,
-        first.reason
+        "{} questions left out, the first {first}",
+        dataset.left_out.len()
     ));
 }

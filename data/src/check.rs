@@ -4,9 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-use crate::sql::{self, GoldDatabase};
+use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
-use crate::{DataError, DatabaseRole, Dataset, Manifest, Question, answer_from_rows};
+use crate::{
+    DataError, DatabaseRole, Dataset, LeftOut, Manifest, Question, answer_from_rows, faults,
+};
+
+/// The number of left-out questions that the text of a report names.
+const LISTED_LEFT_OUT: usize = 5;
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,8 +20,8 @@ pub struct CheckReport {
     pub databases: usize,
     /// The number of questions whose gold SQL was run again.
     pub questions: usize,
-    /// The number of questions that the loader left out.
-    pub left_out: usize,
+    /// The questions that the loader left out.
+    pub left_out: Vec<LeftOut>,
     /// All problems, one line each.
     pub problems: Vec<String>,
 }
@@ -32,26 +37,31 @@ impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} databases, ", self.databases)?;
         write!(f, "{} questions checked, ", self.questions)?;
-        write!(f, "{} left out, ", self.left_out)?;
+        write!(f, "{} left out, ", self.left_out.len())?;
         writeln!(f, "{} problems", self.problems.len())?;
+        for left_out in self.left_out.iter().take(LISTED_LEFT_OUT) {
+            writeln!(f, "left out: {left_out}")?;
+        }
+        if let Some(others) = self.left_out.len().checked_sub(LISTED_LEFT_OUT + 1) {
+            writeln!(
+                f,
+                "left out: {} more; --left-out FILE writes all",
+                others + 1
+            )?;
+        }
         let mut problems = self.problems.iter();
         problems.try_for_each(|problem| writeln!(f, "- {problem}"))
     }
 }
 
-/// Opens a folder, verifies its hashes, looks for damaged pages, runs every gold SQL again, and
-/// looks for queries that occur in several splits.
+/// Opens a folder, verifies its hashes, looks for damaged pages and wrong records, runs every gold
+/// SQL again, and looks for queries that occur in several splits.
 ///
 /// # Errors
 /// Fails like [`Dataset::open`]. Problems of single questions are part of the report.
 pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, DataError> {
-    let dataset = Dataset::open(dir, databases)?;
-    let mut problems = Vec::new();
-    for (name, file) in &dataset.databases {
-        // Queries notice only the pages that they read.
-        let damage = sql::damage(&file.path)?.into_iter();
-        problems.extend(damage.map(|found| format!("{name}: the file is damaged: {found}")));
-    }
+    let dataset = Dataset::open_with_or_without_questions(dir, databases)?;
+    let mut problems = faults(&dataset)?;
     problems.extend(wrong_answers(&dataset)?);
     problems.extend(shared_queries(&dataset));
     if dir.join(crate::manifest::FILE_NAME).is_file() {
@@ -60,7 +70,7 @@ pub fn check(dir: &Path, databases: Option<&[String]>) -> Result<CheckReport, Da
     Ok(CheckReport {
         databases: dataset.databases.len(),
         questions: dataset.questions.len(),
-        left_out: dataset.left_out.len(),
+        left_out: dataset.left_out,
         problems,
     })
 }
@@ -81,10 +91,14 @@ fn wrong_answers(dataset: &Dataset) -> Result<Vec<String>, DataError> {
             match result {
                 Ok((_, answer)) if *answer == question.gold_answer => {}
                 Ok((_, answer)) => problems.push(format!(
-                    "{}: the gold SQL now gives {answer}, the record says {}",
+                    "{} on {name}: the gold SQL now gives {answer}, the record says {}; correct \
+                     one of them",
                     question.question_id, question.gold_answer
                 )),
-                Err(reason) => problems.push(format!("{}: {reason}", question.question_id)),
+                Err(reason) => problems.push(format!(
+                    "{} on {name}: {reason}; correct the record, or remove it",
+                    question.question_id
+                )),
             }
         }
     }
@@ -115,7 +129,9 @@ fn shared_queries(dataset: &Dataset) -> Vec<String> {
     }
     let shared = splits.into_iter().filter(|(_, splits)| splits.len() > 1);
     shared
-        .map(|((database, sql), splits)| format!("{database}: in the splits {splits:?}: {sql}"))
+        .map(|((database, sql), splits)| {
+            format!("{database}: in the splits {splits:?}: {sql}; keep it in one of them")
+        })
         .collect()
 }
 
@@ -138,7 +154,7 @@ fn misplaced(dataset: &Dataset, manifest: &Manifest) -> Vec<String> {
     };
     let problem = |question: &Question| {
         let (id, split) = (&question.question_id, &question.split);
-        format!("{id}: its database does not belong in split {split}")
+        format!("{id}: its database does not belong in split {split}; give it another split")
     };
     let misplaced = dataset.questions.iter().filter(is_misplaced);
     misplaced.map(problem).collect()

@@ -1,15 +1,16 @@
-//! Opens and verifies a folder of questions and databases.
+//! Questions with their databases, and what the loaders of all layouts share.
 //!
 //! Invariant: the database of each question is in `databases`, question ids are unique, and
-//! questions have the order of the files. The three layouts (own build, Spider, SQLEnv) differ only
-//! in how their records are read.
+//! questions have the order of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::{AnswerType, DataError, Question, hash, own, spider, sqlenv_json};
+use crate::{AnswerType, DataError, Question, hash, text};
 
 /// An immutable SQLite file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,15 +25,40 @@ pub struct DatabaseFile {
     pub size_bytes: u64,
 }
 
-/// A question that cannot be used, and the reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A question that cannot be used, and the reason. It is one line of the file that `--left-out`
+/// writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// The record: its file and index, or its id.
-    pub record: String,
+    /// The file of the record, relative to the data folder.
+    pub file: String,
+    /// The index of the record in its file. The first has index 0.
+    pub index: usize,
+    /// The line of the record, if records have lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// The id of the record, if it has one.
+    pub question_id: Option<String>,
     /// The database that the question names.
     pub database_name: String,
     /// Why the question cannot be used.
     pub reason: String,
+    /// Whether the record is wrong, so that a check fails: its SQL does not compile, or its fields
+    /// contradict each other. A query without rows is not wrong.
+    pub is_wrong: bool,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, index, database) = (&self.file, self.index, &self.database_name);
+        write!(f, "{file}[{index}]")?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line},")?;
+        }
+        if !database.is_empty() {
+            write!(f, " on {database}")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
 }
 
 /// Questions with their databases.
@@ -49,41 +75,6 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens a folder: an own build (`manifest.json`), Spider (`tables.json`) or SQLEnv
-    /// (`questions/questions_train.json`).
-    ///
-    /// `databases` selects databases by name. The single name `all` selects every database. Without
-    /// a selection Spider opens the ten databases that SQLEnv uses ([`crate::SQLENV_TEN`]), and the
-    /// other layouts open all.
-    ///
-    /// # Errors
-    /// Fails if the folder has no known layout, if a record is malformed (the error names file,
-    /// index and field), if a database is missing, broken or different from the manifest, or if the
-    /// selection names an unknown database.
-    pub fn open(dir: &Path, databases: Option<&[String]>) -> Result<Self, DataError> {
-        let mut dataset = read_layout(dir, databases)?;
-        dataset.name = dir.file_name().map_or_else(
-            || dir.display().to_string(),
-            |name| name.to_string_lossy().into_owned(),
-        );
-        let mut ids = BTreeSet::new();
-        let mut in_order = dataset
-            .questions
-            .iter()
-            .map(|question| &question.question_id);
-        if let Some(id) = in_order.find(|id| !ids.insert(*id)) {
-            let problem = format!("question_id `{id}` occurs twice; give each question its own id");
-            return Err(DataError::format(dir, problem));
-        }
-        if dataset.questions.is_empty() {
-            let left_out = dataset.left_out.len();
-            let problem =
-                format!("no usable question ({left_out} left out); choose other databases");
-            return Err(DataError::format(dir, problem));
-        }
-        Ok(dataset)
-    }
-
     /// Returns a dataset of one question about a database file. The question has no gold answer, so
     /// the environment calls every answer incorrect.
     ///
@@ -135,30 +126,6 @@ impl Dataset {
         let names: BTreeSet<&String> = names.collect();
         names.into_iter().cloned().collect()
     }
-}
-
-/// Reads the folder in the layout that its files show, without a name.
-fn read_layout(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
-    if !dir.is_dir() {
-        return Err(DataError::format(
-            dir,
-            "no such folder; check the path, or build data with `sqlenv data build`",
-        ));
-    }
-    if dir.join("manifest.json").is_file() {
-        return own::open(dir, databases);
-    }
-    if dir.join("tables.json").is_file() {
-        return spider::open(dir, databases);
-    }
-    if let Some(root) = sqlenv_json::root(dir) {
-        return sqlenv_json::open(&root, databases);
-    }
-    Err(DataError::format(
-        dir,
-        "not a data folder: it holds neither manifest.json (own build), nor tables.json (Spider), \
-         nor questions/questions_train.json (SQLEnv)",
-    ))
 }
 
 /// Returns the selected names, or `default` without a selection. All of them must be in `known`.
@@ -213,22 +180,16 @@ pub(crate) fn database_file(folder: &Path, name: &str) -> Result<DatabaseFile, D
 
 /// Reads a file that holds one JSON array.
 pub(crate) fn read_array(path: &Path) -> Result<Vec<Value>, DataError> {
-    let text = std::fs::read(path).map_err(DataError::io(path, "read"))?;
-    let problem = |error| format!("not a JSON array: {error}; fetch the file again");
-    serde_json::from_slice(&text).map_err(|error| DataError::format(path, problem(error)))
+    let text = text::read(path)?;
+    let problem = |error| {
+        format!("not a JSON array: {error}; write one array of records, or fetch the file again")
+    };
+    serde_json::from_str(&text).map_err(|error| DataError::format(path, problem(error)))
 }
 
-/// Separates the records whose gold answer is empty, which no agent can give.
-pub(crate) fn leave_out_degenerate(questions: Vec<Question>) -> (Vec<Question>, Vec<LeftOut>) {
-    let (kept, degenerate): (Vec<_>, Vec<_>) = questions
-        .into_iter()
-        .partition(|question| !is_degenerate(question));
-    let left_out = degenerate.into_iter().map(|question| LeftOut {
-        record: question.question_id,
-        database_name: question.database_name,
-        reason: "its gold answer is empty or NULL".to_owned(),
-    });
-    (kept, left_out.collect())
+/// Returns why no agent can give the gold answer, if it is empty.
+pub(crate) fn degenerate_reason(question: &Question) -> Option<String> {
+    is_degenerate(question).then(|| "its gold answer is empty or NULL".to_owned())
 }
 
 fn is_degenerate(question: &Question) -> bool {

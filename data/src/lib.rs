@@ -1,24 +1,32 @@
-//! Questions and their databases: loaders for three layouts, and the generator of the project's own
-//! data.
+//! Questions and their databases: loaders for four layouts, the import of other files, and the
+//! generator of the project's own data.
 //!
 //! A [`Dataset`] is read-only and verified: every question names a database that exists, and every
 //! database carries its SHA-256. The generator is a pure function of its seed: the same seed gives
 //! the same bytes on every machine. What an agent may do with a database is decided in the crate
 //! `env`.
 
+mod bird;
 mod check;
 mod dataset;
+mod derive;
 mod error;
 mod generator;
 mod hash;
+mod import;
+mod integrity;
+mod layout;
 mod manifest;
 mod own;
+mod own_writer;
 mod question;
+mod records;
 mod spider;
 mod sql;
 pub mod sql_text;
 mod sqlenv_json;
 mod stats;
+mod text;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
@@ -28,8 +36,12 @@ pub use generator::{
     build_procedural,
 };
 pub use hash::file_sha256;
-pub use manifest::{DatabaseRole, Manifest, ManifestDatabase};
+pub use import::{
+    DatabaseSource, HeldOut, ImportReport, ImportRequest, ImportedDatabase, SourceKind, import,
+};
+pub use integrity::faults;
+pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
-pub use sql::is_sql_function;
+pub use sql::{immutable_uri, is_sql_function};
 pub use stats::{DatasetStats, stats};

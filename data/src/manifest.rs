@@ -1,4 +1,4 @@
-//! The manifest of an own build: its content, its seed, and the hash of every file.
+//! The manifest of a folder of the own layout: its content, its seed, and the hash of every file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -10,15 +10,19 @@ use crate::{DataError, hash};
 /// The name of the manifest inside a build.
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
-/// The record of a build. Two builds are equal if and only if their manifests are equal.
+/// The record of what a folder holds. Two builds or imports are equal if and only if their
+/// manifests are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The hash of everything except the seed that a build depends on: generator version, domains,
-    /// grammar, SQLite version.
+    /// The hash of everything except the seed and the user's files that the content depends on:
+    /// generator version, domains, grammar, SQLite version.
     pub recipe: String,
-    /// The seed of the build.
+    /// The seed of the build, or of the splits of an import.
     pub seed: u64,
+    /// The command that wrote the folder.
+    #[serde(default, skip_serializing_if = "DataOrigin::is_build")]
+    pub origin: DataOrigin,
     /// The SPDX name of the licence of questions and databases.
     pub licence: String,
     /// The databases, sorted by name.
@@ -35,12 +39,43 @@ pub struct Manifest {
 pub struct ManifestDatabase {
     /// The name of the database.
     pub name: String,
-    /// The domain of the database.
+    /// The domain of the database; `imported` in an import.
     pub domain: String,
     /// How the database is used.
     pub role: DatabaseRole,
     /// The number of rows in all tables together.
     pub rows: u64,
+}
+
+/// The command that wrote a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataOrigin {
+    /// `sqlenv data build` or `sqlenv data procedural`.
+    #[default]
+    Build,
+    /// `sqlenv data import`.
+    Import,
+}
+
+impl DataOrigin {
+    /// Whether a build wrote the folder. The manifests of builds do not name their origin.
+    pub fn is_build(&self) -> bool {
+        *self == Self::Build
+    }
+
+    /// Returns the name of the command, after `sqlenv data`.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Import => "import",
+        }
+    }
+
+    /// Returns what to do if the folder is damaged.
+    pub fn remedy(self) -> String {
+        format!("run `sqlenv data {}` again", self.command())
+    }
 }
 
 /// How a database is used.
@@ -67,7 +102,11 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Self, DataError> {
         let path = dir.join(FILE_NAME);
         let text = std::fs::read(&path).map_err(DataError::io(&path, "read"))?;
-        let problem = |error| format!("not a manifest ({error}); run `sqlenv data build` again");
+        let problem = |error| {
+            format!(
+                "not a manifest ({error}); run `sqlenv data build` or `sqlenv data import` again"
+            )
+        };
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| DataError::format(&path, problem(error)))?;
         let is_inside = |name: &&String| {
@@ -86,21 +125,19 @@ impl Manifest {
     /// Fails with the first file of the build in `dir` that is missing or altered.
     pub(crate) fn verify_files(&self, dir: &Path) -> Result<(), DataError> {
         let mut files = self.files.iter();
-        files.try_for_each(|(name, sha256)| verify_file(&dir.join(name), sha256))
+        files.try_for_each(|(name, sha256)| self.verify_file(&dir.join(name), sha256))
     }
-}
 
-/// Compares a file with its hash in the manifest.
-pub(crate) fn verify_file(path: &Path, sha256: &str) -> Result<(), DataError> {
-    let (found, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
-    if found == sha256 {
-        return Ok(());
+    /// Compares a file with its hash in this manifest.
+    pub(crate) fn verify_file(&self, path: &Path, sha256: &str) -> Result<(), DataError> {
+        let (found, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
+        if found == sha256 {
+            return Ok(());
+        }
+        let remedy = self.origin.remedy();
+        Err(DataError::format(
+            path,
+            format!("altered: its SHA-256 is {found}, manifest.json says {sha256}; {remedy}"),
+        ))
     }
-    Err(DataError::format(
-        path,
-        format!(
-            "altered: its SHA-256 is {found}, manifest.json says {sha256}; run `sqlenv data build` \
-             again"
-        ),
-    ))
 }

@@ -1,14 +1,13 @@
-//! Loads an own build: `manifest.json`, `questions/<split>.jsonl`,
+//! Loads a folder of the own layout: `manifest.json`, `questions/<split>.jsonl`,
 //! `databases/<name>/<name>.sqlite`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::dataset::{database_file, select};
-use crate::manifest::{Manifest, verify_file};
-use crate::{DataError, Dataset, Question};
+use crate::{DataError, Dataset, Manifest, Question, text};
 
-/// Reads an own build. Every file that is used must have its hash in the manifest.
+/// Reads a folder. Every file that is used must have its hash in the manifest.
 pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
     let manifest = Manifest::read(dir)?;
     let known = manifest.databases.iter().map(|it| it.name.clone());
@@ -18,14 +17,26 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
     for name in &names {
         let file = database_file(&dir.join("databases"), name)?;
         let relative = format!("databases/{name}/{name}.sqlite");
-        verify_file(&file.path, hash_of(dir, &manifest, &relative)?)?;
+        manifest.verify_file(&file.path, hash_of(dir, &manifest, &relative)?)?;
         dataset.databases.insert(name.clone(), file);
     }
     let files = manifest.files.iter();
     for (file, sha256) in files.filter(|(file, _)| file.ends_with(".jsonl")) {
         let path = dir.join(file);
-        verify_file(&path, sha256)?;
+        manifest.verify_file(&path, sha256)?;
         let mut questions = read_lines(&path)?;
+        if let Some(lost) = questions
+            .iter()
+            .find(|it| !known.contains(&it.database_name))
+        {
+            let problem = format!(
+                "question `{}` names the database `{}`, which manifest.json does not list; {}",
+                lost.question_id,
+                lost.database_name,
+                manifest.origin.remedy()
+            );
+            return Err(DataError::format(&path, problem));
+        }
         questions.retain(|question| names.contains(&question.database_name));
         dataset.questions.append(&mut questions);
     }
@@ -36,13 +47,13 @@ fn hash_of<'a>(dir: &Path, manifest: &'a Manifest, file: &str) -> Result<&'a str
     manifest.files.get(file).map(String::as_str).ok_or_else(|| {
         DataError::format(
             &dir.join(crate::manifest::FILE_NAME),
-            format!("files: `{file}` is missing; build the data again"),
+            format!("files: `{file}` is missing; {}", manifest.origin.remedy()),
         )
     })
 }
 
 fn read_lines(path: &Path) -> Result<Vec<Question>, DataError> {
-    let text = std::fs::read_to_string(path).map_err(DataError::io(path, "read"))?;
+    let text = text::read(path)?;
     let lines = (1..).zip(text.lines());
     let parse = |(number, line)| {
         let problem = |error| format!("line {number}: not a question record: {error}");

@@ -1,10 +1,8 @@
-//! Loads Spider's layout: `tables.json`, `dev.json`, `train_spider.json`,
-//! `database/<name>/<name>.sqlite`.
+//! Loads Spider's layout: `dev.json`, `train_spider.json`, `train_others.json` and
+//! `database/<name>/<name>.sqlite`. `tables.json` may be there and is not read.
 //!
-//! Gold answers come from running the gold SQL. A question without an answer is left out with the
-//! reason. Splits depend only on the hashes of names: one of five databases (rounded down, those
-//! with the smallest hash) becomes `eval-unseen`, and 30 in 100 queries on the other databases go
-//! to `eval`. All wordings of a query belong to the same split.
+//! Splits depend only on the hashes of names: one of five databases (rounded down, those with the
+//! smallest hash) becomes `eval-unseen`, and 30 in 100 queries on the other databases go to `eval`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,10 +10,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::dataset::{database_file, read_array, select};
-use crate::sql::GoldDatabase;
-use crate::sql_text::case_folded_form;
-use crate::{DataError, Dataset, LeftOut, Question, answer_from_rows, hash};
+use crate::dataset::{read_array, select};
+use crate::records::{self, RecordLayout, SqlRecord};
+use crate::{DataError, Dataset};
 
 /// The ten Spider databases that SQLEnv uses. They have 676 questions: 623 of Spider's dev file and
 /// 53 of its train file.
@@ -32,9 +29,7 @@ pub const SQLENV_TEN: [&str; 10] = [
     "world_1",
 ];
 
-const FILES: [&str; 2] = ["dev.json", "train_spider.json"];
-const EVAL_PERCENT: u64 = 30;
-const DATABASES_PER_UNSEEN: usize = 5;
+const FILES: [&str; 3] = ["dev.json", "train_spider.json", "train_others.json"];
 
 #[derive(Deserialize)]
 struct SpiderRecord {
@@ -43,12 +38,19 @@ struct SpiderRecord {
     query: String,
 }
 
+/// Whether the folder has Spider's layout.
+pub(crate) fn is_layout(dir: &Path) -> bool {
+    dir.join("database").is_dir() || dir.join("tables.json").is_file()
+}
+
 /// Reads Spider's questions about the chosen databases and runs their gold SQL.
 pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, DataError> {
-    let mut by_database: BTreeMap<String, Vec<(String, SpiderRecord)>> = BTreeMap::new();
-    for (location, record) in read(dir)? {
-        let records = by_database.entry(record.db_id.clone()).or_default();
-        records.push((location, record));
+    let mut by_database = BTreeMap::new();
+    for record in read(dir)? {
+        let (_, records) = by_database
+            .entry(record.database_name.clone())
+            .or_insert_with(|| (dir.join("database"), Vec::new()));
+        records.push(record);
     }
     let known: BTreeSet<String> = by_database.keys().cloned().collect();
     let ten = || {
@@ -59,39 +61,25 @@ pub(crate) fn open(dir: &Path, databases: Option<&[String]>) -> Result<Dataset, 
     if names.is_empty() {
         return Err(DataError::Request(format!(
             "{}: none of SQLEnv's ten databases has questions here; choose databases by name, or \
-             `all`",
+             `all`, with --databases",
             dir.display()
         )));
     }
-    let unseen = unseen_databases(&names);
-    let mut dataset = Dataset::default();
     by_database.retain(|name, _| names.contains(name));
-    for (name, database_records) in by_database {
-        let file = database_file(&dir.join("database"), &name)?;
-        let database = GoldDatabase::open(&file.path)?;
-        dataset.databases.insert(name.clone(), file);
-        let mut indices = BTreeMap::new();
-        for (location, record) in database_records {
-            let split = split_of(&record, unseen.contains(&name));
-            match answer(&database, record, split, &mut indices) {
-                Ok(question) => dataset.questions.push(question),
-                Err(reason) => dataset.left_out.push(LeftOut {
-                    record: location,
-                    database_name: name.clone(),
-                    reason,
-                }),
-            }
-        }
-    }
-    Ok(dataset)
+    let layout = RecordLayout {
+        name: "spider",
+        unseen: records::unseen_databases("spider", &names),
+    };
+    records::open(&layout, by_database)
 }
 
-fn read(dir: &Path) -> Result<Vec<(String, SpiderRecord)>, DataError> {
+fn read(dir: &Path) -> Result<Vec<SqlRecord>, DataError> {
     let paths = FILES.map(|file| (file, dir.join(file)));
     if paths.iter().all(|(_, path)| !path.is_file()) {
         return Err(DataError::format(
             dir,
-            "tables.json is here, but neither dev.json nor train_spider.json; add one",
+            "the folder has Spider's layout, but neither dev.json nor train_spider.json nor \
+             train_others.json; add one",
         ));
     }
     let mut records = Vec::new();
@@ -99,7 +87,14 @@ fn read(dir: &Path) -> Result<Vec<(String, SpiderRecord)>, DataError> {
         for (index, value) in read_array(&path)?.into_iter().enumerate() {
             let record = parse(value)
                 .map_err(|problem| DataError::format(&path, format!("index {index}: {problem}")))?;
-            records.push((format!("{file}[{index}]"), record));
+            records.push(SqlRecord {
+                file,
+                index,
+                database_name: record.db_id,
+                question_text: record.question,
+                gold_sql: record.query,
+                difficulty: None,
+            });
         }
     }
     Ok(records)
@@ -115,62 +110,9 @@ fn parse(value: Value) -> Result<SpiderRecord, String> {
         ("query", &record.query),
     ];
     match fields.iter().find(|(_, text)| text.trim().is_empty()) {
-        Some((field, _)) => Err(format!("the field {field} is empty")),
+        Some((field, _)) => Err(format!(
+            "the field {field} is empty; write it, or remove the record"
+        )),
         None => Ok(record),
     }
-}
-
-fn unseen_databases(names: &BTreeSet<String>) -> BTreeSet<String> {
-    let mut by_hash: Vec<&String> = names.iter().collect();
-    by_hash.sort_by_key(|name| hash::name_hash(&["spider-unseen", name]));
-    by_hash
-        .into_iter()
-        .take(names.len() / DATABASES_PER_UNSEEN)
-        .cloned()
-        .collect()
-}
-
-fn split_of(record: &SpiderRecord, is_unseen: bool) -> &'static str {
-    let is_eval = || {
-        hash::percentile(&[
-            "spider-eval",
-            &record.db_id,
-            &case_folded_form(&record.query),
-        ]) < EVAL_PERCENT
-    };
-    match is_unseen {
-        true => "eval-unseen",
-        false if is_eval() => "eval",
-        false => "train",
-    }
-}
-
-fn answer(
-    database: &GoldDatabase,
-    record: SpiderRecord,
-    split: &'static str,
-    indices: &mut BTreeMap<&'static str, usize>,
-) -> Result<Question, String> {
-    let gold = database.run(&record.query)?;
-    let (answer_type, gold_answer) = answer_from_rows(&gold.rows)?;
-    let index = indices.entry(split).or_default();
-    let question_id = format!("{}_{split}_{index:03}", record.db_id);
-    *index += 1;
-    Ok(Question {
-        question_id,
-        question_text: record.question,
-        database_name: record.db_id,
-        gold_sql: record.query,
-        gold_answer,
-        answer_type,
-        // SQLEnv's rule: the number of tables.
-        difficulty: match gold.tables.len() {
-            0..=2 => "easy",
-            3 => "medium",
-            _ => "hard",
-        }
-        .to_owned(),
-        tables_involved: gold.tables,
-        split: split.to_owned(),
-    })
 }

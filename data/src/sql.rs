@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Connection, OpenFlags, PrepFlags, Statement, ffi};
 
-use crate::DataError;
+use crate::sql_text::{first_keyword, normal_form};
+use crate::{DataError, text};
 
 /// The number of SQLite instructions that a gold query may spend.
 pub(crate) const BUDGET_STEPS: u64 = 20_000_000;
@@ -43,27 +44,6 @@ pub fn is_sql_function(name: &str) -> bool {
         .any(|listed| listed.eq_ignore_ascii_case(name))
 }
 
-/// Looks for damage in all pages of a database file, and returns what SQLite finds, a line each.
-///
-/// # Errors
-/// The file cannot be opened.
-pub(crate) fn damage(path: &Path) -> Result<Vec<String>, DataError> {
-    const MOST_LINES: u8 = 5;
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(DataError::sqlite(path))?;
-    let sql = format!("PRAGMA quick_check({MOST_LINES})");
-    let lines = connection.prepare(&sql).and_then(|mut statement| {
-        let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-        lines.collect::<rusqlite::Result<Vec<_>>>()
-    });
-    Ok(match lines {
-        Ok(lines) if lines == ["ok"] => Vec::new(),
-        // One finding may have several lines.
-        Ok(lines) => lines.iter().map(|line| line.replace('\n', " ")).collect(),
-        Err(error) => vec![error.to_string()],
-    })
-}
-
 /// A database on which gold SQL runs. Nothing can be written through it.
 pub(crate) struct GoldDatabase {
     connection: Connection,
@@ -82,9 +62,7 @@ pub(crate) struct GoldResult {
 impl GoldDatabase {
     /// Opens a database file read-only.
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_with_flags(path, flags).map_err(DataError::sqlite(path))?;
+        let connection = open_immutable(path).map_err(DataError::sqlite(path))?;
         Self::guard(connection).map_err(|error| {
             DataError::format(
                 path,
@@ -127,25 +105,32 @@ impl GoldDatabase {
         })
     }
 
+    /// Compiles one query without running it.
+    ///
+    /// # Errors
+    /// Returns the reason: it is no query, SQLite's message, or what the query may not use.
+    pub(crate) fn compile(&self, sql: &str) -> Result<(), String> {
+        self.prepare(sql).map(|_| ())
+    }
+
     /// Runs one query to completion.
     ///
     /// # Errors
-    /// Returns the reason: SQLite's message, the spent budget, or too many rows.
+    /// Returns the reason: it does not compile, the spent budget, or too many rows.
     pub(crate) fn run(&self, sql: &str) -> Result<GoldResult, String> {
-        self.steps.store(0, Ordering::Relaxed);
         self.tables().clear();
-        let rows = self
-            .rows(sql)
-            .map_err(|error| match error.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::OperationInterrupted) => {
-                    format!("the gold SQL spends more than {BUDGET_STEPS} SQLite instructions")
-                }
-                Some(rusqlite::ErrorCode::TooBig) => format!(
-                    "a cell of the gold SQL has more than {MAX_CELL_BYTES} bytes, or its result \
+        let mut statement = self.prepare(sql)?;
+        self.steps.store(0, Ordering::Relaxed);
+        let rows = rows(&mut statement).map_err(|error| match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::OperationInterrupted) => {
+                format!("the gold SQL spends more than {BUDGET_STEPS} SQLite instructions")
+            }
+            Some(rusqlite::ErrorCode::TooBig) => format!(
+                "a cell of the gold SQL has more than {MAX_CELL_BYTES} bytes, or its result \
                      more than {MAX_RESULT_BYTES}"
-                ),
-                _ => format!("the gold SQL fails: {error}"),
-            })?;
+            ),
+            _ => format!("the gold SQL fails: {error}"),
+        })?;
         if rows.len() > MAX_ROWS {
             return Err(format!("the gold SQL returns more than {MAX_ROWS} rows"));
         }
@@ -155,14 +140,17 @@ impl GoldDatabase {
         })
     }
 
+    /// Returns the name of a table or view as declared.
+    pub(crate) fn declared_name(&self, name: &str) -> Option<String> {
+        let mut declared = self.declared.iter();
+        declared.find(|it| it.eq_ignore_ascii_case(name)).cloned()
+    }
+
     fn tables_involved(&self) -> Vec<String> {
         let mut involved: Vec<String> = Vec::new();
         for read in self.tables().iter() {
-            let declared = self
-                .declared
-                .iter()
-                .find(|table| table.eq_ignore_ascii_case(read));
-            involved.extend(declared.filter(|table| !involved.contains(table)).cloned());
+            let declared = self.declared_name(read);
+            involved.extend(declared.filter(|table| !involved.contains(table)));
         }
         involved
     }
@@ -173,24 +161,103 @@ impl GoldDatabase {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rows(&self, sql: &str) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
-        let mut statement = self.connection.prepare(sql)?;
-        let width = statement.column_count();
-        let mut rows = statement.query([])?;
-        let (mut read, mut bytes) = (Vec::new(), 0);
-        while let Some(row) = rows.next()? {
-            let cells: Vec<SqlValue> = (0..width).map(|i| row.get(i)).collect::<Result<_, _>>()?;
-            bytes += cells.iter().map(cell_bytes).sum::<usize>();
-            if bytes > MAX_RESULT_BYTES {
-                return Err(too_large());
+    fn prepare(&self, sql: &str) -> Result<Statement<'_>, String> {
+        check_text(sql)?;
+        self.steps.store(0, Ordering::Relaxed);
+        let flags = PrepFlags::SQLITE_PREPARE_NO_VTAB;
+        let prepared = self.connection.prepare_with_flags(sql, flags);
+        let statement = prepared.map_err(|error| match error {
+            rusqlite::Error::MultipleStatement => {
+                "the gold SQL has more than one statement; keep one".to_owned()
             }
-            read.push(cells);
-            if read.len() > MAX_ROWS {
-                break;
-            }
+            error => format!("the gold SQL fails: {}", message(&error)),
+        })?;
+        if statement.parameter_count() > 0 {
+            return Err("the gold SQL has a parameter, such as ?1; write its value".to_owned());
         }
-        Ok(read)
+        Ok(statement)
     }
+}
+
+/// Says what is wrong with gold SQL that SQLite would explain badly or not at all.
+fn check_text(sql: &str) -> Result<(), String> {
+    if sql.starts_with(text::BYTE_ORDER_MARK) {
+        return Err(
+            "the gold SQL begins with a byte order mark (U+FEFF); remove this character".to_owned(),
+        );
+    }
+    if sql.contains('\0') {
+        return Err("the gold SQL holds a NUL character; remove it".to_owned());
+    }
+    if normal_form(sql).is_empty() {
+        return Err(match sql.trim().is_empty() {
+            true => "the gold SQL is empty; write a SELECT".to_owned(),
+            false => "the gold SQL holds only comments; write a SELECT".to_owned(),
+        });
+    }
+    match first_keyword(sql).as_str() {
+        "SELECT" | "WITH" => Ok(()),
+        "" => Err("the gold SQL does not begin with SELECT or WITH; write a SELECT".to_owned()),
+        other => Err(format!(
+            "the gold SQL begins with {}; only SELECT or WITH ... SELECT is allowed",
+            other.chars().take(32).collect::<String>()
+        )),
+    }
+}
+
+/// Returns SQLite's message without the SQL text, which the caller names.
+fn message(error: &rusqlite::Error) -> String {
+    let message = match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        other => other.to_string(),
+    };
+    match message.as_str() {
+        "not authorized" => "only SELECT or WITH ... SELECT is allowed, from the database's own \
+                             tables"
+            .to_owned(),
+        _ => message,
+    }
+}
+
+/// Opens a file as the environment does: nothing is written beside it, and a write-ahead log is not
+/// read.
+pub(crate) fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(immutable_uri(path), flags)
+}
+
+/// Returns the URI under which SQLite opens a file without locks, journals and files beside it.
+pub fn immutable_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri + "?mode=ro&immutable=1"
+}
+
+fn rows(statement: &mut Statement<'_>) -> rusqlite::Result<Vec<Vec<SqlValue>>> {
+    let width = statement.column_count();
+    let mut rows = statement.query([])?;
+    let (mut read, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        let cells: Vec<SqlValue> = (0..width).map(|i| row.get(i)).collect::<Result<_, _>>()?;
+        bytes += cells.iter().map(cell_bytes).sum::<usize>();
+        if bytes > MAX_RESULT_BYTES {
+            return Err(too_large());
+        }
+        read.push(cells);
+        if read.len() > MAX_ROWS {
+            break;
+        }
+    }
+    Ok(read)
 }
 
 fn cell_bytes(cell: &SqlValue) -> usize {
@@ -219,6 +286,45 @@ fn declared_tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_quoted_in_uris() {
+        assert_eq!(
+            immutable_uri(Path::new("/data/a b/100%?#.sqlite")),
+            "file:/data/a%20b/100%25%3F%23.sqlite?mode=ro&immutable=1"
+        );
+    }
+
+    #[test]
+    fn what_is_no_query_has_a_reason_of_its_own() {
+        let database = GoldDatabase::guard(Connection::open_in_memory().unwrap()).unwrap();
+        for (sql, part) in [
+            ("", "is empty"),
+            (" \n", "is empty"),
+            ("-- SELECT 1", "only comments"),
+            ("/* a */ ;", "only comments"),
+            ("\u{feff}SELECT 1", "byte order mark"),
+            ("SELECT 1\0", "NUL"),
+            ("SELECT 1; SELECT 2", "more than one statement"),
+            ("SELECT ?1", "parameter"),
+            ("DELETE FROM t", "begins with DELETE"),
+            ("(SELECT 1)", "does not begin with SELECT"),
+            ("SELECT x FROM t", "no such table: t"),
+            ("SELECT * FROM pragma_database_list", "fails"),
+        ] {
+            let reason = database.compile(sql).unwrap_err();
+            assert!(reason.contains(part), "{sql:?}: {reason}");
+            assert_eq!(database.run(sql).err().unwrap(), reason);
+        }
+        for sql in [
+            "SELECT 1;",
+            "SELECT 1; -- end",
+            "/* a */ WITH a AS (SELECT 1) SELECT * FROM a",
+        ] {
+            database.compile(sql).unwrap();
+            assert_eq!(database.run(sql).unwrap().rows.len(), 1);
+        }
+    }
 
     #[test]
     fn gold_sql_reads_and_reports_its_tables() {

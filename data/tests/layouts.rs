@@ -1,4 +1,4 @@
-//! Tests the three layouts on small folders, whole and broken.
+//! Tests the layouts on small folders, whole and broken.
 
 #![allow(
     clippy::unwrap_used,
@@ -121,31 +121,39 @@ fn spider_answers_come_from_its_gold_sql() {
         ["Dogs", "Owners"],
         "names as the database declares them"
     );
-    assert!(
-        check(dir.path(), Some(&["dogs".to_owned()]))
-            .unwrap()
-            .is_clean()
+    let report = check(dir.path(), Some(&["dogs".to_owned()])).unwrap();
+    assert_eq!(report.left_out.len(), 3);
+    assert_eq!(
+        report.problems,
+        [
+            "dev.json[6] on dogs: the gold SQL fails: no such table: Birds; correct the record, or \
+          remove it"
+        ],
+        "a query that does not compile fails the check, one without rows does not"
     );
 }
 
 #[test]
 fn spider_questions_without_an_answer_are_left_out_with_the_reason() {
     let dataset = open_all(spider_of_every_type().path());
-    let left_out: Vec<(&str, &str)> = dataset
+    let left_out: Vec<(usize, &str, bool)> = dataset
         .left_out
         .iter()
-        .map(|left_out| (&*left_out.record, &*left_out.reason))
+        .map(|left_out| (left_out.index, &*left_out.reason, left_out.is_wrong))
         .collect();
     assert_eq!(
         left_out,
         [
-            (
-                "dev.json[4]",
-                "the gold SQL returns nothing but NULL or blanks"
-            ),
-            ("dev.json[5]", "the gold SQL returns no row"),
-            ("dev.json[6]", "the gold SQL fails: no such table: Birds"),
+            (4, "the gold SQL returns nothing but NULL or blanks", false),
+            (5, "the gold SQL returns no row", false),
+            (6, "the gold SQL fails: no such table: Birds", true),
         ]
+    );
+    let wrong = &dataset.left_out[2];
+    assert_eq!((&*wrong.file, &*wrong.database_name), ("dev.json", "dogs"));
+    assert_eq!(
+        wrong.to_string(),
+        "dev.json[6] on dogs: the gold SQL fails: no such table: Birds"
     );
 }
 
@@ -199,7 +207,12 @@ fn sqlenv_files_open_in_both_places_and_empty_answers_are_left_out() {
             dataset.split("eval").next().unwrap().question_id,
             "dogs_eval_000"
         );
-        assert_eq!(dataset.left_out[0].record, "dogs_train_001");
+        let left_out = &dataset.left_out[0];
+        assert_eq!(left_out.question_id.as_deref(), Some("dogs_train_001"));
+        assert_eq!(
+            (&*left_out.file, left_out.index),
+            ("questions/questions_train.json", 1)
+        );
         let file = &dataset.databases["dogs"];
         assert_eq!((file.sha256.len(), file.size_bytes > 0), (64, true));
     }
@@ -216,7 +229,8 @@ fn a_check_reports_wrong_answers_and_queries_in_two_splits() {
     let report = check(dir.path(), None).unwrap();
     assert_eq!(report.problems.len(), 2, "{report}");
     assert!(
-        report.problems[0].contains("dogs_train_000: the gold SQL now gives 3, the record says 4"),
+        report.problems[0]
+            .contains("dogs_train_000 on dogs: the gold SQL now gives 3, the record says 4"),
         "{report}"
     );
     assert!(
@@ -247,7 +261,7 @@ fn malformed_input_is_named_with_its_place() {
         ),
         (
             spider(&json!([record("?", "SELECT 1 WHERE 0")])),
-            "no usable question (1 left out)",
+            "no usable question (1 left out, the first dev.json[0] on dogs",
         ),
         (
             sqlenv("", &json!([{"question_id": "x"}]), &json!([])),
@@ -269,14 +283,20 @@ fn malformed_input_is_named_with_its_place() {
 }
 
 #[test]
-fn a_folder_that_is_none_of_the_three_says_what_was_sought() {
+fn a_folder_without_a_layout_says_what_was_sought() {
     let dir = tempfile::tempdir().unwrap();
     assert!(error_of(&dir.path().join("nowhere")).contains("no such folder"));
     let error = error_of(dir.path());
     assert!(
-        ["manifest.json", "tables.json", "questions_train.json"]
-            .iter()
-            .all(|file| error.contains(file)),
+        [
+            "manifest.json",
+            "tables.json",
+            "dev_databases",
+            "questions_train.json",
+            "data import"
+        ]
+        .iter()
+        .all(|file| error.contains(file)),
         "{error}"
     );
     write(&dir.path().join("tables.json"), "[]");
@@ -370,4 +390,107 @@ fn an_unknown_database_is_named_with_those_that_are_there() {
     );
     let error = Dataset::open(dir.path(), None).unwrap_err().to_string();
     assert!(error.contains("none of SQLEnv's ten databases"), "{error}");
+}
+
+#[test]
+fn layouts_need_no_dummy_files() {
+    let count = record("How many dogs?", "SELECT count(*) FROM Dogs");
+    let dir = spider(&json!([count]));
+    std::fs::remove_file(dir.path().join("tables.json")).unwrap();
+    assert_eq!(open_all(dir.path()).questions.len(), 1);
+    let eval = json!([sqlenv_record("dogs_eval_000", &json!(3))]);
+    let dir = sqlenv("", &json!([]), &eval);
+    std::fs::remove_file(dir.path().join("questions/questions_train.json")).unwrap();
+    std::fs::remove_file(dir.path().join("questions/db_list.json")).unwrap();
+    assert_eq!(open_all(dir.path()).split_names(), ["eval"]);
+}
+
+/// Writes one of BIRD's question files, with its databases.
+fn write_bird(dir: &Path, part: &str, file: &str, databases: &[&str], records: &Value) {
+    write(&dir.join(file), &records.to_string());
+    for name in databases {
+        let path = format!("{part}_databases/{name}/{name}.sqlite");
+        write_database(&dir.join(path));
+    }
+}
+
+fn bird_record(database: &str, sql: &str) -> Value {
+    json!({"db_id": database, "question": "How many?", "evidence": "A dog is a row.", "SQL": sql})
+}
+
+#[test]
+fn bird_opens_with_one_part_or_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dev = bird_record("dogs", "SELECT count(*) FROM Dogs");
+    dev["difficulty"] = "moderate".into();
+    dev["question_id"] = 7.into();
+    write_bird(dir.path(), "dev", "dev.json", &["dogs"], &json!([dev]));
+    let dataset = Dataset::open(dir.path(), None).unwrap();
+    let question = &dataset.questions[0];
+    assert_eq!(question.question_text, "How many? Hint: A dog is a row.");
+    assert_eq!(
+        (&*question.difficulty, &question.gold_answer),
+        ("moderate", &json!(3))
+    );
+    assert_ne!(
+        question.split, "eval-unseen",
+        "one database is not held out"
+    );
+
+    let train = json!([
+        bird_record("cats", "SELECT count(*) FROM Owners"),
+        bird_record("cats", "SELECT count(*) FROM Birds"),
+    ]);
+    write_bird(dir.path(), "train", "train.json", &["cats"], &train);
+    let dataset = Dataset::open(dir.path(), None).unwrap();
+    assert_eq!(dataset.split("eval-unseen").count(), 1);
+    assert_eq!(
+        dataset.split("eval-unseen").next().unwrap().database_name,
+        "dogs"
+    );
+    assert_eq!(
+        dataset.left_out[0].to_string().split(':').next(),
+        Some("train.json[1] on cats")
+    );
+    std::fs::remove_file(dir.path().join("dev.json")).unwrap();
+    let error = error_of(dir.path());
+    assert!(
+        error.contains("dev.json or mini_dev_sqlite.json"),
+        "{error}"
+    );
+}
+
+#[test]
+fn marks_of_encodings_are_dropped_or_named() {
+    let records = json!([record("How many dogs?", "SELECT count(*) FROM Dogs")]).to_string();
+    let dir = spider(&json!([]));
+    let file = dir.path().join("dev.json");
+    write(&file, &format!("\u{feff}{records}"));
+    assert_eq!(open_all(dir.path()).questions.len(), 1);
+    let wide: Vec<u8> = format!("\u{feff}{records}")
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    std::fs::write(&file, wide).unwrap();
+    let error = error_of(dir.path());
+    assert!(
+        error.contains("dev.json") && error.contains("UTF-16"),
+        "{error}"
+    );
+}
+
+/// Changes that are only in the log would be invisible to agents.
+#[test]
+fn a_check_finds_a_log_beside_a_database() {
+    let dir = spider(&json!([record("How many?", "SELECT count(*) FROM Dogs")]));
+    let path = dir.path().join("database/dogs/dogs.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch("PRAGMA journal_mode = WAL; INSERT INTO Dogs VALUES (4, 'Ben', 1, 3.5)")
+        .unwrap();
+    let all = ["all".to_owned()];
+    let report = check(dir.path(), Some(&all)).unwrap();
+    assert!(report.to_string().contains("dogs.sqlite-wal"), "{report}");
+    drop(connection);
+    assert!(check(dir.path(), Some(&all)).unwrap().is_clean());
 }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod bench;
 mod compare;
+mod data;
 mod endings;
 mod evaluation;
 mod gpu_check;

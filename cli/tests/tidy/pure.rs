@@ -3,7 +3,7 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 38] = [
+const PURE: [&str; 41] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
@@ -17,6 +17,9 @@ const PURE: [&str; 38] = [
     "data/src/generator/rows",
     "data/src/generator/schema",
     "data/src/generator/template",
+    "data/src/import/column_type",
+    "data/src/import/question_fields",
+    "data/src/import/splits",
     "env/src/episode",
     "env/src/progress",
     "env/src/reward",

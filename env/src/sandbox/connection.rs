@@ -15,8 +15,11 @@ pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection =
-        Connection::open_with_flags_and_vfs(immutable_uri(path), flags, process::FILE_SYSTEM)?;
+    let connection = Connection::open_with_flags_and_vfs(
+        data::immutable_uri(path),
+        flags,
+        process::FILE_SYSTEM,
+    )?;
     without_lookaside(&connection)?;
     harden(&connection)?;
     Ok(connection)
@@ -58,29 +61,4 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
         "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cell_size_check = ON; \
          PRAGMA cache_size = -2048; PRAGMA mmap_size = 0;",
     )
-}
-
-fn immutable_uri(path: &Path) -> String {
-    let mut uri = "file:".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'_' | b'-' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri + "?mode=ro&immutable=1"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_in_uris() {
-        assert_eq!(
-            immutable_uri(Path::new("/data/a b/100%?#.sqlite")),
-            "file:/data/a%20b/100%25%3F%23.sqlite?mode=ro&immutable=1"
-        );
-    }
 }

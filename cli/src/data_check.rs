@@ -1,0 +1,127 @@
+//! `sqlenv data check`, `stats` and `list`: what a data folder holds, and whether it is whole.
+//!
+//! Invariant: the exit code is 1 if a database is damaged, SQL does not compile, or the environment
+//! could not serve the data.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use data::{Dataset, LeftOut};
+use env::{EnvSettings, Environment};
+
+use crate::{args::OWN_DATA_DIR, out_file, stdout};
+
+/// The folder, and what of it is read.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct DataFolderArgs {
+    /// The data's folder.
+    #[arg(default_value = OWN_DATA_DIR)]
+    dir: PathBuf,
+    /// Databases to use, by name, separated by commas; `all` for every one.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    databases: Option<Vec<String>>,
+    /// Write each question that is left out as one JSON line: file, index, database, reason.
+    #[arg(long, value_name = "FILE")]
+    left_out: Option<PathBuf>,
+}
+
+impl DataFolderArgs {
+    fn open(&self) -> Result<Dataset> {
+        if let Some(file) = &self.left_out {
+            out_file::check(file)?;
+        }
+        let names = self.databases.as_deref();
+        let dataset = Dataset::open_with_or_without_questions(&self.dir, names)?;
+        write_left_out(self.left_out.as_deref(), &dataset.left_out)?;
+        Ok(dataset)
+    }
+}
+
+/// Checks everything.
+pub(crate) fn check(args: &DataFolderArgs) -> Result<()> {
+    let dataset = args.open()?;
+    let mut report = data::check(&args.dir, args.databases.as_deref())?;
+    report.problems.extend(refusal_of_environment(dataset));
+    stdout::print(&report)?;
+    fail_on(&args.dir, report.problems.len())
+}
+
+/// Counts the questions, and looks for damage.
+pub(crate) fn stats(args: &DataFolderArgs) -> Result<()> {
+    let dataset = args.open()?;
+    stdout::print(data::stats(&dataset))?;
+    let faults = data::faults(&dataset)?;
+    for fault in &faults {
+        stdout::print(format_args!("- {fault}\n"))?;
+    }
+    fail_on(&args.dir, faults.len())
+}
+
+/// Lists the databases with their files and the number of their questions by split.
+pub(crate) fn list(args: &DataFolderArgs) -> Result<()> {
+    let dataset = args.open()?;
+    let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    for question in &dataset.questions {
+        let splits = counts.entry(&question.database_name).or_default();
+        *splits.entry(&question.split).or_default() += 1;
+    }
+    for (name, file) in &dataset.databases {
+        let splits = counts.remove(name.as_str()).unwrap_or_default();
+        let splits: Vec<String> = splits
+            .iter()
+            .map(|(split, n)| format!("{split} {n}"))
+            .collect();
+        let questions = match splits.is_empty() {
+            true => "no questions".to_owned(),
+            false => splits.join(", "),
+        };
+        let kibibytes = file.size_bytes.div_ceil(1024);
+        let path = file.path.display();
+        stdout::print(format_args!(
+            "{name}: {questions}; {kibibytes} KiB in {path}\n"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Writes the questions that are left out, one JSON line each.
+pub(crate) fn write_left_out(file: Option<&Path>, left_out: &[LeftOut]) -> Result<()> {
+    let Some(file) = file else {
+        return Ok(());
+    };
+    let lines: Vec<String> = left_out
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<_, _>>()?;
+    let text: String = lines.into_iter().map(|line| line + "\n").collect();
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Returns why the environment would not serve the data, if so. It has limits of its own, such as
+/// one on views whose rows take too long to count.
+pub(crate) fn refusal_of_environment(dataset: Dataset) -> Option<String> {
+    let opened = Environment::open(dataset, EnvSettings::default());
+    opened.err().map(|error| error.to_string())
+}
+
+fn fail_on(dir: &Path, problems: usize) -> Result<()> {
+    if problems == 0 {
+        return Ok(());
+    }
+    let remedy = match data::Manifest::read(dir) {
+        Ok(manifest) => match manifest.origin.is_build() {
+            true => "build it again with `sqlenv data build --out DIR`".to_owned(),
+            false => format!("{}, with other files", manifest.origin.remedy()),
+        },
+        Err(_) => "correct its files, or fetch them again".to_owned(),
+    };
+    bail!(
+        "{} does not pass ({problems} problems); {remedy}",
+        dir.display()
+    )
+}

@@ -1,0 +1,295 @@
+//! Divides questions into `train`, `eval` and `eval-unseen/database`.
+//!
+//! Invariant: all wordings of a query on a database are in the same split, and a database of
+//! `eval-unseen/database` has no question in another split. What a record says about its split
+//! counts. The rest depends on the seed, the names of the databases and the queries alone, so that
+//! a new question does not move the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::hash;
+
+pub(crate) const TRAIN: &str = "train";
+pub(crate) const EVAL: &str = "eval";
+pub(crate) const UNSEEN: &str = "eval-unseen/database";
+
+const EVAL_PERCENT: u64 = 30;
+/// The fewest databases of which one is held out.
+const FEWEST_FOR_UNSEEN: usize = 3;
+const DATABASES_PER_UNSEEN: usize = 5;
+
+/// What decides the split of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SplitQuery {
+    pub(crate) database: String,
+    /// The SQL in a form that wordings share.
+    pub(crate) query: String,
+    /// The split that the record names.
+    pub(crate) given: Option<String>,
+}
+
+/// Which databases are held out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum HeldOut {
+    /// One in five, at least one, from three databases on.
+    #[default]
+    Share,
+    /// These.
+    Named(BTreeSet<String>),
+}
+
+/// Returns the split of each query, or why it contradicts an earlier one.
+pub(crate) fn assign(
+    queries: &[SplitQuery],
+    seed: u64,
+    held_out: &HeldOut,
+) -> Vec<Result<&'static str, String>> {
+    let seed = seed.to_string();
+    let unseen = unseen_databases(queries, &seed, held_out);
+    // The first record of a query that names a split decides for its other wordings.
+    let mut named: BTreeMap<(&str, &str), &'static str> = BTreeMap::new();
+    let mut trained: BTreeSet<&str> = BTreeSet::new();
+    let mut contradictions = BTreeMap::new();
+    for (index, it) in queries.iter().enumerate() {
+        let Some(given) = it.given.as_deref().map(known) else {
+            continue;
+        };
+        let is_unseen = unseen.contains(it.database.as_str());
+        if is_unseen != (given == UNSEEN) {
+            let problem = match is_unseen {
+                true => "is held out, so its questions belong in eval-unseen",
+                false => "is not held out: other records put it in train or eval",
+            };
+            let database = &it.database;
+            contradictions.insert(
+                index,
+                format!("the field split is `{given}`, but the database `{database}` {problem}"),
+            );
+            continue;
+        }
+        let first = *named.entry((&it.database, &it.query)).or_insert(given);
+        if first != given {
+            let problem = format!(
+                "the field split is `{given}`, but another record has the same query in `{first}`"
+            );
+            contradictions.insert(index, problem);
+        }
+        trained.insert(&it.database);
+    }
+    let drawn = drawn(queries, &seed, &unseen, &named);
+    let split = |(index, it): (usize, &SplitQuery)| match contradictions.get(&index) {
+        Some(problem) => Err(format!("{problem}; correct one of them")),
+        None if unseen.contains(it.database.as_str()) => Ok(UNSEEN),
+        None => {
+            let key = (it.database.as_str(), it.query.as_str());
+            Ok(named
+                .get(&key)
+                .or(drawn.get(&key))
+                .copied()
+                .unwrap_or(TRAIN))
+        }
+    };
+    queries.iter().enumerate().map(split).collect()
+}
+
+fn known(split: &str) -> &'static str {
+    match split {
+        EVAL => EVAL,
+        UNSEEN => UNSEEN,
+        _ => TRAIN,
+    }
+}
+
+/// Returns the databases that are held out. Where records name splits, the first decides.
+fn unseen_databases<'a>(
+    queries: &'a [SplitQuery],
+    seed: &str,
+    held_out: &HeldOut,
+) -> BTreeSet<&'a str> {
+    let names: BTreeSet<&str> = queries.iter().map(|it| it.database.as_str()).collect();
+    if let HeldOut::Named(wanted) = held_out {
+        return names
+            .into_iter()
+            .filter(|it| wanted.contains(*it))
+            .collect();
+    }
+    let mut given: BTreeMap<&str, bool> = BTreeMap::new();
+    for it in queries {
+        if let Some(split) = &it.given {
+            given.entry(&it.database).or_insert(split == UNSEEN);
+        }
+    }
+    let mut unseen: BTreeSet<&str> = given
+        .iter()
+        .filter(|(_, is_unseen)| **is_unseen)
+        .map(|(name, _)| *name)
+        .collect();
+    let has_named_unseen = !unseen.is_empty();
+    if names.len() >= FEWEST_FOR_UNSEEN && !has_named_unseen {
+        let mut free: Vec<&str> = names
+            .iter()
+            .filter(|it| !given.contains_key(**it))
+            .copied()
+            .collect();
+        free.sort_by_key(|name| hash::name_hash(&["import-unseen", seed, name]));
+        // A database remains whose questions are trained on.
+        let most = free.len().min(names.len() - 1);
+        unseen.extend(
+            free.into_iter()
+                .take((names.len() / DATABASES_PER_UNSEEN).max(1).min(most)),
+        );
+    }
+    unseen
+}
+
+/// Draws splits for queries whose records name none. If several queries are drawn and all would get
+/// the same split, the one with the smallest hash gets the other.
+fn drawn<'a>(
+    queries: &'a [SplitQuery],
+    seed: &str,
+    unseen: &BTreeSet<&str>,
+    named: &BTreeMap<(&str, &str), &'static str>,
+) -> BTreeMap<(&'a str, &'a str), &'static str> {
+    let free = queries
+        .iter()
+        .filter(|it| !unseen.contains(it.database.as_str()));
+    let keys = free.map(|it| (it.database.as_str(), it.query.as_str()));
+    let keys: BTreeSet<_> = keys.filter(|key| !named.contains_key(key)).collect();
+    let percentile = |key: &(&str, &str)| hash::percentile(&["import-eval", seed, key.0, key.1]);
+    let mut drawn: BTreeMap<_, _> = keys
+        .iter()
+        .map(|key| {
+            (
+                *key,
+                if percentile(key) < EVAL_PERCENT {
+                    EVAL
+                } else {
+                    TRAIN
+                },
+            )
+        })
+        .collect();
+    for (wanted, other) in [(EVAL, TRAIN), (TRAIN, EVAL)] {
+        let has_wanted = drawn.values().chain(named.values()).any(|it| *it == wanted);
+        let others = drawn.values().filter(|it| **it == other).count();
+        if !has_wanted && others > 1 {
+            let smallest = keys
+                .iter()
+                .min_by_key(|key| hash::name_hash(&["import-eval", seed, key.0, key.1]));
+            drawn.extend(smallest.map(|key| (*key, wanted)));
+        }
+    }
+    drawn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(database: &str, query: &str, given: Option<&str>) -> SplitQuery {
+        SplitQuery {
+            database: database.to_owned(),
+            query: query.to_owned(),
+            given: given.map(str::to_owned),
+        }
+    }
+
+    fn splits(queries: &[SplitQuery], seed: u64) -> Vec<&'static str> {
+        let assigned = assign(queries, seed, &HeldOut::Share).into_iter();
+        assigned.map(|it| it.unwrap()).collect()
+    }
+
+    fn many(databases: usize) -> Vec<SplitQuery> {
+        (0..200 * databases)
+            .map(|index| {
+                query(
+                    &format!("d{}", index % databases),
+                    &format!("q{}", index / databases / 2),
+                    None,
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn wordings_stay_together_and_the_seed_counts() {
+        let queries = many(1);
+        let first = splits(&queries, 1);
+        assert!(first.chunks(2).all(|pair| pair[0] == pair[1]));
+        let eval = first.iter().filter(|it| **it == EVAL).count();
+        assert!((30..=90).contains(&eval), "near 60 of 200: {eval}");
+        assert_eq!(first, splits(&queries, 1));
+        assert_ne!(first, splits(&queries, 2));
+        let mut more = queries.clone();
+        more.push(query("d0", "another", None));
+        assert_eq!(splits(&more, 1)[..200], first, "a new query moves no other");
+    }
+
+    #[test]
+    fn whole_databases_are_held_out_of_several() {
+        for (databases, expected) in [(1, 0), (2, 0), (3, 1), (9, 1), (10, 2)] {
+            let queries = many(databases);
+            let of_splits = splits(&queries, 7).into_iter().zip(&queries);
+            let unseen: BTreeSet<&str> = of_splits
+                .clone()
+                .filter(|(split, _)| *split == UNSEEN)
+                .map(|(_, it)| it.database.as_str())
+                .collect();
+            assert_eq!(unseen.len(), expected, "of {databases}");
+            assert!(
+                of_splits
+                    .filter(|(_, it)| unseen.contains(it.database.as_str()))
+                    .all(|(split, _)| split == UNSEEN)
+            );
+        }
+        let named = HeldOut::Named(BTreeSet::from(["d1".to_owned()]));
+        let assigned = assign(&many(2), 1, &named);
+        assert!(
+            assigned
+                .iter()
+                .skip(1)
+                .step_by(2)
+                .all(|it| it == &Ok(UNSEEN))
+        );
+        let none = HeldOut::Named(BTreeSet::new());
+        assert!(
+            assign(&many(9), 1, &none)
+                .iter()
+                .all(|it| it != &Ok(UNSEEN))
+        );
+    }
+
+    #[test]
+    fn few_queries_fill_both_splits() {
+        for seed in 0..40 {
+            let two = [query("d", "a", None), query("d", "b", None)];
+            let two: BTreeSet<_> = splits(&two, seed).into_iter().collect();
+            assert_eq!(two, BTreeSet::from([EVAL, TRAIN]));
+        }
+    }
+
+    #[test]
+    fn records_that_name_splits_are_followed_or_contradicted() {
+        let queries = [
+            query("d", "a", None),
+            query("d", "a", Some(EVAL)),
+            query("d", "a", Some(TRAIN)),
+            query("d", "b", Some(UNSEEN)),
+            query("e", "c", Some(UNSEEN)),
+            query("e", "d", None),
+            query("e", "e", Some(TRAIN)),
+        ];
+        let assigned = assign(&queries, 1, &HeldOut::Share);
+        assert_eq!(assigned[0], Ok(EVAL), "as its other wording says");
+        assert_eq!(assigned[1], Ok(EVAL));
+        assert_eq!((&assigned[4], &assigned[5]), (&Ok(UNSEEN), &Ok(UNSEEN)));
+        for (index, part) in [
+            (2, "same query in `eval`"),
+            (3, "is not held out"),
+            (6, "is held out"),
+        ] {
+            let problem = assigned[index].as_ref().unwrap_err();
+            assert!(problem.contains(part), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Copies a SQLite file: complete, without its log, and compact.
+
+use std::path::Path;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use super::table::quoted;
+use crate::integrity::{damage_of, unread_log};
+use crate::sql::open_immutable;
+use crate::{DataError, generator::store};
+
+/// The bytes in the header that say whether the file has a write-ahead log.
+const LOG_VERSION_AT: u64 = 18;
+const WRITE_AHEAD_LOG: u8 = 2;
+
+/// What a copied file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct CopiedDatabase {
+    pub(crate) tables: usize,
+    pub(crate) views: usize,
+    pub(crate) rows: u64,
+    /// Tables that agents cannot query.
+    pub(crate) virtual_tables: Vec<String>,
+}
+
+/// Copies the database at `source`, with what its write-ahead log holds, to a new file. The
+/// source is only read; SQLite may leave its index `-shm` beside a write-ahead log.
+///
+/// # Errors
+/// The source is damaged, has no table, or cannot be read.
+pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataError> {
+    let mut connection = open(source)?;
+    let size_bytes = source
+        .metadata()
+        .map_err(DataError::io(source, "read"))?
+        .len();
+    if let Some(found) = damage_of(&mut connection, size_bytes).first() {
+        let problem = format!(
+            "the database is damaged or empty: {found}; give a copy that is whole, or mend it with \
+             `sqlite3 FILE .recover`"
+        );
+        return Err(DataError::format(source, problem));
+    }
+    harden(&connection).map_err(DataError::sqlite(source))?;
+    store::write(&connection, target)?;
+    drop(connection);
+    count(target).map_err(DataError::sqlite(target))
+}
+
+fn open(source: &Path) -> Result<Connection, DataError> {
+    let failed = |error: rusqlite::Error| match unread_log(source) {
+        Some(log) => DataError::format(
+            source,
+            format!(
+                "cannot be opened with {} ({error}); close the program that writes to it, or run \
+                 `sqlite3 FILE \"PRAGMA journal_mode = DELETE\"` on a copy of both files",
+                log.display()
+            ),
+        ),
+        None => DataError::format(
+            source,
+            format!(
+                "not a readable SQLite database, or a damaged one ({error}); give another \
+                 file"
+            ),
+        ),
+    };
+    // SQLite would create a log beside the file, which the folder may not allow.
+    if is_in_log_mode(source)? && unread_log(source).is_none() {
+        return open_immutable(source).map_err(failed);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(source, flags).map_err(failed)?;
+    // The first read opens the log.
+    connection
+        .query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))
+        .map_err(failed)?;
+    Ok(connection)
+}
+
+fn is_in_log_mode(path: &Path) -> Result<bool, DataError> {
+    use std::os::unix::fs::FileExt as _;
+    let mut version = [0; 1];
+    let file = std::fs::File::open(path).map_err(DataError::io(path, "read"))?;
+    let read = file.read_at(&mut version, LOG_VERSION_AT);
+    read.map_err(DataError::io(path, "read"))?;
+    Ok(version[0] == WRITE_AHEAD_LOG)
+}
+
+/// Copying runs the `CREATE` statements of the file, which may be a stranger's.
+fn harden(connection: &Connection) -> rusqlite::Result<()> {
+    for (option, on) in [
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, false),
+    ] {
+        connection.set_db_config(option, on)?;
+    }
+    Ok(())
+}
+
+fn count(path: &Path) -> rusqlite::Result<CopiedDatabase> {
+    let connection = open_immutable(path)?;
+    let mut statement = connection.prepare(
+        "SELECT name, type = 'view', rootpage = 0 FROM sqlite_master WHERE type IN ('table', \
+         'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
+    )?;
+    let relations = statement.query_map([], |row| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, bool>(1)?,
+            row.get::<_, bool>(2)?,
+        ))
+    })?;
+    let mut copied = CopiedDatabase::default();
+    for relation in relations {
+        match relation? {
+            (_, true, _) => copied.views += 1,
+            (name, _, true) => copied.virtual_tables.push(name),
+            (name, _, _) => {
+                let sql = format!("SELECT count(*) FROM {}", quoted(&name));
+                let rows: i64 = connection.query_row(&sql, [], |row| row.get(0))?;
+                copied.tables += 1;
+                copied.rows += rows.unsigned_abs();
+            }
+        }
+    }
+    Ok(copied)
+}

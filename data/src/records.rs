@@ -1,0 +1,120 @@
+//! Makes a dataset of records that have question, SQL and database: Spider's and BIRD's.
+//!
+//! Gold answers come from running the gold SQL. A question without an answer is left out with the
+//! reason. All wordings of a query belong to the same split.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::dataset::database_file;
+use crate::derive::{Derived, Refused, derive, level};
+use crate::sql::GoldDatabase;
+use crate::sql_text::case_folded_form;
+use crate::{DataError, Dataset, LeftOut, Question, hash};
+
+const EVAL_PERCENT: u64 = 30;
+const DATABASES_PER_UNSEEN: usize = 5;
+
+/// A record of a question file.
+pub(crate) struct SqlRecord {
+    pub(crate) file: &'static str,
+    pub(crate) index: usize,
+    pub(crate) database_name: String,
+    pub(crate) question_text: String,
+    pub(crate) gold_sql: String,
+    /// The level, if the file has one.
+    pub(crate) difficulty: Option<String>,
+}
+
+/// How the records of a layout become questions.
+pub(crate) struct RecordLayout {
+    /// The part of hashes that keeps the splits of layouts apart: `spider`, `bird`.
+    pub(crate) name: &'static str,
+    /// The databases whose questions are all `eval-unseen`.
+    pub(crate) unseen: BTreeSet<String>,
+}
+
+impl RecordLayout {
+    fn split_of(&self, record: &SqlRecord) -> &'static str {
+        let is_eval = || {
+            hash::percentile(&[
+                &format!("{}-eval", self.name),
+                &record.database_name,
+                &case_folded_form(&record.gold_sql),
+            ]) < EVAL_PERCENT
+        };
+        match self.unseen.contains(&record.database_name) {
+            true => "eval-unseen",
+            false if is_eval() => "eval",
+            false => "train",
+        }
+    }
+}
+
+/// Returns one in five of the databases, rounded down: those whose names have the smallest hash.
+pub(crate) fn unseen_databases(layout: &str, names: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut by_hash: Vec<&String> = names.iter().collect();
+    by_hash.sort_by_key(|name| hash::name_hash(&[&format!("{layout}-unseen"), name]));
+    let unseen = by_hash.into_iter().take(names.len() / DATABASES_PER_UNSEEN);
+    unseen.cloned().collect()
+}
+
+/// Opens the databases of the records, each in its folder, and answers the questions.
+pub(crate) fn open(
+    layout: &RecordLayout,
+    by_database: BTreeMap<String, (PathBuf, Vec<SqlRecord>)>,
+) -> Result<Dataset, DataError> {
+    let mut dataset = Dataset::default();
+    for (name, (folder, records)) in by_database {
+        let file = database_file(&folder, &name)?;
+        let database = GoldDatabase::open(&file.path)?;
+        dataset.databases.insert(name, file);
+        let mut indices = BTreeMap::new();
+        for record in records {
+            let split = layout.split_of(&record);
+            match derive(&database, &record.gold_sql) {
+                Ok(derived) => {
+                    let question = question(record, derived, split, &mut indices);
+                    dataset.questions.push(question);
+                }
+                Err(refused) => dataset.left_out.push(left_out(record, refused)),
+            }
+        }
+    }
+    Ok(dataset)
+}
+
+fn left_out(record: SqlRecord, refused: Refused) -> LeftOut {
+    LeftOut {
+        file: record.file.to_owned(),
+        index: record.index,
+        line: None,
+        question_id: None,
+        database_name: record.database_name,
+        reason: refused.reason,
+        is_wrong: refused.is_wrong,
+    }
+}
+
+fn question(
+    record: SqlRecord,
+    derived: Derived,
+    split: &'static str,
+    indices: &mut BTreeMap<&'static str, usize>,
+) -> Question {
+    let index = indices.entry(split).or_default();
+    let question_id = format!("{}_{split}_{index:03}", record.database_name);
+    *index += 1;
+    let difficulty = record.difficulty;
+    Question {
+        question_id,
+        question_text: record.question_text,
+        database_name: record.database_name,
+        gold_sql: record.gold_sql,
+        gold_answer: derived.answer,
+        answer_type: derived.answer_type,
+        difficulty: difficulty.unwrap_or_else(|| level(&derived.tables).to_owned()),
+        tables_involved: derived.tables,
+        split: split.to_owned(),
+    }
+}

@@ -1,0 +1,185 @@
+//! Question files with gaps and errors.
+
+use data::{AnswerType, Dataset};
+use serde_json::{Value, json};
+
+use crate::{Desk, assert_parts};
+
+const SHOP: &str = "CREATE TABLE items (name TEXT, price REAL, kind INTEGER);
+    INSERT INTO items VALUES ('pen', 1.5, 1), ('ink', 4.0, 1), ('desk', 99.9, 2), ('void', NULL, 3)";
+
+fn counted() -> Value {
+    json!({"question": "How many?", "sql": "SELECT count(*) FROM items"})
+}
+
+/// Records that are wrong, each with a part of the reason.
+fn wrong_records() -> Vec<(Value, &'static str)> {
+    let asked = |sql: &str| json!({"question": "?", "sql": sql});
+    let with = |mut record: Value, field: &str, value: Value| {
+        record[field] = value;
+        record
+    };
+    vec![
+        (json!({"sql": "SELECT 1"}), "question_text is missing"),
+        (json!({"question": "?"}), "gold_sql is missing"),
+        (asked("-- SELECT 1"), "holds only comments"),
+        (asked("\u{feff}SELECT 1"), "byte order mark"),
+        (asked("SELECT 1; SELECT 2"), "more than one statement"),
+        (asked("DELETE FROM items"), "begins with DELETE"),
+        (
+            asked("WITH a AS (SELECT 1) DELETE FROM items"),
+            "only SELECT or WITH",
+        ),
+        (asked("SELECT nam FROM items"), "no such column: nam"),
+        (asked("SELECT random()"), "random"),
+        (
+            with(asked("SELECT 1"), "db", json!("shp")),
+            "no database `shp`",
+        ),
+        (
+            with(counted(), "answer", json!(5)),
+            "gold_answer is 5, but the gold SQL gives 4",
+        ),
+        (
+            with(
+                asked("SELECT name FROM items"),
+                "answer_type",
+                json!("integer"),
+            ),
+            "answer_type is integer, but the gold SQL gives list",
+        ),
+        (
+            with(asked("SELECT 1"), "tables", json!(["itms"])),
+            "names `itms`",
+        ),
+    ]
+}
+
+/// Records without an answer or a use.
+fn unusable_records() -> Vec<(Value, &'static str)> {
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) \
+                   FROM n";
+    [
+        ("SELECT price FROM items WHERE kind = 3", "nothing but NULL"),
+        ("SELECT name FROM items WHERE kind = 9", "returns no row"),
+        (endless, "SQLite instructions"),
+    ]
+    .into_iter()
+    .map(|(sql, part)| (json!({"question": "?", "sql": sql}), part))
+    .chain([(counted(), "repeats question and SQL")])
+    .collect()
+}
+
+#[test]
+fn what_cannot_be_a_question_is_left_out_with_its_place() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let (wrong, unusable) = (wrong_records(), unusable_records());
+    let cases: Vec<&(Value, &str)> = wrong.iter().chain(&unusable).collect();
+    let mut records = vec![counted()];
+    records.extend(cases.iter().map(|(record, _)| record.clone()));
+    let file = desk.write("q.json", Value::from(records).to_string());
+    let mut left_out = desk.import(&[&database], &[&file]).unwrap().left_out;
+    left_out.sort_by_key(|it| it.index);
+    assert_eq!(left_out.len(), cases.len());
+    for (index, (it, (_, part))) in left_out.iter().zip(cases).enumerate() {
+        let is_wrong = index < wrong.len();
+        assert_eq!((it.index, it.is_wrong), (index + 1, is_wrong), "{it}");
+        assert_parts(&it.to_string(), &["q.json[", part]);
+    }
+    let dataset = Dataset::open(&desk.out(), None).unwrap();
+    assert_eq!(dataset.questions.len(), 1);
+}
+
+#[test]
+fn given_fields_are_taken() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    let records = json!([
+        {"question": "How many?", "sql": "SELECT count(*) FROM items", "id": 7, "answer": 4.0,
+         "answer_type": "float", "level": "warm-up", "split": "eval", "tables": ["ITEMS"]},
+        {"question": "How many are there?", "sql": "select count(*) from items;"},
+        {"question": "Which?", "sql": "SELECT name FROM items WHERE kind = 1",
+         "answer": ["ink", "pen"], "split": "eval-unseen"},
+        {"question": "Which one?", "sql": "SELECT name FROM items WHERE kind = 2", "id": 7},
+    ]);
+    let file = desk.write("q.json", records.to_string());
+    let report = desk.import(&[&database], &[&file]).unwrap();
+    assert_eq!(report.left_out.len(), 2);
+    assert_parts(
+        &report.left_out[0].reason,
+        &["eval-unseen", "`shop` is not held out"],
+    );
+    assert_parts(
+        &report.left_out[1].reason,
+        &["question_id is `7`", "q.json[0]"],
+    );
+    let questions = Dataset::open(&desk.out(), None).unwrap().questions;
+    let first = &questions[0];
+    assert_eq!((&*first.question_id, &*first.split), ("7", "eval"));
+    assert_eq!(
+        (first.answer_type, &*first.difficulty),
+        (AnswerType::Float, "warm-up")
+    );
+    assert_eq!(
+        first.tables_involved,
+        ["items"],
+        "as the database declares it"
+    );
+    assert_eq!(questions[1].split, "eval", "a wording of the same query");
+    assert_eq!(questions[1].question_id, "shop_eval_000");
+}
+
+#[test]
+fn several_databases_need_names() {
+    let desk = Desk::new();
+    let [a, b] = ["a.db", "b.db"].map(|name| desk.database(name, SHOP));
+    let one = json!({"question": "How many?", "sql": "SELECT count(*) FROM items"});
+    let file = desk.write("q.jsonl", format!("{one}\n"));
+    assert_parts(
+        &desk.refusal(&[&a, &b], &[&file]),
+        &[
+            "none of 1 records",
+            "q.jsonl[0], line 1,",
+            "database_name is missing",
+            "a, b",
+        ],
+    );
+}
+
+#[test]
+fn question_files_that_cannot_be_read_are_refused() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", SHOP);
+    for (name, content, parts) in [
+        (
+            "q.csv",
+            &b"question;sql\n\xc4rger;SELECT 1\n"[..],
+            &["q.csv: line 2: not UTF-8"][..],
+        ),
+        (
+            "q.csv",
+            b"question,sql\n\"a,b\n",
+            &["q.csv: line 2", "never closed"],
+        ),
+        ("q.json", b"[{]", &["q.json: not JSON"]),
+        (
+            "q.json",
+            b"\xff\xfe[\0]\0",
+            &["q.json", "UTF-16", "save the file as UTF-8"],
+        ),
+        (
+            "q.txt",
+            b"How many?",
+            &["q.txt", ".csv, .tsv, .json and .jsonl"],
+        ),
+    ] {
+        let file = desk.write(name, content);
+        assert_parts(&desk.refusal(&[&database], &[&file]), parts);
+    }
+    let missing = desk.path("none.csv");
+    assert_parts(
+        &desk.refusal(&[&database], &[&missing]),
+        &["none.csv", "check the path"],
+    );
+}

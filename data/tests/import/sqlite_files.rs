@@ -1,0 +1,146 @@
+//! SQLite files of all kinds.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::{Desk, assert_parts};
+
+const ODD: &str = r#"
+    CREATE TABLE "order items" (id INTEGER PRIMARY KEY, "select" TEXT, "a""b" REAL, "größe" TEXT);
+    INSERT INTO "order items" VALUES (1, 'x', 1.5, 'L'), (2, 'y', 2.5, 'M');
+    CREATE TABLE "group" (a, b);
+    INSERT INTO "group" VALUES (1, 'one');
+    CREATE VIEW chosen AS SELECT "select" AS word FROM "order items";
+    CREATE TABLE empty (x);
+    CREATE TABLE codes (k TEXT PRIMARY KEY, v INT) WITHOUT ROWID;
+    INSERT INTO codes VALUES ('a', 7);
+    CREATE TABLE doubled (x INT, y INT AS (x * 2) STORED, z INT AS (x + 1));
+    INSERT INTO doubled (x) VALUES (5);
+    CREATE TRIGGER t AFTER INSERT ON "group" BEGIN DELETE FROM codes; END;
+"#;
+
+#[test]
+fn odd_schemas_are_copied_whole() {
+    let desk = Desk::new();
+    let database = desk.database("odd.db", ODD);
+    for (sql, answer) in [
+        (
+            "SELECT \"a\"\"b\" FROM \"order items\" WHERE \"größe\" = 'M'",
+            "2.5",
+        ),
+        ("SELECT b FROM \"group\"", "\"one\""),
+        (
+            "SELECT word FROM chosen ORDER BY 1 -- the view\n;",
+            "[\"x\",\"y\"]",
+        ),
+        ("SELECT count(*) FROM empty", "0"),
+        ("SELECT v FROM codes", "7"),
+        ("SELECT y + z FROM doubled", "16"),
+    ] {
+        assert_eq!(desk.answer(&database, sql).0, answer, "{sql}");
+    }
+    let report = desk.import(&[&database], &[]).unwrap();
+    let it = &report.databases[0];
+    assert_eq!((it.tables, it.views, it.rows), (5, 1, 5));
+}
+
+#[test]
+fn a_log_is_part_of_a_database() {
+    let desk = Desk::new();
+    let path = desk.path("log.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+        .unwrap();
+    assert!(
+        desk.path("log.sqlite-wal").exists(),
+        "the program is still writing"
+    );
+    assert_eq!(desk.answer(&path, "SELECT count(*) FROM t").0, "1");
+    let copy = desk.out().join("databases/log/log.sqlite");
+    let bytes = fs::read(copy).unwrap();
+    assert_eq!(bytes[18..20], [1, 1], "the copy has no log");
+    drop(connection);
+    // A finished one in a folder where no file can be made.
+    let folder = desk.path("shelf");
+    fs::create_dir(&folder).unwrap();
+    let shelved = folder.join("log.sqlite");
+    fs::copy(&path, &shelved).unwrap();
+    fs::set_permissions(&shelved, fs::Permissions::from_mode(0o444)).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(desk.answer(&shelved, "SELECT count(*) FROM t").0, "1");
+    assert_eq!(
+        fs::read_dir(&folder).unwrap().count(),
+        1,
+        "nothing is written beside it"
+    );
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let desk = Desk::new();
+    let many = "CREATE TABLE t (x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n \
+                LIMIT 9000) INSERT INTO t SELECT 'row ' || i FROM n";
+    let path = desk.database("damaged.db", many);
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    fs::write(&path, &bytes).unwrap();
+    assert_parts(
+        &desk.refusal(&[&path], &[]),
+        &["damaged.db", "damaged", ".recover"],
+    );
+    let cut = desk.write("cut.db", &bytes[..bytes.len() / 2]);
+    assert_parts(
+        &desk.refusal(&[&cut], &[]),
+        &["cut.db", "damaged", "give another"],
+    );
+    let header = desk.write("header.db", b"SQLite format 3\0 and no more");
+    assert_parts(&desk.refusal(&[&header], &[]), &["header.db"]);
+    let bare = desk.database("bare.db", "CREATE TABLE t (x); DROP TABLE t");
+    assert_parts(&desk.refusal(&[&bare], &[]), &["bare.db", "has no table"]);
+}
+
+#[test]
+fn names_of_databases_are_unique_and_plain() {
+    let desk = Desk::new();
+    for folder in ["a", "b"] {
+        fs::create_dir(desk.path(folder)).unwrap();
+        desk.database(&format!("{folder}/shop.db"), "CREATE TABLE t (x)");
+    }
+    let [a, b] = ["a/shop.db", "b/shop.db"].map(|it| desk.path(it));
+    assert_parts(
+        &desk.refusal(&[&a, &b], &[]),
+        &["a/shop.db", "b/shop.db", "`shop`", "NAME=PLACE"],
+    );
+    let [a, b] = [&a, &b].map(|it| it.to_str().unwrap().to_owned());
+    let report = desk
+        .import_named(&[&a, &format!("second={b}")], &[])
+        .unwrap();
+    let names: Vec<&str> = report.databases.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["second", "shop"]);
+    for name in ["../out", "a,b", "all", ".hidden", ""] {
+        let error = desk
+            .import_named(&[&format!("{name}={a}")], &[])
+            .unwrap_err();
+        assert_parts(&error, &["cannot name a database", "NAME=PLACE"]);
+    }
+}
+
+#[test]
+fn folders_of_others_are_not_replaced() {
+    let desk = Desk::new();
+    let database = desk.database("shop.db", "CREATE TABLE t (x)");
+    desk.write("out/thesis.txt", "years of work");
+    let error = desk.import(&[&database], &[]).unwrap_err();
+    assert_parts(&error, &["out", "not an earlier import", "choose another"]);
+    assert!(desk.path("out/thesis.txt").is_file());
+    fs::remove_dir_all(desk.out()).unwrap();
+    desk.import(&[&database], &[]).unwrap();
+    let error = data::build_if_needed(&desk.out(), 1, &mut |_| {}).unwrap_err();
+    assert_parts(
+        &error.to_string(),
+        &["data build", "import", "choose another"],
+    );
+}
