@@ -1,5 +1,5 @@
-//! Questions and their databases: loaders for three layouts, and the generator of the project's own
-//! data.
+//! Questions and their databases: loaders for three layouts, the generator of the project's own
+//! data, and drafting of questions about any database.
 //!
 //! A [`Dataset`] is read-only and verified: every question names a database that exists, and every
 //! database carries its SHA-256. The generator is a pure function of its seed: the same seed gives
@@ -8,11 +8,13 @@
 
 mod check;
 mod dataset;
+mod draft;
 mod error;
 mod generator;
 mod hash;
 mod manifest;
 mod own;
+mod own_writer;
 mod question;
 mod spider;
 mod sql;
@@ -22,13 +24,14 @@ mod stats;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
+pub use draft::{DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
 pub use error::DataError;
 pub use generator::{
     BuildProgress, DEFAULT_SEED, ProceduralData, WordShare, build, build_if_needed,
     build_procedural,
 };
 pub use hash::file_sha256;
-pub use manifest::{DatabaseRole, Manifest, ManifestDatabase};
+pub use manifest::{DataOrigin, DatabaseRole, Manifest, ManifestDatabase};
 pub use question::{AnswerType, Question, answer_from_rows, answer_text, real_text};
 pub use spider::SQLENV_TEN;
 pub use sql::is_sql_function;

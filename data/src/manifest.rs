@@ -19,6 +19,9 @@ pub struct Manifest {
     pub recipe: String,
     /// The seed of the build.
     pub seed: u64,
+    /// The command that wrote the folder.
+    #[serde(default, skip_serializing_if = "DataOrigin::is_build")]
+    pub origin: DataOrigin,
     /// The SPDX name of the licence of questions and databases.
     pub licence: String,
     /// The databases, sorted by name.
@@ -41,6 +44,32 @@ pub struct ManifestDatabase {
     pub role: DatabaseRole,
     /// The number of rows in all tables together.
     pub rows: u64,
+}
+
+/// The command that wrote a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataOrigin {
+    /// `sqlenv data build` or `sqlenv data procedural`.
+    #[default]
+    Build,
+    /// `sqlenv data draft`.
+    Draft,
+}
+
+impl DataOrigin {
+    /// Whether a build wrote the folder. The manifests of builds do not name their origin.
+    pub fn is_build(&self) -> bool {
+        *self == Self::Build
+    }
+
+    /// Returns the name of the command, after `sqlenv data`.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Draft => "draft",
+        }
+    }
 }
 
 /// How a database is used.

@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use crate::DataError;
 
-pub(super) fn write_file(path: &Path, text: &str) -> Result<(), DataError> {
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), DataError> {
     fs::write(path, text).map_err(DataError::io(path, "write"))
 }
 
-pub(super) fn create_folder(path: &Path) -> Result<(), DataError> {
+pub(crate) fn create_folder(path: &Path) -> Result<(), DataError> {
     fs::create_dir_all(path).map_err(DataError::io(path, "create"))
 }
 
-pub(super) fn is_empty_folder(path: &Path) -> bool {
+pub(crate) fn is_empty_folder(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{suffix}"))
 }
 
 /// An exclusive lock on building into a folder. Dropping it releases the lock.
-pub(super) struct BuildLock {
+pub(crate) struct BuildLock {
     path: PathBuf,
     _file: File,
 }
@@ -37,7 +37,7 @@ impl Drop for BuildLock {
 }
 
 /// Waits until no other process builds into `out`.
-pub(super) fn lock(out: &Path) -> Result<BuildLock, DataError> {
+pub(crate) fn lock(out: &Path) -> Result<BuildLock, DataError> {
     if out.file_name().is_none() {
         return Err(DataError::format(
             out,
@@ -75,7 +75,7 @@ fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
     }
 }
 
-pub(super) fn remove(path: &Path) -> Result<(), DataError> {
+pub(crate) fn remove(path: &Path) -> Result<(), DataError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(DataError::io(path, "remove")(error))
@@ -84,7 +84,7 @@ pub(super) fn remove(path: &Path) -> Result<(), DataError> {
     }
 }
 
-pub(super) fn replace(draft: &Path, out: &Path) -> Result<(), DataError> {
+pub(crate) fn replace(draft: &Path, out: &Path) -> Result<(), DataError> {
     let old = sibling(out, "old");
     remove(&old)?;
     if out.exists() {

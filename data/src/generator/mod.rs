@@ -4,27 +4,27 @@
 //! grammar, SQLite). They are the same on every machine and with any number of threads, because
 //! each database is built from random streams of its own.
 
-mod binding;
-mod domain;
-mod filter;
-mod folder;
+pub(crate) mod binding;
+pub(crate) mod domain;
+pub(crate) mod filter;
+pub(crate) mod folder;
 mod procedural;
 mod questions;
-mod render;
-mod rng;
-mod rows;
-mod schema;
+pub(crate) mod render;
+pub(crate) mod rng;
+pub(crate) mod rows;
+pub(crate) mod schema;
 mod specs;
-mod store;
-mod template;
+pub(crate) mod store;
+pub(crate) mod template;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use crate::manifest::{FILE_NAME, Manifest, ManifestDatabase};
-use crate::{DataError, Question, hash};
+use crate::manifest::{DataOrigin, Manifest, ManifestDatabase};
+use crate::own_writer::{self, OwnContent};
+use crate::{DataError, hash};
 
 use domain::Domain;
 use procedural::Lexicon;
@@ -136,21 +136,9 @@ fn build_locked(
     plan: &BuildPlan<'_>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
-    let is_foreign = out.exists() && Manifest::read(out).is_err() && !folder::is_empty_folder(out);
-    if is_foreign {
-        return Err(DataError::format(
-            out,
-            "exists and is not an earlier build; choose another folder or remove it",
-        ));
-    }
-    let draft = folder::sibling(out, "draft");
-    folder::remove(&draft)?;
-    let manifest = write_build(&draft, plan, progress).inspect_err(|_| {
-        // The first error is the one to report.
-        let _ = folder::remove(&draft);
-    })?;
-    folder::replace(&draft, out)?;
-    Ok(manifest)
+    own_writer::replace_folder(out, DataOrigin::Build, |draft| {
+        write_build(draft, plan, progress)
+    })
 }
 
 fn write_build(
@@ -158,7 +146,6 @@ fn write_build(
     plan: &BuildPlan<'_>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Manifest, DataError> {
-    folder::create_folder(&dir.join("questions"))?;
     let inputs = GeneratorInputs {
         words: domain::word_lists(),
         templates: template::templates(),
@@ -166,48 +153,24 @@ fn write_build(
     };
     let specs = &plan.databases;
     let built = build_databases(specs, &inputs, &dir.join("databases"), progress)?;
-    let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
-    for question in built.iter().flat_map(|database| &database.questions) {
-        splits.entry(&question.split).or_default().push(question);
-    }
-    let mut names = Vec::new();
-    for (split, questions) in &splits {
-        let name = format!("questions/{}.jsonl", split.replace('/', "-"));
-        write_questions(&dir.join(&name), questions)?;
-        names.push(name);
-    }
-    names.extend(
-        specs
-            .iter()
-            .map(|spec| format!("databases/{0}/{0}.sqlite", spec.name)),
-    );
-    let hashed = |name: String| {
-        let path = dir.join(&name);
-        let (sha256, _) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
-        Ok((name, sha256))
-    };
     let database = |(spec, built): (&DatabaseSpec<'_>, &BuiltDatabase)| ManifestDatabase {
         name: spec.name.clone(),
         domain: spec.schema.domain_name().to_owned(),
         role: spec.role,
         rows: built.rows,
     };
-    let count = |(split, questions): (&&str, &Vec<_>)| ((*split).to_owned(), questions.len());
-    let manifest = Manifest {
-        recipe: plan.recipe.clone(),
-        seed: plan.seed,
-        licence: LICENCE.to_owned(),
-        databases: specs.iter().zip(&built).map(database).collect(),
-        questions: splits.iter().map(count).collect(),
-        files: names
-            .into_iter()
-            .map(hashed)
-            .collect::<Result<_, DataError>>()?,
-    };
-    let text =
-        serde_json::to_string_pretty(&manifest).expect("a manifest is plain data: this is a bug");
-    folder::write_file(&dir.join(FILE_NAME), &format!("{text}\n"))?;
-    Ok(manifest)
+    let questions = built.iter().flat_map(|database| &database.questions);
+    own_writer::finish_folder(
+        dir,
+        OwnContent {
+            recipe: plan.recipe.clone(),
+            seed: plan.seed,
+            origin: DataOrigin::Build,
+            licence: LICENCE.to_owned(),
+            databases: specs.iter().zip(&built).map(database).collect(),
+            questions: questions.collect(),
+        },
+    )
 }
 
 /// Builds every database. The results have the order of `specs`, whatever the threads do.
@@ -266,11 +229,4 @@ fn recipe(words: &[&'static str]) -> String {
         .chain(words.iter().copied())
         .collect();
     hex::encode(hash::name_hash(&parts))
-}
-
-fn write_questions(path: &Path, questions: &[&Question]) -> Result<(), DataError> {
-    let line = |question| {
-        serde_json::to_string(question).expect("a question is plain data: this is a bug") + "\n"
-    };
-    folder::write_file(path, &questions.iter().map(line).collect::<String>())
 }

@@ -1,0 +1,113 @@
+//! Writes a folder of the own layout: question files by split, and the manifest. The databases are
+//! there before.
+//!
+//! Invariant: the folder appears whole or not at all. It is drafted beside its path and renamed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::generator::folder;
+use crate::manifest::{DataOrigin, FILE_NAME, Manifest, ManifestDatabase};
+use crate::{DataError, Question, hash};
+
+/// What a folder holds. `databases/<name>/<name>.sqlite` exists for each database.
+pub(crate) struct OwnContent<'a> {
+    pub(crate) recipe: String,
+    pub(crate) seed: u64,
+    pub(crate) origin: DataOrigin,
+    pub(crate) licence: String,
+    pub(crate) databases: Vec<ManifestDatabase>,
+    pub(crate) questions: Vec<&'a Question>,
+}
+
+/// Lets `write` fill a folder beside `out`, and renames it to `out`. A folder that the same command
+/// wrote before is replaced. The caller holds the lock on `out`.
+///
+/// # Errors
+/// Fails if `out` exists and another command wrote it, if a path cannot be written, or as `write`
+/// does.
+pub(crate) fn replace_folder(
+    out: &Path,
+    origin: DataOrigin,
+    write: impl FnOnce(&Path) -> Result<Manifest, DataError>,
+) -> Result<Manifest, DataError> {
+    check_out(out, origin)?;
+    let draft = folder::sibling(out, "draft");
+    folder::remove(&draft)?;
+    let manifest = write(&draft).inspect_err(|_| {
+        // The first error is the one to report.
+        let _ = folder::remove(&draft);
+    })?;
+    folder::replace(&draft, out)?;
+    Ok(manifest)
+}
+
+/// Fails if `out` holds what a command of this origin must not replace.
+fn check_out(out: &Path, origin: DataOrigin) -> Result<(), DataError> {
+    if !out.exists() || folder::is_empty_folder(out) {
+        return Ok(());
+    }
+    let problem = match Manifest::read(out) {
+        Ok(manifest) if manifest.origin == origin => return Ok(()),
+        Ok(manifest) => format!(
+            "exists, and `sqlenv data {}` did not write it (the manifest names {}); choose another \
+             folder or remove it",
+            origin.command(),
+            manifest.origin.command()
+        ),
+        Err(_) => format!(
+            "exists and is not an earlier {}; choose another folder or remove it",
+            origin.command()
+        ),
+    };
+    Err(DataError::format(out, problem))
+}
+
+/// Writes the question files and the manifest into `dir`.
+///
+/// # Errors
+/// A file cannot be written, or a database is missing.
+pub(crate) fn finish_folder(dir: &Path, content: OwnContent<'_>) -> Result<Manifest, DataError> {
+    folder::create_folder(&dir.join("questions"))?;
+    let mut splits: BTreeMap<&str, Vec<&Question>> = BTreeMap::new();
+    for question in content.questions {
+        splits.entry(&question.split).or_default().push(question);
+    }
+    let mut names = Vec::new();
+    for (split, questions) in &splits {
+        let name = format!("questions/{}.jsonl", split.replace('/', "-"));
+        write_questions(&dir.join(&name), questions)?;
+        names.push(name);
+    }
+    let databases = content.databases.iter();
+    names.extend(databases.map(|it| format!("databases/{0}/{0}.sqlite", it.name)));
+    let hashed = |name: String| {
+        let path = dir.join(&name);
+        let (sha256, _) = hash::file_sha256(&path).map_err(DataError::io(&path, "read"))?;
+        Ok((name, sha256))
+    };
+    let count = |(split, questions): (&&str, &Vec<_>)| ((*split).to_owned(), questions.len());
+    let manifest = Manifest {
+        recipe: content.recipe,
+        seed: content.seed,
+        origin: content.origin,
+        licence: content.licence,
+        databases: content.databases,
+        questions: splits.iter().map(count).collect(),
+        files: names
+            .into_iter()
+            .map(hashed)
+            .collect::<Result<_, DataError>>()?,
+    };
+    let text =
+        serde_json::to_string_pretty(&manifest).expect("a manifest is plain data: this is a bug");
+    folder::write_file(&dir.join(FILE_NAME), &format!("{text}\n"))?;
+    Ok(manifest)
+}
+
+fn write_questions(path: &Path, questions: &[&Question]) -> Result<(), DataError> {
+    let line = |question| {
+        serde_json::to_string(question).expect("a question is plain data: this is a bug") + "\n"
+    };
+    folder::write_file(path, &questions.iter().map(line).collect::<String>())
+}
