@@ -13,6 +13,7 @@ mod config;
 mod data_command;
 mod demonstrations;
 mod doctor;
+mod draft_command;
 mod eval_command;
 mod evaluation;
 mod health;

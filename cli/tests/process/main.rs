@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench;
+mod draft;
 mod endings;
 mod evaluation;
 mod gpu_check;
