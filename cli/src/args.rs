@@ -417,6 +417,8 @@ pub(crate) enum DataCommand {
         #[arg(long, default_value_t = 0)]
         declared_percent: usize,
     },
+    /// Draft questions about any SQLite databases.
+    Draft(crate::draft_command::DraftArgs),
     /// Train a tokenizer for a small policy on demonstrations of the train split.
     Tokenizer {
         /// The data's folder.

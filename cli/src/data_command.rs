@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{ConfigArgs, DataCommand, Preset},
     config::RunConfig,
-    data_check, data_import,
+    data_check, data_import, draft_command,
     evaluation::Evaluator,
     out_file,
     progress::Progress,
@@ -57,6 +57,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
             stage.finish(&format!("in {}", out.display()));
             stdout::print(data::stats(&Dataset::open(&out, None)?))?;
         }
+        DataCommand::Draft(args) => draft_command::run(args, progress)?,
         DataCommand::Tokenizer { data, out } => tokenizer(&data, &out, progress).await?,
     }
     Ok(())

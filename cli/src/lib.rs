@@ -16,6 +16,7 @@ mod data_command;
 mod data_import;
 mod demonstrations;
 mod doctor;
+mod draft_command;
 mod eval_command;
 mod evaluation;
 mod health;

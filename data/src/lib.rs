@@ -1,5 +1,5 @@
-//! Questions and their databases: loaders for four layouts, the import of other files, and the
-//! generator of the project's own data.
+//! Questions and their databases: loaders for four layouts, the import of other files, the generator
+//! of the project's own data, and drafting of questions about any database.
 //!
 //! A [`Dataset`] is read-only and verified: every question names a database that exists, and every
 //! database carries its SHA-256. The generator is a pure function of its seed: the same seed gives
@@ -10,6 +10,7 @@ mod bird;
 mod check;
 mod dataset;
 mod derive;
+mod draft;
 mod error;
 mod generator;
 mod hash;
@@ -30,6 +31,7 @@ mod text;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
+pub use draft::{DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
 pub use error::DataError;
 pub use generator::{
     BuildProgress, DEFAULT_SEED, ProceduralData, WordShare, build, build_if_needed,

@@ -56,6 +56,8 @@ pub enum DataOrigin {
     Build,
     /// `sqlenv data import`.
     Import,
+    /// `sqlenv data draft`.
+    Draft,
 }
 
 impl DataOrigin {
@@ -69,6 +71,7 @@ impl DataOrigin {
         match self {
             Self::Build => "build",
             Self::Import => "import",
+            Self::Draft => "draft",
         }
     }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod compare;
 mod data;
+mod draft;
 mod endings;
 mod evaluation;
 mod gpu_check;

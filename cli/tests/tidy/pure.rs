@@ -3,12 +3,23 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 41] = [
+const PURE: [&str; 52] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
     "actor/src/slots",
     "actor/src/tool_call",
+    "data/src/draft/columns",
+    "data/src/draft/counts",
+    "data/src/draft/dictionary",
+    "data/src/draft/kind",
+    "data/src/draft/labels",
+    "data/src/draft/names",
+    "data/src/draft/questions",
+    "data/src/draft/schema",
+    "data/src/draft/statistics",
+    "data/src/draft/table_nouns",
+    "data/src/draft/word_file",
     "data/src/generator/binding",
     "data/src/generator/domain",
     "data/src/generator/filter",

@@ -175,6 +175,9 @@ pub(crate) enum ColumnKind {
     Year([i64; 2]),
     /// A date, `YYYY-MM-DD`, in a range of years.
     Date([i64; 2]),
+    /// What is only shown or looked up. Domain files do not contain it: real databases do.
+    #[serde(skip)]
+    Text,
 }
 
 /// Parses all domain files.

@@ -10,6 +10,25 @@ use crate::{AnswerType, answer_from_rows, real_text};
 const MAX_ANSWER_ROWS: usize = 5;
 const MAX_TEXT_CHARS: usize = 60;
 
+/// Why a query makes no question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DropReason {
+    /// It fails, spends its budget, or returns too much.
+    Fails,
+    /// Its answer is empty, NULL or zero.
+    Empty,
+    /// Its answer has more than five rows.
+    Long,
+    /// Its answer cannot be written without ambiguity.
+    Unclear,
+    /// Its answer is a literal of the SQL.
+    Literal,
+    /// Its answer depends on the order of a tie at the limit.
+    Tie,
+    /// Its answer is the same on other rows.
+    Insensitive,
+}
+
 /// The result of an accepted query.
 pub(crate) struct AcceptedQuery {
     pub(crate) answer_type: AnswerType,
@@ -33,20 +52,48 @@ pub(crate) fn accept(
     database: &GoldDatabase,
     twin: &GoldDatabase,
 ) -> Option<AcceptedQuery> {
-    let gold = database.run(&sql.text).ok()?;
+    judge(sql, limit, database, std::slice::from_ref(twin)).ok()
+}
+
+/// Decides like [`accept`], and says why a query is dropped. The answer must differ on one of the
+/// twins.
+pub(crate) fn judge(
+    sql: &RenderedSql,
+    limit: Option<usize>,
+    database: &GoldDatabase,
+    twins: &[GoldDatabase],
+) -> Result<AcceptedQuery, DropReason> {
+    let gold = database.run(&sql.text).map_err(|_| DropReason::Fails)?;
+    if gold.rows.is_empty() {
+        return Err(DropReason::Empty);
+    }
     if gold.rows.len() > MAX_ANSWER_ROWS {
-        return None;
+        return Err(DropReason::Long);
     }
-    let (answer_type, answer) = answer_from_rows(&gold.rows).ok()?;
-    let is_fair = gold.rows.iter().flatten().all(is_clear)
-        && answer.as_f64() != Some(0.0)
-        && !is_literal_of(&answer, &sql.text)
-        && (!answer.is_array() || is_writable(&gold.rows));
-    if !is_fair || has_tie(sql, limit, database) {
-        return None;
+    let answer = answer_from_rows(&gold.rows);
+    let (answer_type, answer) = answer.map_err(|_| DropReason::Unclear)?;
+    if answer.as_f64() == Some(0.0) {
+        return Err(DropReason::Empty);
     }
-    let other = twin.run(&sql.text).ok()?;
-    (gold.rows != other.rows).then_some(AcceptedQuery {
+    let is_clear =
+        gold.rows.iter().flatten().all(is_clear) && (!answer.is_array() || is_writable(&gold.rows));
+    if !is_clear {
+        return Err(DropReason::Unclear);
+    }
+    if is_literal_of(&answer, &sql.text) {
+        return Err(DropReason::Literal);
+    }
+    if has_tie(sql, limit, database) {
+        return Err(DropReason::Tie);
+    }
+    let differs = |twin: &GoldDatabase| {
+        let other = twin.run(&sql.text);
+        other.is_ok_and(|other| gold.rows != other.rows)
+    };
+    if !twins.iter().any(differs) {
+        return Err(DropReason::Insensitive);
+    }
+    Ok(AcceptedQuery {
         answer_type,
         answer,
         tables: gold.tables,

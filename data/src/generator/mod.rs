@@ -4,19 +4,19 @@
 //! grammar, SQLite). They are the same on every machine and with any number of threads, because
 //! each database is built from random streams of its own.
 
-mod binding;
-mod domain;
-mod filter;
+pub(crate) mod binding;
+pub(crate) mod domain;
+pub(crate) mod filter;
 pub(crate) mod folder;
 mod procedural;
 mod questions;
-mod render;
-mod rng;
-mod rows;
-mod schema;
+pub(crate) mod render;
+pub(crate) mod rng;
+pub(crate) mod rows;
+pub(crate) mod schema;
 mod specs;
 pub(crate) mod store;
-mod template;
+pub(crate) mod template;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,11 +7,23 @@ const KEEP_OPTIONAL_PERCENT: u32 = 75;
 const RENAME_PERCENT: u32 = 60;
 
 /// The tables of a database and the words for them.
+#[derive(Clone)]
 pub(crate) struct GeneratedSchema {
     pub(crate) tables: Vec<GeneratedTable>,
+    pub(crate) phrasing: Phrasing,
+}
+
+/// How questions speak of values. The bytes of generated data depend on the first way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phrasing {
+    /// With every phrase that a reader understands: "have the month September".
+    Generated,
+    /// With the phrases that fit any noun: "have September as their month".
+    Drafted,
 }
 
 /// A table. `columns[0]` is the key unless the key is composite.
+#[derive(Clone)]
 pub(crate) struct GeneratedTable {
     pub(crate) name: String,
     /// The singular noun for a row.
@@ -24,6 +36,18 @@ pub(crate) struct GeneratedTable {
     pub(crate) columns: Vec<GeneratedColumn>,
 }
 
+impl GeneratedTable {
+    /// Whether a row says no more than that two or more rows of other tables belong together.
+    pub(crate) fn is_link(&self) -> bool {
+        let is_key = |column: &GeneratedColumn| {
+            matches!(column.spec.kind, ColumnKind::Key | ColumnKind::Parent(_))
+        };
+        let parents = self.columns.iter().filter(|it| it.parent.is_some());
+        parents.count() > 1 && self.columns.iter().all(is_key)
+    }
+}
+
+#[derive(Clone)]
 pub(crate) struct GeneratedColumn {
     pub(crate) name: String,
     pub(crate) noun: String,
@@ -67,6 +91,7 @@ impl GeneratedSchema {
         };
         Self {
             tables: domain.tables.iter().enumerate().map(table).collect(),
+            phrasing: Phrasing::Generated,
         }
     }
 

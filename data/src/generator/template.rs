@@ -3,6 +3,8 @@
 //! A template declares its slots in order. Each slot refers to a slot before it: `t = table`, `p =
 //! parent t`, `c = category p`, `v = value c`. [`bindings`](super::binding::bindings) fills them.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::value::{Error, StrDeserializer};
 
@@ -12,6 +14,9 @@ macro_rules! grammar_files {
         &[$(include_str!(concat!("../../domains/grammar/", $name, ".toml"))),*]
     };
 }
+
+/// The wordings of drafted questions.
+const DRAFTING: &str = include_str!("../../domains/drafting/wordings.toml");
 
 /// The files of the grammar: the ways to ask for a thing, and the templates by level.
 const FRAMES: &str = include_str!("../../domains/grammar/frames.toml");
@@ -136,6 +141,53 @@ pub(crate) fn templates() -> Vec<QueryTemplate> {
         template.wordings = wordings(template, &frames);
     }
     templates
+}
+
+/// Parses the templates that are drafted, with the wordings that fit any database.
+pub(crate) fn drafting_templates() -> Vec<QueryTemplate> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Drafting {
+        is: Vec<String>,
+        are: Vec<String>,
+        templates: BTreeMap<String, Wordings>,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wordings {
+        #[serde(default)]
+        words: Vec<String>,
+        #[serde(default)]
+        is: Vec<String>,
+        #[serde(default)]
+        are: Vec<String>,
+    }
+    let drafting: Drafting = parse(DRAFTING);
+    let frames = Frames {
+        is: drafting.is,
+        are: drafting.are,
+    };
+    let mut own = drafting.templates;
+    let mut templates = templates();
+    templates.retain_mut(|template| {
+        let Some(texts) = own.remove(&template.name) else {
+            return false;
+        };
+        (template.words, template.is, template.are) = (texts.words, texts.is, texts.are);
+        template.wordings = wordings(template, &frames);
+        true
+    });
+    assert!(
+        own.is_empty(),
+        "wordings for unknown templates: {:?}: this is a bug",
+        own.keys()
+    );
+    templates
+}
+
+/// Returns the texts that determine what is drafted.
+pub(crate) fn drafting_sources() -> impl Iterator<Item = &'static str> {
+    FILES.iter().copied().chain([DRAFTING])
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(text: &str) -> T {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::domain::{ColumnKind, ColumnSpec, WordLists};
 use super::super::render::{plural, with_article};
 use super::super::rng::RngStream;
-use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable};
+use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable, Phrasing};
 use super::column_kind::{self, ColumnDraft};
 use super::lexicon::{Lexicon, Noun, draw};
 use super::naming::NamingStyle;
@@ -77,7 +77,13 @@ pub(crate) fn compose(
         let table = composer.table(&nouns, index, &tables);
         tables.push(table);
     }
-    (GeneratedSchema { tables }, composer.words)
+    (
+        GeneratedSchema {
+            tables,
+            phrasing: Phrasing::Generated,
+        },
+        composer.words,
+    )
 }
 
 struct Composer<'a> {

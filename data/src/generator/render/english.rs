@@ -3,11 +3,13 @@
 use super::super::binding::{Binding, Filler, find, table_of};
 use super::super::domain::ColumnKind;
 use super::super::rng::RngStream;
-use super::super::schema::{ColumnId, GeneratedSchema};
+use super::super::schema::{ColumnId, GeneratedSchema, Phrasing};
 use super::super::template::QueryTemplate;
-use super::nouns::{plural, with_article};
+use super::nouns::{is_plural_only, plural, plural_of_any, with_article};
 use super::{fill, phrases, sql};
 
+/// Nouns of labels that need not be named.
+const NAMES: &[&str] = &["name", "full name", "title"];
 /// The percentage of wordings that have their values in quotation marks.
 const QUOTED_PERCENT: u32 = 25;
 
@@ -32,7 +34,21 @@ pub(crate) fn wordings(
         })
     };
     let texts = template.wordings.iter().filter_map(draw);
-    texts.map(|text| capitalized(&text)).collect()
+    texts
+        .map(|text| agreeing(capitalized(&text), schema.phrasing))
+        .collect()
+}
+
+/// Returns a text with the verb that a plural needs: "What are the details of the order?"
+fn agreeing(text: String, phrasing: Phrasing) -> String {
+    let thing = text.strip_prefix("What is the ");
+    let is_plural = thing
+        .and_then(|thing| thing.split(" of ").next())
+        .is_some_and(is_plural_only);
+    match is_plural && phrasing == Phrasing::Drafted {
+        true => text.replacen("What is the ", "What are the ", 1),
+        false => text,
+    }
 }
 
 /// Returns alternative words for an attribute of a filler, or none if the domain declares none.
@@ -42,30 +58,43 @@ fn words(
     schema: &GeneratedSchema,
     is_quoted: bool,
 ) -> Vec<String> {
-    let said = |value| phrases::value(&sql::plain(value), is_quoted);
+    let phrasing = schema.phrasing;
+    let said = |value| {
+        let text = sql::plain(value);
+        match phrasing {
+            Phrasing::Generated => phrases::value(&text, is_quoted),
+            Phrasing::Drafted => quoted_as_needed(&text, is_quoted),
+        }
+    };
     match (filler, attribute) {
         (Filler::Parent { foreign_key, .. }, "link") => {
             let says = schema.column(*foreign_key).spec.says.as_deref();
             vec![says.unwrap_or("of").to_owned()]
         }
         (Filler::Parent { foreign_key, .. }, "role") => vec![role(*foreign_key, schema)],
+        (Filler::Parent { foreign_key, .. }, "role_a") => {
+            vec![with_article(&role(*foreign_key, schema))]
+        }
         (Filler::Table(_) | Filler::Parent { .. }, _) => {
             let table = &schema.tables[table_of(filler)];
             match attribute {
                 "" => vec![table.many.clone()],
                 "one" => vec![table.one.clone()],
                 "a" => vec![with_article(&table.one)],
+                "if_link" if table.is_link() => vec![String::new()],
+                "if_plain" if !table.is_link() => vec![String::new()],
                 _ => Vec::new(),
             }
         }
         (Filler::Column(id), _) => of_column(*id, attribute, schema),
         (Filler::Value(_, value), "") => vec![said(value)],
+        (Filler::Value(_, value), "text") => vec![sql::plain(value)],
         (Filler::Value(id, value), "it") => {
             let one = &schema.tables[id.table].one;
-            phrases::row(one, schema.column(*id), &said(value))
+            phrases::row(one, schema.column(*id), &said(value), phrasing)
         }
         (Filler::Value(id, value), _) => {
-            phrases::of_value(schema.column(*id), &said(value), attribute)
+            phrases::of_value(schema.column(*id), &said(value), attribute, phrasing)
         }
         (Filler::Range(id, low, high), _) => {
             let (low, high) = (sql::plain(low), sql::plain(high));
@@ -91,6 +120,9 @@ fn shared_role(filler: &Filler, attribute: &str, schema: &GeneratedSchema) -> Op
     let columns = schema.tables[foreign_key.table].columns.iter();
     let is_shared = columns.filter(|it| it.parent == Some(*table)).count() > 1;
     match attribute {
+        "" if is_shared && schema.phrasing == Phrasing::Drafted => {
+            Some(plural_of_any(&role(*foreign_key, schema)))
+        }
         "" if is_shared => Some(plural(&role(*foreign_key, schema))),
         "one" if is_shared => Some(role(*foreign_key, schema)),
         _ => None,
@@ -101,25 +133,51 @@ fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<Str
     let (table, column) = (&schema.tables[id.table], schema.column(id));
     let is_label = matches!(column.spec.kind, ColumnKind::Label(_));
     let is_time = matches!(column.spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
+    let is_drafted = schema.phrasing == Phrasing::Drafted;
     let owned = |words: &[&str]| {
         words
             .iter()
             .map(|word| (*word).to_owned())
             .collect::<Vec<_>>()
     };
+    // "Which match" does not ask for the name of a team.
+    let is_name = is_label && (!is_drafted || NAMES.contains(&column.noun.as_str()));
     match attribute {
         "" => vec![column.noun.clone()],
         "a" => vec![with_article(&column.noun)],
+        "many" if is_drafted => vec![plural_of_any(&column.noun)],
         "many" => vec![plural(&column.noun)],
+        "beyond" if is_time => owned(&["after"]),
+        "beyond" => owned(&["above"]),
+        "short_of" if is_time => owned(&["before"]),
+        "short_of" => owned(&["below"]),
         "most" => column.spec.most.iter().cloned().collect(),
         "least" => column.spec.least.iter().cloned().collect(),
         "top" if is_time => owned(&["latest", "most recent"]),
         "bottom" if is_time => owned(&["earliest"]),
+        "top" if is_drafted => owned(&["highest"]),
+        "bottom" if is_drafted => owned(&["lowest"]),
         "top" => owned(&["highest", "highest", "largest", "maximum", "greatest"]),
         "bottom" => owned(&["lowest", "lowest", "smallest", "minimum"]),
-        "which" if is_label => vec![format!("which {}", table.one)],
-        "which_many" if is_label => vec![format!("which {}", table.many)],
+        "which" if is_name => vec![format!("which {}", table.one)],
+        "which_many" if is_name => vec![format!("which {}", table.many)],
         _ => Vec::new(),
+    }
+}
+
+/// Returns a value in quotation marks if it could be read as a part of the sentence: it is no
+/// number or date, and no words that begin with a capital.
+fn quoted_as_needed(text: &str, is_quoted: bool) -> String {
+    let is_date = || text.chars().all(|it| it.is_ascii_digit() || it == '-');
+    let is_number = text.parse::<f64>().is_ok() || is_date();
+    let is_name = text.starts_with(char::is_uppercase)
+        && text
+            .chars()
+            .all(|it| it.is_alphanumeric() || " -".contains(it));
+    match is_number || (is_name && !is_quoted) {
+        true => text.to_owned(),
+        false if text.contains('\'') => format!("\"{text}\""),
+        false => format!("'{text}'"),
     }
 }
 

@@ -10,7 +10,7 @@ mod phrases;
 mod sql;
 
 pub(crate) use english::wordings;
-pub(crate) use nouns::{plural, with_article};
+pub(crate) use nouns::{irregular_singular, plural, plural_of_any, with_article};
 pub(crate) use sql::{RenderedSql, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.

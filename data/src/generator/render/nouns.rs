@@ -27,6 +27,122 @@ pub(crate) fn plural(noun: &str) -> String {
     }
 }
 
+/// Nouns whose plural is irregular, or that have none, with their plural.
+const IRREGULAR: &[(&str, &str)] = &[
+    ("alumnus", "alumni"),
+    ("analysis", "analyses"),
+    ("axis", "axes"),
+    ("baggage", "baggage"),
+    ("child", "children"),
+    ("crisis", "crises"),
+    ("criterion", "criteria"),
+    ("curriculum", "curricula"),
+    ("data", "data"),
+    ("deer", "deer"),
+    ("diagnosis", "diagnoses"),
+    ("equipment", "equipment"),
+    ("fish", "fish"),
+    ("foot", "feet"),
+    ("furniture", "furniture"),
+    ("goose", "geese"),
+    ("half", "halves"),
+    ("hypothesis", "hypotheses"),
+    ("information", "information"),
+    ("knife", "knives"),
+    ("leaf", "leaves"),
+    ("life", "lives"),
+    ("luggage", "luggage"),
+    ("man", "men"),
+    ("medium", "media"),
+    ("money", "money"),
+    ("mouse", "mice"),
+    ("person", "people"),
+    ("phenomenon", "phenomena"),
+    ("quiz", "quizzes"),
+    ("sheep", "sheep"),
+    ("shelf", "shelves"),
+    ("software", "software"),
+    ("stimulus", "stimuli"),
+    ("thesis", "theses"),
+    ("thief", "thieves"),
+    ("tooth", "teeth"),
+    ("wife", "wives"),
+    ("wolf", "wolves"),
+    ("woman", "women"),
+];
+
+/// Nouns that are plurals already.
+const PLURALS: &[&str] = &[
+    "contents",
+    "details",
+    "earnings",
+    "goods",
+    "headquarters",
+    "premises",
+    "remarks",
+    "sales",
+    "savings",
+    "statistics",
+    "winnings",
+];
+
+/// Whether a noun is a plural without a singular: "details".
+pub(crate) fn is_plural_only(noun: &str) -> bool {
+    let last = noun.rsplit(' ').next();
+    last.is_some_and(|last| PLURALS.contains(&last))
+}
+
+/// Returns the plural of any noun, irregular ones included. The data of the project were generated
+/// with [`plural`], so their nouns keep its plurals.
+pub(crate) fn plural_of_any(noun: &str) -> String {
+    if let Some((head, tail)) = noun.split_once(" of ") {
+        return format!("{} of {tail}", plural_of_any(head));
+    }
+    if let Some((head, tail)) = moment(noun) {
+        return format!("{head}s {tail}");
+    }
+    let (before, last) = noun.rsplit_once(' ').unwrap_or(("", noun));
+    if PLURALS.contains(&last) {
+        return noun.to_owned();
+    }
+    let found = IRREGULAR.iter().find(|(one, _)| *one == last);
+    // "policeman", "stepchild".
+    let ending = || {
+        let endings = [("woman", "women"), ("man", "men"), ("child", "children")];
+        let exceptions = ["human", "german", "roman"];
+        let (one, many) = endings.iter().find(|(one, _)| last.ends_with(one))?;
+        let stem = last.strip_suffix(one)?;
+        (!exceptions.contains(&last)).then(|| format!("{stem}{many}"))
+    };
+    let many = match found {
+        Some((_, many)) => (*many).to_owned(),
+        None => ending().unwrap_or_else(|| plural(last)),
+    };
+    match before {
+        "" => many,
+        before => format!("{before} {many}"),
+    }
+}
+
+/// Divides a noun whose head comes first: "date claimed", "year opened".
+fn moment(noun: &str) -> Option<(&str, &str)> {
+    const HEADS: &[&str] = &["amount", "date", "time", "year"];
+    const ENDINGS: &[&str] = &[
+        "begun", "born", "bought", "built", "from", "held", "left", "lost", "made", "paid", "sent",
+        "sold", "taken", "to", "won",
+    ];
+    let (head, tail) = noun.split_once(' ')?;
+    let last = tail.rsplit(' ').next()?;
+    let is_participle = last.ends_with("ed") || ENDINGS.contains(&last);
+    (HEADS.contains(&head) && is_participle).then_some((head, tail))
+}
+
+/// Returns the singular of a noun whose plural is irregular.
+pub(crate) fn irregular_singular(many: &str) -> Option<&'static str> {
+    let found = IRREGULAR.iter().find(|(_, plural)| *plural == many);
+    found.map(|(one, _)| *one)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +160,26 @@ mod tests {
         ];
         for (noun, expected) in cases {
             assert_eq!(plural(noun), expected);
+        }
+    }
+
+    #[test]
+    fn plurals_of_any_noun() {
+        let cases = [
+            ("child", "children"),
+            ("sales person", "sales people"),
+            ("policeman", "policemen"),
+            ("human", "humans"),
+            ("man of honor", "men of honor"),
+            ("date claimed", "dates claimed"),
+            ("date effective to", "dates effective to"),
+            ("date range", "date ranges"),
+            ("other details", "other details"),
+            ("fish", "fish"),
+            ("city", "cities"),
+        ];
+        for (noun, expected) in cases {
+            assert_eq!(plural_of_any(noun), expected);
         }
     }
 

@@ -4,7 +4,7 @@
 //! Each function returns alternatives. Those that occur several times are drawn more often.
 
 use super::super::domain::ColumnKind;
-use super::super::schema::GeneratedColumn;
+use super::super::schema::{GeneratedColumn, Phrasing};
 use super::nouns::with_article;
 
 /// Nouns of labels that name a row, so that "the book Silent River" is clear.
@@ -27,8 +27,31 @@ pub(super) fn value(value: &str, is_quoted: bool) -> String {
 }
 
 /// Returns names of the one row that has a label: "the book called Silent River".
-pub(super) fn row(one: &str, column: &GeneratedColumn, label: &str) -> Vec<String> {
+pub(super) fn row(
+    one: &str,
+    column: &GeneratedColumn,
+    label: &str,
+    phrasing: Phrasing,
+) -> Vec<String> {
     let noun = &column.noun;
+    if phrasing == Phrasing::Drafted {
+        let with_noun = format!("the {one} whose {noun} is {label}");
+        return match noun.as_str() {
+            "id" => vec![format!("the {one} with the id {label}")],
+            "name" | "full name" => vec![
+                format!("the {one} named {label}"),
+                format!("the {one} {label}"),
+                with_noun,
+            ],
+            "title" => vec![
+                format!("the {one} titled {label}"),
+                format!("the {one} {label}"),
+                with_noun,
+            ],
+            _ if noun == one => vec![format!("the {one} {label}")],
+            _ => vec![with_noun],
+        };
+    }
     let mut phrases = vec![
         format!("the {one} with the {noun} {label}"),
         format!("the {one} whose {noun} is {label}"),
@@ -47,7 +70,12 @@ pub(super) fn row(one: &str, column: &GeneratedColumn, label: &str) -> Vec<Strin
 
 /// Returns the phrases of an attribute: `says` (the value itself), `not`, `above`, `below`, `from`
 /// (at least) or `upto` (at most). With `are` before it, they are predicates: `are`, `are_above`.
-pub(super) fn of_value(column: &GeneratedColumn, value: &str, attribute: &str) -> Vec<String> {
+pub(super) fn of_value(
+    column: &GeneratedColumn,
+    value: &str,
+    attribute: &str,
+    phrasing: Phrasing,
+) -> Vec<String> {
     let attribute = match attribute {
         "are" => "are_says",
         attribute => attribute,
@@ -56,6 +84,15 @@ pub(super) fn of_value(column: &GeneratedColumn, value: &str, attribute: &str) -
         Some(kind) => (true, kind),
         None => (false, attribute),
     };
+    if let Some(kind) = attribute.strip_prefix("has_") {
+        let plural = of_value(column, value, &format!("are_{kind}"), phrasing);
+        return plural.iter().filter_map(|it| of_one(it)).collect();
+    }
+    if phrasing == Phrasing::Drafted
+        && let Some(phrases) = drafted(column, value, attribute)
+    {
+        return phrases;
+    }
     let phrases = match kind {
         "says" => equal(column, value),
         "not" => different(column, value),
@@ -83,6 +120,36 @@ pub(super) fn of_range(
         "are" => phrases.iter().filter_map(|it| predicate(it)).collect(),
         _ => Vec::new(),
     }
+}
+
+/// Returns the phrases about equal and other values that fit any noun, and none for bounds.
+fn drafted(column: &GeneratedColumn, value: &str, attribute: &str) -> Option<Vec<String>> {
+    let noun = &column.noun;
+    let own = declared(column.spec.says.as_deref(), value);
+    let phrases = match attribute {
+        "says" if own.is_empty() => vec![format!("whose {noun} is {value}")],
+        "says" => own,
+        "are_says" => {
+            let mut phrases: Vec<String> = own.iter().filter_map(|it| predicate(it)).collect();
+            if phrases.is_empty() {
+                phrases.push(format!("have {value} as their {noun}"));
+            }
+            phrases
+        }
+        "not" => vec![
+            format!("whose {noun} is not {value}"),
+            format!("with {} other than {value}", with_article(noun)),
+        ],
+        // After another "whose".
+        "and_above" => {
+            let mut phrases = compared(column, value, "above");
+            phrases.retain(|phrase| phrase.starts_with("whose "));
+            phrases
+        }
+        "are_not" => vec![format!("have {} other than {value}", with_article(noun))],
+        _ => return None,
+    };
+    Some(phrases)
 }
 
 fn equal(column: &GeneratedColumn, value: &str) -> Vec<String> {
@@ -186,6 +253,19 @@ fn with_bound(column: &GeneratedColumn, bound: &str, link: &str) -> Vec<String> 
     ]
 }
 
+/// Turns a predicate of several rows into one of a single row.
+fn of_one(predicate: &str) -> Option<String> {
+    let (verb, rest) = predicate.split_once(' ')?;
+    let verb = match verb {
+        "have" => "has",
+        "are" => "is",
+        "were" => "was",
+        "do" => "does",
+        _ => return None,
+    };
+    Some(format!("{verb} {rest}"))
+}
+
 /// Turns what follows a noun into a predicate of several rows. Phrases with "whose" and "of" have
 /// none.
 fn predicate(phrase: &str) -> Option<String> {
@@ -248,9 +328,12 @@ mod tests {
             parent: None,
         };
         let year = column("year", ColumnKind::Year([1990, 2000]));
-        assert!(of_value(&year, "1995", "above").contains(&"whose year is after 1995".to_owned()));
+        assert!(
+            of_value(&year, "1995", "above", Phrasing::Generated)
+                .contains(&"whose year is after 1995".to_owned())
+        );
         let bags = column("number of bags", ColumnKind::Integer([0, 9]));
-        let phrases = of_value(&bags, "3", "are_from");
+        let phrases = of_value(&bags, "3", "are_from", Phrasing::Generated);
         assert!(
             phrases.contains(&"have at least 3 bags".to_owned()),
             "{phrases:?}"
@@ -259,7 +342,37 @@ mod tests {
             phrases.iter().all(|phrase| phrase.starts_with("have ")),
             "{phrases:?}"
         );
-        assert_eq!(of_value(&bags, "3", "colour"), Vec::<String>::new());
+        assert_eq!(
+            of_value(&bags, "3", "colour", Phrasing::Generated),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn drafted_phrases_fit_any_noun() {
+        let column = |noun: &str, says: Option<&str>| GeneratedColumn {
+            name: noun.to_owned(),
+            noun: noun.to_owned(),
+            spec: super::super::super::domain::ColumnSpec {
+                says: says.map(str::to_owned),
+                kind: ColumnKind::Integer([0, 9]),
+                ..Default::default()
+            },
+            parent: None,
+        };
+        let month = column("month", None);
+        let of = |attribute| of_value(&month, "May", attribute, Phrasing::Drafted);
+        assert_eq!(of("says"), ["whose month is May"]);
+        assert_eq!(of("are"), ["have May as their month"]);
+        assert_eq!(of("are_not"), ["have a month other than May"]);
+        assert!(of("has_above").contains(&"has a month above May".to_owned()));
+        assert!(of("and_above").iter().all(|it| it.starts_with("whose ")));
+        let city = column("city", Some("from {}"));
+        let are = of_value(&city, "Rome", "are", Phrasing::Drafted);
+        assert!(are.iter().all(|it| it == "are from Rome"), "{are:?}");
+        let row = |noun| row("order", &column(noun, None), "7", Phrasing::Drafted);
+        assert_eq!(row("id"), ["the order with the id 7"]);
+        assert_eq!(row("code"), ["the order whose code is 7"]);
     }
 
     #[test]
@@ -274,7 +387,7 @@ mod tests {
                 },
                 parent: None,
             };
-            of_value(&column, "clay", attribute)
+            of_value(&column, "clay", attribute, Phrasing::Generated)
         };
         assert!(phrases("in {}", "not").contains(&"that are not in clay".to_owned()));
         assert!(phrases("with {} soil", "are_not").contains(&"do not have clay soil".to_owned()));

@@ -123,7 +123,7 @@ impl QueryNames<'_> {
         let has_same = |(_, filler): &(char, Filler)| match filler {
             Filler::Table(other) | Filler::Parent { table: other, .. } => {
                 let columns = &self.schema.tables[*other].columns;
-                *other != id.table && columns.iter().any(|column| column.name == *name)
+                *other != id.table && columns.iter().any(|it| it.name.eq_ignore_ascii_case(name))
             }
             _ => false,
         };

@@ -1,0 +1,207 @@
+//! Describes the columns of a table: nouns, kinds and phrases.
+
+use rusqlite::types::Value as SqlValue;
+
+use super::dictionary::Dictionary;
+use super::kind::infer;
+use super::links::{Links, hidden, without_key};
+use super::names::quoted;
+use super::source::{SourceDatabase, SourceTable};
+use super::statistics::ColumnStatistics;
+use super::table_nouns::{TableNouns, row_noun};
+use super::word_file::WordFile;
+use crate::generator::domain::{ColumnKind, ColumnSpec};
+use crate::generator::schema::GeneratedColumn;
+
+/// A column on its way into the schema.
+#[derive(Clone)]
+pub(super) struct DraftColumn {
+    /// The columns whose texts it joins, if the table has no such column itself.
+    pub(super) joined: Option<[usize; 2]>,
+    pub(super) column: GeneratedColumn,
+    /// The noun with all words of the name.
+    pub(super) full_noun: String,
+    pub(super) statistics: ColumnStatistics,
+    pub(super) synonyms: Vec<String>,
+    pub(super) hidden_because: Option<String>,
+}
+
+pub(super) fn join(row: &[SqlValue], columns: [usize; 2]) -> SqlValue {
+    match columns.map(|column| &row[column]) {
+        [SqlValue::Text(first), SqlValue::Text(last)] => SqlValue::Text(format!("{first} {last}")),
+        _ => SqlValue::Null,
+    }
+}
+
+/// Describes the columns of one table.
+pub(super) struct TableDescriber<'a> {
+    pub(super) database: &'a SourceDatabase,
+    pub(super) links: &'a Links,
+    pub(super) file: &'a WordFile,
+    pub(super) dictionary: &'a Dictionary,
+    pub(super) nouns: &'a [TableNouns],
+    pub(super) kept: &'a [usize],
+    pub(super) index: usize,
+}
+
+impl TableDescriber<'_> {
+    pub(super) fn table(&self) -> &SourceTable {
+        &self.database.tables[self.index]
+    }
+
+    fn words(&self, column: &str) -> Vec<String> {
+        let tables = self.database.tables.iter();
+        let words = tables.flat_map(|table| self.dictionary.words(&table.name));
+        let initials: Vec<char> = words.filter_map(|word| word.chars().next()).collect();
+        self.dictionary.column_words(column, &initials)
+    }
+
+    pub(super) fn drafts(&self) -> Vec<DraftColumn> {
+        let columns = 0..self.table().columns.len();
+        let mut drafts: Vec<DraftColumn> = columns.map(|column| self.draft(column)).collect();
+        self.choose_label(&mut drafts, false);
+        let full_name = self.full_name(&drafts);
+        if full_name.is_none() {
+            self.choose_label(&mut drafts, true);
+        }
+        self.name_like_rows(&mut drafts);
+        self.separate(&mut drafts);
+        drafts.extend(full_name);
+        drafts
+    }
+
+    fn draft(&self, index: usize) -> DraftColumn {
+        let table = self.table();
+        let column = &table.columns[index];
+        let statistics = ColumnStatistics::count(table.rows.iter().map(|row| &row[index]));
+        let words = self.words(&column.name);
+        let own = self.file.column(&table.name, &column.name);
+        let mut draft = DraftColumn {
+            joined: None,
+            column: GeneratedColumn {
+                name: quoted(&column.name),
+                noun: String::new(),
+                spec: ColumnSpec {
+                    name: column.name.clone(),
+                    kind: hidden(),
+                    ..ColumnSpec::default()
+                },
+                parent: None,
+            },
+            full_noun: words.join(" "),
+            statistics,
+            synonyms: Vec::new(),
+            hidden_because: None,
+        };
+        if own.is_some_and(|own| own.skip) {
+            draft.hidden_because = Some("is skipped by the file of words".to_owned());
+            return draft;
+        }
+        if let Some(link) = self.links.of(self.index, index) {
+            let parent = self.kept.iter().position(|kept| *kept == link.parent);
+            draft.column.parent = parent;
+            let is_open = |word: &String| self.dictionary.lists.prepositions.contains(word);
+            if own.is_none_or(|own| own.noun.is_none()) && words.iter().any(is_open) {
+                draft.column.parent = None;
+                draft.hidden_because = Some("has a name that is no noun; give it words".to_owned());
+            }
+            let is_key = self.links.keys[self.index] == Some(index);
+            draft.column.noun = match is_key {
+                true => self.nouns[link.parent].one.clone(),
+                false => self.role(&words, link.parent),
+            };
+        } else if self.links.keys[self.index] == Some(index) {
+            self.describe_key(&mut draft, &words);
+        } else {
+            self.describe_value(&mut draft, &words, column.is_unique);
+        }
+        if let Some(own) = own {
+            draft.synonyms = own.also.clone();
+            draft.column.spec.says = own.says.clone();
+            if let Some(noun) = &own.noun {
+                draft.column.noun.clone_from(noun);
+                draft.full_noun.clone_from(noun);
+            }
+        }
+        draft
+    }
+
+    /// Returns the noun for the row of `parent` that a column refers to.
+    fn role(&self, words: &[String], parent: usize) -> String {
+        let key_words = self.links.keys[parent].map_or_else(Vec::new, |key| {
+            self.words(&self.database.tables[parent].columns[key].name)
+        });
+        let stem = without_key(words, self.dictionary);
+        let noun = self.dictionary.singular(&stem.join(" "));
+        let is_plain =
+            words == key_words.as_slice() || stem.is_empty() || noun == self.default_noun(parent);
+        match is_plain {
+            true => self.nouns[parent].one.clone(),
+            false => noun,
+        }
+    }
+
+    /// Returns what the rows of a table are called without the file of words.
+    fn default_noun(&self, table: usize) -> String {
+        row_noun(&self.database.tables[table].name, true, self.dictionary)
+    }
+
+    fn describe_key(&self, draft: &mut DraftColumn, words: &[String]) {
+        draft.column.spec.kind = ColumnKind::Key;
+        let noun = self.short_noun(words);
+        let is_id = noun.is_empty() || self.dictionary.lists.keys.contains(&noun);
+        let is_code = noun == "code" || noun == "number";
+        draft.column.noun = match is_id && !is_code {
+            true => "id".to_owned(),
+            false => noun,
+        };
+    }
+
+    fn describe_value(&self, draft: &mut DraftColumn, words: &[String], is_unique: bool) {
+        let noun_of =
+            |words: &[String]| infer(words, &draft.statistics, is_unique, self.dictionary);
+        let full = noun_of(words);
+        let short: Vec<String> = self
+            .short_noun(words)
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+        match noun_of(&short).or_else(|_| full.clone()) {
+            Ok(inferred) => {
+                draft.full_noun = full.map_or_else(|_| inferred.noun.clone(), |it| it.noun);
+                // "The name that most products have" is about the name of the product.
+                let is_category = matches!(inferred.kind, ColumnKind::OneOf(_));
+                draft.column.noun = match is_category && inferred.noun == "name" {
+                    true => draft.full_noun.clone(),
+                    false => inferred.noun,
+                };
+                let statistics = &draft.statistics;
+                let nulls = statistics.nulls * 100 / statistics.rows.max(1);
+                let is_countable = statistics.nulls > 0 && statistics.blanks == 0;
+                draft.column.spec.nulls = if is_countable { nulls.max(1) as u32 } else { 0 };
+                draft.column.spec.additive = inferred.is_additive;
+                draft.column.spec.kind = inferred.kind;
+            }
+            Err(reason) => draft.hidden_because = Some(reason.to_owned()),
+        }
+    }
+
+    /// Returns the words of a column without the noun of the table before them.
+    fn short_noun(&self, words: &[String]) -> String {
+        let own = &self.nouns[self.index].one;
+        let default = self.default_noun(self.index);
+        let base = own.strip_suffix(" record").unwrap_or(own);
+        for one in [own, base, &default] {
+            let one: Vec<&str> = one.split(' ').collect();
+            let is_before = |prefix: &&[&str]| {
+                words.len() > prefix.len()
+                    && words.iter().zip(*prefix).all(|(it, other)| it == other)
+            };
+            let mut prefixes = (0..one.len()).map(|start| &one[start..]);
+            if let Some(prefix) = prefixes.find(is_before) {
+                return words[prefix.len()..].join(" ");
+            }
+        }
+        words.join(" ")
+    }
+}

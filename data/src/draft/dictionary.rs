@@ -1,0 +1,401 @@
+//! The words that names of tables and columns consist of: which words are nouns, which are
+//! measures, and what abbreviations stand for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::generator::render::irregular_singular;
+
+const THINGS: &str = include_str!("../../words/things.txt");
+const ATTRIBUTES: &str = include_str!("../../words/attributes.txt");
+const DESCRIBERS: &str = include_str!("../../words/describers.txt");
+const ABBREVIATIONS: &str = include_str!("../../words/abbreviations.txt");
+const NAMES: &str = include_str!("../../words/names_in_schemas.toml");
+
+/// The words of names, compiled in.
+pub(super) struct Dictionary {
+    things: BTreeSet<String>,
+    /// Nouns of columns that hold numbers.
+    numbers: BTreeSet<String>,
+    texts: BTreeSet<String>,
+    describers: BTreeSet<String>,
+    /// What a shortened word stands for, if there is one such word.
+    full: BTreeMap<String, String>,
+    pub(super) lists: NameLists,
+}
+
+/// Lists of words by what they say about a column.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NameLists {
+    /// Shortened words of schemas, with what they stand for.
+    abbreviations: BTreeMap<String, String>,
+    /// Words that names contain and the other lists lack.
+    words: Vec<String>,
+    /// Words at the end of a name that identifies a row.
+    pub(super) keys: Vec<String>,
+    /// Words at the end of a name of a number that means nothing as a number.
+    pub(super) codes: Vec<String>,
+    /// Words at the end of a name that rows are called by, the best one first.
+    pub(super) labels: Vec<String>,
+    /// Words of columns whose text nobody looks for.
+    pub(super) free_texts: Vec<String>,
+    /// Words of numbers that can be added up.
+    pub(super) additive: Vec<String>,
+    /// Words of numbers that can be averaged.
+    pub(super) measures: Vec<String>,
+    /// Words of numbers where the least is the best, or where the order says nothing.
+    pub(super) ranks: Vec<String>,
+    /// Words of columns that say in which year something happened.
+    pub(super) years: Vec<String>,
+    /// Words that are written in capital letters.
+    acronyms: Vec<String>,
+    /// Words that say nothing without a noun.
+    pub(super) no_columns: Vec<String>,
+    /// Plurals that are amounts, not numbers of things.
+    pub(super) amounts: Vec<String>,
+    /// Words that end with s and are singular.
+    pub(super) singulars: Vec<String>,
+    /// Words that say that a name is one of a moment.
+    pub(super) times: Vec<String>,
+    /// Words of columns of two values that do not say yes and no.
+    pub(super) not_flags: Vec<String>,
+    /// Names of persons that other persons share.
+    pub(super) person_names: Vec<String>,
+    /// Words at the end of the name of a flag.
+    pub(super) flag_endings: Vec<String>,
+    /// Words at the start of the name of a flag.
+    pub(super) flags: Vec<String>,
+    /// Words at the start of a table's name that say nothing about its rows.
+    pub(super) table_prefixes: Vec<String>,
+    /// Words that leave a noun open.
+    pub(super) prepositions: Vec<String>,
+    /// Words in a table's name that make it no noun.
+    pub(super) not_nouns: Vec<String>,
+    /// Words at the end of a table's name that can be left out: "cars data" are cars.
+    pub(super) groupings: Vec<String>,
+    /// Words at the end of a table's name that stand for no single row.
+    pub(super) collections: Vec<String>,
+}
+
+/// Returns the texts that determine what is drafted.
+pub(super) fn sources() -> impl Iterator<Item = &'static str> {
+    [THINGS, ATTRIBUTES, DESCRIBERS, ABBREVIATIONS, NAMES].into_iter()
+}
+
+impl Dictionary {
+    /// Reads the lists that are compiled in.
+    pub(super) fn read() -> Self {
+        let lists: NameLists = toml::from_str(NAMES)
+            .unwrap_or_else(|error| panic!("embedded names: {error}: this is a bug"));
+        let lines = |text: &'static str| {
+            text.lines()
+                .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        };
+        let first = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        let attributes = |kind: &str| {
+            let fields = lines(ATTRIBUTES).filter_map(|line| line.split_once(' '));
+            let of_kind = fields.filter(|(_, found)| *found == kind);
+            of_kind.map(|(word, _)| word.to_owned()).collect()
+        };
+        let mut full: BTreeMap<String, String> = BTreeMap::new();
+        let mut ambiguous = BTreeSet::new();
+        let pairs = lines(ABBREVIATIONS).filter_map(|line| line.split_once(' '));
+        for (word, short) in pairs {
+            if let Some(other) = full.insert(short.to_owned(), word.to_owned())
+                && other != word
+            {
+                ambiguous.insert(short.to_owned());
+            }
+        }
+        full.retain(|short, _| !ambiguous.contains(short));
+        full.extend(lists.abbreviations.clone());
+        Self {
+            things: lines(THINGS).map(first).collect(),
+            numbers: attributes("number"),
+            texts: attributes("text"),
+            describers: lines(DESCRIBERS).map(first).collect(),
+            full,
+            lists,
+        }
+    }
+
+    /// Returns the words of a column's name without a letter before them that stands for a table:
+    /// `pName` in a table of players or next to one.
+    pub(super) fn column_words(&self, name: &str, initials: &[char]) -> Vec<String> {
+        let mut words = self.words(name);
+        let is_initial = |word: &String| {
+            let mut letters = word.chars();
+            let first = letters.next().is_some_and(|it| initials.contains(&it));
+            first && letters.next().is_none()
+        };
+        if words.len() > 1 && words.first().is_some_and(is_initial) {
+            words.remove(0);
+        }
+        words
+    }
+
+    /// Splits a name into words in lower case, and spells out what is shortened: `Cust_FName`
+    /// becomes "customer first name".
+    pub(super) fn words(&self, name: &str) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        let name = &name.replace('%', " percentage ").replace('&', " and ");
+        for token in tokens(name) {
+            let lower = token.to_lowercase();
+            if let Some(full) = self.full.get(&lower) {
+                words.extend(full.split(' ').map(str::to_owned));
+            } else if self.is_known(&lower) || lower.len() < 5 {
+                let is_upper = token.chars().all(char::is_uppercase);
+                let is_alone = token.len() == name.len() || name.chars().any(char::is_lowercase);
+                let is_acronym = self.lists.acronyms.contains(&token.to_uppercase())
+                    || ((2..=5).contains(&token.len())
+                        && is_upper
+                        && is_alone
+                        && !self.is_known(&lower));
+                let upper = token.to_uppercase();
+                words.push(if is_acronym { upper } else { lower });
+            } else {
+                match self.parts(&lower, 3) {
+                    Some(parts) => words.extend(parts.iter().flat_map(|part| self.spelled(part))),
+                    None => words.push(lower),
+                }
+            }
+        }
+        merged(&words)
+    }
+
+    fn spelled(&self, part: &str) -> Vec<String> {
+        let full = self.full.get(part).map_or(part, String::as_str);
+        full.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Whether a word in lower case is in a list, in the singular or in the plural.
+    fn is_known(&self, word: &str) -> bool {
+        let is_listed = |word: &str| {
+            self.things.contains(word)
+                || self.numbers.contains(word)
+                || self.texts.contains(word)
+                || self.lists.words.iter().any(|it| it == word)
+        };
+        is_listed(word)
+            || self.describers.contains(word)
+            || irregular_singular(word).is_some()
+            || singular_forms(word).iter().any(|it| is_listed(it))
+    }
+
+    /// Divides a word without separators into known words, as few as possible: "countryname".
+    fn parts(&self, word: &str, most: usize) -> Option<Vec<String>> {
+        const SHORT: &[&str] = &["id", "no", "of", "is"];
+        // Others occur in words: "lat" in "latest".
+        const SHORTENED: &[&str] = &["acct", "addr", "cust", "dept", "emp", "num", "prod", "stu"];
+        let is_part = |part: &str| {
+            SHORT.contains(&part)
+                || (part.len() >= 3 && (self.is_known(part) && !self.describers.contains(part)))
+                || SHORTENED.contains(&part)
+                || self.lists.words.iter().any(|it| it == part)
+        };
+        if is_part(word) {
+            return Some(vec![word.to_owned()]);
+        }
+        if most < 2 {
+            return None;
+        }
+        let cuts = (2..word.len().saturating_sub(1)).rev();
+        let cuts = cuts.filter(|cut| word.is_char_boundary(*cut));
+        let mut found: Option<Vec<String>> = None;
+        for cut in cuts {
+            let (head, tail) = word.split_at(cut);
+            if !is_part(head) {
+                continue;
+            }
+            if let Some(rest) = self.parts(tail, most - 1) {
+                let parts = [vec![head.to_owned()], rest].concat();
+                if found.as_ref().is_none_or(|it| parts.len() < it.len()) {
+                    found = Some(parts);
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the singular of a noun of several words: its last one, or the one before "of".
+    pub(super) fn singular(&self, noun: &str) -> String {
+        if let Some((head, tail)) = noun.split_once(" of ") {
+            return format!("{} of {tail}", self.singular(head));
+        }
+        let (before, last) = noun.rsplit_once(' ').unwrap_or(("", noun));
+        let one = self.singular_word(last);
+        // "people addresses" are addresses of persons.
+        let first = |word| match word {
+            "people" => "person",
+            "children" => "child",
+            word => word,
+        };
+        let before: Vec<&str> = before.split_whitespace().map(first).collect();
+        [before, vec![one.as_str()]].concat().join(" ")
+    }
+
+    pub(super) fn singular_word(&self, word: &str) -> String {
+        if let Some(one) = irregular_singular(word) {
+            return one.to_owned();
+        }
+        if self.lists.singulars.iter().any(|it| it == word) {
+            return word.to_owned();
+        }
+        let is_noun = |word: &str| {
+            self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
+        };
+        let forms = singular_forms(word);
+        if let Some(known) = forms.iter().find(|form| is_noun(form)) {
+            return known.clone();
+        }
+        let is_singular = is_noun(word) || ["ss", "us", "is"].iter().any(|it| word.ends_with(it));
+        match forms.last() {
+            Some(form) if !is_singular => form.clone(),
+            _ => word.to_owned(),
+        }
+    }
+
+    /// Whether the last word of a noun can only describe one: "is a member", "enrolled".
+    pub(super) fn is_no_noun(&self, last: &str) -> bool {
+        let is_listed = self.things.contains(last) || self.texts.contains(last);
+        !is_listed && !self.numbers.contains(last) && self.describers.contains(last)
+    }
+
+    /// Whether a word names things that can be counted.
+    pub(super) fn is_thing(&self, word: &str) -> bool {
+        self.things.contains(word)
+    }
+
+    /// Whether a word names a number: "height".
+    pub(super) fn is_number(&self, word: &str) -> bool {
+        let one = self.singular_word(word);
+        self.numbers.contains(&one) || self.lists.measures.contains(&one)
+    }
+}
+
+/// Returns the possible singulars of a word that ends with s, the most likely one last.
+fn singular_forms(word: &str) -> Vec<String> {
+    if let Some(stem) = word.strip_suffix("ies")
+        && stem.len() > 1
+    {
+        return vec![format!("{stem}ie"), format!("{stem}y")];
+    }
+    if let Some(stem) = word.strip_suffix("es") {
+        let ends = |endings: &[&str]| endings.iter().any(|it| stem.ends_with(it));
+        if ends(&["us"]) {
+            // "campus", but also "house".
+            return vec![format!("{stem}e"), stem.to_owned()];
+        }
+        if ends(&["ss", "x", "ch", "sh", "zz"]) {
+            return vec![stem.to_owned()];
+        }
+        if ends(&["s", "z"]) {
+            // "house", "size", but also "bus".
+            return vec![stem.to_owned(), format!("{stem}e")];
+        }
+    }
+    match word.strip_suffix('s') {
+        Some(stem) if stem.len() > 2 && !stem.ends_with(['s', 'u', 'i']) => vec![stem.to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+/// Splits a name at what is no letter or digit, and where the case or the kind changes.
+fn tokens(name: &str) -> Vec<String> {
+    let characters: Vec<char> = name.chars().collect();
+    let mut tokens = vec![String::new()];
+    for (index, character) in characters.iter().enumerate() {
+        if !character.is_alphanumeric() {
+            tokens.push(String::new());
+            continue;
+        }
+        let before = index.checked_sub(1).map(|index| characters[index]);
+        let after = characters.get(index + 1);
+        let begins = before.is_some_and(|before| {
+            let is_hump = character.is_uppercase()
+                && (before.is_lowercase()
+                    || (before.is_uppercase() && after.is_some_and(|it| it.is_lowercase())));
+            is_hump || (before.is_alphabetic() && character.is_numeric())
+        });
+        if begins {
+            tokens.push(String::new());
+        }
+        if let Some(token) = tokens.last_mut() {
+            token.push(*character);
+        }
+    }
+    tokens.retain(|token| !token.is_empty());
+    tokens
+}
+
+/// Joins what was split too far: "l name" is a last name.
+fn merged(words: &[String]) -> Vec<String> {
+    let text = format!(" {} ", words.join(" "));
+    let text = [
+        (" l name ", " last name "),
+        (" f name ", " first name "),
+        (" m name ", " middle name "),
+        (" e mail ", " email "),
+        (" zip code ", " postal code "),
+    ]
+    .iter()
+    .fold(text, |text, (from, to)| text.replace(from, to));
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_words() {
+        let dictionary = Dictionary::read();
+        for (name, words) in [
+            ("order_details", "order details"),
+            ("OrderDetails", "order details"),
+            ("Cust_FName", "customer first name"),
+            ("LName", "last name"),
+            ("StuID", "student id"),
+            ("countryname", "country name"),
+            ("employeeid", "employee id"),
+            ("Line Total (net)", "line total net"),
+            ("MPG", "MPG"),
+            ("CUSTOMER_NAME", "customer name"),
+            ("address2", "address 2"),
+            ("therapist", "therapist"),
+        ] {
+            assert_eq!(dictionary.words(name).join(" "), words, "{name}");
+        }
+    }
+
+    #[test]
+    fn plurals_become_singulars() {
+        let dictionary = Dictionary::read();
+        for (many, one) in [
+            ("students", "student"),
+            ("cities", "city"),
+            ("addresses", "address"),
+            ("address", "address"),
+            ("classes", "class"),
+            ("courses", "course"),
+            ("people", "person"),
+            ("series", "series"),
+            ("status", "status"),
+            ("buses", "bus"),
+            ("boxes", "box"),
+            ("movies", "movie"),
+            ("news", "news"),
+            ("types of rooms", "type of rooms"),
+            ("student", "student"),
+            ("analyses", "analysis"),
+            ("zorbs", "zorb"),
+            ("sizes", "size"),
+            ("prizes", "prize"),
+            ("houses", "house"),
+            ("campus", "campus"),
+            ("campuses", "campus"),
+        ] {
+            assert_eq!(dictionary.singular(many), one, "{many}");
+        }
+    }
+}

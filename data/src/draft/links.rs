@@ -1,0 +1,401 @@
+//! Keys and the columns that refer to them: declared ones, and ones inferred by name and inclusion.
+
+use rusqlite::Connection;
+
+use super::dictionary::Dictionary;
+use super::source::{self, SourceDatabase, SourceTable};
+use super::word_file::WordFile;
+use crate::generator::domain::ColumnKind;
+
+/// The share of values, per mille, that must refer to a row for a declared key to be used.
+const FEWEST_FOUND: u64 = 800;
+
+/// A column that refers to the key of another table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) table: usize,
+    pub(super) column: usize,
+    pub(super) parent: usize,
+    pub(super) is_declared: bool,
+}
+
+/// The keys and links of a database.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Links {
+    /// The column by which rows of a table are referred to, by table.
+    pub(super) keys: Vec<Option<usize>>,
+    pub(super) links: Vec<Link>,
+    /// What was inferred, and what was declared and is not used.
+    pub(super) notes: Vec<String>,
+}
+
+impl Links {
+    /// Returns the link of a column.
+    pub(super) fn of(&self, table: usize, column: usize) -> Option<&Link> {
+        let mut links = self.links.iter();
+        links.find(|link| (link.table, link.column) == (table, column))
+    }
+}
+
+/// Finds the keys and links of a database.
+pub(super) fn find(
+    connection: &Connection,
+    database: &SourceDatabase,
+    file: &WordFile,
+    dictionary: &Dictionary,
+) -> rusqlite::Result<Links> {
+    let mut links = Links::default();
+    for index in 0..database.tables.len() {
+        let key = key(database, index, dictionary, &mut links.notes);
+        links.keys.push(key);
+    }
+    for index in 0..database.tables.len() {
+        named(connection, database, index, file, &mut links)?;
+        declared(connection, database, index, &mut links)?;
+        inferred(connection, database, index, dictionary, &mut links)?;
+    }
+    Ok(links)
+}
+
+/// Returns the key of a table: the declared one if it is one column, a column that a foreign key
+/// refers to, or a unique column that is named like a key.
+fn key(
+    database: &SourceDatabase,
+    index: usize,
+    dictionary: &Dictionary,
+    notes: &mut Vec<String>,
+) -> Option<usize> {
+    let table = &database.tables[index];
+    if let [column] = table.primary_key.as_slice() {
+        return Some(*column);
+    }
+    let position = |name: &str| {
+        let mut columns = table.columns.iter();
+        columns.position(|it| it.name.eq_ignore_ascii_case(name) && it.is_unique)
+    };
+    let referring = database.tables.iter().flat_map(|other| &other.foreign_keys);
+    let mut referring = referring.filter(|it| it.table.eq_ignore_ascii_case(&table.name));
+    if let Some(column) = referring.find_map(|it| position(it.to.as_deref()?)) {
+        return Some(column);
+    }
+    if !table.primary_key.is_empty() {
+        return None;
+    }
+    let is_key = |index: &usize| {
+        let column = &table.columns[*index];
+        let words = dictionary.words(&column.name);
+        let is_foreign = table.foreign_keys.iter().any(|it| it.column == *index)
+            || names_other_table(&words, database, &table.name, dictionary);
+        !is_foreign && column.is_unique && super::kind::ends_with(&words, &dictionary.lists.keys)
+    };
+    let key = (0..table.columns.len()).find(is_key)?;
+    let (name, column) = (&table.name, &table.columns[key].name);
+    notes.push(format!(
+        "key inferred: {name}.{column} is unique and named like a key"
+    ));
+    Some(key)
+}
+
+/// Whether the words of a column, without those of a key, are the noun of another table.
+fn names_other_table(
+    words: &[String],
+    database: &SourceDatabase,
+    own: &str,
+    dictionary: &Dictionary,
+) -> bool {
+    let stem = without_key(words, dictionary).join(" ");
+    let others = database.tables.iter().filter(|it| it.name != own);
+    let mut nouns = others.map(|it| dictionary.singular(&dictionary.words(&it.name).join(" ")));
+    nouns.any(|noun| stem == noun || stem.ends_with(&format!(" {noun}")))
+}
+
+/// Adds the links that the file of words names.
+fn named(
+    connection: &Connection,
+    database: &SourceDatabase,
+    index: usize,
+    file: &WordFile,
+    links: &mut Links,
+) -> rusqlite::Result<()> {
+    let table = &database.tables[index];
+    for column in 0..table.columns.len() {
+        let words = file.column(&table.name, &table.columns[column].name);
+        let Some(wanted) = words.and_then(|words| words.refers_to.as_ref()) else {
+            continue;
+        };
+        let tables = database.tables.iter();
+        let parent = tables
+            .into_iter()
+            .position(|it| it.name.eq_ignore_ascii_case(wanted));
+        add(connection, database, (index, column), parent, true, links)?;
+    }
+    Ok(())
+}
+
+fn declared(
+    connection: &Connection,
+    database: &SourceDatabase,
+    index: usize,
+    links: &mut Links,
+) -> rusqlite::Result<()> {
+    let table = &database.tables[index];
+    for foreign in &table.foreign_keys {
+        if links.of(index, foreign.column).is_some() {
+            continue;
+        }
+        let is_parent = |it: &SourceTable| it.name.eq_ignore_ascii_case(&foreign.table);
+        let parent = database.tables.iter().position(is_parent);
+        let refers_to_key = parent.is_some_and(|parent| {
+            let key = links.keys[parent].map(|key| &database.tables[parent].columns[key].name);
+            let to = foreign.to.as_ref();
+            key.is_some_and(|key| to.is_none_or(|to| to.eq_ignore_ascii_case(key)))
+        });
+        if !refers_to_key {
+            links.notes.push(format!(
+                "declared key not used: {}.{} refers to no key of {}",
+                table.name, table.columns[foreign.column].name, foreign.table
+            ));
+            continue;
+        }
+        add(
+            connection,
+            database,
+            (index, foreign.column),
+            parent,
+            true,
+            links,
+        )?;
+    }
+    Ok(())
+}
+
+/// Adds a declared link if enough of its values refer to a row of another table.
+fn add(
+    connection: &Connection,
+    database: &SourceDatabase,
+    (index, column): (usize, usize),
+    parent: Option<usize>,
+    is_declared: bool,
+    links: &mut Links,
+) -> rusqlite::Result<()> {
+    let Some(parent) = parent.filter(|parent| links.keys[*parent].is_some()) else {
+        return Ok(());
+    };
+    let table = &database.tables[index];
+    let name = format!("{}.{}", table.name, table.columns[column].name);
+    let parent_name = &database.tables[parent].name;
+    if parent == index {
+        let note = format!("declared key not used: {name} refers to its own table");
+        links.notes.push(note);
+        return Ok(());
+    }
+    match share(connection, database, (index, column), parent, links)? {
+        Some(found) if found >= FEWEST_FOUND => links.links.push(Link {
+            table: index,
+            column,
+            parent,
+            is_declared,
+        }),
+        Some(found) => links.notes.push(format!(
+            "declared key not used: only {} % of the values of {name} are in {parent_name}",
+            found / 10
+        )),
+        None => {}
+    }
+    Ok(())
+}
+
+fn share(
+    connection: &Connection,
+    database: &SourceDatabase,
+    (table, column): (usize, usize),
+    parent: usize,
+    links: &Links,
+) -> rusqlite::Result<Option<u64>> {
+    let (table, parent_table) = (&database.tables[table], &database.tables[parent]);
+    let Some(key) = links.keys[parent] else {
+        return Ok(None);
+    };
+    source::inclusion(
+        connection,
+        (&table.name, &table.columns[column].name),
+        (&parent_table.name, &parent_table.columns[key].name),
+    )
+}
+
+/// Adds links of columns that are named like the key of one other table and contain only its
+/// values.
+fn inferred(
+    connection: &Connection,
+    database: &SourceDatabase,
+    index: usize,
+    dictionary: &Dictionary,
+    links: &mut Links,
+) -> rusqlite::Result<()> {
+    let table = &database.tables[index];
+    for column in 0..table.columns.len() {
+        let is_taken = links.of(index, column).is_some() || links.keys[index] == Some(column);
+        let is_refused = table.foreign_keys.iter().any(|it| it.column == column);
+        if is_taken || is_refused {
+            continue;
+        }
+        let mut found: Vec<(usize, usize)> = Vec::new();
+        for parent in (0..database.tables.len()).filter(|parent| *parent != index) {
+            let score = likeness(database, (index, column), parent, links, dictionary);
+            let Some(score) = score else { continue };
+            if share(connection, database, (index, column), parent, links)? == Some(1000) {
+                found.push((score, parent));
+            }
+        }
+        found.sort_unstable();
+        let name = format!("{}.{}", table.name, table.columns[column].name);
+        match found.as_slice() {
+            [] => {}
+            [(best, _), (second, _), ..] if best == second => {
+                let note = format!("no key inferred: {name} could refer to several tables");
+                links.notes.push(note);
+            }
+            [(_, parent), ..] => {
+                let parent_name = &database.tables[*parent].name;
+                links
+                    .notes
+                    .push(format!("key inferred: {name} refers to {parent_name}"));
+                links.links.push(Link {
+                    table: index,
+                    column,
+                    parent: *parent,
+                    is_declared: false,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns how well the name of a column fits the key of a table, 0 for the best, or none.
+fn likeness(
+    database: &SourceDatabase,
+    (table, column): (usize, usize),
+    parent: usize,
+    links: &Links,
+    dictionary: &Dictionary,
+) -> Option<usize> {
+    let parent_table = &database.tables[parent];
+    let key = &parent_table.columns[links.keys[parent]?];
+    let name = &database.tables[table].columns[column].name;
+    let words = dictionary.words(name);
+    let key_words = dictionary.words(&key.name);
+    if name.eq_ignore_ascii_case(&key.name) && key_words.len() > 1 {
+        return Some(0);
+    }
+    let one = dictionary.singular(&dictionary.words(&parent_table.name).join(" "));
+    let stem = without_key(&words, dictionary).join(" ");
+    let has_suffix = stem.split(' ').count() < words.len();
+    match stem {
+        stem if stem.is_empty() => None,
+        stem if stem == one && has_suffix => Some(1),
+        stem if stem == one => Some(2),
+        stem if has_suffix && stem.ends_with(&format!(" {one}")) => Some(3),
+        _ => None,
+    }
+}
+
+/// Returns the words of a name without the words at its end that say that it is a key.
+pub(super) fn without_key<'a>(words: &'a [String], dictionary: &Dictionary) -> &'a [String] {
+    match words.split_last() {
+        Some((last, rest)) if dictionary.lists.keys.contains(last) => rest,
+        _ => words,
+    }
+}
+
+/// Returns the kind of a column that questions never ask for and never filter by.
+pub(super) fn hidden() -> ColumnKind {
+    ColumnKind::Parent(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(schema: &str, words: &str) -> Links {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch("PRAGMA foreign_keys = OFF")
+            .unwrap();
+        connection.execute_batch(schema).unwrap();
+        let database = source::read(&connection).unwrap();
+        let file = WordFile::parse("words.toml".as_ref(), words, &database).unwrap();
+        find(&connection, &database, &file, &Dictionary::read()).unwrap()
+    }
+
+    /// Tables are sorted by name: authors are 0, books are 1.
+    fn links(schema: &str, words: &str) -> Vec<(usize, usize, usize, bool)> {
+        let links = found(schema, words).links.into_iter();
+        links
+            .map(|it| (it.table, it.column, it.parent, it.is_declared))
+            .collect()
+    }
+
+    const AUTHORS: &str = "CREATE TABLE authors (id INTEGER PRIMARY KEY, name TEXT);
+        INSERT INTO authors VALUES (1, 'Ann'), (2, 'Bo');";
+
+    #[test]
+    fn a_name_and_its_values_make_a_key() {
+        for (column, values, expected) in [
+            ("author_id", "1), (2), (2", vec![(1, 0, 0, false)]),
+            ("AuthorId", "1), (NULL", vec![(1, 0, 0, false)]),
+            ("lead_author_id", "1", vec![(1, 0, 0, false)]),
+            ("author", "2", vec![(1, 0, 0, false)]),
+            ("author_id", "1), (3", vec![]),
+            ("editor_id", "1", vec![]),
+            ("author_age", "1", vec![]),
+            ("id", "1", vec![]),
+            ("author_id", "NULL", vec![]),
+        ] {
+            let books =
+                format!("CREATE TABLE books ({column}); INSERT INTO books VALUES ({values})");
+            assert_eq!(
+                links(&[AUTHORS, &books].concat(), ""),
+                expected,
+                "{column}: {values}"
+            );
+        }
+    }
+
+    #[test]
+    fn declared_keys_are_used_if_their_values_are_there() {
+        let books = |values: &str| {
+            let table = "CREATE TABLE books (writer REFERENCES authors, again REFERENCES books)";
+            format!("{AUTHORS}{table}; INSERT INTO books (writer) VALUES {values}")
+        };
+        let good = found(&books("(1), (2), (1), (2), (9)"), "");
+        assert_eq!(good.links.len(), 1);
+        assert!(good.links[0].is_declared);
+        let bad = found(&books("(1), (8), (9)"), "");
+        assert_eq!(bad.links, []);
+        let note = "declared key not used: only 33 % of the values of books.writer are in authors";
+        assert!(bad.notes.iter().any(|it| it == note), "{:?}", bad.notes);
+    }
+
+    #[test]
+    fn words_name_a_key_that_nothing_else_shows() {
+        let books = "CREATE TABLE books (writer); INSERT INTO books VALUES (1), (2)";
+        let schema = [AUTHORS, books].concat();
+        assert_eq!(links(&schema, ""), []);
+        let words = "[tables.books.columns.writer]\nrefers_to = \"Authors\"";
+        assert_eq!(links(&schema, words), [(1, 0, 0, true)]);
+    }
+
+    #[test]
+    fn a_table_without_a_declared_key_has_a_unique_column_that_is_named_like_one() {
+        let table = |definition: &str| {
+            let rows = "INSERT INTO t VALUES (1, 1), (2, 1)";
+            found(&format!("CREATE TABLE t ({definition}); {rows}"), "").keys
+        };
+        assert_eq!(table("code, n"), [Some(0)]);
+        assert_eq!(table("n, code"), [None]);
+        assert_eq!(table("height, n"), [None]);
+        assert_eq!(table("a, b, PRIMARY KEY (a, b)"), [None]);
+        assert_eq!(table("a PRIMARY KEY, b"), [Some(0)]);
+    }
+}

@@ -1,0 +1,283 @@
+//! Drafts questions about any SQLite database: the query grammar of the generator, applied to a
+//! schema that is described from its names, keys and values.
+//!
+//! Invariant: what is drafted depends only on the database, the file of words, the count and the
+//! seed. SQL joins tables only along keys that are declared, named in the file of words, or
+//! inferred by name and inclusion.
+
+mod columns;
+mod counts;
+mod dictionary;
+mod kind;
+mod labels;
+mod links;
+mod names;
+mod questions;
+mod report;
+mod schema;
+mod source;
+mod statistics;
+mod table_nouns;
+mod twin;
+mod word_file;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::generator::template::{QueryTemplate, drafting_sources, drafting_templates};
+use crate::generator::{folder, rng::RngStream, store};
+use crate::manifest::{DataOrigin, DatabaseRole, ManifestDatabase};
+use crate::own_writer::{self, OwnContent};
+use crate::sql::GoldDatabase;
+use crate::{DataError, Question, hash};
+
+use dictionary::Dictionary;
+use links::Links;
+use questions::{DraftedQuestions, Drafter};
+pub use report::{DraftReport, DraftedDatabase};
+use schema::DescribedDatabase;
+use source::SourceDatabase;
+use word_file::WordFile;
+
+/// The version of drafting. Raise it with every change that alters what is drafted.
+const VERSION: &str = "1";
+/// The number of resampled copies of a database.
+const TWINS: usize = 3;
+
+/// A database to draft questions about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftSource {
+    /// The SQLite file.
+    pub database: PathBuf,
+    /// The file of words. Without it, `NAME.words.toml` beside `NAME.sqlite` is read if it exists.
+    pub words: Option<PathBuf>,
+}
+
+/// What to draft.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraftSettings {
+    /// The databases.
+    pub sources: Vec<DraftSource>,
+    /// The seed of all draws.
+    pub seed: u64,
+    /// The number of questions about each database, if it has so many.
+    pub count: usize,
+    /// The SPDX name of the licence of the databases, for the manifest.
+    pub licence: String,
+}
+
+/// Drafts questions about databases into `out`, and replaces an earlier draft. `progress` is called
+/// after each database.
+///
+/// # Errors
+/// Fails if a database or a file of words cannot be used, if two databases have one name, if `out`
+/// exists and is not an earlier draft, if no question can be drafted, or if a path cannot be
+/// written.
+pub fn draft(
+    out: &Path,
+    settings: &DraftSettings,
+    progress: &mut dyn FnMut(&DraftedDatabase),
+) -> Result<DraftReport, DataError> {
+    let named = named_sources(&settings.sources)?;
+    let _lock = folder::lock(out)?;
+    let mut report = DraftReport::default();
+    own_writer::replace_folder(out, DataOrigin::Draft, |dir| {
+        let mut questions: Vec<Question> = Vec::new();
+        let mut databases = Vec::new();
+        for (name, source) in &named {
+            let drafted = draft_database(name, source, settings, dir)?;
+            progress(&drafted.record);
+            databases.push(ManifestDatabase {
+                name: name.clone(),
+                domain: "drafted".to_owned(),
+                role: DatabaseRole::Known,
+                rows: drafted.rows,
+            });
+            report.databases.push(drafted.record);
+            questions.extend(drafted.questions);
+        }
+        if questions.is_empty() {
+            return Err(nothing_drafted(&report));
+        }
+        let content = OwnContent {
+            recipe: recipe(settings, &named)?,
+            seed: settings.seed,
+            origin: DataOrigin::Draft,
+            licence: settings.licence.clone(),
+            databases,
+            questions: questions.iter().collect(),
+        };
+        own_writer::finish_folder(dir, content)
+    })?;
+    Ok(report)
+}
+
+/// Returns the sources by the names of their databases.
+fn named_sources(sources: &[DraftSource]) -> Result<BTreeMap<String, &DraftSource>, DataError> {
+    let mut named: BTreeMap<String, &DraftSource> = BTreeMap::new();
+    for source in sources {
+        let path = &source.database;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let plain = |it: char| {
+            if it.is_alphanumeric() || "-.".contains(it) {
+                it
+            } else {
+                '_'
+            }
+        };
+        let name: String = stem.chars().map(plain).collect();
+        if let Some(other) = named.insert(name.clone(), source) {
+            let other = other.database.display();
+            let problem =
+                format!("its database would be called `{name}` like {other}; rename one of them");
+            return Err(DataError::format(path, problem));
+        }
+    }
+    if named.is_empty() {
+        return Err(DataError::Request(
+            "no database to draft questions about; name a SQLite file".to_owned(),
+        ));
+    }
+    Ok(named)
+}
+
+fn nothing_drafted(report: &DraftReport) -> DataError {
+    let notes = report.databases.iter().flat_map(|it| &it.notes).take(3);
+    let notes: Vec<&str> = notes.map(String::as_str).collect();
+    DataError::Request(format!(
+        "no question could be drafted ({}); the databases need tables with rows and with columns \
+         of several values",
+        notes.join("; ")
+    ))
+}
+
+/// The questions of one database, and what was found in it.
+struct Drafted {
+    record: DraftedDatabase,
+    questions: Vec<Question>,
+    rows: u64,
+}
+
+/// Copies a database to its place in the folder, and drafts questions about the copy.
+fn draft_database(
+    name: &str,
+    source: &DraftSource,
+    settings: &DraftSettings,
+    dir: &Path,
+) -> Result<Drafted, DataError> {
+    let path = &source.database;
+    let connection = source::open(path)?;
+    let database = source::read(&connection).map_err(DataError::sqlite(path))?;
+    let file = read_words(source, &database)?;
+    let dictionary = Dictionary::read();
+    let links = links::find(&connection, &database, &file, &dictionary);
+    let links = links.map_err(DataError::sqlite(path))?;
+    let described = schema::describe(&database, &links, &file, &dictionary);
+    let folder = dir.join("databases").join(name);
+    folder::create_folder(&folder)?;
+    let copy = folder.join(format!("{name}.sqlite"));
+    store::write(&connection, &copy)?;
+    let twin = |index: usize| {
+        let mut rng = RngStream::new(settings.seed, &["draft", name, "twin", &index.to_string()]);
+        let twin = twin::resampled(&database, &links, &mut rng);
+        twin.and_then(GoldDatabase::guard)
+            .map_err(DataError::sqlite(path))
+    };
+    let twins: Vec<GoldDatabase> = (0..TWINS).map(twin).collect::<Result<_, _>>()?;
+    let templates = drafting_templates();
+    let drafted = Drafter {
+        name,
+        described: &described,
+        templates: &templates,
+        database: &GoldDatabase::open(&copy)?,
+        twins: &twins,
+        seed: settings.seed,
+    }
+    .draft(settings.count);
+    Ok(Drafted {
+        record: record(name, &database, &links, described, &drafted, &templates),
+        rows: database.tables.iter().map(|table| table.row_count).sum(),
+        questions: drafted.questions,
+    })
+}
+
+fn record(
+    name: &str,
+    database: &SourceDatabase,
+    links: &Links,
+    described: DescribedDatabase,
+    drafted: &DraftedQuestions,
+    templates: &[QueryTemplate],
+) -> DraftedDatabase {
+    let tables = &described.schema.tables;
+    let mut record = DraftedDatabase {
+        name: name.to_owned(),
+        tables: tables.len(),
+        columns: tables.iter().map(|table| table.columns.len()).sum(),
+        declared_keys: links.links.iter().filter(|it| it.is_declared).count(),
+        inferred_keys: links.links.iter().filter(|it| !it.is_declared).count(),
+        notes: database.left_out.clone(),
+        drafted: drafted.drafted,
+        dropped: drafted.dropped.clone(),
+        ..DraftedDatabase::default()
+    };
+    record.notes.extend(links.notes.iter().cloned());
+    record.notes.extend(described.notes);
+    let levels = templates.iter().map(|template| template.level);
+    let highest = levels.max().unwrap_or(0);
+    for question in &drafted.questions {
+        let is_level = |level: &usize| question.difficulty == format!("level-{level}");
+        let level = (0..=highest).find(is_level).unwrap_or(0);
+        *record
+            .kept
+            .entry((level, question.answer_type))
+            .or_default() += 1;
+        let split = if question.split == "eval" {
+            "eval"
+        } else {
+            "train"
+        };
+        *record.splits.entry(split).or_default() += 1;
+    }
+    record
+}
+
+/// Reads the file of words of a source: the one that is named, or the one beside the database.
+fn read_words(source: &DraftSource, database: &SourceDatabase) -> Result<WordFile, DataError> {
+    let Some(path) = words_path(source) else {
+        return Ok(WordFile::default());
+    };
+    let text = std::fs::read_to_string(&path).map_err(DataError::io(&path, "read"))?;
+    WordFile::parse(&path, &text, database)
+}
+
+/// Returns the path of the file of words, if there is one.
+fn words_path(source: &DraftSource) -> Option<PathBuf> {
+    let beside = source.database.with_extension("words.toml");
+    let named = source.words.clone();
+    named.or_else(|| beside.is_file().then_some(beside))
+}
+
+/// Hashes everything but the seed that a draft depends on.
+fn recipe(
+    settings: &DraftSettings,
+    sources: &BTreeMap<String, &DraftSource>,
+) -> Result<String, DataError> {
+    let mut parts = vec![
+        format!("draft {VERSION}"),
+        rusqlite::version().to_owned(),
+        settings.count.to_string(),
+    ];
+    parts.extend(drafting_sources().map(str::to_owned));
+    parts.extend(dictionary::sources().map(str::to_owned));
+    for (name, source) in sources {
+        parts.push(name.clone());
+        let words = words_path(source);
+        for path in std::iter::once(&source.database).chain(words.as_ref()) {
+            let (sha256, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
+            parts.push(sha256);
+        }
+    }
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    Ok(hex::encode(hash::name_hash(&parts)))
+}

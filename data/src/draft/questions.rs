@@ -1,0 +1,399 @@
+//! Draws questions about a described database, and keeps those with one clear answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::types::Value as SqlValue;
+use serde_json::Value;
+
+use super::report::reason;
+use super::schema::DescribedDatabase;
+use super::statistics::is_missing;
+use crate::generator::binding::{Binding, Filler, draw_binding};
+use crate::generator::filter::{AcceptedQuery, DropReason, judge};
+use crate::generator::render;
+use crate::generator::rng::RngStream;
+use crate::generator::schema::{ColumnId, GeneratedSchema};
+use crate::generator::template::{QueryTemplate, SlotKind};
+use crate::sql::GoldDatabase;
+use crate::sql_text::case_folded_form;
+use crate::{AnswerType, Question, hash};
+
+/// The share of each level in the questions of a database, per mille.
+const LEVEL_SHARES: [usize; 5] = [15, 255, 290, 270, 170];
+/// The largest share of an answer type in a level, per cent. Counts are the easiest to draft.
+const TYPE_SHARES: [(AnswerType, usize); 5] = [
+    (AnswerType::Integer, 34),
+    (AnswerType::Float, 18),
+    (AnswerType::String, 40),
+    (AnswerType::List, 34),
+    (AnswerType::Table, 30),
+];
+/// The number of draws for each wanted question after which a level has no more.
+const DRAWS_PER_QUESTION: usize = 60;
+const FEWEST_DRAWS: usize = 300;
+/// The percentage of the questions of a level that are for evaluation.
+const EVAL_PERCENT: usize = 15;
+/// The number of ways to call tables and columns by their synonyms.
+const VARIANTS: usize = 4;
+/// The longest value in a question.
+const MOST_VALUE_CHARACTERS: usize = 40;
+/// The words in the names of templates whose condition is that a value is another one.
+const NEGATED: [&str; 4] = ["count-not", "list-not", "two-not", "distinct-list-not"];
+
+/// Templates whose condition is one of two values. It must leave others.
+const EITHER: [&str; 2] = ["count-either", "list-either"];
+
+/// What questions are drawn from.
+pub(super) struct Drafter<'a> {
+    pub(super) name: &'a str,
+    pub(super) described: &'a DescribedDatabase,
+    pub(super) templates: &'a [QueryTemplate],
+    pub(super) database: &'a GoldDatabase,
+    pub(super) twins: &'a [GoldDatabase],
+    pub(super) seed: u64,
+}
+
+/// The questions of a database, and how many queries were tried and dropped.
+#[derive(Default)]
+pub(super) struct DraftedQuestions {
+    pub(super) questions: Vec<Question>,
+    pub(super) drafted: usize,
+    pub(super) dropped: BTreeMap<&'static str, usize>,
+}
+
+/// A question before its id and its split.
+struct Candidate {
+    question: Question,
+    normal: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    queries: BTreeSet<String>,
+    texts: BTreeSet<String>,
+}
+
+impl Drafter<'_> {
+    /// Drafts about `count` questions.
+    pub(super) fn draft(&self, count: usize) -> DraftedQuestions {
+        let mut drafted = DraftedQuestions::default();
+        let mut seen = Seen::default();
+        let variants = self.variants();
+        for (level, share) in LEVEL_SHARES.iter().enumerate() {
+            let wanted = (count * share).div_ceil(1000);
+            let mut kept = self.level(level, wanted, &variants, &mut seen, &mut drafted);
+            assign_splits(&mut kept, self.name);
+            drafted
+                .questions
+                .extend(kept.into_iter().map(|it| it.question));
+        }
+        assign_ids(&mut drafted.questions);
+        drafted
+    }
+
+    /// Returns the schema under several choices of nouns. The first has none but the first nouns.
+    fn variants(&self) -> Vec<GeneratedSchema> {
+        let described = self.described;
+        let pick = |synonyms: &[String], variant: usize| {
+            let count = synonyms.len() + 1;
+            variant
+                .checked_rem(count)?
+                .checked_sub(1)
+                .map(|it| synonyms[it].clone())
+        };
+        let variant = |variant: usize| {
+            let mut schema = described.schema.clone();
+            let nouns: Vec<String> = schema.tables.iter().map(|it| it.one.clone()).collect();
+            for (index, table) in schema.tables.iter_mut().enumerate() {
+                if let Some(one) = pick(&described.table_synonyms[index], variant) {
+                    table.many = render::plural_of_any(&one);
+                    table.one = one;
+                }
+                let synonyms = &described.column_synonyms[index];
+                for (column, synonyms) in table.columns.iter_mut().zip(synonyms) {
+                    if let Some(noun) = pick(synonyms, variant) {
+                        column.noun = noun;
+                    }
+                }
+            }
+            let ones: Vec<String> = schema.tables.iter().map(|it| it.one.clone()).collect();
+            let columns = schema.tables.iter_mut().flat_map(|it| &mut it.columns);
+            for column in columns {
+                // A column that is called like the rows it refers to follows them.
+                if let Some(parent) = column.parent.filter(|it| nouns[*it] == column.noun) {
+                    column.noun.clone_from(&ones[parent]);
+                }
+            }
+            schema
+        };
+        (0..VARIANTS).map(variant).collect()
+    }
+
+    fn level(
+        &self,
+        level: usize,
+        wanted: usize,
+        variants: &[GeneratedSchema],
+        seen: &mut Seen,
+        drafted: &mut DraftedQuestions,
+    ) -> Vec<Candidate> {
+        let templates: Vec<&QueryTemplate> = self
+            .templates
+            .iter()
+            .filter(|it| it.level == level)
+            .collect();
+        let weights: Vec<usize> = templates.iter().map(|it| it.weight).collect();
+        let mut rng = self.rng(&["draw", &level.to_string()]);
+        let (mut kept, mut spare): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
+        for _ in 0..(wanted * DRAWS_PER_QUESTION).max(FEWEST_DRAWS) {
+            if kept.len() >= wanted {
+                break;
+            }
+            let template = templates[rng.weighted(&weights)];
+            let schema = &variants[rng.below(variants.len())];
+            let binding = draw_binding(template, schema, &self.described.rows, &mut rng);
+            let Some(binding) = binding.filter(|it| self.is_telling(template, it)) else {
+                continue;
+            };
+            let candidate = self.candidate(template, &binding, schema, seen, drafted);
+            let Some(candidate) = candidate else { continue };
+            match level == 0 || has_room(&kept, &candidate, wanted) {
+                true => kept.push(candidate),
+                false => spare.push(candidate),
+            }
+        }
+        // Rather more of one answer type than too few questions.
+        let missing = wanted - kept.len();
+        let unused = spare.len().saturating_sub(missing);
+        if unused > 0 {
+            *drafted
+                .dropped
+                .entry("enough of its answer type")
+                .or_default() += unused;
+        }
+        kept.extend(spare.into_iter().take(missing));
+        kept
+    }
+
+    /// Returns the question of a filled template if its query is new and has one clear answer.
+    fn candidate(
+        &self,
+        template: &QueryTemplate,
+        binding: &Binding,
+        schema: &GeneratedSchema,
+        seen: &mut Seen,
+        drafted: &mut DraftedQuestions,
+    ) -> Option<Candidate> {
+        let sql = render::sql(template, binding, schema);
+        let normal = case_folded_form(&sql.text);
+        if !seen.queries.insert(normal.clone()) {
+            return None;
+        }
+        drafted.drafted += 1;
+        let judged = judge(&sql, template.limit, self.database, self.twins);
+        let judged = judged.and_then(|accepted| fitting(template, accepted));
+        let accepted = match judged {
+            Ok(accepted) => accepted,
+            Err(why) => {
+                *drafted.dropped.entry(reason(why)).or_default() += 1;
+                return None;
+            }
+        };
+        let mut rng = self.rng(&["words", &normal]);
+        let mut wordings = render::wordings(template, binding, schema, &mut rng);
+        wordings.retain(|wording| !seen.texts.contains(wording));
+        if wordings.is_empty() {
+            *drafted
+                .dropped
+                .entry("asks like another question")
+                .or_default() += 1;
+            return None;
+        }
+        let question_text = wordings.swap_remove(rng.below(wordings.len()));
+        seen.texts.insert(question_text.clone());
+        let question = Question {
+            question_id: String::new(),
+            question_text,
+            database_name: self.name.to_owned(),
+            gold_sql: sql.text,
+            gold_answer: accepted.answer,
+            answer_type: accepted.answer_type,
+            difficulty: format!("level-{}", template.level),
+            tables_involved: accepted.tables,
+            split: String::new(),
+        };
+        Some(Candidate { question, normal })
+    }
+
+    /// Whether the English of a filled template says what its SQL asks.
+    fn is_telling(&self, template: &QueryTemplate, binding: &Binding) -> bool {
+        let schema = &self.described.schema;
+        let mut tables: Vec<usize> = Vec::new();
+        for (_, filler) in binding {
+            if let Filler::Table(table) | Filler::Parent { table, .. } = filler {
+                // Two rows of one table need aliases, which the grammar does not have.
+                if tables.contains(table) {
+                    return false;
+                }
+                tables.push(*table);
+            }
+        }
+        let first = tables.first().map(|table| &schema.tables[*table]);
+        let is_linking =
+            template.name.starts_with("linked") || template.name == "label-except-linked";
+        let is_link = first.is_some_and(|table| table.is_link());
+        let repeats = tables.first().is_some_and(|it| self.described.repeats[*it]);
+        // The rows of a table that links are no things, but they can count what they link.
+        let is_counted = template.name == "linked-count" && repeats;
+        if is_link && (!is_linking || is_counted) {
+            return false;
+        }
+        if self.repeats_name(binding) {
+            return false;
+        }
+        let is_negated = NEGATED.contains(&template.name.as_str());
+        let slots = template.bind.iter();
+        slots.zip(binding).all(|(slot, (_, filler))| match filler {
+            Filler::Value(id, value) => self.is_plain(*id, value, slot.kind, binding),
+            Filler::Range(id, low, high) => {
+                self.is_inside(*id, low) && self.is_inside(*id, high) && low != high
+            }
+            Filler::Column(id) if EITHER.contains(&template.name.as_str()) => {
+                slot.kind != SlotKind::Category || self.described.distinct[id.table][id.column] > 2
+            }
+            Filler::Column(id) if is_negated && slot.kind == SlotKind::Category => {
+                !self.described.gaps[id.table][id.column]
+            }
+            _ => true,
+        })
+    }
+
+    /// Whether a question asks for a full name and for a part of it.
+    fn repeats_name(&self, binding: &Binding) -> bool {
+        let schema = &self.described.schema;
+        let nouns = binding.iter().filter_map(|(_, filler)| match filler {
+            Filler::Column(id) => Some((id.table, schema.column(*id).noun.as_str())),
+            _ => None,
+        });
+        let nouns: Vec<(usize, &str)> = nouns.collect();
+        let has_part = |table: usize| {
+            let mut parts = nouns.iter().filter(|(other, _)| *other == table);
+            parts.any(|(_, noun)| ["first name", "last name", "surname"].contains(noun))
+        };
+        let mut full = nouns.iter().filter(|(_, noun)| *noun == "full name");
+        full.any(|(table, _)| has_part(*table))
+    }
+
+    /// Whether a value can stand in a question.
+    fn is_plain(&self, id: ColumnId, value: &SqlValue, kind: SlotKind, binding: &Binding) -> bool {
+        if matches!(kind, SlotKind::Threshold | SlotKind::Extreme) {
+            return self.is_inside(id, value);
+        }
+        let is_part = matches!(kind, SlotKind::Word | SlotKind::Letter);
+        let noun = &self.described.schema.column(id).noun;
+        if is_part && ["code", "number", "id"].iter().any(|it| noun.ends_with(it)) {
+            return false;
+        }
+        match value {
+            SqlValue::Text(text) => {
+                let is_short = text.chars().count() <= MOST_VALUE_CHARACTERS;
+                let is_clean = text.trim() == text
+                    && !text.contains(['"', '\n', '\r', '\t', '{', '}'])
+                    && !text.contains("  ");
+                is_short && is_clean && !is_missing(text) && !repeats_value(binding, value)
+            }
+            SqlValue::Integer(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a bound divides the values of a column.
+    fn is_inside(&self, id: ColumnId, bound: &SqlValue) -> bool {
+        let [least, greatest] = self.described.ranges[id.table][id.column];
+        match bound {
+            SqlValue::Text(date) => self.is_between_days(id, date),
+            SqlValue::Integer(number) => {
+                let number = *number as f64;
+                least < number && number < greatest
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether no value is a time of the day `date`. Such a time is after the day for SQL and not
+    /// for a person.
+    fn is_between_days(&self, id: ColumnId, date: &str) -> bool {
+        let is_time = |value: &SqlValue| match value {
+            SqlValue::Text(text) => text.len() > date.len() && text.starts_with(date),
+            _ => false,
+        };
+        let rows = &self.described.rows[id.table];
+        !rows.iter().any(|row| is_time(&row[id.column]))
+    }
+
+    fn rng(&self, name: &[&str]) -> RngStream {
+        RngStream::new(self.seed, &[&["draft", self.name], name].concat())
+    }
+}
+
+/// Whether two slots have one value of different columns: "whose origin is Rome and whose
+/// destination is Rome".
+fn repeats_value(binding: &Binding, value: &SqlValue) -> bool {
+    let same =
+        |(_, filler): &&(char, Filler)| matches!(filler, Filler::Value(_, it) if it == value);
+    binding.iter().filter(same).count() > 1
+}
+
+/// Refuses an answer that the words do not describe: fewer rows than asked for, or a row that
+/// occurs twice.
+fn fitting(template: &QueryTemplate, accepted: AcceptedQuery) -> Result<AcceptedQuery, DropReason> {
+    let rows = match &accepted.answer {
+        Value::Array(rows) => rows.as_slice(),
+        answer => std::slice::from_ref(answer),
+    };
+    let is_short = template.limit.is_some_and(|limit| rows.len() < limit);
+    let repeats = accepted.answer_type == AnswerType::Table
+        && (1..rows.len()).any(|index| rows[..index].contains(&rows[index]));
+    match is_short || repeats {
+        true => Err(DropReason::Unclear),
+        false => Ok(accepted),
+    }
+}
+
+/// Whether a level may have one more question of a candidate's answer type.
+fn has_room(kept: &[Candidate], candidate: &Candidate, wanted: usize) -> bool {
+    let answer_type = candidate.question.answer_type;
+    let share = TYPE_SHARES.iter().find(|(it, _)| *it == answer_type);
+    let most = share.map_or(wanted, |(_, share)| (wanted * share).div_ceil(100));
+    let same = kept
+        .iter()
+        .filter(|it| it.question.answer_type == answer_type);
+    same.count() < most
+}
+
+/// Divides the questions of a level into `train` and `eval`, by the hash of their queries.
+fn assign_splits(candidates: &mut [Candidate], database: &str) {
+    let count = candidates.len();
+    let eval = match count {
+        0 | 1 => 0,
+        count => (count * EVAL_PERCENT / 100).max(1),
+    };
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|index| hash::name_hash(&["draft", database, &candidates[*index].normal]));
+    for (place, index) in order.into_iter().enumerate() {
+        let split = if place < eval { "eval" } else { "train" };
+        candidates[index].question.split = split.to_owned();
+    }
+}
+
+/// Gives each question its id: the database, the split, and the index among the questions of that
+/// split.
+fn assign_ids(questions: &mut [Question]) {
+    let mut next = BTreeMap::<String, usize>::new();
+    for question in questions {
+        let index = next.entry(question.split.clone()).or_default();
+        let (database, split) = (&question.database_name, &question.split);
+        question.question_id = format!("{database}_{split}_{index:04}");
+        *index += 1;
+    }
+}

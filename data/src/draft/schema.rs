@@ -1,0 +1,152 @@
+//! Describes a database for the query grammar: its tables, their rows, and what is asked about.
+
+use std::collections::BTreeSet;
+
+use rusqlite::types::Value as SqlValue;
+
+use super::columns::{DraftColumn, TableDescriber, join};
+use super::dictionary::Dictionary;
+use super::links::Links;
+use super::names::quoted;
+use super::source::{SourceDatabase, SourceTable};
+use super::table_nouns::{TableNouns, all_table_nouns};
+use super::word_file::WordFile;
+use crate::generator::rows::DatabaseRows;
+use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing};
+
+/// What the grammar is applied to.
+pub(super) struct DescribedDatabase {
+    pub(super) schema: GeneratedSchema,
+    /// Sampled rows, by table. Those of tables that are left out are missing.
+    pub(super) rows: DatabaseRows,
+    /// Whether some rows have no value, by table and column.
+    pub(super) gaps: Vec<Vec<bool>>,
+    /// The number of distinct values, by table and column.
+    pub(super) distinct: Vec<Vec<usize>>,
+    /// The smallest and the largest number, by table and column.
+    pub(super) ranges: Vec<Vec<[f64; 2]>>,
+    /// Whether several rows refer to the same rows of other tables, by table.
+    pub(super) repeats: Vec<bool>,
+    /// Other nouns, by table, and by table and column.
+    pub(super) table_synonyms: Vec<Vec<String>>,
+    pub(super) column_synonyms: Vec<Vec<Vec<String>>>,
+    pub(super) notes: Vec<String>,
+}
+/// Describes a database. Tables without rows, and tables to skip, are left out.
+pub(super) fn describe(
+    database: &SourceDatabase,
+    links: &Links,
+    file: &WordFile,
+    dictionary: &Dictionary,
+) -> DescribedDatabase {
+    let mut described = DescribedDatabase {
+        schema: GeneratedSchema {
+            tables: Vec::new(),
+            phrasing: Phrasing::Drafted,
+        },
+        rows: Vec::new(),
+        gaps: Vec::new(),
+        distinct: Vec::new(),
+        ranges: Vec::new(),
+        repeats: Vec::new(),
+        table_synonyms: Vec::new(),
+        column_synonyms: Vec::new(),
+        notes: Vec::new(),
+    };
+    let nouns = all_table_nouns(database, file, dictionary);
+    let kept = kept_tables(database, &nouns, file, &mut described.notes);
+    for &index in &kept {
+        let table = &database.tables[index];
+        let describer = TableDescriber {
+            database,
+            links,
+            file,
+            dictionary,
+            nouns: &nouns,
+            kept: &kept,
+            index,
+        };
+        let drafts = describer.drafts();
+        for draft in &drafts {
+            if let Some(reason) = &draft.hidden_because {
+                let note = format!("{}.{} {reason}", table.name, draft.column.spec.name);
+                described.notes.push(note);
+            }
+        }
+        described
+            .gaps
+            .push(drafts.iter().map(|it| it.statistics.has_gaps()).collect());
+        let distinct = drafts.iter().map(|it| it.statistics.distinct);
+        described.distinct.push(distinct.collect());
+        let range = |it: &DraftColumn| [it.statistics.least, it.statistics.greatest];
+        described.ranges.push(drafts.iter().map(range).collect());
+        described.repeats.push(repeats(&drafts, table));
+        described.rows.push(rows_with(&drafts, &table.rows));
+        described
+            .column_synonyms
+            .push(drafts.iter().map(|it| it.synonyms.clone()).collect());
+        let words = file.table(&table.name);
+        described
+            .table_synonyms
+            .push(words.map_or_else(Vec::new, |words| words.also.clone()));
+        described.schema.tables.push(GeneratedTable {
+            name: quoted(&table.name),
+            one: nouns[index].one.clone(),
+            many: nouns[index].many.clone(),
+            key: links.keys[index].into_iter().collect(),
+            rows: [0, 0],
+            columns: drafts.into_iter().map(|it| it.column).collect(),
+        });
+    }
+    described
+}
+
+/// Returns the tables that questions are about.
+fn kept_tables(
+    database: &SourceDatabase,
+    nouns: &[TableNouns],
+    file: &WordFile,
+    notes: &mut Vec<String>,
+) -> Vec<usize> {
+    let mut kept: Vec<usize> = Vec::new();
+    for (index, table) in database.tables.iter().enumerate() {
+        let twin = kept.iter().find(|other| {
+            nouns[**other].one == nouns[index].one || nouns[**other].many == nouns[index].many
+        });
+        let reason = if file.table(&table.name).is_some_and(|words| words.skip) {
+            "the file of words skips it".to_owned()
+        } else if table.row_count == 0 {
+            "it has no rows".to_owned()
+        } else if let Some(other) = twin {
+            let (one, other) = (&nouns[index].one, &database.tables[*other].name);
+            format!("its rows would be called \"{one}\" like those of {other}; give it words")
+        } else {
+            kept.push(index);
+            continue;
+        };
+        notes.push(format!("table {} is left out: {reason}", table.name));
+    }
+    kept
+}
+/// Whether several rows of a table refer to the same rows of other tables.
+fn repeats(drafts: &[DraftColumn], table: &SourceTable) -> bool {
+    let mut seen = BTreeSet::new();
+    let is_parent = |index: &usize| drafts[*index].column.parent.is_some();
+    let parents: Vec<usize> = (0..drafts.len()).filter(is_parent).collect();
+    let key = |row: &Vec<SqlValue>| -> Vec<String> {
+        let cells = parents.iter().map(|index| format!("{:?}", row[*index]));
+        cells.collect()
+    };
+    let is_sampled = table.row_count != table.rows.len() as u64;
+    is_sampled || table.rows.iter().any(|row| !seen.insert(key(row)))
+}
+
+/// Returns the rows with the columns that join others.
+fn rows_with(drafts: &[DraftColumn], rows: &[Vec<SqlValue>]) -> Vec<Vec<SqlValue>> {
+    let joined: Vec<[usize; 2]> = drafts.iter().filter_map(|draft| draft.joined).collect();
+    let extended = |row: &Vec<SqlValue>| {
+        let more = joined.iter().map(|columns| join(row, *columns));
+        row.iter().cloned().chain(more).collect()
+    };
+    rows.iter().map(extended).collect()
+}

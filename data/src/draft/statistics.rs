@@ -1,0 +1,170 @@
+//! What the values of a column look like.
+
+use std::collections::BTreeMap;
+
+use rusqlite::types::Value as SqlValue;
+
+/// Texts that stand for a missing value.
+const MISSING: &[&str] = &[
+    "", "-", "--", "?", "n/a", "na", "nan", "nil", "none", "null", "unknown", "tba", "tbd", "\\n",
+];
+
+/// Counts over the rows that were read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ColumnStatistics {
+    pub(super) rows: usize,
+    pub(super) nulls: usize,
+    /// Texts that stand for a missing value.
+    pub(super) blanks: usize,
+    pub(super) integers: usize,
+    pub(super) reals: usize,
+    pub(super) texts: usize,
+    pub(super) blobs: usize,
+    /// Texts that are whole numbers, as SQLite would write them.
+    pub(super) number_texts: usize,
+    /// Texts `YYYY-MM-DD`, also with a time behind them.
+    pub(super) dates: usize,
+    /// Whole numbers that can be years, also as texts.
+    pub(super) years: usize,
+    /// Texts with a letter.
+    pub(super) lettered: usize,
+    pub(super) distinct: usize,
+    /// Distinct texts without regard to case and blanks.
+    pub(super) distinct_folded: usize,
+    pub(super) longest: usize,
+    pub(super) characters: usize,
+    /// The most words of a text.
+    pub(super) most_words: usize,
+    pub(super) least: f64,
+    pub(super) greatest: f64,
+    /// The distinct values, if there are at most two.
+    pub(super) pair: Vec<String>,
+}
+
+impl ColumnStatistics {
+    /// Counts the values of a column.
+    pub(super) fn count<'a>(values: impl Iterator<Item = &'a SqlValue>) -> Self {
+        let mut counts = Self {
+            least: f64::INFINITY,
+            greatest: f64::NEG_INFINITY,
+            ..Self::default()
+        };
+        let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+        let mut folded: BTreeMap<String, ()> = BTreeMap::new();
+        for value in values {
+            counts.rows += 1;
+            let text = match value {
+                SqlValue::Null => {
+                    counts.nulls += 1;
+                    continue;
+                }
+                SqlValue::Blob(_) => {
+                    counts.blobs += 1;
+                    continue;
+                }
+                SqlValue::Integer(number) => {
+                    counts.integers += 1;
+                    counts.years += usize::from((1000..=2100).contains(number));
+                    counts.number(*number as f64);
+                    number.to_string()
+                }
+                SqlValue::Real(number) => {
+                    counts.reals += 1;
+                    let is_year = number.fract() == 0.0 && (1000.0..=2100.0).contains(number);
+                    counts.years += usize::from(is_year);
+                    counts.number(*number);
+                    number.to_string()
+                }
+                SqlValue::Text(text) => {
+                    counts.texts += 1;
+                    counts.text(text);
+                    text.clone()
+                }
+            };
+            folded.insert(text.trim().to_lowercase(), ());
+            seen.insert(text, ());
+        }
+        counts.distinct = seen.len();
+        counts.distinct_folded = folded.len();
+        if seen.len() <= 2 {
+            counts.pair = seen.into_keys().collect();
+        }
+        counts
+    }
+
+    fn number(&mut self, number: f64) {
+        self.least = self.least.min(number);
+        self.greatest = self.greatest.max(number);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.blanks += usize::from(is_missing(text));
+        let length = text.chars().count();
+        self.longest = self.longest.max(length);
+        self.characters += length;
+        self.most_words = self.most_words.max(text.split_whitespace().count());
+        self.lettered += usize::from(text.chars().any(char::is_alphabetic));
+        self.dates += usize::from(is_date(text));
+        if let Some(number) = text.parse::<i64>().ok().filter(|it| it.to_string() == text) {
+            self.number_texts += 1;
+            self.years += usize::from((1000..=2100).contains(&number));
+            self.number(number as f64);
+        }
+    }
+
+    /// The number of values.
+    pub(super) fn values(&self) -> usize {
+        self.rows - self.nulls
+    }
+
+    /// Whether some row has no value that means anything.
+    pub(super) fn has_gaps(&self) -> bool {
+        self.nulls + self.blanks > 0
+    }
+}
+
+/// Whether a text stands for a missing value.
+pub(super) fn is_missing(text: &str) -> bool {
+    MISSING.contains(&text.trim().to_lowercase().as_str())
+}
+
+/// Whether a text begins with a date `YYYY-MM-DD` and has at most a time behind it.
+fn is_date(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_digits = |range: std::ops::Range<usize>| {
+        bytes
+            .get(range)
+            .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
+    };
+    is_digits(0..4)
+        && is_digits(5..7)
+        && is_digits(8..10)
+        && bytes[4] == b'-'
+        && bytes[7] == b'-'
+        && (bytes.len() == 10 || matches!(bytes[10], b' ' | b'T'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_by_what_they_look_like() {
+        let texts = [
+            "2020-01-31",
+            "2020-01-31 10:00",
+            "1999",
+            "N/A",
+            "007",
+            "Ann",
+        ];
+        let mut values: Vec<SqlValue> = texts.map(|it| SqlValue::Text(it.to_owned())).to_vec();
+        values.extend([SqlValue::Null, SqlValue::Integer(5), SqlValue::Real(0.5)]);
+        let counts = ColumnStatistics::count(values.iter());
+        assert_eq!((counts.rows, counts.nulls, counts.blanks), (9, 1, 1));
+        assert_eq!((counts.dates, counts.years, counts.number_texts), (2, 1, 1));
+        assert_eq!((counts.texts, counts.lettered, counts.distinct), (6, 2, 8));
+        assert_eq!((counts.least, counts.greatest), (0.5, 1999.0));
+        assert!(counts.has_gaps());
+    }
+}

@@ -1,0 +1,320 @@
+//! Tests drafting on a database with odd names, and on Spider's databases if they are there.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails as the test does"
+)]
+
+use std::collections::BTreeSet;
+use std::io::{Write as _, stderr};
+use std::path::{Path, PathBuf};
+
+use data::{DataError, Dataset, DraftReport, DraftSettings, DraftSource, draft};
+
+/// A cellar: keywords, blanks, no declared key, a view, free text, BLOBs and an empty table.
+const SCHEMA: &str = r#"
+    CREATE TABLE "Order" ("order" INTEGER PRIMARY KEY, "Total Price (EUR)" REAL, "group" TEXT,
+        "date placed" TEXT, "is paid" INTEGER, "from" TEXT, internal_token TEXT);
+    CREATE TABLE "bottle kinds" ("kind no" INTEGER, "kind name" TEXT, "Grape/Variety" TEXT,
+        "Vintage Year" INTEGER, "alcohol %" REAL, "bottles in stock" INTEGER, notes TEXT,
+        photo BLOB, "wine maker no" INTEGER, "hidden ref id" INTEGER);
+    CREATE TABLE "wineMakers" (makerNo INTEGER, makerName TEXT, "home region" TEXT, hectares REAL);
+    CREATE TABLE "Tasting-Events" ("event id" TEXT, "event title" TEXT, held_on TEXT,
+        "guest count" INTEGER, city TEXT);
+    CREATE TABLE "poured at" ("event id" TEXT, "kind no" INTEGER, glasses INTEGER);
+    CREATE TABLE guests (guest_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, age INT);
+    CREATE TABLE "empty one" (a, b);
+    CREATE VIEW "paid orders" AS SELECT * FROM "Order" WHERE "is paid" = 1;
+"#;
+
+/// Fills the cellar by recurrences, so that the rows are the same everywhere.
+const ROWS: &str = r#"
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+    INSERT INTO "Order" SELECT i + 1, 10 + (i * 7919 % 890) / 1.0, substr('retailtrade ', i % 2 * 6 + 1, 6),
+        printf('20%d-%02d-%02d', 19 + i % 5, 1 + i * 7 % 12, 1 + i * 11 % 28), i * 13 % 3 = 0,
+        substr('web  shop phone', i % 3 * 5 + 1, 5), hex(i * 99991) FROM n;
+    UPDATE "Order" SET "group" = trim("group"), "from" = trim("from");
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 12)
+    INSERT INTO "wineMakers" SELECT i + 1, 'Maker ' || substr('ABCDEFGHIJKL', i + 1, 1) || 'x',
+        substr('MoselRiojaDouro', i * 5 % 15 + 1, 5), 3 + i * 37 % 80 + 0.5 FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 40)
+    INSERT INTO "bottle kinds" SELECT 100 + i, 'Slope ' || char(65 + i % 26) || (i / 26),
+        substr('RieslingFurmint Muscat  ', i * 8 % 24 + 1, 8), 2005 + i * 5 % 17,
+        9 + i * 31 % 60 / 10.0, i * 83 % 400, 'a very long note that nobody looks for at all, ' || i,
+        zeroblob(3), 1 + i * i % 12, 5000 + i % 7 FROM n;
+    UPDATE "bottle kinds" SET "Grape/Variety" = trim("Grape/Variety");
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 15)
+    INSERT INTO "Tasting-Events" SELECT printf('EV-%03d', i), 'Fair ' || char(65 + i),
+        printf('20%d-%02d-10', 19 + i % 5, 1 + i % 12), 5 + i * 17 % 75,
+        substr('Trier Lisbon', i % 2 * 6 + 1, 6) FROM n;
+    UPDATE "Tasting-Events" SET city = trim(city);
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 80)
+    INSERT INTO "poured at" SELECT printf('EV-%03d', i * 3 % 14), 100 + i * i % 37, 2 + i * 41 % 58
+        FROM n;
+    INSERT INTO guests VALUES (1, 'Ann', 'Lee', 30), (2, 'Ann', 'Poe', 41), (3, 'Bo', 'Lee', 25),
+        (4, 'Cy', 'Fox', 63), (5, 'Di', 'Poe', 35), (6, 'Bo', 'Fox', 52);
+"#;
+
+struct Cellar {
+    dir: tempfile::TempDir,
+}
+
+impl Cellar {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let cellar = Self { dir };
+        let connection = rusqlite::Connection::open(cellar.file()).unwrap();
+        connection.execute_batch(SCHEMA).unwrap();
+        connection.execute_batch(ROWS).unwrap();
+        cellar
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("wine cellar.db")
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.path().join("out")
+    }
+
+    fn words(&self, text: &str) {
+        let path = self.dir.path().join("wine cellar.words.toml");
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn draft(&self, seed: u64, count: usize) -> Result<DraftReport, DataError> {
+        let settings = settings(vec![self.file()], seed, count);
+        draft(&self.out(), &settings, &mut |_| {})
+    }
+
+    fn dataset(&self) -> Dataset {
+        Dataset::open(&self.out(), None).unwrap()
+    }
+}
+
+fn settings(files: Vec<PathBuf>, seed: u64, count: usize) -> DraftSettings {
+    let source = |database| DraftSource {
+        database,
+        words: None,
+    };
+    DraftSettings {
+        sources: files.into_iter().map(source).collect(),
+        seed,
+        count,
+        licence: "NOASSERTION".to_owned(),
+    }
+}
+
+fn texts(dataset: &Dataset) -> Vec<&str> {
+    let questions = dataset.questions.iter();
+    questions.map(|it| it.question_text.as_str()).collect()
+}
+
+#[test]
+fn a_database_that_nobody_has_seen_is_drafted() {
+    let cellar = Cellar::new();
+    let report = cellar.draft(1, 200).unwrap();
+    let [database] = report.databases.as_slice() else {
+        panic!("{report}");
+    };
+    assert_eq!(
+        (database.tables, database.inferred_keys),
+        (6, 3),
+        "{report}"
+    );
+    assert!(database.questions() >= 180, "{report}");
+    let levels = database.levels();
+    assert!(
+        levels[0] >= 3 && levels[1..].iter().all(|level| *level >= 30),
+        "{report}"
+    );
+    for note in [
+        "view paid orders is left out: only plain tables are asked about",
+        "table empty one is left out: it has no rows",
+        "key inferred: poured at.kind no refers to bottle kinds",
+        "bottle kinds.notes is free text",
+        "bottle kinds.hidden ref id is an id that refers to no table",
+        "Order.internal_token is a secret",
+    ] {
+        assert!(
+            database.notes.iter().any(|it| it == note),
+            "{note}: {report}"
+        );
+    }
+    let checked = data::check(&cellar.out(), None).unwrap();
+    assert!(checked.is_clean(), "{checked}");
+    let dataset = cellar.dataset();
+    for split in ["train", "eval"] {
+        let levels = dataset.split(split).map(|it| it.difficulty.clone());
+        let levels: BTreeSet<String> = levels.collect();
+        assert!(levels.len() >= 4, "{split} has only {levels:?}");
+    }
+}
+
+#[test]
+fn questions_name_no_secret_no_free_text_and_join_along_keys() {
+    let cellar = Cellar::new();
+    cellar.draft(2, 200).unwrap();
+    let dataset = cellar.dataset();
+    for question in &dataset.questions {
+        let sql = &question.gold_sql;
+        for hidden in [
+            "notes",
+            "photo",
+            "hidden ref",
+            "internal_token",
+            "paid orders",
+        ] {
+            assert!(!sql.contains(hidden), "{sql}");
+        }
+        for join in sql.split("JOIN ").skip(1) {
+            let keys = [
+                "\"Tasting-Events\" USING (\"event id\")",
+                "\"bottle kinds\" USING (\"kind no\")",
+                "wineMakers ON \"bottle kinds\".\"wine maker no\" = wineMakers.makerNo",
+            ];
+            assert!(keys.iter().any(|key| join.starts_with(key)), "{sql}");
+        }
+    }
+    let texts = texts(&dataset);
+    let distinct: BTreeSet<&&str> = texts.iter().collect();
+    assert_eq!(distinct.len(), texts.len(), "no text asks for two queries");
+    let find = |part: &str| texts.iter().any(|text| text.contains(part));
+    assert!(
+        find("alcohol percentage") && find("number of guests"),
+        "{texts:#?}"
+    );
+    assert!(
+        find("full name") && !find("Group") && !find("{"),
+        "{texts:#?}"
+    );
+}
+
+#[test]
+fn the_same_seed_drafts_the_same_bytes_and_another_seed_others() {
+    let cellar = Cellar::new();
+    let manifest = || {
+        let path = cellar.out().join("manifest.json");
+        std::fs::read_to_string(path).unwrap()
+    };
+    cellar.draft(1, 60).unwrap();
+    let first = manifest();
+    cellar.draft(2, 60).unwrap();
+    let other = manifest();
+    cellar.draft(1, 60).unwrap();
+    assert_eq!(manifest(), first);
+    assert_ne!(other, first);
+}
+
+#[test]
+fn words_beside_the_database_are_used() {
+    let cellar = Cellar::new();
+    cellar.words(
+        r#"
+        [tables.winemakers]
+        one = "winery"
+        many = "wineries"
+        columns."home region" = { says = "from {}", also = ["area"] }
+        columns.hectares = { skip = true }
+        [tables."poured at"]
+        skip = true
+        [tables.guests]
+        one = "visitor"
+        also = ["patron"]
+        "#,
+    );
+    let report = cellar.draft(1, 300).unwrap();
+    let dataset = cellar.dataset();
+    let texts = texts(&dataset);
+    let find = |part: &str| texts.iter().any(|text| text.contains(part));
+    for part in ["wineries", " from ", "visitor", "patron"] {
+        assert!(find(part), "{part}: {texts:#?}");
+    }
+    for part in ["wine maker", "hectares", "poured"] {
+        assert!(!find(part), "{part}: {texts:#?}");
+    }
+    let notes = &report.databases[0].notes;
+    let note = "table poured at is left out: the file of words skips it";
+    assert!(notes.iter().any(|it| it == note), "{notes:#?}");
+}
+
+#[test]
+fn what_cannot_be_drafted_is_refused_with_a_remedy() {
+    let cellar = Cellar::new();
+    let refusal = |files: &[&Path], parts: &[&str]| {
+        let files = files.iter().map(|it| it.to_path_buf()).collect();
+        let drafted = draft(&cellar.out(), &settings(files, 1, 10), &mut |_| {});
+        let text = drafted.unwrap_err().to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!cellar.out().exists(), "nothing is written");
+    };
+    let file = |name: &str| cellar.dir.path().join(name);
+    refusal(&[&file("nowhere.db")], &["nowhere.db", "check the path"]);
+    std::fs::write(file("text.db"), "no database, but a text of some length").unwrap();
+    refusal(
+        &[&file("text.db")],
+        &["text.db", "not a readable SQLite database"],
+    );
+    rusqlite::Connection::open(file("void.db"))
+        .unwrap()
+        .execute_batch("CREATE TABLE t (a)")
+        .unwrap();
+    refusal(
+        &[&file("void.db")],
+        &["no question could be drafted", "table t is left out"],
+    );
+    std::fs::create_dir(file("other")).unwrap();
+    let twin = file("other").join("wine_cellar.db");
+    std::fs::copy(cellar.file(), &twin).unwrap();
+    refusal(
+        &[&cellar.file(), &twin],
+        &["called `wine_cellar`", "rename one of them"],
+    );
+    refusal(&[], &["name a SQLite file"]);
+    cellar.words("[tables.guests]\nonne = \"x\"");
+    let parts = [
+        "wine cellar.words.toml",
+        "tables.guests.onne",
+        "did you mean `one`?",
+    ];
+    refusal(&[&cellar.file()], &parts);
+}
+
+#[test]
+fn a_folder_of_another_command_is_not_replaced() {
+    let cellar = Cellar::new();
+    std::fs::create_dir(cellar.out()).unwrap();
+    std::fs::write(cellar.out().join("notes.txt"), "mine").unwrap();
+    let text = cellar.draft(1, 10).unwrap_err().to_string();
+    assert!(text.contains("is not an earlier draft"), "{text}");
+    assert!(cellar.out().join("notes.txt").exists());
+}
+
+#[test]
+fn databases_of_spider_are_drafted() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/spider/database");
+    if !dir.is_dir() {
+        let line = "SKIPPED: a test of Spider's databases, because they are not there\n";
+        let _ = stderr().write_all(line.as_bytes());
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let names = [
+        "concert_singer",
+        "dog_kennels",
+        "hospital_1",
+        "student_assessment",
+    ];
+    let files = names.map(|name| dir.join(name).join(format!("{name}.sqlite")));
+    let settings = settings(files.to_vec(), 1, 60);
+    let report = draft(&out.path().join("data"), &settings, &mut |_| {}).unwrap();
+    for database in &report.databases {
+        assert!(database.questions() >= 50, "{report}");
+        let integers = database.answer_types()[&data::AnswerType::Integer];
+        assert!(integers * 2 < database.questions(), "{report}");
+    }
+    let checked = data::check(&out.path().join("data"), None).unwrap();
+    assert!(checked.is_clean(), "{checked}");
+}
