@@ -189,7 +189,7 @@ impl Actor {
         );
         let episode_settings = EpisodeSettings {
             env,
-            chat: Arc::new(model.chat),
+            chat: Arc::new(model.chat.with_thinking(settings.thinking)),
             limits,
             reward_profile: settings.reward_profile,
             step_budget: settings.step_budget,

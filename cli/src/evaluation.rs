@@ -113,9 +113,13 @@ pub(crate) fn episode_settings(
     rollout: &RolloutConfig,
     retry: Retry,
 ) -> EpisodeSettings {
+    let chat = match rollout.thinking {
+        true => Arc::new(Chat::clone(chat).with_thinking(true)),
+        false => Arc::clone(chat),
+    };
     EpisodeSettings {
         env: env.clone(),
-        chat: Arc::clone(chat),
+        chat,
         limits: RolloutLimits {
             max_completion_tokens: rollout.max_completion_tokens as usize,
             max_context_tokens: rollout.max_context_tokens as usize,

@@ -128,7 +128,8 @@ pub enum RatioAgainst {
     Learner,
 }
 
-/// Weights of the reward columns `correct`, `shaping` and `return`.
+/// Weights of the reward columns. TRL's counterpart is one reward function for each column, with
+/// `reward_weights`. `shaping` is `progress` and `operational` together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema, SmartDefault)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardWeights {
@@ -141,21 +142,45 @@ pub struct RewardWeights {
     /// Weight of the whole return.
     #[serde(rename = "return")]
     pub episode_return: f64,
+    /// Weight of the rewards for rows that come closer to the gold rows.
+    // Not written where 0, so that runs from before it keep their fingerprint.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub progress: f64,
+    /// Weight of the rewards for statements that run and show something new, less the costs of
+    /// steps and repetitions.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub operational: f64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_zero(weight: &f64) -> bool {
+    *weight == 0.0
 }
 
 impl RewardWeights {
     /// Names of the columns in the order of [`Self::weights`].
-    pub const COLUMNS: [&str; 3] = ["correct", "shaping", "return"];
+    pub const COLUMNS: [&str; 5] = ["correct", "shaping", "return", "progress", "operational"];
 
     /// Returns the weights in the order of the columns.
-    pub fn weights(&self) -> [f64; 3] {
-        [self.correct, self.shaping, self.episode_return]
+    pub fn weights(&self) -> [f64; 5] {
+        [
+            self.correct,
+            self.shaping,
+            self.episode_return,
+            self.progress,
+            self.operational,
+        ]
     }
 
     fn validate(&self) -> Result<()> {
         finite("rewards.correct", self.correct)?;
         finite("rewards.shaping", self.shaping)?;
         finite("rewards.return", self.episode_return)?;
+        finite("rewards.progress", self.progress)?;
+        finite("rewards.operational", self.operational)?;
         if self.weights().iter().all(|weight| *weight == 0.0) {
             let problem = "all weights are 0; give one another value";
             return Err(LearnerError::setting("rewards", problem));
@@ -184,6 +209,12 @@ pub struct RolloutConfig {
     pub reward_profile: String,
     /// Solved examples before each question: 0, 1 or 3.
     pub shots: u32,
+    /// Whether prompts invite the model to think before each call (`enable_thinking` of chat
+    /// templates such as Qwen3's; others ignore it). Thoughts count as tokens of the completion and
+    /// stay in the context.
+    // Not written where off, so that runs from before it keep their fingerprint.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub thinking: bool,
 }
 
 /// Checkpoints.

@@ -178,5 +178,6 @@ fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
         step_budget: rollout.step_budget,
         reward_profile: rollout.reward_profile.clone(),
         shots: rollout.shots,
+        thinking: rollout.thinking,
     }
 }

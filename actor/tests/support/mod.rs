@@ -122,6 +122,7 @@ impl Learner for FakeLearner {
                 max_context_tokens: 160,
                 step_budget: STEP_BUDGET,
                 reward_profile: String::new(),
+                thinking: false,
                 shots: 0,
             }),
             policy_version: 0,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use proto::{
     EncodedEvaluation, EncodedGroup, MAX_GROUP_BYTES,
-    v1::{SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn},
+    v1::{RewardComponents, SubmitEvaluationRequest, SubmitRequest, Trajectory, Turn},
 };
 
 pub(crate) use self::check::name as check_name;
@@ -256,12 +256,20 @@ fn versions(trajectories: &[Trajectory]) -> impl Iterator<Item = u64> {
     turns.map(|turn| turn.policy_version)
 }
 
-/// Returns the columns `correct`, `shaping`, `return`.
+/// Returns the columns [`RewardWeights::COLUMNS`].
 fn reward_columns(trajectory: &Trajectory) -> Vec<Option<f64>> {
-    let terminal = |turn: &Turn| turn.reward_components.map_or(0.0, |c| c.terminal);
-    let shaping = trajectory.episode_return - trajectory.turns.iter().map(terminal).sum::<f64>();
-    let correct = f64::from(u8::from(trajectory.correct));
-    let columns = [correct, shaping, trajectory.episode_return];
+    let sum = |component: fn(RewardComponents) -> f64| -> f64 {
+        let of_turn = |turn: &Turn| turn.reward_components.map_or(0.0, component);
+        trajectory.turns.iter().map(of_turn).sum()
+    };
+    let shaping = trajectory.episode_return - sum(|it| it.terminal);
+    let columns = [
+        f64::from(u8::from(trajectory.correct)),
+        shaping,
+        trajectory.episode_return,
+        sum(|it| it.progress),
+        sum(|it| it.operational),
+    ];
     columns
         .into_iter()
         .map(|value| trajectory.scored.then_some(value))

@@ -31,6 +31,8 @@ fn trajectory(member: u32, correct: bool) -> Trajectory {
             policy_version: 4 + u64::from(member),
             reward_components: Some(RewardComponents {
                 terminal: 1.0,
+                progress: 0.15,
+                operational: 0.1,
                 ..RewardComponents::default()
             }),
             ..Turn::default()
@@ -61,7 +63,7 @@ fn rewards_spread_and_version_are_read() {
     )
     .unwrap();
     assert_eq!((group.index, group.lease_id), (7, 9));
-    assert_eq!(group.rewards[0], [Some(1.0), Some(0.25), Some(1.25)]);
+    assert_eq!(group.rewards[0], [1.0, 0.25, 1.25, 0.15, 0.1].map(Some));
     assert_eq!(
         group.summary,
         GroupSummary {
@@ -110,7 +112,7 @@ fn an_unscored_member_has_no_reward() {
         ..trajectory(1, false)
     };
     let group = Group::new(request(vec![trajectory(0, true), broken]), &rules()).unwrap();
-    assert_eq!(group.rewards[1], [None, None, None]);
+    assert_eq!(group.rewards[1], [None; 5]);
     assert!(!group.summary.kept, "one scorable member has no variance");
 }
 

@@ -31,7 +31,7 @@ const fn metric(
 }
 
 /// All metrics of learner steps.
-pub const STEP_METRICS: [StepMetric; 49] = [
+pub const STEP_METRICS: [StepMetric; 53] = [
     metric(
         "reward",
         "learner_reward",
@@ -78,6 +78,31 @@ pub const STEP_METRICS: [StepMetric; 49] = [
         "rewards/shaping/std",
         "learner_shaping_reward_std",
         "Standard deviation of the reward for steps.",
+        "",
+    ),
+    metric(
+        "rewards/progress/mean",
+        "learner_progress_reward",
+        "Mean reward of a training episode for rows that come closer to the gold rows.",
+        "",
+    ),
+    metric(
+        "rewards/progress/std",
+        "learner_progress_reward_std",
+        "Standard deviation of the reward for progress.",
+        "",
+    ),
+    metric(
+        "rewards/operational/mean",
+        "learner_operational_reward",
+        "Mean reward of a training episode for statements that run and show something new, less \
+         costs.",
+        "",
+    ),
+    metric(
+        "rewards/operational/std",
+        "learner_operational_reward_std",
+        "Standard deviation of the operational reward.",
         "",
     ),
     metric(

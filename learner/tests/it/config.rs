@@ -63,7 +63,7 @@ fn trl_names_are_accepted() {
     without_length.loss.loss_type = LossType::DrGrpo;
     assert_eq!(divisor(&without_length), 4096.0);
     assert_eq!(config.schedule.kind, ScheduleKind::Constant);
-    assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0]);
+    assert_eq!(config.rewards.weights(), [0.5, 1.0, 1.0, 0.0, 0.0]);
     let again = serde_json::to_value(&config).unwrap();
     assert_eq!(
         serde_json::from_value::<LearnerConfig>(again).unwrap(),

@@ -47,7 +47,9 @@ fn advantages_equal_trl() {
 /// The groups of a case as the learner holds them; only their rewards count.
 fn groups(case: &Value) -> StepGroups {
     let mut rewards = rewards_of(case);
-    rewards.iter_mut().for_each(|row| row.resize(3, None));
+    rewards
+        .iter_mut()
+        .for_each(|row| row.resize(RewardWeights::COLUMNS.len(), None));
     let group = |rewards: &[Vec<Option<f64>>]| {
         Arc::new(Group {
             index: 0,
@@ -75,6 +77,8 @@ fn reward_metrics_equal_trl() {
         let (id, weights) = (&case["id"], weights_of(&case));
         let weight = |column: usize| weights.get(column).copied().unwrap_or(0.0);
         let weights = RewardWeights {
+            progress: 0.0,
+            operational: 0.0,
             correct: weight(0),
             shaping: weight(1),
             episode_return: weight(2),

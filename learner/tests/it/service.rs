@@ -106,7 +106,9 @@ fn claimed(outcome: Outcome) -> GroupClaim {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn join_hands_over_model_and_settings() {
-    let mut server = Server::start().await;
+    let mut config = small_config();
+    config.rollout.thinking = true;
+    let mut server = Server::start_with(config).await;
     let request = JoinRequest {
         actor_id: "a".to_owned(),
         identity: None,
@@ -124,6 +126,7 @@ async fn join_hands_over_model_and_settings() {
         (16, 64)
     );
     assert_eq!(rollout.sampling.unwrap().temperature, 1.0);
+    assert!(rollout.thinking);
 }
 
 #[tokio::test(flavor = "multi_thread")]
