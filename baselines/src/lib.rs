@@ -21,6 +21,7 @@ mod random;
 mod scripted_policy;
 mod solutions;
 mod sql_mistakes;
+mod transcripts;
 mod unnamed_column;
 
 pub use chat_api::ChatApi;
@@ -31,3 +32,4 @@ pub use oracle::OraclePolicy;
 pub use random::RandomPolicy;
 pub use scripted_policy::{ActionPolicy, ScriptedPolicy};
 pub use solutions::Solutions;
+pub use transcripts::demonstration_of;

@@ -50,7 +50,8 @@ pub(crate) enum Command {
     /// Prepare data, train a policy with GRPO, compare it with imitation of the oracle, evaluate
     /// both and write the report, all in this process.
     Train(TrainArgs),
-    /// Run only the supervised warm start (--preset scratch, or --model) and write a model folder.
+    /// Run only the supervised warm start (--preset scratch, or --model), or imitate your own
+    /// conversations (--transcripts), and write a model folder.
     Sft(SftArgs),
     /// Pretrain a small policy: train random weights on procedurally generated databases.
     Pretrain(PretrainArgs),
@@ -206,6 +207,11 @@ pub(crate) struct SftArgs {
     /// Model folder to write.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
+    /// JSON lines with `messages` in OpenAI's format, as `sqlenv trajectories` writes them, to
+    /// imitate in place of demonstrations; lines with `correct: false` are left out. Trains with
+    /// the settings `warm_start.oracle`.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) transcripts: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, Parser)]

@@ -10,7 +10,7 @@ use crate::{
     bench_command, compare, config, data_command, doctor, eval_command, health, import_gguf,
     learner_role, logging, play_command, pretrain,
     progress::Progress,
-    roles, run_place,
+    roles, run_place, sft_command,
     shutdown::{self, Interrupted},
     stdout, train, trajectories, watch,
 };
@@ -47,7 +47,7 @@ async fn dispatch(command: Command, progress: &Progress) -> Result<ExitCode> {
         shutdown::token(shutdown_message(&command)).context("cannot listen for signals")?;
     match command {
         Command::Train(args) => train::train(&args, progress, shutdown).await?,
-        Command::Sft(args) => train::sft(&args, progress, shutdown).await?,
+        Command::Sft(args) => sft_command::sft(&args, progress, shutdown).await?,
         Command::Pretrain(args) => pretrain::pretrain(&args, progress, shutdown).await?,
         Command::Eval(args) => eval_command::eval(&args, progress).await?,
         Command::Compare(args) => compare::compare(&args, progress).await?,

@@ -9,8 +9,9 @@ use learner::sft::{self, SftConfig};
 use policy::{Model, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
+use tokio_util::sync::CancellationToken;
 
-use crate::{evaluation::Evaluator, shutdown::Interrupted};
+use crate::{config::RunConfig, evaluation::Evaluator, progress::Progress, shutdown::Interrupted};
 
 /// The steps and tokens of the training so far.
 #[derive(Clone, Copy, Default)]
@@ -21,12 +22,24 @@ pub(crate) struct TrainingTotals {
 
 /// Trains models on demonstrations.
 pub(crate) struct ImitationTrainer<'a> {
-    pub(crate) evaluator: &'a Evaluator<'a>,
+    pub(crate) config: &'a RunConfig,
+    pub(crate) progress: &'a Progress,
+    pub(crate) shutdown: &'a CancellationToken,
     /// Where steps are recorded.
     pub(crate) folder: Option<&'a RunFolder>,
 }
 
-impl ImitationTrainer<'_> {
+impl<'a> ImitationTrainer<'a> {
+    /// Trains with the settings of evaluations, and records nothing.
+    pub(crate) fn of(evaluator: &Evaluator<'a>) -> Self {
+        Self {
+            config: evaluator.config,
+            progress: evaluator.progress,
+            shutdown: evaluator.shutdown,
+            folder: None,
+        }
+    }
+
     /// Trains on demonstrations, and returns the model and the totals of this training. If `before`
     /// is given, the steps are recorded and counted from there. `title` is the label of the random
     /// seed, too.
@@ -38,21 +51,23 @@ impl ImitationTrainer<'_> {
         config: &SftConfig,
         before: Option<TrainingTotals>,
     ) -> Result<(Model, TrainingTotals)> {
-        let stage = self
-            .evaluator
-            .progress
-            .stage(title, config.budget_tokens, "tokens");
+        let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
+        let budget = match config.budget_tokens {
+            0 => tokens as u64,
+            budget => budget,
+        };
+        let stage = self.progress.stage(title, budget, "tokens");
         let mut failure = None;
-        let run = self.evaluator.config;
+        let run = self.config;
         let arguments = run.arguments(derive_seed(run.seed, title));
         let (device, dtype) = run.placement().open()?;
         let placed = start.to(&device, dtype)?;
         let outcome = tokio::task::block_in_place(|| {
             sft::train(&placed, episodes, config, arguments, &mut |state| {
-                stage.set(state.tokens.min(config.budget_tokens));
+                stage.set(state.tokens.min(budget));
                 stage.note(&format!("loss {:.3}", state.loss));
                 failure = self.record(before, &state).err();
-                if failure.is_some() || self.evaluator.shutdown.is_cancelled() {
+                if failure.is_some() || self.shutdown.is_cancelled() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())

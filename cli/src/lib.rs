@@ -40,6 +40,7 @@ mod roles;
 mod run_info;
 mod run_place;
 mod setup;
+mod sft_command;
 mod shutdown;
 mod status_source;
 mod stdout;

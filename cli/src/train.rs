@@ -15,14 +15,8 @@ use report::{PolicyName, RunFolder, RunStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{SftArgs, TrainArgs},
-    config::RunConfig,
-    evaluation::Evaluator,
-    model_folder,
-    progress::Progress,
-    setup::Setup,
-    shutdown::Interrupted,
-    stdout, warm_start,
+    args::TrainArgs, config::RunConfig, evaluation::Evaluator, model_folder, progress::Progress,
+    setup::Setup, shutdown::Interrupted, stdout, warm_start,
 };
 use run::{OpenRun, PlannedRun};
 
@@ -135,31 +129,4 @@ async fn warm_model(folder: &RunFolder, evaluator: &Evaluator<'_>, base: &Model)
     let trained = warm_start::warm_start(evaluator, base, Some(folder)).await?;
     warm_start::save_warm_start(&trained, folder.path())?;
     Ok(trained)
-}
-
-/// `sqlenv sft`: runs only the warm start and writes the model folder.
-pub(crate) async fn sft(
-    args: &SftArgs,
-    progress: &Progress,
-    shutdown: CancellationToken,
-) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
-    ensure!(
-        config.warm_start.enabled,
-        "warm_start.enabled is false, so there is nothing to train; give --preset scratch, or \
-         --model DIR"
-    );
-    // Checked before the training, so that its result is not lost.
-    Model::check_target(&args.out).context("--out")?;
-    let (setup, base) = Setup::open_with_base(&config, progress, &shutdown).await?;
-    let evaluator = Evaluator {
-        config: &config,
-        setup: &setup,
-        progress,
-        shutdown: &shutdown,
-    };
-    let trained = warm_start::warm_start(&evaluator, &base, None).await?;
-    trained.save(&args.out)?;
-    progress.say(&format!("wrote {}", args.out.display()));
-    Ok(())
 }

@@ -26,7 +26,10 @@ pub(crate) async fn warm_start(
     folder: Option<&RunFolder>,
 ) -> Result<Model> {
     let config = &evaluator.config.warm_start;
-    let trainer = ImitationTrainer { evaluator, folder };
+    let trainer = ImitationTrainer {
+        folder,
+        ..ImitationTrainer::of(evaluator)
+    };
     let careful = DemonstratorMix {
         error_share: config.recovery_share,
         ..DemonstratorMix::default()

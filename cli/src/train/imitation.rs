@@ -40,10 +40,7 @@ pub(super) async fn oracle_imitation(
     }
     let mix = DemonstratorMix::default();
     let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
-    let trainer = ImitationTrainer {
-        evaluator,
-        folder: None,
-    };
+    let trainer = ImitationTrainer::of(evaluator);
     let sft = SftConfig {
         budget_tokens,
         ..config.imitation.sft.clone()

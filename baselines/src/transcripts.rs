@@ -1,0 +1,258 @@
+//! Conversations of users as demonstrations: JSON lines in OpenAI's format of messages.
+//!
+//! Pure. Invariant: the tokens of a conversation are those that the model would see and sample in
+//! an episode with the same messages: the prompt and each answer of a tool are encoded on their
+//! own, as in a rollout, and the messages of the assistant are what is learned.
+
+use actor::{
+    policy::{Chat, ChatRole, Message, ToolCall},
+    proto::v1::Segment,
+    tool_schemas,
+};
+use serde_json::Value;
+
+/// Returns a conversation as an episode to imitate; none if it says that its answer is not
+/// correct.
+///
+/// `line` has `messages` and, optionally, `tools` (default: those of the environment), `correct`,
+/// and `prompt`: the text before the first message, as `sqlenv trajectories` writes it.
+///
+/// # Errors
+/// Names the message or field that cannot be used.
+pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, String> {
+    if line["correct"] == Value::Bool(false) {
+        return Ok(None);
+    }
+    let messages = line["messages"]
+        .as_array()
+        .ok_or("has no list `messages`")?;
+    let messages: Vec<Message> = messages
+        .iter()
+        .enumerate()
+        .map(|(at, message)| message_of(message).map_err(|fault| format!("message {at}: {fault}")))
+        .collect::<Result<_, _>>()?;
+    let is_assistant = |message: &Message| message.role == ChatRole::Assistant;
+    let first = messages.iter().position(is_assistant);
+    let first = first.ok_or("has no message of the assistant, so nothing could be learned")?;
+    let mut segment = Segment::default();
+    push(&mut segment, &opening(chat, line, &messages[..first])?, 0);
+    let mut rest = &messages[first..];
+    while let Some((turn, after)) = rest.split_first() {
+        let completion = chat.completion_ids(&text_of(turn));
+        push(
+            &mut segment,
+            &completion.map_err(|fault| fault.to_string())?,
+            1,
+        );
+        let next = after.iter().position(is_assistant);
+        // What follows the last turn is seen by nobody.
+        let Some(next) = next else { break };
+        if next > 0 {
+            let seen = chat.tool_suffix_ids(&after[..next]);
+            push(&mut segment, &seen.map_err(|fault| fault.to_string())?, 0);
+        }
+        rest = &after[next..];
+    }
+    Ok(Some(segment))
+}
+
+/// Returns the tokens before the first turn of the assistant.
+fn opening(chat: &Chat, line: &Value, messages: &[Message]) -> Result<Vec<u32>, String> {
+    let tokens = match (line["prompt"].as_str(), messages) {
+        (Some(prompt), []) => chat.encode(prompt),
+        (None, []) => {
+            return Err(
+                "begins with the assistant; put the question before it, or a `prompt`".to_owned(),
+            );
+        }
+        (_, messages) => match line["tools"].as_array() {
+            Some(tools) => chat.prompt_ids(messages, tools),
+            None => chat.prompt_ids(messages, &tool_schemas()),
+        },
+    };
+    tokens.map_err(|fault| fault.to_string())
+}
+
+fn push(segment: &mut Segment, tokens: &[u32], mask: u8) {
+    segment.tokens.extend(tokens);
+    let length = segment.tokens.len();
+    segment.mask.resize(length, mask);
+    segment.logprobs.resize(length, 0.0);
+}
+
+/// Returns what the assistant writes: its text, then its calls.
+fn text_of(message: &Message) -> String {
+    let calls = message.tool_calls.iter().map(ToolCall::to_text);
+    let parts = (!message.content.is_empty()).then(|| message.content.clone());
+    parts
+        .into_iter()
+        .chain(calls)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn message_of(message: &Value) -> Result<Message, String> {
+    let role = match message["role"].as_str() {
+        Some("system" | "developer") => ChatRole::System,
+        Some("user") => ChatRole::User,
+        Some("assistant") => ChatRole::Assistant,
+        Some("tool") => ChatRole::Tool,
+        other => {
+            let role = other.unwrap_or_default();
+            return Err(format!(
+                "the role {role:?} is none of system, user, assistant and tool"
+            ));
+        }
+    };
+    let content = match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        // Parts, as multimodal APIs write them.
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => return Err("`content` is no text".to_owned()),
+    };
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    Ok(Message {
+        tool_calls: calls.map(call_of).collect::<Result<_, _>>()?,
+        ..Message::new(role, content)
+    })
+}
+
+/// Reads a call. Its arguments are a JSON text, or JSON as transformers has them.
+fn call_of(call: &Value) -> Result<ToolCall, String> {
+    let function = &call["function"];
+    let name = function["name"].as_str();
+    let name = name.ok_or("a call in `tool_calls` has no `function.name`")?;
+    let arguments = match &function["arguments"] {
+        Value::String(text) => serde_json::from_str(text)
+            .map_err(|fault| format!("the arguments of the call of {name} are no JSON: {fault}"))?,
+        other => other.clone(),
+    };
+    Ok(ToolCall {
+        name: name.to_owned(),
+        arguments,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use actor::{
+        policy,
+        prompt::{opening, tool_message},
+        proto::v1::Observation,
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn chat() -> Chat {
+        policy::tiny::base().unwrap().chat
+    }
+
+    fn observation() -> Observation {
+        Observation {
+            question: "How many?".to_owned(),
+            schema_info: "Available tables:\n- t".to_owned(),
+            result: "1. 3".to_owned(),
+            ..Observation::default()
+        }
+    }
+
+    fn call(name: &str, arguments: &str) -> Value {
+        json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+        ]})
+    }
+
+    fn conversation() -> Value {
+        let opening = opening(&observation(), 0);
+        json!({"correct": true, "messages": [
+            {"role": "system", "content": opening[0].content},
+            {"role": "user", "content": opening[1].content},
+            call("query", r#"{"sql": "SELECT COUNT(*) FROM t"}"#),
+            {"role": "tool", "tool_call_id": "c", "content": "1. 3"},
+            call("answer", r#"{"value": "3"}"#),
+            {"role": "tool", "tool_call_id": "c", "content": "Answer submitted: correct."},
+        ]})
+    }
+
+    /// The tokens are those of a rollout with the same messages.
+    #[test]
+    fn a_conversation_has_the_tokens_of_a_rollout() {
+        let chat = chat();
+        let prompt = chat
+            .prompt_ids(&opening(&observation(), 0), &tool_schemas())
+            .unwrap();
+        let query = ToolCall::new("query", "sql", "SELECT COUNT(*) FROM t").to_text();
+        let query = chat.completion_ids(&query).unwrap();
+        let seen = chat
+            .tool_suffix_ids(&[tool_message(&observation())])
+            .unwrap();
+        let answer = ToolCall::new("answer", "value", "3").to_text();
+        let answer = chat.completion_ids(&answer).unwrap();
+        let masks = [(&prompt, 0), (&query, 1), (&seen, 0), (&answer, 1)];
+        let segment = demonstration_of(&chat, &conversation()).unwrap().unwrap();
+        assert_eq!(
+            segment.tokens,
+            [prompt.clone(), query.clone(), seen.clone(), answer.clone()].concat()
+        );
+        let mask: Vec<u8> = masks
+            .iter()
+            .flat_map(|(tokens, mask)| vec![*mask; tokens.len()])
+            .collect();
+        assert_eq!(segment.mask, mask);
+        assert_eq!(segment.logprobs.len(), segment.tokens.len());
+
+        // As `sqlenv trajectories` writes it.
+        let mut written = conversation();
+        let text = chat
+            .render(&opening(&observation(), 0), &tool_schemas(), true)
+            .unwrap();
+        let messages = written["messages"].as_array_mut().unwrap();
+        messages.drain(..2);
+        written["prompt"] = json!(text);
+        assert_eq!(demonstration_of(&chat, &written).unwrap().unwrap(), segment);
+    }
+
+    #[test]
+    fn a_wrong_answer_is_not_imitated() {
+        let mut wrong = conversation();
+        wrong["correct"] = json!(false);
+        assert_eq!(demonstration_of(&chat(), &wrong).unwrap(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let chat = chat();
+        for (line, named) in [
+            (json!({}), "no list `messages`"),
+            (json!({"messages": []}), "no message of the assistant"),
+            (
+                json!({"messages": [{"role": "user", "content": "x"}]}),
+                "no message of the assistant",
+            ),
+            (
+                json!({"messages": [{"role": "robot"}]}),
+                "message 0: the role \"robot\"",
+            ),
+            (
+                json!({"messages": [call("query", "{}")]}),
+                "begins with the assistant",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x"}, call("query", "{")]}),
+                "message 1: the arguments of the call of query are no JSON",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": 3}]}),
+                "message 0: `content` is no text",
+            ),
+        ] {
+            let fault = demonstration_of(&chat, &line).unwrap_err();
+            assert!(fault.contains(named), "{line}: {fault}");
+        }
+    }
+}

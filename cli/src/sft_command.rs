@@ -1,0 +1,124 @@
+//! `sqlenv sft`: supervised training on demonstrations or on conversations of the user.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use policy::{Chat, Model};
+use proto::v1::Segment;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::SftArgs,
+    config::RunConfig,
+    evaluation::Evaluator,
+    imitation::ImitationTrainer,
+    progress::Progress,
+    setup::{self, Setup},
+    shutdown::read_unless_interrupted,
+    warm_start,
+};
+
+/// Trains, and writes the model folder.
+pub(crate) async fn sft(
+    args: &SftArgs,
+    progress: &Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let config = RunConfig::resolve(&args.config)?;
+    // Checked before the training, so that its result is not lost.
+    Model::check_target(&args.out).context("--out")?;
+    let trained = match args.transcripts.is_empty() {
+        true => on_demonstrations(&config, progress, &shutdown).await?,
+        false => on_transcripts(&args.transcripts, &config, progress, &shutdown).await?,
+    };
+    trained.save(&args.out)?;
+    progress.say(&format!("wrote {}", args.out.display()));
+    Ok(())
+}
+
+/// Runs the warm start alone.
+async fn on_demonstrations(
+    config: &RunConfig,
+    progress: &Progress,
+    shutdown: &CancellationToken,
+) -> Result<Model> {
+    ensure!(
+        config.warm_start.enabled,
+        "warm_start.enabled is false, so there is nothing to train; give --preset scratch, \
+         --model DIR, or your own conversations by --transcripts FILE"
+    );
+    let (setup, base) = Setup::open_with_base(config, progress, shutdown).await?;
+    let evaluator = Evaluator {
+        config,
+        setup: &setup,
+        progress,
+        shutdown,
+    };
+    warm_start::warm_start(&evaluator, &base, None).await
+}
+
+/// Imitates conversations. Needs no data.
+async fn on_transcripts(
+    files: &[PathBuf],
+    config: &RunConfig,
+    progress: &Progress,
+    shutdown: &CancellationToken,
+) -> Result<Model> {
+    let (run, files, shown) = (config.clone(), files.to_owned(), progress.clone());
+    let open = move || {
+        let base = setup::base_model(&run.model, run.seed, run.placement())?;
+        let episodes = read(&files, &base.chat, &shown)?;
+        Ok((base, episodes))
+    };
+    let (base, episodes) = read_unless_interrupted(shutdown, open).await?;
+    let trainer = ImitationTrainer {
+        config,
+        progress,
+        shutdown,
+        folder: None,
+    };
+    let settings = &config.warm_start.oracle;
+    let (trained, _) =
+        trainer.imitate("imitating transcripts", &base, &episodes, settings, None)?;
+    Ok(trained)
+}
+
+/// Reads all conversations, and says how many are used.
+fn read(files: &[PathBuf], chat: &Chat, progress: &Progress) -> Result<Vec<Segment>> {
+    let mut episodes = Vec::new();
+    let mut wrong = 0;
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read --transcripts {}", file.display()))?;
+        let lines = text.lines().enumerate();
+        for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            match conversation(chat, line).map_err(|fault| located(file, number, &fault))? {
+                Some(episode) => episodes.push(episode),
+                None => wrong += 1,
+            }
+        }
+    }
+    ensure!(
+        !episodes.is_empty(),
+        "no conversation can be imitated: {wrong} have `correct: false`, and there are no others"
+    );
+    let tokens: usize = episodes.iter().map(|it| it.tokens.len()).sum();
+    let learned = episodes.iter().flat_map(|it| &it.mask);
+    let learned = learned.filter(|&&mask| mask == 1).count();
+    progress.say(&format!(
+        "{} conversations of {tokens} tokens, {learned} of the assistant; {wrong} left out, \
+         because they say `correct: false`",
+        episodes.len()
+    ));
+    Ok(episodes)
+}
+
+fn conversation(chat: &Chat, line: &str) -> Result<Option<Segment>, String> {
+    let line: Value = serde_json::from_str(line).map_err(|fault| format!("is no JSON: {fault}"))?;
+    baselines::demonstration_of(chat, &line)
+}
+
+fn located(file: &Path, line: usize, fault: &str) -> anyhow::Error {
+    anyhow!("{}:{}: {fault}", file.display(), line + 1)
+}
