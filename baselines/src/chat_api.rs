@@ -127,7 +127,7 @@ impl ChatModel for ChatApi {
 
 #[cfg(test)]
 mod tests {
-    use actor::proto::status_text;
+    use actor::proto::{may_pass, status_text};
 
     use super::*;
 
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(api.url, "http://127.0.0.1:9/v1/chat/completions");
         for (code, passes) in [(429, true), (503, true), (401, false), (404, false)] {
             let status = api.refused(StatusCode::from_u16(code).unwrap(), b"why");
-            assert_eq!(actor::proto::may_pass(&status), passes, "{status}");
+            assert_eq!(may_pass(&status), passes, "{status}");
             let text = status_text(&status);
             assert!(
                 text.contains("127.0.0.1:9") && text.contains("why"),

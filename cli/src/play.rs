@@ -208,6 +208,25 @@ fn closing(outcome: &PlayResult, gold: Option<&RevealedGold>) -> String {
     text
 }
 
+/// Where the lines of a player come from.
+pub trait PlayerLines {
+    /// Asks for a line. Returns none at the end of the input.
+    ///
+    /// # Errors
+    /// The input cannot be read, or `output` cannot be written.
+    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>>;
+}
+
+impl<R: BufRead> PlayerLines for R {
+    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>> {
+        write!(output, "\n> ")?;
+        output.flush()?;
+        let mut line = String::new();
+        let bytes = self.read_line(&mut line)?;
+        Ok((bytes > 0).then_some(line))
+    }
+}
+
 /// Plays one episode: reads lines from `input` and writes observations to `output`. `reveal`
 /// returns the gold answer of a question id, if it is known.
 ///
@@ -216,7 +235,7 @@ pub async fn play(
     mut env: EnvClient,
     request: ResetRequest,
     reveal: impl FnOnce(&str) -> Option<RevealedGold>,
-    mut input: impl BufRead,
+    mut input: impl PlayerLines,
     mut output: impl Write,
 ) -> Result<PlayResult> {
     let start = env
@@ -264,15 +283,11 @@ pub async fn play(
 }
 
 /// Reads lines until one is an action. Returns `None` if the player quits or the input ends.
-fn read_action(input: &mut impl BufRead, output: &mut impl Write) -> Result<Option<Action>> {
-    let mut line = String::new();
+fn read_action(input: &mut impl PlayerLines, output: &mut impl Write) -> Result<Option<Action>> {
     loop {
-        write!(output, "\n> ")?;
-        output.flush()?;
-        line.clear();
-        if input.read_line(&mut line)? == 0 {
+        let Some(line) = input.ask(output)? else {
             return Ok(None);
-        }
+        };
         match parse(&line) {
             PlayerInput::Act(action) => return Ok(Some(action)),
             PlayerInput::Quit => return Ok(None),

@@ -1,27 +1,37 @@
 //! `sqlenv play`: lets a person act in place of the policy.
 
-use std::io::stdin;
+use std::io::{IsTerminal as _, Write, stdin};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use data::Dataset;
 use policy::random::derive_seed;
-use proto::v1::ResetRequest;
+use proto::{
+    EnvClient,
+    v1::{Question, ResetRequest},
+};
+use rustyline::{DefaultEditor, error::ReadlineError};
 
 use crate::{
     args::PlayArgs,
     config::RunConfig,
     evaluation::questions,
-    play::{self, RevealedGold},
+    play::{self, PlayerLines, RevealedGold},
     play_policy,
     progress::Progress,
-    setup::Setup,
+    setup::{self, Setup},
     stdout,
 };
 
-/// Plays one episode on stdin and stdout.
+/// Plays one episode on the terminal, or on stdin and stdout.
 pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
     if let Some(policy) = args.policy {
         return play_policy::play(args, policy, config, progress).await;
+    }
+    // The questions are those of the env-node, so no data is needed here. Gold answers are known
+    // only if somebody gives the data.
+    if args.env.is_some() && config.data.dir.is_none() {
+        return play_remote(args, &config).await;
     }
     let mut setup = Setup::open(&config, progress)?;
     if let Some(address) = &args.env {
@@ -31,34 +41,96 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
         question_id: choose(args, &setup, config.seed)?,
         ..ResetRequest::default()
     };
-    let gold = |id: &str| {
-        let question = setup
-            .dataset
-            .questions
-            .iter()
-            .find(|question| question.question_id == id)?;
-        Some(RevealedGold {
-            sql: question.gold_sql.clone(),
-            answer: data::answer_text(question),
-        })
+    let gold = |id: &str| gold_of(&setup.dataset, id);
+    run(setup.env.clone(), request, gold).await
+}
+
+/// Plays a question of an env-node.
+async fn play_remote(args: &PlayArgs, config: &RunConfig) -> Result<()> {
+    let address = args.env.as_deref().unwrap_or_default();
+    let env = setup::dial_env(address, &args.env_credentials)?;
+    let question_id = match &args.question {
+        Some(id) => id.clone(),
+        None => {
+            let listed = actor::list_questions(&env, &args.split).await;
+            let listed =
+                listed.with_context(|| format!("cannot list the questions of --env {address}"))?;
+            ensure!(
+                !listed.is_empty(),
+                "--env {address} has no question of {:?}",
+                args.split
+            );
+            drawn(listed, config.seed)
+        }
     };
-    play::play(
-        setup.env.clone(),
-        request,
-        gold,
-        stdin().lock(),
-        stdout::lock(),
-    )
-    .await?;
+    let request = ResetRequest {
+        question_id,
+        ..ResetRequest::default()
+    };
+    run(env, request, |_| None).await
+}
+
+/// Plays on the terminal, where lines can be edited, or on stdin.
+async fn run(
+    env: EnvClient,
+    request: ResetRequest,
+    gold: impl FnOnce(&str) -> Option<RevealedGold>,
+) -> Result<()> {
+    if stdin().is_terminal() {
+        let lines = TerminalLines::new()?;
+        play::play(env, request, gold, lines, stdout::lock()).await?;
+    } else {
+        play::play(env, request, gold, stdin().lock(), stdout::lock()).await?;
+    }
     Ok(())
+}
+
+fn gold_of(dataset: &Dataset, id: &str) -> Option<RevealedGold> {
+    let mut questions = dataset.questions.iter();
+    let question = questions.find(|question| question.question_id == id)?;
+    Some(RevealedGold {
+        sql: question.gold_sql.clone(),
+        answer: data::answer_text(question),
+    })
 }
 
 /// Returns the id of the question to play.
 pub(crate) fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
-    if let Some(id) = &args.question {
-        return Ok(id.clone());
+    match &args.question {
+        Some(id) => Ok(id.clone()),
+        None => Ok(drawn(questions(setup, &args.split)?, seed)),
     }
-    let questions = questions(setup, &args.split)?;
+}
+
+/// Draws a question.
+fn drawn(mut questions: Vec<Question>, seed: u64) -> String {
     let index = derive_seed(seed, "play") as usize % questions.len();
-    Ok(questions[index].question_id.clone())
+    questions.swap_remove(index).question_id
+}
+
+/// Lines of a terminal that can be edited, with those before them (arrow keys).
+struct TerminalLines(DefaultEditor);
+
+impl TerminalLines {
+    fn new() -> Result<Self> {
+        Ok(Self(
+            DefaultEditor::new().context("cannot use the terminal")?,
+        ))
+    }
+}
+
+impl PlayerLines for TerminalLines {
+    fn ask(&mut self, output: &mut impl Write) -> Result<Option<String>> {
+        writeln!(output)?;
+        output.flush()?;
+        match self.0.readline("> ") {
+            Ok(line) => {
+                // A line that cannot be remembered can still be played.
+                let _ = self.0.add_history_entry(line.as_str());
+                Ok(Some(line))
+            }
+            Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
+            Err(fault) => Err(fault).context("cannot read from the terminal"),
+        }
+    }
 }
