@@ -285,7 +285,8 @@ fn likeness(
     let name = &database.tables[table].columns[column].name;
     let words = dictionary.words(name);
     let key_words = dictionary.words(&key.name);
-    if name.eq_ignore_ascii_case(&key.name) && key_words.len() > 1 {
+    // The same words, however they are spelled: `cust nr` and `custNr`.
+    if words == key_words && key_words.len() > 1 {
         return Some(0);
     }
     let one = dictionary.singular(&dictionary.words(&parent_table.name).join(" "));
@@ -360,6 +361,15 @@ mod tests {
                 "{column}: {values}"
             );
         }
+    }
+
+    #[test]
+    fn equal_words_make_a_key_however_they_are_spelled() {
+        let customers = "CREATE TABLE tblCustomer (custNr INT, city TEXT);
+            INSERT INTO tblCustomer VALUES (7, 'Rome'), (8, 'Rome');";
+        let orders = "CREATE TABLE \"Order\" (\"cust nr\" INT);
+            INSERT INTO \"Order\" VALUES (7), (7), (8);";
+        assert_eq!(links(&[customers, orders].concat(), ""), [(0, 0, 1, false)]);
     }
 
     #[test]
