@@ -144,6 +144,8 @@ fn parts(
 }
 
 fn explanation(comparison: &PolicyComparison) -> Markup {
+    // The whole hash is in the JSON and too long for a phone.
+    let hash: String = comparison.data_sha256.chars().take(12).collect();
     html! {
         p.caption {
             "Share of questions with a right answer, with greedy decoding and Wilson's 95\u{a0}% "
@@ -151,7 +153,7 @@ fn explanation(comparison: &PolicyComparison) -> Markup {
             "counts the questions that only this policy answered (+) and that only the first one "
             "answered (−), with the two-sided p-value of McNemar's exact test. pass@k is the "
             "chance that one of k samples is right, at temperature " (comparison.temperature) ". "
-            "Seed " (comparison.seed) ", data " (comparison.data_sha256) "."
+            "Seed " (comparison.seed) ", data " (hash) "."
         }
     }
 }
