@@ -21,6 +21,14 @@ pub(crate) struct LearnerSession {
     pub(crate) retry: Retry,
 }
 
+/// Returns a retry whose calls may last this much longer.
+fn lasting(retry: Retry, seconds: u32) -> Retry {
+    Retry {
+        call_timeout_seconds: retry.call_timeout_seconds.saturating_add(seconds),
+        ..retry
+    }
+}
+
 impl LearnerSession {
     /// Claims a group for weights of `policy_version`. The learner holds the claim while there is
     /// no work. A claim is never cancelled: a group granted at that moment would be lost until its
@@ -30,12 +38,7 @@ impl LearnerSession {
         policy_version: u64,
         report: ActorReport,
     ) -> Result<Option<Outcome>, ActorError> {
-        let retry = self.retry;
-        let hold_seconds = CLAIM_WAIT.as_secs() as u32;
-        let retry = Retry {
-            call_timeout_seconds: retry.call_timeout_seconds.saturating_add(hold_seconds),
-            ..retry
-        };
+        let retry = lasting(self.retry, CLAIM_WAIT.as_secs() as u32);
         let request = ClaimRequest {
             actor_id: self.actor_id.clone(),
             policy_version,
@@ -63,7 +66,9 @@ impl LearnerSession {
         // Encoded once: each attempt shares the bytes.
         let group = encode_within(request, MAX_GROUP_BYTES);
         let submit = async || self.client.clone().submit(group.clone()).await;
-        let response = self.retry.call("Learner.Submit", submit).await?;
+        // The learner may play the group again for as long as the lease lasts.
+        let retry = lasting(self.retry, claim.lease_seconds);
+        let response = retry.call("Learner.Submit", submit).await?;
         metrics::count_group(verdict_name(response.verdict()));
         Ok(())
     }
@@ -83,7 +88,8 @@ impl LearnerSession {
         };
         let part = EncodedEvaluation::from(&request);
         let submit = async || self.client.clone().submit_evaluation(part.clone()).await;
-        self.retry.call("Learner.SubmitEvaluation", submit).await?;
+        let retry = lasting(self.retry, claim.lease_seconds);
+        retry.call("Learner.SubmitEvaluation", submit).await?;
         Ok(())
     }
 }

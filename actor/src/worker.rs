@@ -4,24 +4,21 @@
 //! handed out again when the lease expires, and becomes the same trajectories on any actor that
 //! holds the same weights.
 
+mod claim_loops;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::stream::{FuturesUnordered, StreamExt};
 use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
 use proto::{
-    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError, TRACES,
-    WaitReminder,
+    Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError,
     v1::{
         ActorIdentity, ActorReport, EvaluationClaim, GroupClaim, InfoRequest, JoinRequest,
-        JoinResponse, RolloutSettings, Trajectory, claim_response::Outcome,
+        JoinResponse, RolloutSettings, Trajectory,
     },
 };
-use tokio::{
-    sync::{Mutex, Semaphore, SemaphorePermit, watch},
-    time::Instant,
-};
-use tracing::{Instrument as _, Span, field::Empty};
+use tokio::sync::watch;
 
+use self::claim_loops::Submissions;
 use crate::{
     config::ActorConfig,
     engine::Engine,
@@ -29,7 +26,7 @@ use crate::{
     error::ActorError,
     evaluate::evaluation_spec,
     learner_session::LearnerSession,
-    metrics::{self, InFlight},
+    metrics,
     model_policy::ModelPolicy,
     rollout::RolloutLimits,
     rollout_driver::run_episodes,
@@ -39,10 +36,6 @@ use crate::{
 /// How often an episode is rolled out if its service calls fail. Each time, the calls are retried
 /// as configured.
 const GROUP_ATTEMPTS: u32 = 3;
-
-/// After how long without work an actor says so, for the first time and again.
-const NO_WORK: Duration = Duration::from_secs(60);
-const NO_WORK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Runs an actor until the learner says that the run is over or `shutdown` ends. The learner gets
 /// the statistics of `env_nodes`, the endpoints of `env`.
@@ -150,6 +143,7 @@ struct Actor {
     settings: EpisodeSettings,
     policy: ModelPolicy,
     version: watch::Receiver<u64>,
+    submissions: Submissions,
 }
 
 impl Actor {
@@ -209,6 +203,7 @@ impl Actor {
             env_nodes,
             settings: episode_settings,
             version,
+            submissions: Submissions::default(),
         };
         Ok((actor, published))
     }
@@ -230,111 +225,6 @@ impl Actor {
             published.send_replace(snapshot.policy_version);
         }
         Ok(())
-    }
-
-    /// Plays work until one loop fails. At most `concurrent_groups` loops play at a time, and as
-    /// many may submit meanwhile: the learner plays a submitted group again, which takes as long as
-    /// its env steps, and the engine would have nothing to sample.
-    async fn run_claim_loops(&self, concurrent_groups: usize) -> Result<(), ActorError> {
-        let (claimer, players) = (Mutex::new(()), Semaphore::new(concurrent_groups));
-        let mut loops: FuturesUnordered<_> = (0..2 * concurrent_groups)
-            .map(|_| self.claim_and_roll_out(&claimer, &players))
-            .collect();
-        loops.next().await.unwrap_or(Ok(()))
-    }
-
-    /// Claims, rolls out and submits. Only the loop that holds `claimer` claims, so that an actor
-    /// has one claim waiting at the learner, not one for each loop.
-    async fn claim_and_roll_out(
-        &self,
-        claimer: &Mutex<()>,
-        players: &Semaphore,
-    ) -> Result<(), ActorError> {
-        loop {
-            // The semaphore is never closed.
-            let player = players.acquire().await.ok();
-            let span = tracing::trace_span!(
-                target: TRACES, "work", group = Empty, evaluation_part = Empty, policy_version = Empty
-            );
-            self.play_next(claimer, player).instrument(span).await?;
-        }
-    }
-
-    /// Claims one piece of work, plays it, lets another loop play, and submits it.
-    async fn play_next(
-        &self,
-        claimer: &Mutex<()>,
-        player: Option<SemaphorePermit<'_>>,
-    ) -> Result<(), ActorError> {
-        let work = {
-            let _permit = claimer.lock().await;
-            self.next_work().await?
-        };
-        let span = Span::current();
-        match work {
-            Work::Group(claim) => {
-                span.record("group", claim.group_index);
-                span.record("policy_version", self.version());
-                let _in_flight = InFlight::group();
-                let trajectories = self.roll_out(&claim).await?;
-                drop(player);
-                self.learner.submit(&claim, trajectories).await
-            }
-            Work::Evaluation(claim) => {
-                span.record("evaluation_part", claim.part_id);
-                span.record("policy_version", claim.policy_version);
-                let played = self.evaluate(&claim).await?;
-                drop(player);
-                match played {
-                    Some(trajectories) => {
-                        self.learner.submit_evaluation(&claim, trajectories).await
-                    }
-                    None => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// Claims until there is something to play.
-    async fn next_work(&self) -> Result<Work, ActorError> {
-        let began = Instant::now();
-        let mut reminder = WaitReminder::new(began.into_std(), NO_WORK, NO_WORK_AGAIN);
-        loop {
-            let version = self.version();
-            match self.learner.claim(version, self.report()).await? {
-                // Handed out before a restart that took the learner to an older version: the lease
-                // is void.
-                Some(Outcome::Group(claim)) if claim.min_policy_version > self.version() => {}
-                Some(Outcome::Group(claim)) => {
-                    metrics::record_idle(began.elapsed());
-                    return Ok(Work::Group(claim));
-                }
-                // As above: the learner was restarted, and evaluates another version by now.
-                Some(Outcome::Evaluation(claim)) if claim.policy_version != self.version() => {}
-                Some(Outcome::Evaluation(claim)) => {
-                    metrics::record_idle(began.elapsed());
-                    return Ok(Work::Evaluation(claim));
-                }
-                Some(Outcome::Wait(wait)) => {
-                    if let Some(waited) = reminder.due(Instant::now().into_std()) {
-                        let seconds = waited.as_secs();
-                        tracing::warn!(
-                            "the learner has had no work for {seconds} s: it trains, or waits for \
-                             groups of other actors"
-                        );
-                    }
-                    self.wait_for_other_than(version, wait.retry_after_milliseconds)
-                        .await;
-                }
-                // Only an older learner returns this. The actor still stops by one route: the end
-                // that the weights stream delivers.
-                Some(Outcome::Finished(_)) => std::future::pending().await,
-                None => {
-                    let status = tonic::Status::internal("a claim without an outcome");
-                    return Err(ActorError::call("Learner.Claim", status));
-                }
-            }
-        }
     }
 
     /// Describes this actor to people who watch the run.
@@ -451,12 +341,6 @@ impl Actor {
             },
         }
     }
-}
-
-/// What an actor has claimed.
-enum Work {
-    Group(GroupClaim),
-    Evaluation(EvaluationClaim),
 }
 
 /// Reads a snapshot in the dtype that it travels in; the engine converts what it does not compute

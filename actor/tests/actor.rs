@@ -105,6 +105,25 @@ async fn trajectories_do_not_depend_on_the_actor() {
     );
 }
 
+/// The learner plays a submitted group again before it answers, which takes time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_actor_plays_the_next_group_while_it_submits_one() {
+    let (base, later) = (model(1), model(2));
+    let learner = FakeLearner::new(&base, &later.weights, GROUPS, GROUP_SIZE);
+    let learner = learner.answering_after_claims(2);
+    let run = actor::run(
+        (FakeEnv::default().client(), Endpoints::default()),
+        learner.client(),
+        "actor",
+        config(1, 1),
+        Placement::default(),
+        std::future::pending(),
+    );
+    let limit = Duration::from_secs(60);
+    tokio::time::timeout(limit, run).await.unwrap().unwrap();
+    assert_eq!(learner.submitted().len() as u64, GROUPS);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     let learner = FakeLearner::new(&model(1), &model(2).weights, GROUPS, GROUP_SIZE);

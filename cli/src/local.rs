@@ -1,7 +1,7 @@
 //! GRPO in one process: the same clients and services as over TCP, connected by the in-process
 //! transport.
 
-use std::path::Path;
+use std::{io::ErrorKind, path::Path};
 
 use actor::ActorConfig;
 use anyhow::{Context as _, Result, ensure};
@@ -15,6 +15,14 @@ use crate::setup::open_model;
 
 /// The number of events that may wait for their reader. The trainer waits when the channel is full.
 const EVENTS: usize = 2;
+
+/// The files of a model that decide what it reads and writes.
+const TEXT_FILES: [&str; 4] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
 
 /// A running learner with its actors.
 pub(crate) struct LocalRun {
@@ -107,10 +115,18 @@ pub(crate) fn check_text_files(run_dir: &Path, model: &Model) -> Result<()> {
         return Ok(());
     };
     let folder = newest.path.join("hf");
-    for (name, content) in &model.files {
-        let known = std::fs::read(folder.join(name)).ok();
+    for name in TEXT_FILES {
+        let known = match std::fs::read(folder.join(name)) {
+            Ok(known) => Some(known),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                let path = folder.join(name);
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let given = model.files.iter().find(|(file, _)| file == name);
         ensure!(
-            known.is_none_or(|known| known == *content),
+            known.as_ref() == given.map(|(_, content)| content),
             "{} was trained with another {name} than the model to start from has; continue it \
              with the model and the version of the program that started it, or start a new run",
             run_dir.display()

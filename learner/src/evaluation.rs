@@ -46,13 +46,20 @@ pub(crate) struct PartHead {
     /// The lease under which it was played.
     pub(crate) lease_id: u64,
     pub(crate) actor_id: String,
+    /// The run that the actor joined, if it names one.
+    pub(crate) run_id: Option<String>,
 }
+
+/// How often a part with episodes that failed is played.
+const MAX_PLAYS: u32 = 3;
 
 /// Questions that an actor plays under one lease.
 struct Part {
     holders: Holders,
     /// When an actor may take it.
     free_from: Duration,
+    /// How often it came back with episodes that failed.
+    failed_plays: u32,
     /// None until it is finished.
     episodes: Option<Vec<Trajectory>>,
 }
@@ -73,6 +80,7 @@ impl EvaluationQueue {
         let part = |_| Part {
             holders: Holders::default(),
             free_from: now,
+            failed_plays: 0,
             episodes: None,
         };
         Self {
@@ -150,13 +158,19 @@ impl EvaluationQueue {
         self.parts.iter().filter(|part| part.episodes.is_none())
     }
 
-    /// Returns the part that an actor was given, if its result is needed.
-    fn needed(&self, head: &PartHead) -> Option<usize> {
+    /// Returns the part that an actor was given.
+    fn given(&self, head: &PartHead) -> Option<usize> {
         let index = head.part_id.checked_sub(self.first_part)?;
         let index = usize::try_from(index).ok()?;
-        let part = self.parts.get(index)?;
-        let was_given = part.holders.was_given(head.lease_id, &head.actor_id);
-        (part.episodes.is_none() && was_given).then_some(index)
+        let holders = &self.parts.get(index)?.holders;
+        let was_given = holders.was_given(head.lease_id, &head.actor_id);
+        was_given.then_some(index)
+    }
+
+    /// Returns the part that an actor was given, if its result is needed.
+    fn needed(&self, head: &PartHead) -> Option<usize> {
+        let given = self.given(head);
+        given.filter(|index| self.parts[*index].episodes.is_none())
     }
 
     /// Checks episodes against the part that their actor was given. Returns the seed of the
@@ -164,15 +178,27 @@ impl EvaluationQueue {
     /// to the actor.
     ///
     /// # Errors
-    /// The episodes are not those of the part.
+    /// The episodes are not those of the part, or of another version.
     pub(crate) fn check(
         &self,
+        leases: &mut Leases,
         head: &PartHead,
         trajectories: &[Trajectory],
     ) -> Result<Option<u64>, String> {
         let Some(index) = self.needed(head) else {
+            if self.given(head).is_some() {
+                // Slow, but it works.
+                leases.forgive(&head.actor_id);
+            }
             return Ok(None);
         };
+        let mut turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
+        if let Some(other) = turns.find(|turn| turn.policy_version != self.version) {
+            return Err(format!(
+                "an episode of part {} has a turn of version {}, but version {} is evaluated",
+                head.part_id, other.policy_version, self.version
+            ));
+        }
         let given = trajectories
             .iter()
             .map(|trajectory| &trajectory.question_id);
@@ -185,43 +211,51 @@ impl EvaluationQueue {
         }
     }
 
-    /// Takes the checked episodes of a part, unless they were sampled with another version: then
-    /// the part is handed out again.
+    /// Takes the checked episodes of a part. One with episodes that failed is played again, by
+    /// other actors first, [`MAX_PLAYS`] times at most: nobody can check what an actor reports as
+    /// failed. Then the failed episodes count as wrong.
     pub(crate) fn submit(
         &mut self,
         now: Duration,
         leases: &mut Leases,
         head: &PartHead,
-        trajectories: Vec<Trajectory>,
+        mut trajectories: Vec<Trajectory>,
     ) {
         let Some(index) = self.needed(head) else {
             return;
         };
-        leases.accepted(&head.actor_id);
-        let mut turns = trajectories.iter().flat_map(|trajectory| &trajectory.turns);
-        let is_of_version = turns.all(|turn| turn.policy_version == self.version);
-        match is_of_version {
-            true => self.parts[index].episodes = Some(trajectories),
-            false => self.free(now, index),
+        let failed = trajectories.iter_mut().filter(|it| !it.scored);
+        let mut has_failed = false;
+        for episode in failed {
+            has_failed = true;
+            (episode.correct, episode.episode_return) = (false, 0.0);
+        }
+        let part = &mut self.parts[index];
+        part.failed_plays += u32::from(has_failed);
+        if has_failed && part.failed_plays < MAX_PLAYS {
+            self.refuse(now, leases, head);
+            return;
+        }
+        part.episodes = Some(trajectories);
+        if !has_failed {
+            leases.accepted(&head.actor_id);
         }
     }
 
     /// Hands out a part again whose episodes are refused. Other actors have the first chance to
-    /// take it. Returns false, and changes nothing, if the actor was not given the part.
+    /// take it, and results under earlier leases still count. Returns false, and changes nothing,
+    /// if the actor was not given the part.
     pub(crate) fn refuse(&mut self, now: Duration, leases: &mut Leases, head: &PartHead) -> bool {
         let Some(index) = self.needed(head) else {
             return false;
         };
         leases.distrust(&head.actor_id);
-        if self.parts[index].holders.is_last(head.lease_id) {
-            self.free(now, index);
+        let part = &mut self.parts[index];
+        if part.holders.is_last(head.lease_id) {
+            part.free_from = now.min(part.free_from);
         }
+        part.holders.forget(head.lease_id);
         true
-    }
-
-    fn free(&mut self, now: Duration, index: usize) {
-        self.parts[index].holders = Holders::default();
-        self.parts[index].free_from = now;
     }
 
     /// Returns how many questions have their episode.
@@ -252,7 +286,9 @@ mod tests {
 
     use super::*;
 
-    const LEASE: Duration = Duration::from_secs(10);
+    const LEASE: Duration = Duration::from_secs(300);
+    /// The time of a lease of an actor without accepted work.
+    const UNPROVEN: Duration = Duration::from_secs(30);
 
     fn queue(questions: usize) -> (EvaluationQueue, Leases) {
         let set = EvaluationSet {
@@ -272,6 +308,7 @@ mod tests {
                 policy_version,
                 ..Turn::default()
             }],
+            scored: true,
             ..Trajectory::default()
         };
         part.question_ids.iter().map(trajectory).collect()
@@ -282,6 +319,7 @@ mod tests {
             part_id: part.part_id,
             lease_id: part.lease_id,
             actor_id: actor_id.to_owned(),
+            run_id: None,
         }
     }
 
@@ -307,24 +345,74 @@ mod tests {
     fn a_lost_part_is_handed_out_again_and_a_wrong_one_is_refused() {
         let (mut queue, mut leases) = queue(3);
         let first = queue.lease(Duration::ZERO, &mut leases, "a").unwrap();
-        assert_eq!(queue.lease(LEASE / 2, &mut leases, "b"), None);
-        assert_eq!(queue.next_chance(LEASE / 2, &leases, "b"), Some(LEASE));
-        let second = queue.lease(LEASE, &mut leases, "b").unwrap();
+        assert_eq!(queue.lease(UNPROVEN / 2, &mut leases, "b"), None);
+        let chance = queue.next_chance(UNPROVEN / 2, &leases, "b");
+        assert_eq!(chance, Some(UNPROVEN));
+        let second = queue.lease(UNPROVEN, &mut leases, "b").unwrap();
         assert_eq!(second.question_ids, first.question_ids);
         assert!(second.lease_id != first.lease_id);
         let mut others = played(&second, 3);
         others.swap(0, 1);
-        assert!(queue.check(&head(&second, "b"), &others).is_err());
+        let mut check = |trajectories: &[Trajectory]| {
+            queue.check(&mut leases, &head(&second, "b"), trajectories)
+        };
+        assert!(check(&others).is_err());
+        assert!(check(&played(&second, 2)).is_err(), "another version");
+        assert_eq!(check(&played(&second, 3)), Ok(Some(1)));
+        queue.submit(
+            UNPROVEN,
+            &mut leases,
+            &head(&second, "b"),
+            played(&second, 3),
+        );
+        assert_eq!(queue.take().unwrap().len(), 3);
+    }
+
+    /// A slow actor must not lose its work to one that takes the part after it and is refused.
+    #[test]
+    fn a_refused_lease_leaves_the_earlier_ones() {
+        let (mut queue, mut leases) = queue(3);
+        let slow = queue.lease(Duration::ZERO, &mut leases, "slow").unwrap();
+        let liar = queue.lease(UNPROVEN, &mut leases, "liar").unwrap();
+        assert!(queue.refuse(UNPROVEN, &mut leases, &head(&liar, "liar")));
+        let result = played(&slow, 3);
         assert_eq!(
-            queue.check(&head(&second, "b"), &played(&second, 3)),
+            queue.check(&mut leases, &head(&slow, "slow"), &result),
             Ok(Some(1))
         );
-        queue.submit(LEASE, &mut leases, &head(&second, "b"), played(&second, 2));
-        assert_eq!(queue.finished(), 0);
-        // Its version was wrong, so it is free at once.
-        let third = queue.lease(LEASE, &mut leases, "b").unwrap();
-        queue.submit(LEASE, &mut leases, &head(&third, "b"), played(&third, 3));
-        assert_eq!(queue.take().unwrap().len(), 3);
+        queue.submit(UNPROVEN, &mut leases, &head(&slow, "slow"), result.clone());
+        assert_eq!(queue.finished(), 3);
+        assert_eq!(leases.time_of("slow"), LEASE);
+        // What comes second is not needed, and shows that its actor works.
+        leases.distrust("slow");
+        assert_eq!(
+            queue.check(&mut leases, &head(&slow, "slow"), &result),
+            Ok(None)
+        );
+        assert_eq!(leases.first_chance(LEASE, "slow"), Duration::ZERO);
+    }
+
+    #[test]
+    fn episodes_that_failed_are_played_again_by_others_first() {
+        let (mut queue, mut leases) = queue(3);
+        let mut now = Duration::ZERO;
+        for (play, actor) in ["idle", "b", "c"].into_iter().enumerate() {
+            let part = queue.lease(now, &mut leases, actor).unwrap();
+            let mut failed = played(&part, 3);
+            failed[1].scored = false;
+            (failed[1].correct, failed[1].episode_return) = (true, 1e6);
+            queue.submit(now, &mut leases, &head(&part, actor), failed);
+            let finished = if play == 2 { 3 } else { 0 };
+            assert_eq!(queue.finished(), finished, "play {play}");
+            assert_eq!(queue.lease(now, &mut leases, actor), None);
+            assert_ne!(leases.time_of(actor), LEASE);
+            now += Duration::from_secs(1);
+        }
+        let episodes = queue.take().unwrap();
+        assert_eq!(
+            (episodes[1].correct, episodes[1].episode_return),
+            (false, 0.0)
+        );
     }
 
     #[test]
@@ -341,7 +429,10 @@ mod tests {
             ..head(&part, "a")
         };
         for stranger in [head(&part, "b"), guessed, next, PartHead::default()] {
-            assert_eq!(queue.check(&stranger, &played(&part, 3)), Ok(None));
+            assert_eq!(
+                queue.check(&mut leases, &stranger, &played(&part, 3)),
+                Ok(None)
+            );
             assert!(!queue.refuse(now, &mut leases, &stranger));
             queue.submit(now, &mut leases, &stranger, played(&part, 3));
             assert_eq!(queue.finished(), 0, "{stranger:?}");
@@ -363,7 +454,7 @@ mod tests {
                 played_parts += 1;
             }
             now += Duration::from_secs(2);
-            assert!(now < 4 * LEASE, "{played_parts} of 6 parts");
+            assert!(now < 4 * UNPROVEN, "{played_parts} of 6 parts");
         }
         assert!(queue.take().is_some());
     }
@@ -375,9 +466,9 @@ mod tests {
         let now = Duration::from_secs(1);
         assert!(queue.refuse(now, &mut leases, &head(&part, "liar")));
         assert_eq!(queue.lease(now, &mut leases, "liar"), None);
-        let chance = queue.next_chance(now, &leases, "liar").unwrap();
-        assert!(queue.lease(chance, &mut leases, "liar").is_some());
-        let honest = queue.lease(chance + LEASE, &mut leases, "honest");
-        assert!(honest.is_some());
+        let chance = queue.next_chance(now, &leases, "liar");
+        assert_eq!(chance, Some(now + UNPROVEN));
+        assert!(queue.lease(now, &mut leases, "honest").is_some());
+        assert!(queue.lease(2 * LEASE, &mut leases, "liar").is_some());
     }
 }

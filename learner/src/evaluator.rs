@@ -201,14 +201,16 @@ impl Evaluator {
     /// Checks the episodes of a part. Returns their seed if they are needed.
     ///
     /// # Errors
-    /// They are not those of the part.
+    /// They are not those of the part, or of another version.
     pub(crate) fn check(
         &self,
         head: &PartHead,
         trajectories: &[Trajectory],
     ) -> Result<Option<u64>, String> {
-        match &self.lock().queue {
-            Some(queue) => queue.check(head, trajectories),
+        let mut state = self.lock();
+        let EvaluatorState { queue, leases, .. } = &mut *state;
+        match queue {
+            Some(queue) => queue.check(leases, head, trajectories),
             None => Ok(None),
         }
     }

@@ -132,6 +132,11 @@ impl Holders {
         self.0.iter().any(is_it)
     }
 
+    /// Forgets a lease whose work was refused. Results under the others still count.
+    pub(crate) fn forget(&mut self, lease_id: u64) {
+        self.0.retain(|it| it.lease_id != lease_id);
+    }
+
     /// Returns whether this lease is the last one.
     pub(crate) fn is_last(&self, lease_id: u64) -> bool {
         self.0.last().is_some_and(|it| it.lease_id == lease_id)
@@ -178,6 +183,8 @@ mod tests {
         assert_eq!(holders.0.len(), MAX_HOLDERS);
         assert!(holders.was_given(9_999, "a") && !holders.was_given(9_999, "b"));
         assert!(!holders.was_given(3, "a"));
+        holders.forget(9_999);
+        assert!(!holders.was_given(9_999, "a") && holders.is_last(9_998));
     }
 
     #[test]

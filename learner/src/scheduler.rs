@@ -349,13 +349,20 @@ impl Scheduler {
     }
 
     /// Ends the lease of a group that is refused for its content, so that the group is handed out
-    /// again. Other actors have the first chance to take it. Returns false, and changes nothing, if
-    /// the actor was not given the group under this lease.
-    pub fn refuse(&mut self, submission: Submission<'_>) -> bool {
+    /// again. Other actors have the first chance to take it, and results under earlier leases still
+    /// count. Returns false, and changes nothing, if the actor was not given the group under this
+    /// lease.
+    pub fn refuse(&mut self, now: Duration, submission: Submission<'_>) -> bool {
         let was_given = self.was_given(submission);
         if was_given {
-            self.end_lease(submission.group_index, submission.lease_id);
             self.distrust(submission.actor_id);
+        }
+        let state = self.groups.get_mut(&submission.group_index);
+        if let (true, Some(GroupState::Leased { holders, expires })) = (was_given, state) {
+            if holders.is_last(submission.lease_id) {
+                *expires = now.min(*expires);
+            }
+            holders.forget(submission.lease_id);
         }
         was_given
     }

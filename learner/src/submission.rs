@@ -156,7 +156,7 @@ impl Learner {
     fn refuse(&self, head: &GroupHead, reason: RefusalReason, problem: &str) {
         metrics::group_submitted("refused");
         metrics::groups_refused(reason, 1);
-        let was_given = self.context.intake.refuse(head);
+        let was_given = self.context.intake.refuse(self.context.now(), head);
         self.context
             .refused_work(&head.actor_id, was_given, problem);
     }
@@ -167,6 +167,10 @@ impl RunContext {
     /// the verdict on a group that is not needed.
     fn check(&self, encoded: EncodedGroup) -> Result<Result<Group, Admission>, SubmitError> {
         let head = GroupHead::of(&encoded).unwrap_or_default();
+        // Before the rules of this run, which may differ from those of the run that it names.
+        if let Some(run_id) = head.run_id.as_deref() {
+            self.check_run(run_id).map_err(SubmitError::OtherRun)?;
+        }
         let invalid = |fault| SubmitError::Refused(head.clone(), RefusalReason::Invalid, fault);
         let group = self.intake.check(encoded).map_err(invalid)?;
         let of_run = self.check_run(&group.run_id);
@@ -200,6 +204,9 @@ impl RunContext {
         encoded: &EncodedEvaluation,
     ) -> Result<Option<(PartHead, u64, Vec<Trajectory>)>, PartFault> {
         let head = PartHead::of(encoded).unwrap_or_default();
+        if let Some(run_id) = head.run_id.as_deref() {
+            self.check_run(run_id).map_err(PartFault::Other)?;
+        }
         let refused = |fault| PartFault::Refused(head.clone(), fault);
         let part = group::decode_evaluation(encoded, PART_QUESTIONS, self.intake.rules())
             .map_err(|fault| refused(format!("the part: {fault}")))?;

@@ -13,7 +13,7 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -35,6 +35,7 @@ use tonic::{
     server::NamedService,
 };
 
+use crate::serve::RareWarning;
 use crate::v1::{JoinResponse, WeightsResponse, weights_response::Part};
 
 /// Bytes that a body gives out at a time: a frame of HTTP/2. A peer that reads nothing is noticed
@@ -43,7 +44,10 @@ const PIECE_BYTES: usize = 16 << 10;
 
 /// Bytes a second that a peer must read of a message, and how far it may lag behind.
 const LEAST_BYTES_PER_SECOND: f64 = 16_384.0;
-const MOST_LAG: Duration = Duration::from_secs(60);
+const MOST_LAG: Duration = Duration::from_secs(120);
+
+/// Slow readers are said now and then.
+static WARNING: LazyLock<Mutex<RareWarning>> = LazyLock::new(Mutex::default);
 
 /// A gRPC message in its encoding, in parts that follow each other.
 #[derive(Clone, Debug, Default)]
@@ -213,9 +217,14 @@ impl SharedBody {
             self.parts.clear();
             self.messages.close();
             while self.messages.try_recv().is_ok() {}
-            return Err(Status::deadline_exceeded(format!(
+            let fault = format!(
                 "the message was read too slowly: less than {LEAST_BYTES_PER_SECOND} bytes a second"
-            )));
+            );
+            let mut warning = WARNING.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(calls) = warning.note() {
+                tracing::warn!(calls, "a call was ended: {fault}");
+            }
+            return Err(Status::deadline_exceeded(fault));
         }
         if part.len() > PIECE_BYTES {
             self.parts.push_front(part.split_off(PIECE_BYTES));
@@ -312,7 +321,7 @@ mod tests {
         for (given, seconds, is_slow) in [
             (0, lag, false),
             (0, lag + 1, true),
-            (1 << 20, lag + 64, false),
+            (1 << 20, lag + 63, false),
             (1 << 20, lag + 65, true),
             (64 << 20, 60 * 60, false),
         ] {

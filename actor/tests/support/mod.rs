@@ -57,6 +57,8 @@ struct LearnerState {
     group_size: u32,
     claimed: Mutex<u64>,
     submitted: Mutex<BTreeMap<u64, Vec<Trajectory>>>,
+    /// No submission is answered before so many groups are claimed.
+    claims_before_answers: u64,
 }
 
 impl FakeLearner {
@@ -74,7 +76,15 @@ impl FakeLearner {
             group_size,
             claimed: Mutex::new(0),
             submitted: Mutex::default(),
+            claims_before_answers: 0,
         }))
+    }
+
+    /// Answers no submission before so many groups are claimed.
+    pub(crate) fn answering_after_claims(mut self, claims: u64) -> Self {
+        let state = Arc::get_mut(&mut self.0).unwrap();
+        state.claims_before_answers = claims;
+        self
     }
 
     pub(crate) fn client(&self) -> LearnerClient {
@@ -163,6 +173,9 @@ impl Learner for FakeLearner {
     ) -> Result<Response<SubmitResponse>, Status> {
         let request = request.into_inner().decode().unwrap();
         assert_eq!(request.lease_id, request.group_index + 100);
+        while *self.0.claimed.lock().unwrap() < self.0.claims_before_answers {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let mut submitted = self.0.submitted.lock().unwrap();
         submitted.insert(request.group_index, request.trajectories);
         if submitted.len() as u64 == self.0.groups / 2 {

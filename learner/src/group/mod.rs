@@ -107,6 +107,8 @@ pub(crate) struct GroupHead {
     pub(crate) lease_id: u64,
     /// The actor that rolled it out.
     pub(crate) actor_id: String,
+    /// The run that its actor joined, if it names one.
+    pub(crate) run_id: Option<String>,
 }
 
 impl GroupHead {
@@ -194,6 +196,7 @@ impl Group {
             index: self.index,
             lease_id: self.lease_id,
             actor_id: self.actor_id.clone(),
+            run_id: Some(self.run_id.clone()),
         }
     }
 

@@ -15,7 +15,9 @@ const ACTOR_ID: u32 = 1;
 const GROUP_INDEX: u32 = 2;
 const LEASE_ID: u32 = 3;
 const TRAJECTORIES: u32 = 4;
+const RUN_ID: u32 = 5;
 /// Fields of `SubmitEvaluationRequest`, whose `actor_id` has the same number.
+const PART_RUN_ID: u32 = 2;
 const PART_ID: u32 = 3;
 const PART_LEASE_ID: u32 = 4;
 const EVALUATED: u32 = 5;
@@ -76,15 +78,19 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Returns a name. A longer one is nobody's, and is not copied.
+fn text(name: &[u8]) -> Option<String> {
+    let is_name = name.len() <= NAME_BYTES;
+    is_name.then(|| String::from_utf8_lossy(name).into_owned())
+}
+
 /// Returns what identifies the group.
 pub(super) fn head(group: &[u8]) -> Result<GroupHead, String> {
     let mut head = GroupHead::default();
     for field in Fields(group) {
         match field? {
-            // A longer one is no actor's, and is not copied.
-            (ACTOR_ID, Value::Bytes(name)) if name.len() <= NAME_BYTES => {
-                head.actor_id = String::from_utf8_lossy(name).into_owned();
-            }
+            (ACTOR_ID, Value::Bytes(name)) => head.actor_id = text(name).unwrap_or_default(),
+            (RUN_ID, Value::Bytes(name)) => head.run_id = text(name),
             (GROUP_INDEX, Value::Varint(index)) => head.index = index,
             (LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
             _ => {}
@@ -98,9 +104,8 @@ pub(super) fn part_head(part: &[u8]) -> Result<PartHead, String> {
     let mut head = PartHead::default();
     for field in Fields(part) {
         match field? {
-            (ACTOR_ID, Value::Bytes(name)) if name.len() <= NAME_BYTES => {
-                head.actor_id = String::from_utf8_lossy(name).into_owned();
-            }
+            (ACTOR_ID, Value::Bytes(name)) => head.actor_id = text(name).unwrap_or_default(),
+            (PART_RUN_ID, Value::Bytes(name)) => head.run_id = text(name),
             (PART_ID, Value::Varint(part_id)) => head.part_id = part_id,
             (PART_LEASE_ID, Value::Varint(lease_id)) => head.lease_id = lease_id,
             _ => {}

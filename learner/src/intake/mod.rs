@@ -172,8 +172,8 @@ impl Intake {
 
     /// Ends the lease of a group that is refused, so that another actor gets the group at once.
     /// Returns whether the actor was given the group.
-    pub(crate) fn refuse(&self, head: &GroupHead) -> bool {
-        let was_given = self.lock().scheduler.refuse(head.submission());
+    pub(crate) fn refuse(&self, now: Duration, head: &GroupHead) -> bool {
+        let was_given = self.lock().scheduler.refuse(now, head.submission());
         self.notify();
         was_given
     }
