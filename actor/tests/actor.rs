@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use actor::{ActorConfig, Engine, EpisodeSpec, ModelPolicy, run_episodes};
 use policy::{
@@ -138,7 +138,7 @@ async fn the_end_of_the_run_reaches_an_actor_within_a_group() {
     );
     let finishing = async {
         while learner.claimed() == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         learner.finish();
     };
