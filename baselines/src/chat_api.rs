@@ -1,11 +1,18 @@
 //! A model behind an OpenAI-compatible chat API, so that any served model is a baseline.
 
+use std::time::Duration;
+
 use actor::ChatModel;
 use async_trait::async_trait;
 use reqwest::{Client, StatusCode, header};
 use serde_json::{Value, json};
 use tonic::Status;
 
+/// How long a server may take to be reached, and to answer: a local model may be slow.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Bytes of an answer.
+const MOST_BYTES: u64 = 16 << 20;
 /// Characters of a server's answer that an error repeats.
 const SHOWN_CHARACTERS: usize = 300;
 
@@ -31,7 +38,21 @@ impl ChatApi {
         // A provider that is there already serves as well.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let url = format!("{}/chat/completions", base.trim_end_matches('/'));
-        let client = Client::new();
+        let client = Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(ANSWER_TIMEOUT)
+            .build();
+        let client = client.map_err(|fault| format!("no HTTP client: {fault}"))?;
+        let has_more = |url: &reqwest::Url| {
+            !url.username().is_empty() || url.password().is_some() || url.query().is_some()
+        };
+        if reqwest::Url::parse(&url).is_ok_and(|url| has_more(&url)) {
+            return Err(
+                "the address of a chat API must have neither a password nor a query, because it \
+                 is printed; give a key by --api-key-file FILE"
+                    .to_owned(),
+            );
+        }
         let request = client.post(&url).build();
         request.map_err(|fault| {
             format!("{base} is no address of a chat API ({fault}); give http://HOST:PORT/v1")
@@ -71,6 +92,13 @@ impl ChatApi {
         }
         let response = request.send().await.map_err(|fault| self.away(&fault))?;
         let status = response.status();
+        if response
+            .content_length()
+            .is_some_and(|bytes| bytes > MOST_BYTES)
+        {
+            let text = format!("{}: the answer has more than {MOST_BYTES} bytes", self.url);
+            return Err(Status::invalid_argument(text));
+        }
         let answer = response.bytes().await.map_err(|fault| self.away(&fault))?;
         match status.is_success() {
             true => Ok(answer.into()),
@@ -146,5 +174,12 @@ mod tests {
         }
         assert!(ChatApi::new("127.0.0.1:9", "m", None).is_err());
         assert!(ChatApi::new("http://a/v1", "m", Some("a\nb".to_owned())).is_err());
+        for secret in ["http://user:secret@a/v1", "http://a/v1?key=secret"] {
+            let fault = ChatApi::new(secret, "m", None).unwrap_err();
+            assert!(
+                fault.contains("--api-key-file") && !fault.contains("secret"),
+                "{fault}"
+            );
+        }
     }
 }

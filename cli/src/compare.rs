@@ -37,7 +37,8 @@ pub(crate) struct CompareArgs {
     pub(crate) config: ConfigArgs,
     /// Splits, separated by commas.
     #[arg(
-        long,
+        long = "split",
+        alias = "splits",
         value_name = "NAMES",
         value_delimiter = ',',
         default_value = "eval"
@@ -104,9 +105,14 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         progress,
     };
     for entrant in &entrants {
-        round.play(entrant, &chosen, &mut comparison).await?;
+        let played = round.play(entrant, &chosen, &mut comparison).await;
+        // Hours of work must not be lost to a policy that fails.
+        write(args, &comparison)?;
+        if let Err(fault) = played {
+            stdout::print(comparison.text())?;
+            return Err(fault).with_context(|| format!("{} is not compared", entrant.name()));
+        }
     }
-    write(args, &comparison)?;
     stdout::print(comparison.text())
 }
 
@@ -121,10 +127,14 @@ fn settings(args: &CompareArgs) -> Result<RunConfig> {
         "--samples is {}; give {MOST_SAMPLES} at most",
         args.samples
     );
+    ensure!(
+        args.questions != Some(0),
+        "--questions is 0; give 1 or more, or leave it out for all"
+    );
     let mut config = RunConfig::resolve(&args.config)?;
     if let Some(temperature) = args.temperature {
         ensure!(
-            temperature > 0.0,
+            temperature > 0.0 && temperature.is_finite(),
             "--temperature is {temperature}; greedy decoding is always in the table, and samples \
              need a temperature above 0"
         );

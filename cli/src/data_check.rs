@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use data::{Dataset, LeftOut};
 use env::{EnvSettings, Environment};
@@ -33,7 +33,7 @@ pub(crate) struct DataFolderArgs {
 impl DataFolderArgs {
     fn open(&self) -> Result<Dataset> {
         if let Some(file) = &self.left_out {
-            out_file::check(file)?;
+            check_left_out(Some(file))?;
         }
         let names = self.databases.as_deref();
         let dataset = Dataset::open_with_or_without_questions(&self.dir, names)?;
@@ -87,6 +87,25 @@ pub(crate) fn list(args: &DataFolderArgs) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Refuses to overwrite a file that is no earlier list of left-out questions.
+pub(crate) fn check_left_out(file: Option<&Path>) -> Result<()> {
+    let Some(file) = file else {
+        return Ok(());
+    };
+    let earlier = fs::read_to_string(file).unwrap_or_default();
+    let is_list = earlier.is_empty() || earlier.starts_with("{\"file\":");
+    ensure!(
+        !file.exists()
+            || is_list
+                && file
+                    .metadata()
+                    .is_ok_and(|it| it.len() == earlier.len() as u64),
+        "--left-out {} exists and is no list of left-out questions; choose another file",
+        file.display()
+    );
+    out_file::check(file)
 }
 
 /// Writes the questions that are left out, one JSON line each.

@@ -7,8 +7,7 @@ use clap::Parser;
 use data::{DatabaseSource, Dataset, HeldOut, ImportReport, ImportRequest};
 
 use crate::{
-    data_check::{refusal_of_environment, write_left_out},
-    out_file,
+    data_check::{check_left_out, refusal_of_environment, write_left_out},
     progress::Progress,
     stdout,
 };
@@ -45,7 +44,7 @@ pub(crate) struct DataImportArgs {
 /// Imports databases and questions.
 pub(crate) fn import(args: &DataImportArgs, progress: &Progress) -> Result<()> {
     if let Some(file) = &args.left_out {
-        out_file::check(file)?;
+        check_left_out(Some(file))?;
     }
     let held_out = match args.held_out.as_deref() {
         None => HeldOut::Share,

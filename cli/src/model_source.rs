@@ -54,7 +54,7 @@ fn of_run(run: &Path) -> Result<PathBuf> {
         return Ok(last);
     }
     bail!(
-        "{} is a run without a model, because it has not ended; continue it with `sqlenv train \\
+        "{} is a run without a model, because it has not ended; continue it with `sqlenv train \
          --resume`, or give one of its checkpoints: {}",
         run.display(),
         run.join("checkpoints/step_N/hf").display()
@@ -98,7 +98,7 @@ fn of_cache(name: &str, caches: &[PathBuf]) -> Result<PathBuf> {
     }
     let caches: Vec<String> = caches.iter().map(|it| it.display().to_string()).collect();
     bail!(
-        "{name} is neither a folder nor in Hugging Face's cache ({}); where there is a network, \\
+        "{name} is neither a folder nor in Hugging Face's cache ({}); where there is a network, \
          fetch it by `hf download {name}` and copy the cache here, or give the folder of the model",
         caches.join(", ")
     )
@@ -125,7 +125,11 @@ mod tests {
         let caches = [empty.path().to_owned(), cache.path().to_owned()];
         let model = Path::new("org/name-1.5B");
         let fault = find_in(model, &caches).unwrap_err().to_string();
-        assert!(fault.contains("hf download org/name-1.5B"), "{fault}");
+        assert!(
+            fault.contains("fetch it by `hf download org/name-1.5B`"),
+            "{fault}"
+        );
+        assert!(!fault.contains(['\\', '\n']), "{fault}");
         let old = cached(cache.path(), "aaaa");
         assert_eq!(find_in(model, &caches).unwrap(), old);
         let new = cached(cache.path(), "bbbb");
@@ -137,7 +141,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         fs::write(run.path().join("config.toml"), "").unwrap();
         let fault = find_in(run.path(), &[]).unwrap_err().to_string();
-        assert!(fault.contains("has not ended"), "{fault}");
+        assert!(fault.contains("`sqlenv train --resume`"), "{fault}");
         fs::create_dir(run.path().join("model")).unwrap();
         assert_eq!(find_in(run.path(), &[]).unwrap(), run.path().join("model"));
     }

@@ -8,7 +8,7 @@ mod imitation;
 mod run;
 mod table;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use learner::LearnerServerConfig;
 use policy::Model;
 use report::{PolicyName, RunFolder, RunStatus};

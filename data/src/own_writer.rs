@@ -48,7 +48,7 @@ fn check_out(out: &Path, origin: DataOrigin) -> Result<(), DataError> {
         return Ok(());
     }
     let problem = match Manifest::read(out) {
-        Ok(manifest) if manifest.origin == origin => return Ok(()),
+        Ok(manifest) if manifest.origin == origin => return only_its_files(out, &manifest),
         Ok(manifest) => format!(
             "exists, and `sqlenv data {}` did not write it (the manifest names {}); choose another \
              folder or remove it",
@@ -61,6 +61,39 @@ fn check_out(out: &Path, origin: DataOrigin) -> Result<(), DataError> {
         ),
     };
     Err(DataError::format(out, problem))
+}
+
+/// Fails if the folder holds a file of somebody else, or one that was changed: replacing the folder
+/// would lose it.
+fn only_its_files(out: &Path, manifest: &Manifest) -> Result<(), DataError> {
+    // A build is made again whenever it is damaged.
+    if manifest.origin.is_build() {
+        return Ok(());
+    }
+    let mut folders = vec![out.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).map_err(DataError::io(&folder, "read"))?;
+        for entry in entries {
+            let path = entry.map_err(DataError::io(&folder, "read"))?.path();
+            let name = path.strip_prefix(out).unwrap_or(&path).to_string_lossy();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name != FILE_NAME {
+                let known = manifest.files.get(name.as_ref());
+                let same = |sha256: &String| {
+                    hash::file_sha256(&path).is_ok_and(|(found, _)| found == *sha256)
+                };
+                if !known.is_some_and(same) {
+                    return Err(DataError::format(
+                        &path,
+                        "was added or changed since the folder was written, and would be lost; \
+                         move it away, or choose another folder",
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes the question files and the manifest into `dir`.

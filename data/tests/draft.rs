@@ -190,6 +190,61 @@ fn questions_name_no_secret_no_free_text_and_join_along_keys() {
     );
 }
 
+/// Blanks and placeholders are no values.
+#[test]
+fn texts_that_stand_for_a_missing_value_are_neither_counted_nor_answers() {
+    let cellar = Cellar::new();
+    let connection = rusqlite::Connection::open(cellar.file()).unwrap();
+    let blank = "UPDATE \"Tasting-Events\" SET city = ";
+    let blanks = [
+        format!("{blank} '' WHERE rowid % 5 = 0"),
+        format!("{blank} 'N/A' WHERE rowid % 5 = 1"),
+    ];
+    connection.execute_batch(&blanks.join(";")).unwrap();
+    cellar.draft(3, 300).unwrap();
+    let dataset = cellar.dataset();
+    let mut cities = 0;
+    for question in dataset
+        .questions
+        .iter()
+        .filter(|it| it.gold_sql.contains("city"))
+    {
+        cities += 1;
+        let (sql, answer) = (&question.gold_sql, question.gold_answer.to_string());
+        assert!(
+            !sql.contains("DISTINCT city") && !sql.contains("GROUP BY city"),
+            "{sql}"
+        );
+        assert!(
+            !answer.contains("N/A") && !answer.contains("\"\""),
+            "{sql}: {answer}"
+        );
+    }
+    assert!(cities > 0, "no question is about a city");
+}
+
+/// A draft is replaced, but nothing that a user put into its folder.
+#[test]
+fn files_of_a_user_in_the_folder_are_kept() {
+    let cellar = Cellar::new();
+    cellar.draft(1, 20).unwrap();
+    let notes = cellar.out().join("notes.txt");
+    std::fs::write(&notes, "mine").unwrap();
+    let fault = cellar.draft(2, 20).unwrap_err().to_string();
+    assert!(
+        fault.contains("notes.txt") && fault.contains("move it away"),
+        "{fault}"
+    );
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+    std::fs::remove_file(&notes).unwrap();
+    let questions = cellar.out().join("questions/train.jsonl");
+    let corrected = std::fs::read_to_string(&questions).unwrap() + "\n";
+    std::fs::write(&questions, &corrected).unwrap();
+    let fault = cellar.draft(2, 20).unwrap_err().to_string();
+    assert!(fault.contains("train.jsonl"), "{fault}");
+    assert_eq!(std::fs::read_to_string(&questions).unwrap(), corrected);
+}
+
 #[test]
 fn the_same_seed_drafts_the_same_bytes_and_another_seed_others() {
     let cellar = Cellar::new();

@@ -264,6 +264,10 @@ impl Drafter<'_> {
             Filler::Column(id) if is_negated && slot.kind == SlotKind::Category => {
                 !self.described.gaps[id.table][id.column]
             }
+            // A text that stands for a missing value would be counted, or be a group of its own.
+            Filler::Column(id) if slot.kind == SlotKind::Category => {
+                !self.described.blanks[id.table][id.column] || is_filtered(binding, *id)
+            }
             _ => true,
         })
     }
@@ -354,10 +358,26 @@ fn fitting(template: &QueryTemplate, accepted: AcceptedQuery) -> Result<Accepted
     let is_short = template.limit.is_some_and(|limit| rows.len() < limit);
     let repeats = accepted.answer_type == AnswerType::Table
         && (1..rows.len()).any(|index| rows[..index].contains(&rows[index]));
-    match is_short || repeats {
+    let missing = rows.iter().any(has_missing);
+    match is_short || repeats || missing {
         true => Err(DropReason::Unclear),
         false => Ok(accepted),
     }
+}
+
+/// Whether an answer has a text that stands for a missing value.
+fn has_missing(answer: &Value) -> bool {
+    match answer {
+        Value::String(text) => is_missing(text),
+        Value::Array(cells) => cells.iter().any(has_missing),
+        _ => false,
+    }
+}
+
+/// Whether a binding compares the column with a value.
+fn is_filtered(binding: &Binding, column: ColumnId) -> bool {
+    let is_it = |filler: &Filler| matches!(filler, Filler::Value(id, _) if *id == column);
+    binding.iter().any(|(_, filler)| is_it(filler))
 }
 
 /// Whether a level may have one more question of a candidate's answer type.

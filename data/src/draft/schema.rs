@@ -21,6 +21,8 @@ pub(super) struct DescribedDatabase {
     pub(super) rows: DatabaseRows,
     /// Whether some rows have no value, by table and column.
     pub(super) gaps: Vec<Vec<bool>>,
+    /// Whether some row of a column has a text that stands for a missing value.
+    pub(super) blanks: Vec<Vec<bool>>,
     /// The number of distinct values, by table and column.
     pub(super) distinct: Vec<Vec<usize>>,
     /// The smallest and the largest number, by table and column.
@@ -46,6 +48,7 @@ pub(super) fn describe(
         },
         rows: Vec::new(),
         gaps: Vec::new(),
+        blanks: Vec::new(),
         distinct: Vec::new(),
         ranges: Vec::new(),
         repeats: Vec::new(),
@@ -76,6 +79,8 @@ pub(super) fn describe(
         described
             .gaps
             .push(drafts.iter().map(|it| it.statistics.has_gaps()).collect());
+        let blanks = drafts.iter().map(|it| it.statistics.has_blanks());
+        described.blanks.push(blanks.collect());
         let distinct = drafts.iter().map(|it| it.statistics.distinct);
         described.distinct.push(distinct.collect());
         let range = |it: &DraftColumn| [it.statistics.least, it.statistics.greatest];

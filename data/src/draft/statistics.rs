@@ -117,6 +117,11 @@ impl ColumnStatistics {
         self.rows - self.nulls
     }
 
+    /// Whether some row has a text that stands for a missing value.
+    pub(super) fn has_blanks(&self) -> bool {
+        self.blanks > 0
+    }
+
     /// Whether some row has no value that means anything.
     pub(super) fn has_gaps(&self) -> bool {
         self.nulls + self.blanks > 0

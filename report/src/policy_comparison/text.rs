@@ -7,7 +7,12 @@ use crate::{number, safe_line};
 
 /// Returns the table, one block for each split, and the accuracy by level.
 pub(super) fn table(comparison: &PolicyComparison) -> String {
-    let mut text = String::new();
+    let mut text = format!(
+        "data {}, seed {}, samples at temperature {}\n\n",
+        safe_line(&comparison.dataset),
+        comparison.seed,
+        comparison.temperature
+    );
     for (split, questions) in &comparison.questions {
         let rows: Vec<&ComparisonRow> = of_split(comparison, split).collect();
         if rows.is_empty() {
