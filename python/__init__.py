@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from .channels import Security
 from .errors import EnvError, EnvRefused, EnvUnreachable, RunStopped
 from .grpc_env import Episode, GrpcEnv
+from .policy import EvaluationResult, Policy, evaluate, random_policy
 from .retry import RetryPolicy
 from .trl_env import Settings, SQLEnvTRL, SQLEnvTRLScored
+from .trl_rollouts import EpisodeRollouts
 
 if TYPE_CHECKING:
     from .client import SQLEnv
@@ -23,7 +25,10 @@ __all__ = [
     "EnvRefused",
     "EnvUnreachable",
     "Episode",
+    "EpisodeRollouts",
+    "EvaluationResult",
     "GrpcEnv",
+    "Policy",
     "RetryPolicy",
     "RunStopped",
     "SQLAction",
@@ -34,6 +39,8 @@ __all__ = [
     "SQLState",
     "Security",
     "Settings",
+    "evaluate",
+    "random_policy",
 ]
 
 _OPENENV = {

@@ -1,7 +1,7 @@
-"""Renders observations as text for a model, with SQLEnv's sections and its limit on results.
+"""Renders an episode as text for a model, byte for byte as this project's own actors do.
 
-All functions are pure. The text of a tool is the same as in this project's own actors, so a model
-that one of them has trained can be used with the other.
+All functions are pure. A model that an actor or TRL has trained can therefore be used with the
+other. `tests/test_prompts.py` holds both renderings against each other.
 """
 
 from __future__ import annotations
@@ -12,26 +12,32 @@ from .v1.env_pb2 import Observation
 MAX_RESULT_CHARS = 2_000
 _TRUNCATED = "... [truncated]"
 
+#: The system message of every episode.
+SYSTEM_PROMPT = (
+    "Answer the question about the SQL database. Use only the tools, one call per turn: describe "
+    "the tables you need, run a query, then answer. Give the answer as a single value, as a "
+    "comma-separated list, as rows written col1 | col2, or as [] when there is nothing."
+)
+
+
+def opening() -> list[dict[str, str]]:
+    """Returns the column `prompt` of a row for TRL: the messages before the first completion.
+
+    `SQLEnvTRL.reset` supplies the text of the last message.
+    """
+    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": ""}]
+
+
+def question_text(observation: Observation) -> str:
+    """Returns the message with which an episode begins: the question and the tables."""
+    return f"{observation.question}\n{observation.schema_info}"
+
 
 def tool_text(observation: Observation) -> str:
     """Returns the text of a tool: the result, or the error after `Error: `."""
     if observation.error:
         return _capped(f"Error: {observation.error}")
     return _capped(observation.result) or "(empty)"
-
-
-def observation_text(observation: Observation) -> str:
-    """Returns a whole observation. Before the first action it has no last result."""
-    sections = [
-        f"Question: {observation.question}",
-        f"Schema:\n{observation.schema_info or '(none)'}",
-    ]
-    if observation.step_count > 0:
-        sections.append(f"Last Result:\n{_capped(observation.result) or '(empty)'}")
-    if observation.error:
-        sections.append(f"Error: {_capped(observation.error)}")
-    sections.append(f"Budget: {observation.budget_remaining} steps left")
-    return "\n\n".join(sections)
 
 
 def _capped(text: str) -> str:

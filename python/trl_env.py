@@ -3,7 +3,8 @@
 Invariant: a tool returns the reply of the environment and nothing else. Faults of nodes are retried
 inside, and the token resumes the episode. A permanent fault raises `RunStopped`, which TRL does not
 catch. Errors of the model (bad SQL, missing or extra arguments, calls after the end) are text. The
-rewards are in rewards.py.
+descriptions of the tools are those of this project's own actors, so that prompts agree. The rewards
+are in rewards.py, and what `GRPOTrainer` has to do differently is in trl_rollouts.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from .channels import DEFAULT_ADDRESS, Security
 from .errors import EnvError, RunStopped
 from .grpc_env import Episode, GrpcEnv
-from .rendering import observation_text, tool_text
+from .rendering import question_text, tool_text
 from .retry import RetryPolicy
 
 #: The reward of each call after the end of an episode, as in SQLEnv's adapter.
@@ -118,7 +119,11 @@ class SQLEnvTRL:
         return POST_EPISODE_PENALTY * self._calls_after_end
 
     def reset(self, **row: Any) -> str:
-        """Starts an episode on the question of the row and returns the first observation."""
+        """Starts an episode on the question of the row and returns the question and the tables.
+
+        TRL appends the text to the last message of the row without a separator. A message that is
+        empty, as that of `rendering.opening`, becomes the one with which an actor begins.
+        """
         self.episode, self.fault, self._calls_after_end = None, None, 0
         settings = self._settings
         client = _client(settings, os.getpid())
@@ -127,55 +132,54 @@ class SQLEnvTRL:
             reward_profile=settings.reward_profile,
             step_budget=settings.step_budget,
         )
-        # TRL appends the text to the last message of the row without a separator.
-        return "\n\n" + observation_text(self.episode.observation)
+        return _separator(row) + question_text(self.episode.observation)
 
     @_tool
     def describe(self, table_name: str) -> str:
-        """Shows a table's columns with their types, and how many rows it has.
+        """Show the columns, their types and the row count of one table.
 
         Args:
-            table_name: Name of the table.
+            table_name: Name of the table to describe.
 
         Returns:
-            The columns and the row count.
+            One line per column, then the row count.
         """
         return self._step("DESCRIBE", table_name)
 
     @_tool
     def sample(self, table_name: str) -> str:
-        """Shows the first rows of a table.
+        """Show up to five rows of one table.
 
         Args:
-            table_name: Name of the table.
+            table_name: Name of the table to sample.
 
         Returns:
-            Up to five rows.
+            The rows, one per line.
         """
         return self._step("SAMPLE", table_name)
 
     @_tool
     def query(self, sql: str) -> str:
-        """Runs a read-only SQL query on the database.
+        """Run one read-only SQL query and show at most 20 rows.
 
         Args:
-            sql: One SELECT statement in SQLite's dialect.
+            sql: A single SELECT statement.
 
         Returns:
-            The first rows of the result, or the error.
+            The rows, one per line, or an error message.
         """
         return self._step("QUERY", sql)
 
     @_tool
     def answer(self, value: str) -> str:
-        """Submits the final answer and ends the episode.
+        """Submit the final answer and end the episode.
 
         Args:
-            value: A single value, a comma-separated list, rows written col1 | col2, or [] when
-                there is nothing.
+            value: The answer: a single value, a comma-separated list, or rows written as
+                col1 | col2.
 
         Returns:
-            Whether the answer is right.
+            The result of the check.
         """
         return self._step("ANSWER", value)
 
@@ -221,6 +225,13 @@ def as_text(value: object) -> str:
             )
         return ", ".join(map(as_text, value))
     return as_text(json.dumps(value, ensure_ascii=False))
+
+
+def _separator(row: Mapping[str, Any]) -> str:
+    """Returns what comes between the last message of the row's prompt and the question."""
+    prompt = row.get("prompt")
+    content = prompt[-1].get("content") if isinstance(prompt, list) and prompt else ""
+    return "\n\n" if content else ""
 
 
 @dataclass

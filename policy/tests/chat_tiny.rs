@@ -69,6 +69,22 @@ fn the_format_is_plain_hermes() {
     );
 }
 
+/// TRL demands it of a template: the tokens of a conversation begin those of any longer one.
+#[test]
+fn the_tokens_of_a_conversation_begin_those_of_a_longer_one() {
+    let chat = chat();
+    let mut messages = question();
+    messages.push(Message::call(ToolCall::new("query", "sql", "SELECT 1")));
+    let ids = |messages: &[Message], ends: bool| {
+        let text = chat.render(messages, &sqlenv_tools(), !ends).unwrap();
+        chat.encode(&text).unwrap()
+    };
+    let shorter = ids(&messages, true);
+    messages.push(tool("1. 1"));
+    assert!(ids(&messages, false).starts_with(&shorter));
+    assert!(ids(&messages, true).starts_with(&shorter));
+}
+
 #[test]
 fn a_turn_is_few_tokens() {
     let chat = chat();

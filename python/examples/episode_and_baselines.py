@@ -11,18 +11,16 @@
 # %%
 import json
 import os
-import random
-import re
-from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
-from sqlenv import Episode, GrpcEnv
+from sqlenv import Episode, GrpcEnv, Policy, evaluate, random_policy
+from sqlenv.policy import table_names
 from sqlenv.trl_env import as_text
 
 ADDRESSES = os.environ.get("SQLENV_ADDRESSES", "http://127.0.0.1:8000")
 QUESTIONS = Path(os.environ.get("SQLENV_QUESTIONS", "data/build/questions/eval.jsonl"))
 EPISODES = int(os.environ.get("SQLENV_EPISODES", "50"))
+SEED = 0
 
 env = GrpcEnv(ADDRESSES)
 [f"{split.name}: {split.question_count}" for split in env.info().splits]
@@ -38,7 +36,7 @@ print(episode.observation.question)
 print(episode.observation.schema_info)
 
 # %%
-table = re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE)[0]
+table = table_names(episode)[0]
 observation = episode.step("DESCRIBE", table)
 print(observation.result)
 
@@ -65,29 +63,12 @@ print(
 # %% [markdown]
 # ## Two baselines
 #
-# A policy maps an episode to its next action. The random policy draws simple actions. The oracle
-# knows the gold SQL and the gold answer of each question, and shows the highest return of an
-# episode.
+# A policy maps an episode to its next action (`sqlenv.Policy`). The random policy draws simple
+# actions. The oracle knows the gold SQL and the gold answer of each question, and shows the highest
+# return of an episode. `evaluate` draws the questions by its seed, so both have the same ones.
+
 
 # %%
-Policy = Callable[[Episode], tuple[str, str]]
-
-
-def random_policy(episode: Episode) -> tuple[str, str]:
-    """Draws an action on a known table, as a function of the episode."""
-    draw = random.Random(f"{episode.episode_id}/{episode.observation.step_count}")
-    table = draw.choice(re.findall(r"^- (\w+)$", episode.observation.schema_info, re.MULTILINE))
-    return draw.choice(
-        [
-            ("DESCRIBE", table),
-            ("SAMPLE", table),
-            ("QUERY", f"SELECT count(*) FROM {table}"),
-            ("QUERY", f"SELECT * FROM {table}"),
-            ("ANSWER", str(draw.randrange(20))),
-        ]
-    )
-
-
 def oracle_policy(solutions: dict[str, dict]) -> Policy:
     """Describes the tables of the gold SQL, runs the gold SQL, and answers."""
 
@@ -100,35 +81,20 @@ def oracle_policy(solutions: dict[str, dict]) -> Policy:
     return act
 
 
-def evaluate(policy: Policy, question_ids: list[str]) -> dict[str, float]:
-    """Runs one episode per question."""
-    played = []
-    for question_id in question_ids:
-        episode = env.reset(question_id=question_id)
-        while not episode.done:
-            episode.step(*policy(episode))
-        played.append(episode)
-    return {
-        "episodes": len(played),
-        "accuracy": sum(episode.correct for episode in played) / len(played),
-        "mean return": sum(episode.episode_return for episode in played) / len(played),
-        "mean steps": sum(episode.observation.step_count for episode in played) / len(played),
-    }
-
-
 # %%
-question_ids = [
-    question.question_id for question in islice(env.list_questions(split="eval"), EPISODES)
-]
-baselines = {"random": evaluate(random_policy, question_ids)}
+baselines = {"random": evaluate(env, random_policy(), EPISODES, SEED)}
 if QUESTIONS.is_file():
     with QUESTIONS.open(encoding="utf-8") as lines:
         solutions = {record["question_id"]: record for record in map(json.loads, lines)}
-    baselines["oracle"] = evaluate(oracle_policy(solutions), question_ids)
+    baselines["oracle"] = evaluate(env, oracle_policy(solutions), EPISODES, SEED)
 else:
     print(
         f"no oracle: {QUESTIONS} is missing; set SQLENV_QUESTIONS to the node's file of questions"
     )
 
 for name, result in baselines.items():
-    print(name, {key: round(value, 3) for key, value in result.items()})
+    low, high = result.interval
+    print(
+        f"{name}: {100 * result.accuracy:.1f} % correct ({100 * low:.1f} to {100 * high:.1f}),"
+        f" return {result.mean_return:.3f}, {result.mean_steps:.1f} steps"
+    )

@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from real_node import RealNode
+from real_run import train
 from stub_node import StubNode
 
 REPOSITORY = Path(__file__).parents[2]
@@ -53,6 +54,12 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory, binary: Path) -> Path:
     folder = tmp_path_factory.mktemp("env-node")
     RealNode(binary, folder).kill()
     return folder
+
+
+@pytest.fixture(scope="session")
+def real_run(binary: Path, node_folder: Path) -> Path:
+    """The folder of a short run from the base policy, on the data of `node_folder`."""
+    return train(binary, node_folder, "base")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ def test_an_episode_and_two_baselines(
     cells = runpy.run_path(str(EXAMPLES / "episode_and_baselines.py"))
     cells["env"].close()
     baselines = cells["baselines"]
-    assert baselines["oracle"]["accuracy"] == 1.0
-    assert baselines["oracle"]["mean return"] > 1.0
-    assert baselines["random"]["episodes"] == 50
-    assert baselines["random"]["accuracy"] <= 0.2
+    assert baselines["oracle"].accuracy == 1.0
+    assert baselines["oracle"].mean_return > 1.0
+    assert len(baselines["random"].episodes) == 50
+    assert baselines["random"].accuracy <= 0.2
     assert "SQL error: no such column: no_such_column" in capsys.readouterr().out

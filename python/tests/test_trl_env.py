@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from sqlenv import EnvError, EnvRefused, RunStopped, SQLEnvTRL, SQLEnvTRLScored
+from sqlenv.rendering import opening
 from sqlenv.rewards import correctness, operational, progress
 from sqlenv.trl_env import as_text
 from stub_node import QUESTION, SCHEMA, Fault, StubNode
@@ -23,9 +24,9 @@ def make(node: StubNode, kind: type[SQLEnvTRL] = SQLEnvTRL, **settings: Any) -> 
 
 def test_the_model_sees_the_question_and_what_the_tools_say(stub: Stub) -> None:
     env = make(stub(), step_budget=10)
-    assert env.reset(prompt=[{"role": "user", "content": "Go."}], seed=0) == (
-        f"\n\nQuestion: {QUESTION}\n\nSchema:\n{SCHEMA}\n\nBudget: 10 steps left"
-    )
+    text = f"{QUESTION}\n{SCHEMA}"
+    assert env.reset(prompt=[{"role": "user", "content": "Go."}], seed=0) == f"\n\n{text}"
+    assert env.reset(prompt=opening(), seed=0) == env.reset(seed=0) == text
     assert env.describe(table_name="cars") == "1. cars"
     assert env.query(sql="bad") == "Error: SQL error: bad"
     assert env.sample("cars") == "1. cars"
@@ -204,9 +205,12 @@ def test_settings_come_from_the_environment_and_travel(
     node = stub()
     monkeypatch.setenv("SQLENV_ADDRESSES", node.address)
     monkeypatch.setenv("SQLENV_STEP_BUDGET", "3")
-    assert "Budget: 3 steps left" in SQLEnvTRL().reset(seed=0)
-    factory = pickle.loads(pickle.dumps(SQLEnvTRL.configured(step_budget=7)))
-    assert "Budget: 7 steps left" in factory().reset(seed=0)
+    env = SQLEnvTRL()
+    env.reset(seed=0)
+    assert env.episode is not None and env.episode.observation.budget_remaining == 3
+    env = pickle.loads(pickle.dumps(SQLEnvTRL.configured(step_budget=7)))()
+    env.reset(seed=0)
+    assert env.episode is not None and env.episode.observation.budget_remaining == 7
     monkeypatch.setenv("SQLENV_RETRY_SECONDS", "soon")
     with pytest.raises(ValueError, match="SQLENV_RETRY_SECONDS is 'soon'; give a number"):
         SQLEnvTRL()

@@ -37,11 +37,28 @@ pub fn of_rollouts(groups: &StepGroups, weights: &RewardWeights, version: u64) -
     out
 }
 
-/// Counts the tokens of all segments of all groups.
+/// Counts the tokens of all groups as TRL does: the prompt and the sampled tokens of each
+/// trajectory. Tool results are not among them, nor what a later segment repeats.
 pub fn tokens(groups: &StepGroups) -> u64 {
-    tokens_of(&groups.kept) + tokens_of(&groups.left_out)
+    let groups = groups.kept.iter().chain(&groups.left_out);
+    let trajectories = groups.flat_map(|group| &group.trajectories);
+    let counts = trajectories.map(|it| prompt_tokens(it) + sampled_tokens(it));
+    counts.sum::<usize>() as u64
 }
 
+/// Counts the tokens before the first sampled one.
+fn prompt_tokens(trajectory: &Trajectory) -> usize {
+    trajectory.segments.first().map_or(0, |segment| {
+        segment.mask.iter().take_while(|&&mask| mask == 0).count()
+    })
+}
+
+fn sampled_tokens(trajectory: &Trajectory) -> usize {
+    let masks = trajectory.segments.iter().flat_map(|segment| &segment.mask);
+    masks.filter(|&&mask| mask == 1).count()
+}
+
+/// Counts the tokens of all segments of some groups.
 fn tokens_of(groups: &[Arc<Group>]) -> u64 {
     let segments = groups
         .iter()
@@ -92,10 +109,7 @@ fn rewards(groups: &[&Group], weights: &RewardWeights, out: &mut Metrics) {
 /// Inserts the sampled tokens per trajectory; `terminated` are the trajectories that no token limit
 /// cut.
 fn lengths(trajectories: &[&Trajectory], out: &mut Metrics) {
-    let length = |trajectory: &Trajectory| {
-        let masks = trajectory.segments.iter().flat_map(|segment| &segment.mask);
-        masks.filter(|&&mask| mask == 1).count() as f64
-    };
+    let length = |trajectory: &Trajectory| sampled_tokens(trajectory) as f64;
     let (mut all, mut terminated) = (Vec::new(), Vec::new());
     for trajectory in trajectories {
         all.push(length(trajectory));

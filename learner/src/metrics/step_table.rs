@@ -144,7 +144,8 @@ pub const STEP_METRICS: [StepMetric; 53] = [
     metric(
         "num_tokens",
         "learner_seen_tokens",
-        "Tokens of all groups since the run began, also before a restart.",
+        "Tokens of all prompts and completions since the run began, also before a restart; tool \
+         results are not among them.",
         "",
     ),
     metric(

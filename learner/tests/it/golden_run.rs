@@ -212,18 +212,17 @@ fn replay(run: &Value) -> Trainer {
     trainer
 }
 
-/// What a batch's first update logs of its completions and rewards, in f32. (`num_tokens` leaves
-/// out tool results there.)
+/// What a batch's first update logs of its completions, tokens and rewards, in f32.
 fn check_rollouts(metrics: &Metrics, logs: &Value) {
-    const REWARDS: [&str; 3] = ["reward", "reward_std", "frac_reward_zero_std"];
+    const OTHERS: [&str; 4] = ["num_tokens", "reward", "reward_std", "frac_reward_zero_std"];
     let mut checked = 0;
     for (name, want) in logs.as_object().unwrap() {
-        if name.starts_with("completions/") || REWARDS.contains(&name.as_str()) {
+        if name.starts_with("completions/") || OTHERS.contains(&name.as_str()) {
             assert_close(name, metrics[name], want.as_f64().unwrap(), 1e-6, 1e-6);
             checked += 1;
         }
     }
-    assert_eq!(checked, 10);
+    assert_eq!(checked, 11);
 }
 
 /// Log-probabilities and entropies of every token as TRL's model gave them before the step's first
