@@ -42,6 +42,14 @@ def test_openenv_validates_the_folder(openenv: Path) -> None:
     assert report.returncode == 0, report.stdout + report.stderr
 
 
+def test_the_static_checks_of_openenv_pass() -> None:
+    if f"openenv=={version('openenv')}" != RELEASES[-1]:
+        pytest.skip(f"{RELEASES[-1]} is not installed, which has levels of checks")
+    command = [Path(sys.executable).with_name("openenv"), "validate", "--level", "static", FOLDER]
+    report = subprocess.run(command, capture_output=True, text=True)
+    assert report.stdout.splitlines()[-1] == "Verdict: PASS", report.stdout + report.stderr
+
+
 def test_openenv_would_push_the_folder() -> None:
     names = [
         "openenv.yaml",

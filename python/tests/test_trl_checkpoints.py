@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,11 @@ def test_without_the_mixin_the_model_is_asked_after_the_end(
 
 
 def test_the_example_trains_the_base_policy(
-    real_node: Callable[[], RealNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    binary: Path,
+    node_folder: Path,
+    real_node: Callable[[], RealNode],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {
         "SQLENV_ADDRESSES": real_node().address,
@@ -192,3 +197,16 @@ def test_the_example_trains_the_base_policy(
     databases = [question.rsplit("_", 2)[0] for question in questions]
     assert set(databases[:100]) == set(databases)
     assert len(set(databases)) > 2
+
+    # The program evaluates what TRL has saved.
+    trainer.save_model(str(tmp_path / "model"))
+    result = tmp_path / "evaluation.json"
+    command = [binary, "eval", "--preset", "smoke", "--model", tmp_path / "model"]
+    ended = subprocess.run(
+        [*command, "--questions", "20", "--json", result],
+        cwd=node_folder,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(result.read_text())["correct"] > 5
