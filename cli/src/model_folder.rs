@@ -8,8 +8,8 @@ use report::{CURVE_SPLIT, DecodingMode, Evaluation, RunFolder};
 
 use crate::config::ModelConfig;
 
-/// The folder of the last policy.
-pub(crate) const LAST: &str = "model";
+pub(crate) use crate::model_source::LAST;
+
 /// The folder of the policy with the highest greedy accuracy on the questions of the learning
 /// curve.
 pub(crate) const BEST: &str = "model-best";

@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::model_folder;
+/// The folder of the last policy of a run.
+pub(crate) const LAST: &str = "model";
 
 /// Folders below which Hugging Face's programs keep models, the first one first. They are those of
 /// `huggingface_hub.constants`.
@@ -49,7 +50,7 @@ fn find_in(model: &Path, caches: &[PathBuf]) -> Result<PathBuf> {
 
 /// Returns the last policy of a run.
 fn of_run(run: &Path) -> Result<PathBuf> {
-    let last = run.join(model_folder::LAST);
+    let last = run.join(LAST);
     if last.is_dir() {
         return Ok(last);
     }

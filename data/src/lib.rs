@@ -1,5 +1,5 @@
-//! Questions and their databases: loaders for four layouts, the import of other files, the generator
-//! of the project's own data, and drafting of questions about any database.
+//! Questions and their databases: loaders for four layouts, the import of other files, the
+//! generator of the project's own data, and drafting of questions about any database.
 //!
 //! A [`Dataset`] is read-only and verified: every question names a database that exists, and every
 //! database carries its SHA-256. The generator is a pure function of its seed: the same seed gives
