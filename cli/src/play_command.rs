@@ -48,7 +48,7 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
 /// Plays a question of an env-node.
 async fn play_remote(args: &PlayArgs, config: &RunConfig) -> Result<()> {
     let address = args.env.as_deref().unwrap_or_default();
-    let env = setup::dial_env(address, &args.env_credentials)?;
+    let env = setup::dial_serving_env(address, &args.env_credentials).await?;
     let question_id = match &args.question {
         Some(id) => id.clone(),
         None => {

@@ -85,27 +85,35 @@ impl Setup {
         address: &str,
         credentials: &EnvCredentials,
     ) -> Result<()> {
-        let mut client = dial_env(address, credentials)?;
-        let request = ListQuestionsRequest {
-            page_size: 1,
-            ..ListQuestionsRequest::default()
-        };
-        client.list_questions(request).await.map_err(|status| {
-            let remedy = match status.code() {
-                Code::Unauthenticated => "give its token by --env-token-file FILE",
-                _ => {
-                    "start one with `sqlenv env-node`, or leave out --env to use one in this \
-                      process"
-                }
-            };
-            anyhow!(
-                "--env {address}: no env-node serves this client ({}); {remedy}",
-                status.message()
-            )
-        })?;
-        self.env = client;
+        self.env = dial_serving_env(address, credentials).await?;
         Ok(())
     }
+}
+
+/// Returns a client of an env-node that serves.
+pub(crate) async fn dial_serving_env(
+    address: &str,
+    credentials: &EnvCredentials,
+) -> Result<EnvClient> {
+    let mut client = dial_env(address, credentials)?;
+    let request = ListQuestionsRequest {
+        page_size: 1,
+        ..ListQuestionsRequest::default()
+    };
+    client.list_questions(request).await.map_err(|status| {
+        let remedy = match status.code() {
+            Code::Unauthenticated => "give its token by --env-token-file FILE",
+            _ => {
+                "start one with `sqlenv env-node`, or leave out --env to use one in this \
+                  process"
+            }
+        };
+        anyhow!(
+            "--env {address}: no env-node serves this client ({}); {remedy}",
+            status.message()
+        )
+    })?;
+    Ok(client)
 }
 
 /// Returns a client of the env-node, or the list of them, at --env. It connects at the first call.

@@ -34,6 +34,27 @@ pub(super) struct DescribedDatabase {
     pub(super) column_synonyms: Vec<Vec<Vec<String>>>,
     pub(super) notes: Vec<String>,
 }
+
+impl DescribedDatabase {
+    fn empty() -> Self {
+        Self {
+            schema: GeneratedSchema {
+                tables: Vec::new(),
+                phrasing: Phrasing::Drafted,
+            },
+            rows: Vec::new(),
+            gaps: Vec::new(),
+            blanks: Vec::new(),
+            distinct: Vec::new(),
+            ranges: Vec::new(),
+            repeats: Vec::new(),
+            table_synonyms: Vec::new(),
+            column_synonyms: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// Describes a database. Tables without rows, and tables to skip, are left out.
 pub(super) fn describe(
     database: &SourceDatabase,
@@ -41,21 +62,7 @@ pub(super) fn describe(
     file: &WordFile,
     dictionary: &Dictionary,
 ) -> DescribedDatabase {
-    let mut described = DescribedDatabase {
-        schema: GeneratedSchema {
-            tables: Vec::new(),
-            phrasing: Phrasing::Drafted,
-        },
-        rows: Vec::new(),
-        gaps: Vec::new(),
-        blanks: Vec::new(),
-        distinct: Vec::new(),
-        ranges: Vec::new(),
-        repeats: Vec::new(),
-        table_synonyms: Vec::new(),
-        column_synonyms: Vec::new(),
-        notes: Vec::new(),
-    };
+    let mut described = DescribedDatabase::empty();
     let nouns = all_table_nouns(database, file, dictionary);
     let kept = kept_tables(database, &nouns, file, &mut described.notes);
     for &index in &kept {
