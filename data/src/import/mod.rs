@@ -1,7 +1,7 @@
 //! Imports databases and questions of users into a folder of the own layout.
 //!
-//! Invariant: what is imported passes [`crate::check`], which runs before the folder appears. What
-//! cannot be a question is left out with a reason. The sources are only read.
+//! Invariant: what is imported passes [`crate::check()`], which runs before the folder appears.
+//! What cannot be a question is left out with a reason. The sources are only read.
 
 mod column_type;
 mod csv_folder;
