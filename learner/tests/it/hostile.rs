@@ -10,7 +10,8 @@ use learner::{Learner, LearnerConfig, TrainEvent, advantage::ScaleRewards, journ
 use proto::{
     EncodedGroup, LearnerClient, Transport,
     v1::{
-        ClaimRequest, GroupClaim, SubmitRequest, SubmitVerdict, Trajectory, claim_response::Outcome,
+        ClaimRequest, GroupClaim, JoinRequest, SubmitRequest, SubmitVerdict, Trajectory,
+        claim_response::Outcome,
     },
 };
 use tokio::sync::mpsc;
@@ -244,6 +245,12 @@ async fn unscored_groups_of_a_stranger_do_not_end_a_run() {
         }
         stranger.submit(&claim, trajectories).await.unwrap();
     }
+    // The run goes on because others are there, and the step looks at once.
+    let honest = JoinRequest {
+        actor_id: "honest".to_owned(),
+        identity: None,
+    };
+    stranger.learner.join(honest).await.unwrap();
     let weights = train(&learner, 2, None).await.1;
     assert!(weights == honest_weights(small_config()).await);
     assert_names(&learner, "stranger", "no environment here");
