@@ -45,7 +45,7 @@ pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, St
             1,
         );
         let next = after.iter().position(is_assistant);
-        // What follows the last turn is seen by nobody.
+        // The model never sees what follows its last turn.
         let Some(next) = next else { break };
         if next > 0 {
             let seen = chat.tool_suffix_ids(&after[..next]);

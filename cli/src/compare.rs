@@ -11,7 +11,7 @@ use policy::random::derive_seed;
 use proto::v1::Question;
 use report::{ComparedEvaluation, PolicyComparison};
 
-use self::entrant::{Decoding, Entrant, Player, Turn};
+use self::entrant::{Decoding, DecodingPolicy, Entrant, Player};
 use crate::{
     args::{ConfigArgs, EnvCredentials},
     config::RunConfig,
@@ -228,10 +228,10 @@ impl Round<'_> {
         let concurrency = entrant.config().evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
         let (metrics, episodes) = match player.at(entrant.config(), decoding) {
-            Turn::Policy(policy) => {
+            DecodingPolicy::Policy(policy) => {
                 actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
             }
-            Turn::Chat(model) => {
+            DecodingPolicy::Chat(model) => {
                 actor::evaluate_chat(&model, &settings, questions, seed, concurrency, on_done).await
             }
         };

@@ -52,7 +52,7 @@ pub(super) enum Player {
 }
 
 /// A policy with its decoding.
-pub(super) enum Turn {
+pub(super) enum DecodingPolicy {
     Policy(Box<dyn Policy>),
     Chat(ChatApi),
 }
@@ -160,12 +160,12 @@ impl Player {
     }
 
     /// Returns the policy that decodes in this way.
-    pub(super) fn at(&self, config: &RunConfig, decoding: Decoding) -> Turn {
+    pub(super) fn at(&self, config: &RunConfig, decoding: Decoding) -> DecodingPolicy {
         let sampling = match decoding {
             Decoding::Greedy => SamplingSettings::greedy(),
             Decoding::Sampled => config.learner.rollout.sampling,
         };
-        Turn::Policy(match self {
+        DecodingPolicy::Policy(match self {
             Self::Random(chat) => Box::new(ScriptedPolicy::new(Arc::clone(chat), RandomPolicy)),
             Self::Oracle(chat, solutions) => {
                 let oracle = OraclePolicy(Arc::clone(solutions));
@@ -178,7 +178,7 @@ impl Player {
                     Decoding::Greedy => 0.0,
                     Decoding::Sampled => sampling.temperature,
                 };
-                return Turn::Chat(api.clone().sampling(most, temperature));
+                return DecodingPolicy::Chat(api.clone().sampling(most, temperature));
             }
         })
     }

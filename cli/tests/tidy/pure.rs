@@ -3,12 +3,13 @@
 use crate::{SourceFile, imports, sources};
 
 /// The pure modules. A module is its file or its folder.
-const PURE: [&str; 52] = [
+const PURE: [&str; 54] = [
     "actor/src/batcher",
     "actor/src/context",
     "actor/src/rollout",
     "actor/src/slots",
     "actor/src/tool_call",
+    "baselines/src/transcripts",
     "data/src/draft/columns",
     "data/src/draft/counts",
     "data/src/draft/dictionary",
@@ -56,6 +57,7 @@ const PURE: [&str; 52] = [
     "policy/src/page_tables",
     "policy/src/random",
     "policy/src/sampling",
+    "report/src/policy_comparison",
 ];
 
 /// What a pure file must not use.
