@@ -41,6 +41,12 @@ pub fn parse(completion: &str) -> ParsedCall {
     }
 }
 
+/// Returns what a completion says before its tool call, without blanks at the end.
+pub fn text_before_call(completion: &str) -> &str {
+    let before = completion.split_once(OPEN).map_or("", |(before, _)| before);
+    before.trim_end()
+}
+
 /// Returns an action as the tool call that a model would sample. If the action type has no tool,
 /// the call parses as malformed.
 pub fn from_action(action: &Action) -> ToolCall {

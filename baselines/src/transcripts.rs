@@ -15,7 +15,8 @@ use serde_json::Value;
 /// correct.
 ///
 /// `line` has `messages` and, optionally, `tools` (default: those of the environment), `correct`,
-/// and `prompt`: the text before the first message, as `sqlenv trajectories` writes it.
+/// and `prompt`: the text before the first message, if that is one of the assistant. A turn whose
+/// result says `malformed_call` is shown and not learned.
 ///
 /// # Errors
 /// Names the message or field that cannot be used.
@@ -36,22 +37,22 @@ pub fn demonstration_of(chat: &Chat, line: &Value) -> Result<Option<Segment>, St
     let first = first.ok_or("has no message of the assistant, so nothing could be learned")?;
     let mut segment = Segment::default();
     push(&mut segment, &opening(chat, line, &messages[..first])?, 0);
-    let mut rest = &messages[first..];
-    while let Some((turn, after)) = rest.split_first() {
-        let completion = chat.completion_ids(&text_of(turn));
-        push(
-            &mut segment,
-            &completion.map_err(|fault| fault.to_string())?,
-            1,
-        );
-        let next = after.iter().position(is_assistant);
+    let mut at = first;
+    while at < messages.len() {
+        let is_malformed = line["messages"][at + 1]["malformed_call"] == Value::Bool(true);
+        let completion = chat.completion_ids(&text_of(&messages[at]));
+        let completion = completion.map_err(|fault| fault.to_string())?;
+        push(&mut segment, &completion, u8::from(!is_malformed));
+        let shown = &messages[at + 1..];
         // The model never sees what follows its last turn.
-        let Some(next) = next else { break };
+        let Some(next) = shown.iter().position(is_assistant) else {
+            break;
+        };
         if next > 0 {
-            let seen = chat.tool_suffix_ids(&after[..next]);
+            let seen = chat.tool_suffix_ids(&shown[..next]);
             push(&mut segment, &seen.map_err(|fault| fault.to_string())?, 0);
         }
-        rest = &after[next..];
+        at += 1 + next;
     }
     Ok(Some(segment))
 }
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(segment.mask, mask);
         assert_eq!(segment.logprobs.len(), segment.tokens.len());
 
-        // As `sqlenv trajectories` writes it.
+        // With the rendered prompt in place of its messages.
         let mut written = conversation();
         let text = chat
             .render(&opening(&observation(), 0), &tool_schemas(), true)

@@ -1,7 +1,8 @@
 //! `sqlenv trajectories`: writes the journal of a run as JSON lines, one trajectory per line.
 //!
 //! The tokens are copied as they were sampled. The messages beside them are a view for people and
-//! for trainers that read OpenAI's format. The journal is only read, so the run may continue
+//! for trainers that read OpenAI's format: what the policy was shown, and what it wrote. Tool results
+//! that were elided later are whole in them. The journal is only read, so the run may continue
 //! meanwhile.
 
 use std::{
@@ -9,14 +10,21 @@ use std::{
     io::{BufWriter, Write},
 };
 
-use actor::tool_call;
+use actor::{
+    prompt::{opening, tool_text},
+    tool_call, tool_schemas,
+};
 use anyhow::{Context as _, Result};
 use learner::journal;
-use policy::{Chat, DTypeChoice, DeviceChoice, Placement, ToolCall};
-use proto::v1::{Segment, Trajectory, Turn};
+use policy::{Chat, ChatRole, DTypeChoice, DeviceChoice, Message, Placement, ToolCall};
+use proto::v1::{Observation, Segment, Trajectory, Turn};
 use serde_json::{Value, json};
 
 use crate::{args::TrajectoriesArgs, local::newest_model, out_file, stdout};
+
+/// Stands for a question where the prompt of an unknown one is rendered.
+const MARK: &str = "\u{e000}question\u{e000}";
+const MOST_SHOTS: usize = 3;
 
 /// Writes all trajectories.
 pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
@@ -54,6 +62,14 @@ pub(crate) fn write(args: &TrajectoriesArgs) -> Result<()> {
 
 fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value> {
     let versions = || trajectory.turns.iter().map(|turn| turn.policy_version);
+    let prompt = prompt(chat, trajectory)?;
+    let mut messages = match &prompt {
+        Some(prompt) => opening_messages(chat, prompt)?,
+        None => Vec::new(),
+    };
+    for (at, turn) in trajectory.turns.iter().enumerate() {
+        messages.extend(turn_messages(chat, at, turn, trajectory)?);
+    }
     Ok(json!({
         "question_id": trajectory.question_id,
         "group_index": group_index,
@@ -63,8 +79,9 @@ fn line(chat: &Chat, group_index: u64, trajectory: &Trajectory) -> Result<Value>
         "scored": trajectory.scored,
         "failure": trajectory.failure,
         "policy_span": [versions().min(), versions().max()],
-        "prompt": prompt(chat, trajectory)?,
-        "messages": trajectory.turns.iter().enumerate().flat_map(|(at, turn)| messages(at, turn)).collect::<Vec<_>>(),
+        "prompt": prompt,
+        "messages": messages,
+        "tools": tool_schemas(),
         "segments": trajectory.segments.iter().map(segment).collect::<Vec<_>>(),
     }))
 }
@@ -80,25 +97,109 @@ fn prompt(chat: &Chat, trajectory: &Trajectory) -> Result<Option<String>> {
     Ok(prompt.map(|tokens| chat.decode(tokens)).transpose()?)
 }
 
-/// Returns a turn as two messages: the call of the assistant and the result of the tool.
-fn messages(at: usize, turn: &Turn) -> [Value; 2] {
-    let action = turn.action.clone().unwrap_or_default();
-    let ToolCall { name, arguments } = tool_call::from_action(&action);
-    // In OpenAI's format the arguments are a string that contains JSON.
+/// Returns the messages that a prompt was rendered from: the journal holds its tokens only. Without
+/// a match, which a template that rewrites its messages causes, there are none.
+fn opening_messages(chat: &Chat, prompt: &str) -> Result<Vec<Value>> {
+    for shots in 0..=MOST_SHOTS {
+        let mut messages = opening(&Observation::default(), shots);
+        messages.pop();
+        messages.push(Message::new(ChatRole::User, MARK));
+        let rendered = chat.render(&messages, &tool_schemas(), true)?;
+        let Some((before, after)) = rendered.split_once(MARK) else {
+            continue;
+        };
+        if let Some(text) = prompt
+            .strip_prefix(before)
+            .and_then(|it| it.strip_suffix(after))
+        {
+            messages.pop();
+            messages.push(Message::new(ChatRole::User, text));
+            let value = |(at, message): (usize, &Message)| message_value(at, message);
+            return Ok(messages.iter().enumerate().map(value).collect());
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Returns a message in OpenAI's format. `at` numbers its call.
+fn message_value(at: usize, message: &Message) -> Value {
+    let role = match message.role {
+        ChatRole::System => "system",
+        ChatRole::User => "user",
+        ChatRole::Assistant => "assistant",
+        ChatRole::Tool => "tool",
+    };
+    let mut value = json!({"role": role, "content": message.content});
+    let id = |at: usize| format!("example_{at}");
+    match message.role {
+        ChatRole::Tool => value["tool_call_id"] = json!(id(at - 1)),
+        _ if message.tool_calls.is_empty() => {}
+        _ => {
+            let calls = message
+                .tool_calls
+                .iter()
+                .map(|call| call_value(&id(at), call));
+            value["tool_calls"] = calls.collect();
+        }
+    }
+    value
+}
+
+/// In OpenAI's format the arguments are a string that contains JSON.
+fn call_value(id: &str, ToolCall { name, arguments }: &ToolCall) -> Value {
     let function = json!({"name": name, "arguments": arguments.to_string()});
+    json!({"id": id, "type": "function", "function": function})
+}
+
+/// Returns a turn as two messages: what the assistant wrote, and the result of the tool as the
+/// policy saw it. A malformed turn has its text and no call.
+fn turn_messages(
+    chat: &Chat,
+    at: usize,
+    turn: &Turn,
+    trajectory: &Trajectory,
+) -> Result<[Value; 2]> {
+    let action = turn.action.clone().unwrap_or_default();
     let id = format!("call_{at}");
-    let call = json!({"id": id, "type": "function", "function": function});
-    [
-        json!({"role": "assistant", "content": "", "tool_calls": [call]}),
-        json!({
-            "role": "tool",
-            "tool_call_id": id,
-            "content": turn.observation_text,
-            "is_error": turn.observation_is_error,
-            "malformed_call": turn.malformed,
-            "reward": turn.reward,
-        }),
-    ]
+    let said = match turn.malformed {
+        true => json!({"role": "assistant", "content": action.argument}),
+        false => {
+            let text = chat.completion_text(completion(turn, trajectory))?;
+            let call = call_value(&id, &tool_call::from_action(&action));
+            json!({
+                "role": "assistant",
+                "content": tool_call::text_before_call(&text),
+                "tool_calls": [call],
+            })
+        }
+    };
+    let (result, error) = match turn.observation_is_error {
+        true => (String::new(), turn.observation_text.clone()),
+        false => (turn.observation_text.clone(), String::new()),
+    };
+    let seen = Observation {
+        result,
+        error,
+        ..Observation::default()
+    };
+    let seen = json!({
+        "role": "tool",
+        "tool_call_id": id,
+        "content": tool_text(&seen),
+        "is_error": turn.observation_is_error,
+        "malformed_call": turn.malformed,
+        "reward": turn.reward,
+    });
+    Ok([said, seen])
+}
+
+/// Returns the tokens of a turn's completion; none if the turn is outside of its segment.
+fn completion<'a>(turn: &Turn, trajectory: &'a Trajectory) -> &'a [u32] {
+    let segment = trajectory.segments.get(turn.segment as usize);
+    let start = turn.completion_start as usize;
+    let end = start.saturating_add(turn.completion_tokens as usize);
+    let tokens = segment.and_then(|it| it.tokens.get(start..end));
+    tokens.unwrap_or_default()
 }
 
 fn segment(segment: &Segment) -> Value {
@@ -107,6 +208,8 @@ fn segment(segment: &Segment) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use actor::prompt::tool_message;
+
     use super::*;
 
     fn trajectory(segment: u32, completion_start: u32) -> Trajectory {
@@ -122,6 +225,98 @@ mod tests {
                 ..Turn::default()
             }],
             ..Trajectory::default()
+        }
+    }
+
+    fn observation(text: &str, is_error: bool) -> Observation {
+        let (result, error) = match is_error {
+            true => ("", text),
+            false => (text, ""),
+        };
+        Observation {
+            question: "How many \"gulls\" are there?".to_owned(),
+            schema_info: "Available tables:\n- gull".to_owned(),
+            result: result.to_owned(),
+            error: error.to_owned(),
+            ..Observation::default()
+        }
+    }
+
+    /// Returns a trajectory of these turns: text of the completion, whether it is malformed, and what
+    /// the environment returned. Each was sampled after what the one before it showed.
+    fn played(chat: &Chat, shots: usize, turns: &[(&str, bool, Observation)]) -> Trajectory {
+        let mut segment = Segment::default();
+        let mut push = |tokens: &[u32], mask: u8| {
+            segment.tokens.extend(tokens);
+            segment.mask.resize(segment.tokens.len(), mask);
+            segment.tokens.len() as u32
+        };
+        let prompt = opening(&observation("", false), shots);
+        let mut end = push(&chat.prompt_ids(&prompt, &tool_schemas()).unwrap(), 0);
+        let mut played = Vec::new();
+        for (at, (text, malformed, seen)) in turns.iter().enumerate() {
+            if at > 0 {
+                let shown = chat.tool_suffix_ids(&[tool_message(&turns[at - 1].2)]);
+                end = push(&shown.unwrap(), 0);
+            }
+            let completion = chat.completion_ids(text).unwrap();
+            played.push(Turn {
+                completion_start: end,
+                completion_tokens: completion.len() as u32,
+                action: Some(tool_call::parse(text).action),
+                malformed: *malformed,
+                observation_text: format!("{}{}", seen.result, seen.error),
+                observation_is_error: !seen.error.is_empty(),
+                ..Turn::default()
+            });
+            end = push(&completion, u8::from(!malformed));
+        }
+        segment.logprobs = vec![0.0; segment.tokens.len()];
+        Trajectory {
+            segments: vec![segment],
+            turns: played,
+            correct: true,
+            ..Trajectory::default()
+        }
+    }
+
+    /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. A malformed
+    /// turn is shown and not learned.
+    #[test]
+    fn an_imitated_line_has_the_tokens_of_its_rollout() {
+        let chat = policy::tiny::base().unwrap().chat;
+        let call = |tool: &str, parameter: &str, value: &str| {
+            ToolCall::new(tool, parameter, value).to_text()
+        };
+        let describe = call("describe", "table_name", "gull");
+        let query = call("query", "sql", "SELECT x FROM gull");
+        let thoughtful = format!("Let me see.\n{}", call("query", "sql", "SELECT 1 WHERE 0"));
+        let answer = call("answer", "value", "3");
+        let turns = [
+            (
+                describe.as_str(),
+                false,
+                observation(&"long ".repeat(900), false),
+            ),
+            (
+                query.as_str(),
+                false,
+                observation("no such column: x", true),
+            ),
+            ("SELECT 3", true, observation("1. 3", false)),
+            (thoughtful.as_str(), false, observation("", false)),
+            (
+                answer.as_str(),
+                false,
+                observation("Answer submitted: correct.", false),
+            ),
+        ];
+        for shots in [0, 3] {
+            let trajectory = played(&chat, shots, &turns);
+            let line = line(&chat, 7, &trajectory).unwrap();
+            assert_eq!(line["messages"][0]["role"], "system");
+            let imitated = baselines::demonstration_of(&chat, &line).unwrap().unwrap();
+            assert_eq!(imitated, trajectory.segments[0]);
         }
     }
 
