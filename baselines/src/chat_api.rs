@@ -81,6 +81,21 @@ impl ChatApi {
         self
     }
 
+    /// Tries whether a server listens at the address; what it answers is not looked at.
+    ///
+    /// # Errors
+    /// None does. The error names the address and the remedy.
+    pub async fn reach(&self) -> Result<(), String> {
+        match self.client.get(&self.url).send().await {
+            Err(fault) if fault.is_connect() => Err(format!(
+                "{}: no server can be reached ({}); start it, or correct the address",
+                self.url,
+                root_cause(&fault)
+            )),
+            _ => Ok(()),
+        }
+    }
+
     async fn post(&self, body: Vec<u8>) -> Result<Vec<u8>, Status> {
         let mut request = self
             .client
@@ -127,6 +142,14 @@ impl ChatApi {
             }
             _ => Status::invalid_argument(text),
         }
+    }
+}
+
+/// Returns the innermost reason, which reqwest does not print.
+fn root_cause(fault: &dyn std::error::Error) -> String {
+    match fault.source() {
+        Some(source) => root_cause(source),
+        None => fault.to_string(),
     }
 }
 

@@ -1,8 +1,13 @@
 //! `sqlenv compare`: several policies on the same questions, in one table.
 
 mod entrant;
+mod shared_settings;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+};
 
 use actor::{EpisodeRecord, EvaluationMetrics};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,11 +16,13 @@ use policy::random::derive_seed;
 use proto::v1::Question;
 use report::{ComparedEvaluation, PolicyComparison};
 
-use self::entrant::{Decoding, DecodingPolicy, Entrant, Player};
+use self::{
+    entrant::{Decoding, DecodingPolicy, Entrant, Player},
+    shared_settings::SharedSettings,
+};
 use crate::{
     args::{ConfigArgs, EnvCredentials},
-    config::RunConfig,
-    evaluation::{questions, success_text},
+    evaluation::{EvaluationQuestions, success_text, table_questions},
     out_file,
     progress::Progress,
     setup::Setup,
@@ -49,6 +56,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub(crate) shots: Vec<u32>,
     /// Largest number of questions of a split; their ids decide, so they are always the same.
+    /// Default: those of the first run's report, or all if no run is compared.
     #[arg(long, value_name = "N")]
     pub(crate) questions: Option<usize>,
     /// Samples of each question besides greedy decoding, for pass@k.
@@ -75,14 +83,23 @@ pub(crate) struct CompareArgs {
 
 /// Compares and prints the table.
 pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<()> {
-    let config = settings(args)?;
+    check(args)?;
+    let shared = settings(args)?;
+    let config = &shared.config;
     let outputs = args.json.iter().chain(&args.html);
     outputs
         .into_iter()
         .try_for_each(|path| out_file::check(path))?;
-    // All are opened first: a misspelt name is found before hours of work.
-    let entrants = Entrant::parse_all(args, &config)?;
-    let mut setup = Setup::open(&config, progress)?;
+    // All are tried first: what is misspelt or broken is found before hours of work.
+    let entrants = Entrant::parse_all(args, &shared)?;
+    for entrant in &entrants {
+        let tried = entrant.try_out().await;
+        tried.with_context(|| format!("{} cannot be compared", entrant.name()))?;
+    }
+    if let Some(run) = &shared.run {
+        progress.say(&format!("settings: those of {run}"));
+    }
+    let mut setup = Setup::open(config, progress)?;
     if let Some(address) = &args.env {
         setup.play_on(address, &args.env_credentials).await?;
     }
@@ -94,7 +111,7 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         questions: BTreeMap::new(),
         rows: Vec::new(),
     };
-    let chosen = chosen_questions(args, &setup)?;
+    let chosen = chosen_questions(args, &shared, &setup)?;
     for (split, questions) in &chosen {
         let ids = questions.iter().map(|it| it.question_id.clone());
         comparison.questions.insert(split.clone(), ids.collect());
@@ -116,7 +133,8 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
     stdout::print(comparison.text())
 }
 
-fn settings(args: &CompareArgs) -> Result<RunConfig> {
+/// Checks what the command line says.
+fn check(args: &CompareArgs) -> Result<()> {
     ensure!(
         args.config.model.is_none(),
         "--model is for other commands; name the models before the options: `sqlenv compare base \
@@ -129,25 +147,56 @@ fn settings(args: &CompareArgs) -> Result<RunConfig> {
     );
     ensure!(
         args.questions != Some(0),
-        "--questions is 0; give 1 or more, or leave it out for all"
+        "--questions is 0; give 1 or more, or leave it out"
     );
-    let mut config = RunConfig::resolve(&args.config)?;
+    for shots in &args.shots {
+        ensure!(
+            [0, 1, 3].contains(shots),
+            "--shots has {shots}; give 0, 1 or 3, separated by commas"
+        );
+    }
+    refuse_repetition("POLICY", &args.policies)?;
+    refuse_repetition("--split", &args.splits)?;
+    refuse_repetition("--shots", &args.shots)
+}
+
+fn settings(args: &CompareArgs) -> Result<SharedSettings> {
+    let mut shared = SharedSettings::read(args)?;
     if let Some(temperature) = args.temperature {
         ensure!(
             temperature > 0.0 && temperature.is_finite(),
             "--temperature is {temperature}; greedy decoding is always in the table, and samples \
              need a temperature above 0"
         );
-        config.learner.rollout.sampling.temperature = temperature;
+        shared.config.learner.rollout.sampling.temperature = temperature;
     }
-    Ok(config)
+    Ok(shared)
 }
 
-/// Returns the questions of each split.
-fn chosen_questions(args: &CompareArgs, setup: &Setup) -> Result<Vec<(String, Vec<Question>)>> {
+/// A policy that plays twice would make two equal rows.
+fn refuse_repetition<T: fmt::Display + Ord>(what: &str, values: &[T]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    match values.iter().find(|value| !seen.insert(*value)) {
+        Some(value) => bail!("{what} {value} is given twice; give it once"),
+        None => Ok(()),
+    }
+}
+
+/// Returns the questions of each split: those of the run's report, if settings of a run are used and
+/// no number is given.
+fn chosen_questions(
+    args: &CompareArgs,
+    shared: &SharedSettings,
+    setup: &Setup,
+) -> Result<Vec<(String, Vec<Question>)>> {
+    let of_report = (args.questions.is_none() && shared.run.is_some())
+        .then(|| EvaluationQuestions::draw(&shared.config.evaluation, &setup.questions()));
     let of_split = |split: &String| {
-        let mut questions = questions(setup, split)?;
-        questions.truncate(args.questions.unwrap_or(usize::MAX));
+        let reported = of_report.as_ref().map(|it| it.of_split(split));
+        let questions = match reported.filter(|questions| !questions.is_empty()) {
+            Some(questions) => questions,
+            None => table_questions(setup, split, args.questions)?,
+        };
         Ok((split.clone(), questions))
     };
     args.splits.iter().map(of_split).collect()
@@ -206,6 +255,7 @@ impl Round<'_> {
             policy: entrant.name().to_owned(),
             shots,
             split: split.to_owned(),
+            limits: player.limits(),
             correct: correct(&episodes),
             metrics,
             samples,
@@ -227,7 +277,7 @@ impl Round<'_> {
         let settings = player.episode_settings(self.setup, entrant.config(), shots);
         let concurrency = entrant.config().evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
-        let (metrics, episodes) = match player.at(entrant.config(), decoding) {
+        let (metrics, episodes) = match player.at(decoding) {
             DecodingPolicy::Policy(policy) => {
                 actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
             }

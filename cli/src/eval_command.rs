@@ -14,9 +14,9 @@ use report::{CorrectCount, DecodingMode, Evaluation, PolicyName, SuccessRate};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{EvalArgs, PolicyChoice},
+    args::{ConfigArgs, EvalArgs, PolicyChoice},
     config::{RoleSettings as _, RunConfig},
-    evaluation::{EvaluatedPolicy, Evaluator, questions},
+    evaluation::{EvaluatedPolicy, Evaluator, table_questions},
     model_source, out_file,
     progress::Progress,
     setup::{self, Setup},
@@ -41,8 +41,7 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
         progress,
         shutdown: &CancellationToken::new(),
     };
-    let mut questions = questions(&setup, &args.split)?;
-    questions.truncate(args.questions.unwrap_or(usize::MAX));
+    let questions = table_questions(&setup, &args.split, args.questions)?;
     let chat = Arc::new(model.chat.clone());
     let mode = if args.temperature == 0.0 {
         DecodingMode::Greedy
@@ -121,23 +120,26 @@ fn report_failures(
     Ok(())
 }
 
-/// Resolves the settings. The model of a run is evaluated with the settings of the run, unless a
-/// preset or a file is given.
-fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
-    let given = &args.config;
+/// Resolves the settings. The model of a run has the settings of the run, unless a preset or a file
+/// is given.
+pub(crate) fn settings_for_model(given: &ConfigArgs, progress: &Progress) -> Result<RunConfig> {
     let of_run = match &given.model {
         Some(model) if given.preset.is_none() && given.config.is_none() => {
             run_of(&model_source::find(model)?)?
         }
         _ => None,
     };
-    let mut config = match of_run {
+    match of_run {
         Some((path, run)) => {
             progress.say(&format!("settings: {}", path.display()));
-            RunConfig::resolve_on(&run, given)?
+            RunConfig::resolve_on(&run, given)
         }
-        None => RunConfig::resolve(given)?,
-    };
+        None => RunConfig::resolve(given),
+    }
+}
+
+fn settings(args: &EvalArgs, progress: &Progress) -> Result<RunConfig> {
+    let mut config = settings_for_model(&args.config, progress)?;
     let rollout = &mut config.learner.rollout;
     // Temperature 0 means greedy decoding, which the sampling settings do not express.
     if args.temperature != 0.0 {

@@ -19,7 +19,7 @@ use data::Question;
 use learner::config::RolloutConfig;
 use policy::{Chat, Model, SamplingSettings, random::derive_seed};
 use proto::{EnvClient, v1};
-use report::{DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
+use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -59,6 +59,12 @@ impl EvaluationQuestions {
         curve.truncate(settings.curve_questions);
         Self { table, curve }
     }
+
+    /// Returns the questions of the table that belong to a split or to a part of it.
+    pub(crate) fn of_split(&self, split: &str) -> Vec<v1::Question> {
+        let questions = self.table.iter().flat_map(|(_, questions)| questions);
+        of_split(&questions.cloned().collect::<Vec<_>>(), split)
+    }
 }
 
 /// Removes and returns the last `count` questions, or as many as there are.
@@ -89,6 +95,16 @@ pub(crate) fn questions(setup: &Setup, split: &str) -> Result<Vec<v1::Question>>
         setup.dataset.split_names().join(", ")
     );
     Ok(questions)
+}
+
+/// Returns the questions of a split that a comparison table of at most `count` of them has.
+pub(crate) fn table_questions(
+    setup: &Setup,
+    split: &str,
+    count: Option<usize>,
+) -> Result<Vec<v1::Question>> {
+    let mut questions = questions(setup, split)?;
+    Ok(split_off_last(&mut questions, count.unwrap_or(usize::MAX)))
 }
 
 /// Describes the accuracy of an evaluation.
@@ -182,6 +198,15 @@ impl EvaluatedPolicy {
             format!("{policy} on {split}, {mode}")
         }
     }
+
+    /// Returns the title with the step, for points of the learning curve and for what GRPO trains.
+    pub(crate) fn title_with_step(self, split: &str) -> String {
+        if split == CURVE_SPLIT || self.policy == PolicyName::Grpo {
+            format!("step {}: {}", self.step, self.title(split))
+        } else {
+            self.title(split)
+        }
+    }
 }
 
 impl Evaluator<'_> {
@@ -231,9 +256,12 @@ impl Evaluator<'_> {
         split: &str,
         questions: &[v1::Question],
     ) -> Result<(Evaluation, Vec<EpisodeRecord>)> {
-        let stage =
-            self.progress
-                .stage(&evaluated.title(split), questions.len() as u64, "episodes");
+        let title = evaluated.title_with_step(split);
+        let total = Some(questions.len() as u64);
+        let stage = match split {
+            CURVE_SPLIT => self.progress.brief_stage(&title, total, "episodes"),
+            _ => self.progress.stage(&title, total, "episodes"),
+        };
         let settings = self.episode_settings(chat);
         let evaluation = actor::evaluate(
             policy,

@@ -23,7 +23,8 @@ pub use live::{
 pub use model_card::model_card;
 pub use page::{render, safe_line, safe_text, summary, write};
 pub use policy_comparison::{
-    ComparedEvaluation, ComparisonRow, PairedDifference, PolicyComparison, SampledAccuracy,
+    ComparedEvaluation, ComparisonRow, EpisodeLimits, PairedDifference, PolicyComparison,
+    SampledAccuracy,
 };
 pub use records::{
     CURVE_SPLIT, CorrectCount, DecodingMode, EnvStepRecord, EpisodeRecord, Evaluation,

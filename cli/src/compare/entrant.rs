@@ -9,12 +9,16 @@ use std::{
 use actor::{Engine, EngineSettings, EpisodeSettings, ModelPolicy, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::{ChatApi, OraclePolicy, RandomPolicy, ScriptedPolicy, Solutions};
+use learner::config::RolloutConfig;
 use policy::{Chat, Model, SamplingSettings};
+use report::EpisodeLimits;
 
-use super::{CompareArgs, Round};
+use super::{CompareArgs, Round, shared_settings::SharedSettings};
 use crate::{
-    config::RunConfig, eval_command::run_of, evaluation::episode_settings, model_source, setup,
-    setup::Setup,
+    config::RunConfig,
+    evaluation::episode_settings,
+    model_source,
+    setup::{self, Setup},
 };
 
 /// How completions are chosen.
@@ -28,7 +32,7 @@ pub(super) enum Decoding {
 pub(super) struct Entrant {
     name: String,
     kind: Kind,
-    /// The settings, with the limits of the run whose model it is.
+    /// The settings, with the limits of this policy.
     config: RunConfig,
 }
 
@@ -43,12 +47,19 @@ enum Kind {
 }
 
 /// An opened policy.
-pub(super) enum Player {
-    Random(Arc<Chat>),
-    Oracle(Arc<Chat>, Arc<Solutions>),
-    Model(Arc<Chat>, Engine),
-    /// The chat is that of the embedded policy, which a chat API does not need.
-    Api(Arc<Chat>, ChatApi),
+pub(super) struct Player {
+    /// The chat of the model; of the embedded policy, which others do not need.
+    chat: Arc<Chat>,
+    way: Way,
+    rollout: RolloutConfig,
+}
+
+/// How a policy chooses its actions.
+enum Way {
+    Random,
+    Oracle(Arc<Solutions>),
+    Model(Engine),
+    Api(ChatApi),
 }
 
 /// A policy with its decoding.
@@ -58,29 +69,32 @@ pub(super) enum DecodingPolicy {
 }
 
 impl Entrant {
-    /// Reads all names, and checks what can be checked without opening models.
-    pub(super) fn parse_all(args: &CompareArgs, config: &RunConfig) -> Result<Vec<Self>> {
+    /// Reads all names.
+    pub(super) fn parse_all(args: &CompareArgs, shared: &SharedSettings) -> Result<Vec<Self>> {
         let key = args.api_key_file.as_deref().map(read_key).transpose()?;
-        for shots in &args.shots {
-            ensure!(
-                [0, 1, 3].contains(shots),
-                "--shots has {shots}; give 0, 1 or 3, separated by commas"
-            );
-        }
-        let parse = |name: &String| Self::parse(name, config, key.as_ref());
+        let parse = |name: &String| Self::parse(name, args, shared, key.as_ref());
         args.policies.iter().map(parse).collect()
     }
 
-    fn parse(name: &str, config: &RunConfig, key: Option<&String>) -> Result<Self> {
-        let mut config = config.clone();
+    fn parse(
+        name: &str,
+        args: &CompareArgs,
+        shared: &SharedSettings,
+        key: Option<&String>,
+    ) -> Result<Self> {
         let kind = match name {
             "random" => Kind::Random,
             "oracle" => Kind::Oracle,
             "base" => Kind::Base,
             _ => match name.strip_prefix("openai:") {
                 Some(rest) => Kind::Api(chat_api(rest, key)?),
-                None => Kind::Folder(folder(name, &mut config)?),
+                None => Kind::Folder(folder(name)?),
             },
+        };
+        let config = match &kind {
+            Kind::Random | Kind::Oracle | Kind::Base => shared.config.clone(),
+            Kind::Folder(folder) => shared.of_model(args, Some(folder))?,
+            Kind::Api(_) => shared.of_model(args, None)?,
         };
         Ok(Self {
             name: name.to_owned(),
@@ -117,63 +131,94 @@ impl Entrant {
         matches!(self.kind, Kind::Random | Kind::Oracle)
     }
 
+    /// Opens a model, and tries whether a chat API can be reached, so that what is broken is found
+    /// before hours of work.
+    pub(super) async fn try_out(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Api(api) => api.reach().await.map_err(anyhow::Error::msg),
+            Kind::Folder(folder) => setup::open_model(folder, self.config.placement()).map(drop),
+            Kind::Random | Kind::Oracle | Kind::Base => Ok(()),
+        }
+    }
+
     pub(super) fn open(&self, round: &Round<'_>) -> Result<Player> {
-        let base = || policy::tiny::base();
-        let chat = || Ok::<_, anyhow::Error>(Arc::new(base()?.chat));
-        Ok(match &self.kind {
-            Kind::Random => Player::Random(chat()?),
-            Kind::Oracle => Player::Oracle(chat()?, Arc::clone(&round.setup.solutions)),
-            Kind::Base => self.engine(&base()?)?,
+        match &self.kind {
+            Kind::Random => self.without_model(Way::Random),
+            Kind::Oracle => self.without_model(Way::Oracle(Arc::clone(&round.setup.solutions))),
+            Kind::Base => self.with_model(&policy::tiny::base()?),
             Kind::Folder(folder) => {
-                self.engine(&setup::open_model(folder, self.config.placement())?)?
+                self.with_model(&setup::open_model(folder, self.config.placement())?)
             }
-            Kind::Api(api) => Player::Api(chat()?, api.clone()),
+            Kind::Api(api) => self.without_model(Way::Api(api.clone())),
+        }
+    }
+
+    fn without_model(&self, way: Way) -> Result<Player> {
+        Ok(Player {
+            chat: Arc::new(policy::tiny::base()?.chat),
+            way,
+            rollout: self.config.learner.rollout.clone(),
         })
     }
 
-    fn engine(&self, model: &Model) -> Result<Player> {
+    fn with_model(&self, model: &Model) -> Result<Player> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
             ..self.config.actor.engine.clone()
         };
-        let context_tokens = self.config.learner.rollout.max_context_tokens as usize;
+        // The limits may be those of another model, which reads more.
+        let mut rollout = self.config.learner.rollout.clone();
+        let most = u32::try_from(model.config.max_positions).unwrap_or(u32::MAX);
+        rollout.max_context_tokens = rollout.max_context_tokens.min(most);
+        let context_tokens = rollout.max_context_tokens as usize;
         let placement = self.config.placement();
         let engine = Engine::spawn(model, 0, context_tokens, &settings, placement)?;
-        Ok(Player::Model(Arc::new(model.chat.clone()), engine))
+        Ok(Player {
+            chat: Arc::new(model.chat.clone()),
+            way: Way::Model(engine),
+            rollout,
+        })
     }
 }
 
 impl Player {
+    pub(super) fn limits(&self) -> EpisodeLimits {
+        EpisodeLimits {
+            step_budget: self.rollout.step_budget,
+            completion_tokens: self.rollout.max_completion_tokens,
+            context_tokens: self.rollout.max_context_tokens,
+        }
+    }
+
     pub(super) fn episode_settings(
         &self,
         setup: &Setup,
         config: &RunConfig,
         shots: u32,
     ) -> EpisodeSettings {
-        let (Self::Random(chat)
-        | Self::Oracle(chat, _)
-        | Self::Model(chat, _)
-        | Self::Api(chat, _)) = self;
-        let mut rollout = config.learner.rollout.clone();
-        rollout.shots = shots;
-        episode_settings(&setup.env, chat, &rollout, config.actor.env_retry)
+        let rollout = RolloutConfig {
+            shots,
+            ..self.rollout.clone()
+        };
+        episode_settings(&setup.env, &self.chat, &rollout, config.actor.env_retry)
     }
 
     /// Returns the policy that decodes in this way.
-    pub(super) fn at(&self, config: &RunConfig, decoding: Decoding) -> DecodingPolicy {
+    pub(super) fn at(&self, decoding: Decoding) -> DecodingPolicy {
         let sampling = match decoding {
             Decoding::Greedy => SamplingSettings::greedy(),
-            Decoding::Sampled => config.learner.rollout.sampling,
+            Decoding::Sampled => self.rollout.sampling,
         };
-        DecodingPolicy::Policy(match self {
-            Self::Random(chat) => Box::new(ScriptedPolicy::new(Arc::clone(chat), RandomPolicy)),
-            Self::Oracle(chat, solutions) => {
+        let chat = || Arc::clone(&self.chat);
+        DecodingPolicy::Policy(match &self.way {
+            Way::Random => Box::new(ScriptedPolicy::new(chat(), RandomPolicy)),
+            Way::Oracle(solutions) => {
                 let oracle = OraclePolicy(Arc::clone(solutions));
-                Box::new(ScriptedPolicy::new(Arc::clone(chat), oracle))
+                Box::new(ScriptedPolicy::new(chat(), oracle))
             }
-            Self::Model(_, engine) => Box::new(ModelPolicy::new(engine.clone(), sampling)),
-            Self::Api(_, api) => {
-                let most = config.learner.rollout.max_completion_tokens as usize;
+            Way::Model(engine) => Box::new(ModelPolicy::new(engine.clone(), sampling)),
+            Way::Api(api) => {
+                let most = self.rollout.max_completion_tokens as usize;
                 let temperature = match decoding {
                     Decoding::Greedy => 0.0,
                     Decoding::Sampled => sampling.temperature,
@@ -204,18 +249,13 @@ fn chat_api(address: &str, key: Option<&String>) -> Result<ChatApi> {
     ChatApi::new(url, model, key.cloned()).map_err(anyhow::Error::msg)
 }
 
-/// Returns the model folder, and takes over the limits of its run.
-fn folder(name: &str, config: &mut RunConfig) -> Result<PathBuf> {
+/// Returns the model folder.
+pub(super) fn folder(name: &str) -> Result<PathBuf> {
     let folder = model_source::find(Path::new(name))?;
     ensure!(
         folder.join("config.json").is_file(),
         "{name} is no policy: give random, oracle, base, openai:URL,MODEL, a run folder, or a \
          model folder with config.json, tokenizer.json and model.safetensors"
     );
-    if let Some((_, run)) = run_of(&folder)? {
-        let temperature = config.learner.rollout.sampling.temperature;
-        config.learner.rollout = run.learner.rollout;
-        config.learner.rollout.sampling.temperature = temperature;
-    }
     Ok(folder)
 }

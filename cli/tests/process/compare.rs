@@ -15,7 +15,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-use crate::program::sqlenv;
+use crate::{evaluation::evaluations, program::sqlenv};
 
 /// Runs `compare` and returns its exit code, its output and the JSON that it wrote.
 fn compare(args: &[&str]) -> (Option<i32>, String, Value) {
@@ -71,6 +71,46 @@ fn policies_have_the_same_questions_and_the_results_of_eval() {
         eval.starts_with(&format!("{correct} of 20 correct")),
         "{eval}"
     );
+}
+
+/// The report's table has the last questions of the split, and so has the comparison.
+#[test]
+fn the_table_of_a_report_comes_out_of_a_comparison() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs_dir = dir.path().to_str().unwrap();
+    let settings = [
+        "learner.steps=1",
+        "learner.groups_per_step=2",
+        "learner.checkpoint.every_steps=1",
+        "evaluation.every_steps=0",
+        "evaluation.questions=30",
+        "evaluation.unseen_questions=20",
+        "imitation.enabled=false",
+    ];
+    let mut train = sqlenv(&["train", "--runs-dir", runs_dir, "--name", "one"]);
+    let settings = settings.iter().flat_map(|it| ["--set", it]);
+    let trained = train.args(settings).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let run = dir.path().join("one");
+    let run_name = run.to_str().unwrap();
+
+    for split in ["eval", "eval-unseen/domain"] {
+        let args = ["random", "base", run_name, "oracle", "--split", split];
+        let (code, said, json) = compare(&args);
+        assert_eq!(code, Some(0), "{said}");
+        let table = evaluations(&run);
+        for (policy, step, row) in [
+            ("random", 0, 0),
+            ("base", 0, 1),
+            ("grpo", 1, 2),
+            ("oracle", 0, 3),
+        ] {
+            let recorded = &table[&format!("\"{policy}\" {step} \"{split}\" \"greedy\"")];
+            let row = &json["rows"][row]["greedy"];
+            assert_eq!(row["correct"], recorded["correct"], "{row}");
+            assert_eq!(row["mean_reward"], recorded["mean_reward"]);
+        }
+    }
 }
 
 /// What a served model was asked.
@@ -163,9 +203,18 @@ fn what_cannot_be_compared_is_named() {
     let runtime = Runtime::new().unwrap();
     let address = serve(&runtime, &Served::default());
     let elsewhere = format!("openai:http://{address}/v2,small");
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 11] = [
         (&["openai:http://127.0.0.1:9/v1"], "names no model"),
         (&["openai:127.0.0.1:9,m"], "give http://HOST:PORT/v1"),
+        (
+            &["base", "openai:http://127.0.0.1:9/v1,m"],
+            "no server can be reached",
+        ),
+        (&["base", "random", "base"], "POLICY base is given twice"),
+        (
+            &["base", "--split", "eval,eval"],
+            "--split eval is given twice",
+        ),
         (&["no/such-model"], "hf download no/such-model"),
         (&["docs"], "docs is no policy"),
         (&["base", "--shots", "2"], "give 0, 1 or 3"),

@@ -8,7 +8,7 @@ mod page;
 mod statistics;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use actor::EvaluationMetrics;
 use serde::{Deserialize, Serialize};
@@ -24,12 +24,25 @@ pub struct ComparedEvaluation {
     pub shots: u32,
     /// The split.
     pub split: String,
+    /// What an episode may take.
+    pub limits: EpisodeLimits,
     /// Metrics of greedy decoding.
     pub metrics: EvaluationMetrics,
     /// Whether each question was answered with greedy decoding.
     pub correct: Vec<bool>,
     /// The same for each sample, if the policy was sampled.
     pub samples: Vec<Vec<bool>>,
+}
+
+/// What an episode may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpisodeLimits {
+    /// Env steps.
+    pub step_budget: u32,
+    /// Tokens of a completion.
+    pub completion_tokens: u32,
+    /// Tokens of a context.
+    pub context_tokens: u32,
 }
 
 /// A comparison as it is written to a file.
@@ -58,6 +71,9 @@ pub struct ComparisonRow {
     pub shots: u32,
     /// The split.
     pub split: String,
+    /// What an episode might take; zero in comparisons of earlier versions.
+    #[serde(default)]
+    pub limits: EpisodeLimits,
     /// Metrics of greedy decoding.
     pub greedy: EvaluationMetrics,
     /// Whether each question was answered with greedy decoding, in their order.
@@ -102,11 +118,35 @@ impl PolicyComparison {
             policy: evaluation.policy,
             shots: evaluation.shots,
             split: evaluation.split,
+            limits: evaluation.limits,
             greedy: evaluation.metrics,
             against_first,
             sampled: sampled(&evaluation.samples),
             correct: evaluation.correct,
         });
+    }
+
+    /// Returns the limits of each policy in words. They are those of its run or of a preset, so they
+    /// may differ.
+    fn limits_in_words(&self) -> String {
+        let mut policies: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for row in &self.rows {
+            let EpisodeLimits {
+                step_budget,
+                completion_tokens,
+                context_tokens,
+            } = row.limits;
+            let limits = format!(
+                "{step_budget} env steps, {completion_tokens} tokens a turn, {context_tokens} \
+                 tokens of context"
+            );
+            policies.entry(limits).or_default().insert(&row.policy);
+        }
+        let of = |(limits, names): (String, BTreeSet<&str>)| {
+            let names: Vec<&str> = names.into_iter().collect();
+            format!("{limits} ({})", names.join(", "))
+        };
+        policies.into_iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
     /// Returns the table as text for a terminal.
@@ -170,6 +210,11 @@ pub(crate) mod tests {
             policy: policy.to_owned(),
             shots: 0,
             split: "eval".to_owned(),
+            limits: EpisodeLimits {
+                step_budget: 8,
+                completion_tokens: 96,
+                context_tokens: 768,
+            },
             metrics: EvaluationMetrics {
                 success: SuccessRate::from(count),
                 by_level: BTreeMap::from([("easy".to_owned(), count)]),

@@ -153,6 +153,7 @@ fn explanation(comparison: &PolicyComparison) -> Markup {
             "counts the questions that only this policy answered (+) and that only the first one "
             "answered (−), with the two-sided p-value of McNemar's exact test. pass@k is the "
             "chance that one of k samples is right, at temperature " (comparison.temperature) ". "
+            "Limits of an episode: " (comparison.limits_in_words()) ". "
             "Seed " (comparison.seed) ", data " (hash) "."
         }
     }

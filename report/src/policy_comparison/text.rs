@@ -1,9 +1,14 @@
 //! A comparison of policies as text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use actor::CorrectCount;
 
 use super::{ComparisonRow, PolicyComparison, p_in_words};
 use crate::{number, safe_line};
+
+/// Levels or databases that fit beside each other. The page shows more.
+const MOST_COLUMNS: usize = 8;
 
 /// Returns the table, one block for each split, and the accuracy by level.
 pub(super) fn table(comparison: &PolicyComparison) -> String {
@@ -28,9 +33,11 @@ pub(super) fn table(comparison: &PolicyComparison) -> String {
         for row in &rows {
             let _ = writeln!(text, "  {}", line(row, width));
         }
-        text += &by_level(&rows, width);
+        text += &by_part("by level", &rows, width, |row| &row.greedy.by_level);
+        text += &by_part("by database", &rows, width, |row| &row.greedy.by_database);
         text.push('\n');
     }
+    let _ = writeln!(text, "limits: {}", safe_line(&comparison.limits_in_words()));
     text
 }
 
@@ -86,15 +93,23 @@ pub(super) fn pass_at(row: &ComparisonRow) -> String {
     rates.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the accuracy by level, if there are several.
-fn by_level(rows: &[&ComparisonRow], width: usize) -> String {
-    let levels: Vec<&String> = rows[0].greedy.by_level.keys().collect();
-    if levels.len() < 2 {
+/// Returns the accuracy by a property of questions, if there are several values of it, and not more
+/// than a terminal is wide.
+fn by_part(
+    heading: &str,
+    rows: &[&ComparisonRow],
+    width: usize,
+    counts: impl Fn(&ComparisonRow) -> &BTreeMap<String, CorrectCount>,
+) -> String {
+    let names: Vec<&String> = counts(rows[0]).keys().collect();
+    if !(2..=MOST_COLUMNS).contains(&names.len()) {
         return String::new();
     }
-    let mut text = format!("  {:<width$}  shots", "by level");
-    for level in &levels {
-        let _ = write!(text, "  {:>9}", safe_line(level));
+    let width = width.max(heading.len());
+    let column = |name: &str| name.chars().count().max(9);
+    let mut text = format!("  {heading:<width$}  shots");
+    for name in &names {
+        let _ = write!(text, "  {:>1$}", safe_line(name), column(name));
     }
     text.push('\n');
     for row in rows {
@@ -104,10 +119,10 @@ fn by_level(rows: &[&ComparisonRow], width: usize) -> String {
             safe_line(&row.policy),
             row.shots
         );
-        for level in &levels {
-            let rate = row.greedy.by_level.get(*level);
+        for name in &names {
+            let rate = counts(row).get(*name);
             let rate = rate.map_or(0.0, |it| it.correct as f64 / it.questions.max(1) as f64);
-            let _ = write!(text, "  {:>9}", number::percent(rate));
+            let _ = write!(text, "  {:>1$}", number::percent(rate), column(name));
         }
         text.push('\n');
     }
@@ -125,5 +140,8 @@ mod tests {
         assert!(text.contains("base              0     14.3"), "{text}");
         assert!(text.contains("+6 −1, p = 0.125"), "{text}");
         assert!(text.contains("@1 78.6, @2 85.7"), "{text}");
+        let limits =
+            "limits: 8 env steps, 96 tokens a turn, 768 tokens of context (base, runs/run-001)";
+        assert!(text.contains(limits), "{text}");
     }
 }
