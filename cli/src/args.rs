@@ -15,6 +15,8 @@ use crate::{data_check::DataFolderArgs, data_import::DataImportArgs};
 
 /// Where the project's own data is built when no `--data` is given.
 pub(crate) const OWN_DATA_DIR: &str = "data/build";
+/// Folder that holds the runs, unless --runs-dir names another.
+pub(crate) const DEFAULT_RUNS_DIR: &str = "runs";
 
 /// Train small language models to explore SQL databases by reinforcement learning.
 #[derive(Debug, Parser)]
@@ -114,15 +116,16 @@ pub(crate) struct ConfigArgs {
     /// Seed of every random number in the run.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; default: the
-    /// project's own data, which is built if it is missing.
+    /// Folder of questions and databases, as `data draft` and `data import` write it, or in the
+    /// layout of Spider, BIRD or SQLEnv; default: the project's own data, built if missing.
     #[arg(long, value_name = "DIR", env = "SQLENV_DATA")]
     pub(crate) data: Option<PathBuf>,
     /// Databases to use, by name, separated by commas; `all` for every one.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) databases: Option<Vec<String>>,
-    /// Hugging Face model folder; default: the small embedded base policy.
-    #[arg(long, value_name = "DIR")]
+    /// Model to start from: a run's folder, a Hugging Face folder, or ORG/NAME in Hugging Face's
+    /// cache; default: the small embedded base policy.
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 }
 
@@ -182,7 +185,7 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Folder that holds the runs.
-    #[arg(long, value_name = "DIR", default_value = "runs")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_RUNS_DIR)]
     pub(crate) runs_dir: PathBuf,
     /// Name of the run's folder; default: the next free number.
     #[arg(long)]
@@ -232,7 +235,7 @@ impl TrainArgs {
     /// Returns the arguments of `sqlenv` without a command.
     pub(crate) fn newcomer() -> Self {
         Self {
-            runs_dir: PathBuf::from("runs"),
+            runs_dir: PathBuf::from(DEFAULT_RUNS_DIR),
             ..Self::default()
         }
     }
@@ -257,7 +260,7 @@ pub(crate) struct EvalArgs {
     /// Settings; --model names the policy's folder.
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Policy to evaluate.
+    /// Policy to evaluate; `sqlenv compare` also plays models behind a chat API.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) policy: PolicyChoice,
     /// Split to evaluate on.
@@ -298,11 +301,11 @@ pub(crate) enum PlayPolicy {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Policy that plays; default: you.
+    /// Policy that plays; default: the model of --model, or you.
     #[arg(long, value_enum)]
     pub(crate) policy: Option<PlayPolicy>,
     /// SQLite file to ask about. Nothing is written to it.
-    #[arg(long, value_name = "FILE", requires_all = ["ask", "policy"],
+    #[arg(long, value_name = "FILE", requires = "ask",
           conflicts_with_all = ["data", "databases", "question", "split", "env"])]
     pub(crate) database: Option<PathBuf>,
     /// Question about the file of --database.
@@ -313,7 +316,7 @@ pub(crate) struct PlayArgs {
         requires = "database"
     )]
     pub(crate) ask: Option<String>,
-    /// Question to play; default: one drawn by --seed.
+    /// Question to play (`sqlenv data list --questions` has the ids); default: one drawn by --seed.
     #[arg(long, value_name = "ID")]
     pub(crate) question: Option<String>,
     /// Split to draw from.
@@ -400,8 +403,14 @@ pub(crate) enum DataCommand {
     Check(DataFolderArgs),
     /// Count questions by split, level, answer type and database, and look for damage.
     Stats(DataFolderArgs),
-    /// List the databases and the number of their questions.
-    List(DataFolderArgs),
+    /// List the databases and the number of their questions, or the questions.
+    List {
+        #[command(flatten)]
+        folder: DataFolderArgs,
+        /// List id, split, level and text of each question instead.
+        #[arg(long)]
+        questions: bool,
+    },
     /// Generate databases whose schemas are composed of random words.
     Procedural {
         /// Folder to write.

@@ -62,9 +62,31 @@ pub(crate) fn stats(args: &DataFolderArgs) -> Result<()> {
     fail_on(&args.dir, faults.len())
 }
 
-/// Lists the databases with their files and the number of their questions by split.
-pub(crate) fn list(args: &DataFolderArgs) -> Result<()> {
+/// Lists the databases with their files and the number of their questions by split, or the questions.
+pub(crate) fn list(args: &DataFolderArgs, questions: bool) -> Result<()> {
     let dataset = args.open()?;
+    match questions {
+        true => list_questions(&dataset),
+        false => list_databases(&dataset),
+    }
+}
+
+/// Lists id, split, level and text of each question, separated by tabs.
+fn list_questions(dataset: &Dataset) -> Result<()> {
+    for question in &dataset.questions {
+        let fields = [
+            &question.question_id,
+            &question.split,
+            &question.difficulty,
+            &question.question_text,
+        ];
+        let fields = fields.map(|field| report::safe_line(field));
+        stdout::print(format_args!("{}\n", fields.join("\t")))?;
+    }
+    Ok(())
+}
+
+fn list_databases(dataset: &Dataset) -> Result<()> {
     let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
     for question in &dataset.questions {
         let splits = counts.entry(&question.database_name).or_default();

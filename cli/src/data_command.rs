@@ -29,7 +29,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
         DataCommand::Import(args) => data_import::import(&args, progress)?,
         DataCommand::Check(args) => data_check::check(&args)?,
         DataCommand::Stats(args) => data_check::stats(&args)?,
-        DataCommand::List(args) => data_check::list(&args)?,
+        DataCommand::List { folder, questions } => data_check::list(&folder, questions)?,
         DataCommand::Procedural {
             out,
             seed,

@@ -12,8 +12,9 @@ use proto::{
 use rustyline::{DefaultEditor, error::ReadlineError};
 
 use crate::{
-    args::PlayArgs,
+    args::{PlayArgs, PlayPolicy},
     config::RunConfig,
+    eval_command::settings_for_model,
     evaluation::questions,
     play::{self, PlayerLines, RevealedGold},
     play_policy,
@@ -24,10 +25,15 @@ use crate::{
 
 /// Plays one episode on the terminal, or on stdin and stdout.
 pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
-    let config = RunConfig::resolve(&args.config)?;
-    if let Some(policy) = args.policy {
+    let config = settings_for_model(&args.config, progress)?;
+    let model = config.model.dir.is_some().then_some(PlayPolicy::Model);
+    if let Some(policy) = args.policy.or(model) {
         return play_policy::play(args, policy, config, progress).await;
     }
+    ensure!(
+        args.database.is_none(),
+        "--database needs a policy that answers; give --policy base, or --model DIR"
+    );
     // The questions are those of the env-node, so no data is needed here. Gold answers are known
     // only if somebody gives the data.
     if args.env.is_some() && config.data.dir.is_none() {
@@ -49,25 +55,40 @@ pub(crate) async fn play(args: &PlayArgs, progress: &Progress) -> Result<()> {
 async fn play_remote(args: &PlayArgs, config: &RunConfig) -> Result<()> {
     let address = args.env.as_deref().unwrap_or_default();
     let env = setup::dial_serving_env(address, &args.env_credentials).await?;
-    let question_id = match &args.question {
-        Some(id) => id.clone(),
-        None => {
-            let listed = actor::list_questions(&env, &args.split).await;
-            let listed =
-                listed.with_context(|| format!("cannot list the questions of --env {address}"))?;
-            ensure!(
-                !listed.is_empty(),
-                "--env {address} has no question of {:?}",
-                args.split
-            );
-            drawn(listed, config.seed)
-        }
-    };
     let request = ResetRequest {
-        question_id,
+        question_id: served_question(args, &env, config.seed).await?.question_id,
         ..ResetRequest::default()
     };
     run(env, request, |_| None).await
+}
+
+/// Returns the question to play of those that an env-node serves.
+pub(crate) async fn served_question(
+    args: &PlayArgs,
+    env: &EnvClient,
+    seed: u64,
+) -> Result<Question> {
+    let address = args.env.as_deref().unwrap_or_default();
+    let split = match &args.question {
+        Some(_) => "",
+        None => &args.split,
+    };
+    let listed = actor::list_questions(env, split).await;
+    let mut listed =
+        listed.with_context(|| format!("cannot list the questions of --env {address}"))?;
+    match &args.question {
+        Some(id) => {
+            let found = listed.into_iter().find(|it| it.question_id == *id);
+            found.with_context(|| format!("--question {id}: --env {address} has no such question"))
+        }
+        None => {
+            ensure!(
+                !listed.is_empty(),
+                "--env {address} has no question of {split:?}"
+            );
+            Ok(listed.swap_remove(drawn_index(listed.len(), seed)))
+        }
+    }
 }
 
 /// Plays on the terminal, where lines can be edited, or on stdin.
@@ -98,14 +119,17 @@ fn gold_of(dataset: &Dataset, id: &str) -> Option<RevealedGold> {
 pub(crate) fn choose(args: &PlayArgs, setup: &Setup, seed: u64) -> Result<String> {
     match &args.question {
         Some(id) => Ok(id.clone()),
-        None => Ok(drawn(questions(setup, &args.split)?, seed)),
+        None => {
+            let mut questions = questions(setup, &args.split)?;
+            let index = drawn_index(questions.len(), seed);
+            Ok(questions.swap_remove(index).question_id)
+        }
     }
 }
 
-/// Draws a question.
-fn drawn(mut questions: Vec<Question>, seed: u64) -> String {
-    let index = derive_seed(seed, "play") as usize % questions.len();
-    questions.swap_remove(index).question_id
+/// Draws one of `count` questions.
+fn drawn_index(count: usize, seed: u64) -> usize {
+    derive_seed(seed, "play") as usize % count
 }
 
 /// Lines of a terminal that can be edited, with those before them (arrow keys).

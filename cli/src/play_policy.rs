@@ -2,18 +2,17 @@
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
-use actor::{EnvStepRecord, EpisodeRecord};
+use actor::{Engine, EngineSettings, EnvStepRecord, EpisodeRecord, ModelPolicy};
 use anyhow::{Context as _, Result, bail, ensure};
 use data::{Dataset, Question, answer_text};
-use policy::{Model, random::derive_seed};
-use report::DecodingMode;
-use tokio_util::sync::CancellationToken;
+use policy::{Model, SamplingSettings, random::derive_seed};
+use proto::{EnvClient, v1};
 
 use crate::{
     args::{PlayArgs, PlayPolicy},
     config::RunConfig,
-    evaluation::Evaluator,
-    play_command::choose,
+    evaluation::episode_settings,
+    play_command::{choose, served_question},
     progress::Progress,
     setup::{self, Setup},
     stdout,
@@ -37,36 +36,73 @@ pub(crate) async fn play(
     let most = model.config.max_positions.min(LONG_CONTEXT_TOKENS) as u32;
     let rollout = &mut config.learner.rollout;
     rollout.max_context_tokens = rollout.max_context_tokens.max(most);
-    config.evaluation.concurrency = 1;
-    let setup = open(args, &config, progress).await?;
-    let evaluator = Evaluator {
-        config: &config,
-        setup: &setup,
-        progress,
-        shutdown: &CancellationToken::new(),
+    let Asked {
+        env,
+        question,
+        gold,
+    } = ask(args, &config, progress).await?;
+    let rollout = &config.learner.rollout;
+    let settings = EngineSettings {
+        slots: 1,
+        ..config.actor.engine.clone()
     };
-    let id = match &args.database {
-        Some(_) => setup.dataset.questions[0].question_id.clone(),
-        None => choose(args, &setup, config.seed)?,
-    };
-    let question = setup
-        .dataset
-        .questions
-        .iter()
-        .find(|question| question.question_id == id)
-        .with_context(|| format!("--question {id}: the data has no such question"))?;
-    let engine = evaluator.engine(&model, 0)?;
+    let context_tokens = rollout.max_context_tokens as usize;
+    let engine = Engine::spawn(&model, 0, context_tokens, &settings, config.placement())?;
+    let chat = Arc::new(model.chat.clone());
     let (_, episodes) = actor::evaluate(
-        &evaluator.model(&engine, DecodingMode::Greedy),
-        &evaluator.episode_settings(&Arc::new(model.chat.clone())),
-        &[env_node::question(question)],
+        &ModelPolicy::new(engine, SamplingSettings::greedy()),
+        &episode_settings(&env, &chat, rollout, config.actor.env_retry),
+        &[question],
         derive_seed(config.seed, "play"),
         1,
         |_| {},
     )
     .await;
-    let gold = args.database.is_none().then_some(question);
-    show(&episodes[0], gold)
+    show(&episodes[0], gold.as_ref())
+}
+
+/// The question, and the environment that serves it.
+struct Asked {
+    env: EnvClient,
+    question: v1::Question,
+    /// The same with its answer, if that is known.
+    gold: Option<Question>,
+}
+
+/// Opens what the command line names: a file with a question of the user, an env-node, or data.
+async fn ask(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result<Asked> {
+    if let (Some(database), Some(question)) = (&args.database, &args.ask) {
+        let dataset = own_question(database, question)?;
+        let setup = Setup::of_dataset(dataset, config)
+            .with_context(|| format!("--database {} cannot be used", database.display()))?;
+        return Ok(Asked {
+            question: env_node::question(&setup.dataset.questions[0]),
+            env: setup.env,
+            gold: None,
+        });
+    }
+    if let (Some(address), None) = (&args.env, &config.data.dir) {
+        let env = setup::dial_serving_env(address, &args.env_credentials).await?;
+        return Ok(Asked {
+            question: served_question(args, &env, config.seed).await?,
+            env,
+            gold: None,
+        });
+    }
+    let mut setup = Setup::open(config, progress)?;
+    if let Some(address) = &args.env {
+        setup.play_on(address, &args.env_credentials).await?;
+    }
+    let id = choose(args, &setup, config.seed)?;
+    let mut questions = setup.dataset.questions.iter();
+    let gold = questions
+        .find(|question| question.question_id == id)
+        .with_context(|| format!("--question {id}: the data has no such question"))?;
+    Ok(Asked {
+        question: env_node::question(gold),
+        gold: Some(gold.clone()),
+        env: setup.env,
+    })
 }
 
 fn model(policy: PlayPolicy, config: &RunConfig) -> Result<Model> {
@@ -79,21 +115,6 @@ fn model(policy: PlayPolicy, config: &RunConfig) -> Result<Model> {
         (PlayPolicy::Model, Some(dir)) => setup::open_model(dir, config.placement()),
         (PlayPolicy::Model, None) => bail!("--policy model requires --model DIR"),
     }
-}
-
-async fn open(args: &PlayArgs, config: &RunConfig, progress: &Progress) -> Result<Setup> {
-    let mut setup = match (&args.database, &args.ask) {
-        (Some(database), Some(question)) => {
-            let dataset = own_question(database, question)?;
-            Setup::of_dataset(dataset, config)
-                .with_context(|| format!("--database {} cannot be used", database.display()))?
-        }
-        _ => Setup::open(config, progress)?,
-    };
-    if let Some(address) = &args.env {
-        setup.play_on(address, &args.env_credentials).await?;
-    }
-    Ok(setup)
 }
 
 fn own_question(database: &Path, question: &str) -> Result<Dataset> {

@@ -73,6 +73,24 @@ fn the_worked_example_runs_as_the_page_says() {
         &said(&["data", "list", &out]),
         &["bookshop: eval 3, train 3", "sensors: train 4"],
     );
+    let listed = said(&[
+        "data",
+        "list",
+        &out,
+        "--questions",
+        "--databases",
+        "sensors",
+    ]);
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    assert!(
+        listed
+            .lines()
+            .all(|line| line.starts_with("sensors_train_")),
+        "{listed}"
+    );
+    let id = listed.split('\t').next().unwrap();
+    let played = ["play", "--policy", "base", "--data", &out, "--question", id];
+    assert_parts(&said(&played), &["Gold SQL: "]);
     let one = ["data", "stats", &out, "--databases", "sensors"];
     assert_parts(&said(&one), &["4 questions, 1 databases"]);
     let evaluated = [

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use rusqlite::Connection;
 
-use crate::program::sqlenv;
+use crate::program::{serve, sqlenv};
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
@@ -96,4 +96,33 @@ fn a_policy_plays_a_question_of_the_data_and_the_gold_is_shown() {
     let shown = said(&played.stdout);
     assert!(played.status.success(), "{}", said(&played.stderr));
     assert!(shown.contains("orrect.\nGold answer: "), "{shown}");
+}
+
+/// A folder without data shows that none is opened or built.
+#[test]
+fn with_an_env_node_a_policy_needs_no_data() {
+    let (_node, address) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let empty = tempfile::tempdir().unwrap();
+    let played = sqlenv(&["play", "--policy", "base", "--split", "eval"])
+        .args(["--env", &address])
+        .current_dir(empty.path())
+        .output()
+        .unwrap();
+    assert!(played.status.success(), "{}", said(&played.stderr));
+    let shown = said(&played.stdout);
+    assert!(
+        shown.contains("Answer: ") || shown.contains("No answer after"),
+        "{shown}"
+    );
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_model_plays_without_naming_the_policy() {
+    let missing = play(&["--model", "no-such-folder"]);
+    let errors = said(&missing.stderr);
+    assert!(
+        errors.contains("no-such-folder: no such folder"),
+        "{errors}"
+    );
 }
