@@ -52,6 +52,15 @@ impl Progress {
         unit: &str,
     ) -> ProgressStage {
         let total = total.into();
+        if let Self::Lines(out) = self {
+            print(out, &opening(name, total, unit));
+        }
+        self.brief_stage(name, total, unit)
+    }
+
+    /// Starts a stage that returns often. Without a terminal a short one prints a line at its end
+    /// only.
+    pub(crate) fn brief_stage(&self, name: &str, total: Option<u64>, unit: &str) -> ProgressStage {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden())
             .with_prefix(name.to_owned());
         let lines = match self {
@@ -61,10 +70,7 @@ impl Progress {
                 bar.enable_steady_tick(Duration::from_millis(200));
                 None
             }
-            Self::Lines(out) => {
-                print(out, &opening(name, total, unit));
-                Some((Arc::clone(out), Mutex::new(0.0)))
-            }
+            Self::Lines(out) => Some((Arc::clone(out), Mutex::new(0.0))),
         };
         ProgressStage {
             bar,
@@ -253,6 +259,7 @@ mod tests {
         let out = Shared::default();
         let mut progress = Progress::Lines(Arc::new(Mutex::new(out.clone())));
         drop(progress.stage("opening data", None, "files"));
+        drop(progress.brief_stage("curve", Some(3), "episodes"));
         let stage = progress.stage("warm start", 40, "steps");
         std::thread::scope(|scope| {
             for _ in 0..4 {

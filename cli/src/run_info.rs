@@ -52,6 +52,7 @@ pub(crate) fn run_info(name: &str, (seed, model): (u64, &ModelConfig), base: &Mo
         databases: 0,
         questions: BTreeMap::new(),
         eval_queries_in_train: None,
+        warm_start: None,
         run_seed: seed,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: format!("{cores} cores, CPU"),

@@ -73,6 +73,10 @@ pub(crate) async fn train(
     }
     let (summary, report) = closed?;
     progress.say(&format!("{summary}report: {}", report.display()));
+    if ended.is_err() {
+        let command = run.resume_command();
+        progress.say(&format!("interrupted; continue with: {command}"));
+    }
     ended
 }
 

@@ -11,6 +11,7 @@ use policy::{Model, Placement};
 use report::RunFolder;
 
 use crate::{
+    config::WarmStartConfig,
     demonstrations::demonstrations,
     evaluation::Evaluator,
     imitation::{ImitationTrainer, TrainingTotals},
@@ -61,6 +62,22 @@ pub(crate) async fn warm_start(
         Some(totals),
     )?;
     Ok(warm)
+}
+
+/// Says how the warm start is trained, as the end of a sentence. Returns `None` if there is none.
+pub(crate) fn description(config: &WarmStartConfig) -> Option<String> {
+    if !config.enabled {
+        return None;
+    }
+    let oracle = "imitation of the oracle";
+    Some(match config.demonstrators.budget_tokens {
+        0 => oracle.to_owned(),
+        _ => format!(
+            "{oracle}, then of demonstrators of mixed habits: {:.0}\u{a0}% of them answer without a \
+             query, on purpose, so that it knows a habit that GRPO can unlearn",
+            100.0 * config.hasty_share
+        ),
+    })
 }
 
 /// Opens the warm start that an earlier part of the run wrote to `run_dir`, if there is one.

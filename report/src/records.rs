@@ -33,6 +33,9 @@ pub struct RunInfo {
     /// Questions of `eval` whose SQL is also that of a training question, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_queries_in_train: Option<u64>,
+    /// How the warm start was trained, as the end of a sentence; none without a warm start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_start: Option<String>,
     /// The seed that all random numbers derive from.
     pub run_seed: u64,
     /// Version of the program.

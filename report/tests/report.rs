@@ -323,6 +323,7 @@ fn hostile_info() -> RunInfo {
         databases: u64::MAX,
         questions: BTreeMap::from([(name(), u64::MAX)]),
         eval_queries_in_train: Some(0),
+        warm_start: Some("imitation of mixed habits".to_owned()),
         run_seed: u64::MAX,
         version: name(),
         machine: name(),

@@ -52,6 +52,8 @@ impl EndingRun<'_> {
         report::write(self.folder.path())?;
         if !is_finished {
             self.place.save().await?;
+            self.progress
+                .say("interrupted; the same command continues the run");
             bail!(Interrupted);
         }
         self.save_model()?;

@@ -14,11 +14,12 @@ use policy::Model;
 use report::{RunFolder, RunInfo, RunStatus, StageTime};
 
 use crate::{
-    args::{ConfigArgs, TrainArgs},
+    args::{ConfigArgs, DEFAULT_RUNS_DIR, TrainArgs},
     config::RunConfig,
     progress::Progress,
     run_info::{check_data, run_info},
     setup::Setup,
+    warm_start,
 };
 
 const SETTINGS: &str = "config.toml";
@@ -83,10 +84,12 @@ impl PlannedRun {
     }
 
     fn resumed(args: &TrainArgs) -> Result<Self> {
+        let mut given = args.config.clone();
+        let data = given.data.take();
         ensure!(
-            args.config == ConfigArgs::default(),
+            given == ConfigArgs::default(),
             "--resume uses the settings of the run; remove --preset, --config, --set, --seed, \
-             --data, --databases and --model, or start a new run"
+             --databases and --model, or start a new run"
         );
         let name = match &args.name {
             Some(name) => name.clone(),
@@ -95,6 +98,12 @@ impl PlannedRun {
         let path = args.runs_dir.join(name);
         let config = RunConfig::read(&path.join(SETTINGS))
             .with_context(|| format!("{} cannot be resumed", path.display()))?;
+        // The variable may still be set from the command that began the run.
+        ensure!(
+            data.is_none() || data == config.data.dir,
+            "--resume uses the data of the run; remove --data and the variable SQLENV_DATA, or \
+             start a new run"
+        );
         Ok(Self {
             config,
             target: RunTarget::Resumed(path),
@@ -146,6 +155,7 @@ impl OpenRun {
             data_sha256: Some(setup.data_sha256.clone()),
             databases: setup.dataset.databases.len() as u64,
             questions,
+            warm_start: warm_start::description(&self.config.warm_start),
             eval_queries_in_train: Some(data::queries_in_train(&setup.dataset, "eval") as u64),
             ..run_info(&self.name, seed_and_model, base)
         };
@@ -179,6 +189,16 @@ impl OpenRun {
                 return Ok(value);
             }
         }
+    }
+
+    /// Returns the command that continues the run.
+    pub(super) fn resume_command(&self) -> String {
+        let runs_dir = self.folder.path().parent().unwrap_or(Path::new(""));
+        let runs_dir = match runs_dir == Path::new(DEFAULT_RUNS_DIR) {
+            true => String::new(),
+            false => format!(" --runs-dir '{}'", runs_dir.display()),
+        };
+        format!("sqlenv train --resume --name '{}'{runs_dir}", self.name)
     }
 
     /// Records how the run ended.

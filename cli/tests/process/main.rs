@@ -26,3 +26,4 @@ mod security;
 mod threads;
 mod traces;
 mod watching;
+mod your_database;

@@ -106,7 +106,7 @@ fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     let dir = runs_dir.to_str().unwrap();
     let mut args = vec!["train", "--runs-dir", dir, "--name", name];
     args.extend(more);
-    let mut child = sqlenv(&args).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = sqlenv(&args).stderr(Stdio::piped()).spawn().unwrap();
     let metrics = runs_dir.join(name).join("metrics.jsonl");
     while !fs::read_to_string(&metrics).is_ok_and(|text| text.contains("\"grpo\"")) {
         assert!(
@@ -120,9 +120,16 @@ fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
         .status()
         .unwrap();
     assert!(interrupted.success());
+    let output = child.wait_with_output().unwrap();
     assert_eq!(
-        child.wait().unwrap().code(),
+        output.status.code(),
         Some(130),
         "an interrupted run says so by its exit code"
     );
+    let said = String::from_utf8_lossy(&output.stderr);
+    let command = format!("sqlenv train --resume --name '{name}' --runs-dir '{dir}'");
+    assert!(said.contains(&command), "{said}");
+    let names_step =
+        |line: &str| line.starts_with("step 0: ") && line.contains("on eval/curve, greedy: ");
+    assert!(said.lines().any(names_step), "{said}");
 }

@@ -201,8 +201,14 @@ impl LineChart {
         html! {
             g class=(series.class) {
                 @for run in runs {
-                    @if let Some(band) = band(run, area) { (path("band", band)) }
-                    (path("line", polyline(run.iter().map(|p| area.at(p.x, p.y)))))
+                    @if series.joined {
+                        @if let Some(band) = band(run, area) { (path("band", band)) }
+                        (path("line", polyline(run.iter().map(|p| area.at(p.x, p.y)))))
+                    } @else {
+                        @for whisker in run.iter().filter_map(|p| whisker(p, area)) {
+                            (path("whisker", whisker))
+                        }
+                    }
                 }
                 @for point in dots.iter().filter(|p| p.is_finite()) {
                     @let (x, y) = area.at(point.x, point.y);
@@ -236,6 +242,13 @@ fn band(run: &[Point], area: &PlotArea) -> Option<String> {
     let upper = banded().map(|(x, (_, high))| area.at(x, high));
     let lower: Vec<_> = banded().map(|(x, (low, _))| area.at(x, low)).collect();
     Some(polyline(upper.chain(lower.into_iter().rev())) + "Z")
+}
+
+/// Returns the vertical line of the band at a single point.
+fn whisker(point: &Point, area: &PlotArea) -> Option<String> {
+    let (low, high) = point.band?;
+    let (x, low) = area.at(point.x, low);
+    Some(format!("M{x:.1} {low:.1}V{:.1}", area.y.at(high)))
 }
 
 fn polyline(points: impl Iterator<Item = (f64, f64)>) -> String {
@@ -294,6 +307,7 @@ mod tests {
                 label: "a".to_owned(),
                 class: "grpo",
                 points,
+                joined: true,
             }],
             references: Vec::new(),
         }
@@ -306,6 +320,20 @@ mod tests {
         let svg = chart(points).draw(300.0, 200.0).into_string();
         assert_eq!(svg.matches("class=\"line\"").count(), 2);
         assert_eq!(svg.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn points_that_are_not_joined_have_whiskers_and_no_line() {
+        let point = |x: f64| Point {
+            x,
+            y: 0.5,
+            band: Some((0.4, 0.6)),
+        };
+        let mut chart = chart(vec![point(0.0), point(80.0)]);
+        chart.series[0].joined = false;
+        let svg = chart.draw(300.0, 200.0).into_string();
+        assert_eq!(svg.matches("class=\"whisker\"").count(), 2);
+        assert!(!svg.contains("class=\"line\"") && !svg.contains("class=\"band\""));
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) class: &'static str,
     pub(crate) points: Vec<Point>,
+    /// Whether a line joins the points. Points that lie far apart are drawn by themselves, because a
+    /// line would show what nobody has measured.
+    pub(crate) joined: bool,
 }
 
 /// One value of a line, with the band around it.
@@ -83,6 +86,7 @@ mod tests {
             label: String::new(),
             class: "",
             points,
+            joined: true,
         };
         let shortened = series.shortened();
         assert_eq!(shortened.len(), 250);

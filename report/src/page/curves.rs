@@ -153,14 +153,14 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
                 DecodingMode::Greedy,
             ),
         ]
-        .map(|(label, class, split, mode)| Series {
-            label: label.to_owned(),
-            class,
-            points: evaluations
-                .history(split, mode)
-                .into_iter()
-                .map(point)
-                .collect(),
+        .map(|(label, class, split, mode)| {
+            let history = evaluations.history(split, mode);
+            Series {
+                label: label.to_owned(),
+                class,
+                joined: history.len() > 2,
+                points: history.into_iter().map(point).collect(),
+            }
         }),
     );
     series.retain(|s| s.points.len() > 1);
@@ -176,6 +176,7 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
             y: split.metrics.success.success_rate,
         })
     });
+    let has_two_points = series.iter().any(|series| !series.joined);
     let chart = LineChart {
         description: "Share of questions with a right answer over GRPO steps".to_owned(),
         x_label: "GRPO step (0 = before GRPO)",
@@ -183,14 +184,20 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
         series,
         references: references.collect(),
     };
-    let caption = "Share of right answers; bands: Wilson's 95\u{a0}% interval. Dashed: policies \
-        that GRPO does not change, on new queries. If the run has questions for the curve alone, \
-        they are not those of the table.";
+    let two_points = match has_two_points {
+        true => " What no line joins was evaluated before and after the training only.",
+        false => "",
+    };
+    let caption = format!(
+        "Share of right answers; bands: Wilson's 95\u{a0}% interval. Dashed: policies that GRPO does \
+         not change, on new queries.{two_points} If the run has questions for the curve alone, they \
+         are not those of the table."
+    );
     let drawing = html! {
         div data-width="wide" { (chart.draw(960.0, 340.0)) }
         div data-width="narrow" { (chart.draw(400.0, 320.0)) }
     };
-    Some(html! { div.main { (figure("Accuracy over training", caption, &drawing)) } })
+    Some(html! { div.main { (figure("Accuracy over training", &caption, &drawing)) } })
 }
 
 fn point(evaluation: &Evaluation) -> Point {
@@ -223,6 +230,7 @@ fn draw(panel: &MetricPanel, records: &[LearnerStepRecord]) -> Option<Markup> {
             label: (*label).to_owned(),
             class,
             points: steps().filter_map(|step| point(metric, step)).collect(),
+            joined: true,
         })
         .collect();
     series.retain(|s| !s.points.is_empty());

@@ -24,9 +24,11 @@ pub(super) fn section(records: &RunRecords) -> Markup {
             p.eyebrow { "sqlenv" @if let Some(info) = info { " · " (info.name) } }
             h1 { (title(start, grpo)) }
             @if let Some(status) = status(records) { p.banner { (status) } }
-            p.lead { (lead(start, grpo, info)) }
-            @if let (Some(grpo), Some(imitation)) = (grpo, imitation) {
-                p.lead.quiet { (against_imitation(grpo, imitation)) (on_new_databases(evaluations)) }
+            p.lead {
+                (lead(start, grpo, info))
+                @if let (Some(grpo), Some(imitation)) = (grpo, imitation) {
+                    (against_imitation(grpo, imitation)) (on_new_databases(evaluations))
+                }
             }
             dl.facts {
                 @for (name, value, detail) in facts(records) {
@@ -73,6 +75,9 @@ fn lead(start: Option<&Evaluation>, grpo: Option<&Evaluation>, info: Option<&Run
             start.policy,
             rate_in_words(&start.metrics.success)
         );
+        if let Some(warm_start) = info.and_then(|info| info.warm_start.as_ref()) {
+            text += &format!("It was trained by {warm_start}. ");
+        }
     }
     if let Some(grpo) = grpo {
         let (step, success) = (grpo.step, rate_in_words(&grpo.metrics.success));
@@ -111,7 +116,7 @@ fn against_imitation(grpo: &Evaluation, imitation: &Evaluation) -> String {
     };
     let (reached, success) = (percent(imitation), &imitation.metrics.success);
     format!(
-        "For comparison, imitation of the oracle reaches {reached} ({} to {}); {difference}.",
+        " For comparison, imitation of the oracle reaches {reached} ({} to {}); {difference}.",
         number::percent(success.wilson_low),
         number::percent(success.wilson_high),
     )
