@@ -74,13 +74,34 @@ fn read_schema(connection: &Connection, limits: &ResultLimits) -> rusqlite::Resu
     let mut tables = Vec::new();
     let mut longest_row_bytes = 0;
     for (name, is_table) in &names {
-        let columns = columns(connection, name)?;
-        if *is_table {
-            longest_row_bytes = longest_row_bytes.max(longest_row(connection, name, &columns)?);
+        let read = || {
+            let columns = columns(connection, name)?;
+            let longest = match is_table {
+                true => longest_row(connection, name, &columns)?,
+                false => 0,
+            };
+            Ok((read_table(connection, name, &columns, limits)?, longest))
+        };
+        match read() {
+            Ok((table, longest)) => {
+                longest_row_bytes = longest_row_bytes.max(longest);
+                tables.push(table);
+            }
+            // A view may name a table that is gone. The tables can be asked about all the same.
+            Err(error) if !is_table && is_broken(&error) => {
+                tracing::warn!(view = name, %error, "a view cannot be read, so it is left out");
+            }
+            Err(error) => return Err(error),
         }
-        tables.push(read_table(connection, name, &columns, limits)?);
     }
     Ok((Schema { tables }, longest_row_bytes))
+}
+
+/// Whether a statement names a table, a column or a function that does not exist. Damage, limits
+/// and what the sandbox refuses are other errors.
+fn is_broken(error: &rusqlite::Error) -> bool {
+    let is_unknown = error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown);
+    is_unknown && error.to_string().starts_with("no such ")
 }
 
 /// Returns the names and types of the columns.
@@ -142,6 +163,28 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
+
+    #[test]
+    fn a_view_that_cannot_be_read_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("views.sqlite");
+        let connection = Connection::open(&path).unwrap();
+        let schema = "CREATE TABLE t (a); CREATE VIEW whole AS SELECT a FROM t;
+            CREATE VIEW broken AS SELECT * FROM gone; CREATE VIEW other AS SELECT b FROM t;";
+        connection.execute_batch(schema).unwrap();
+        drop(connection);
+        let (sha256, size_bytes) = data::file_sha256(&path).unwrap();
+        let file = DatabaseFile {
+            name: "views".to_owned(),
+            path,
+            sha256,
+            size_bytes,
+        };
+        let (limits, sql) = (ResultLimits::default(), SqlLimits::default());
+        let database = Database::open(&file, &limits, &sql).unwrap();
+        let names = database.schema.tables.iter().map(|table| &table.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["t", "whole"]);
+    }
 
     #[test]
     fn a_changed_missing_or_broken_file_is_named() {

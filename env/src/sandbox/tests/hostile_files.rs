@@ -25,10 +25,6 @@ const REFUSED_SCHEMAS: &[(&str, &str)] = &[
         "CREATE TABLE t (a); CREATE VIEW v AS SELECT name FROM pragma_database_list",
         "unsafe use of virtual table",
     ),
-    (
-        "CREATE TABLE t (a); CREATE VIEW v AS SELECT * FROM nowhere",
-        "nowhere",
-    ),
 ];
 
 /// Schemas that hide work, growth or functions behind honest names.
