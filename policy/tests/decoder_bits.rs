@@ -58,6 +58,7 @@ impl Policy {
 }
 
 fn bits(logits: &Tensor) -> Vec<Vec<u32>> {
+    let logits = logits.to_dtype(DType::F32).unwrap();
     let rows = logits.to_vec2::<f32>().unwrap();
     rows.iter()
         .map(|row| row.iter().map(|x| x.to_bits()).collect())
