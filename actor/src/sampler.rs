@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Coordinates, Decoder, DecoderConfig, DecoderMode, KvCache, Model, PackedRow, PackedRows,
-    Placement, PolicyError, Sampled, SamplingSettings, Weights, sampling,
+    Coordinates, Decoder, DecoderMode, KvCache, Model, PackedRow, PackedRows, Placement,
+    PolicyError, Sampled, SamplingSettings, Weights, sampling,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,7 +78,6 @@ impl ActiveRow {
 
 /// The state of the engine's thread.
 pub(crate) struct Sampler {
-    config: DecoderConfig,
     stop_ids: Vec<u32>,
     vocabulary_size: usize,
     context_tokens: usize,
@@ -101,18 +100,28 @@ impl Sampler {
         settings: &EngineSettings,
         placement: Placement,
     ) -> Result<Self, ActorError> {
-        let config = model.config.clone();
         let (device, dtype) = placement.open()?;
-        let token_bytes = KvCache::token_bytes(&config, &device, dtype);
-        let free_bytes = policy::free_memory(&device);
-        let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         let weights = model.weights.to(&device, dtype)?;
-        let decoder = Decoder::new(&config, &weights, DecoderMode::Sample)?;
+        let decoder = Decoder::new(&model.config, &weights, DecoderMode::Sample)?;
+        Self::of_decoder(decoder, model, policy_version, context_tokens, settings)
+    }
+
+    fn of_decoder(
+        decoder: Decoder,
+        model: &Model,
+        policy_version: u64,
+        context_tokens: usize,
+        settings: &EngineSettings,
+    ) -> Result<Self, ActorError> {
+        let (device, dtype) = (decoder.device(), decoder.dtype());
+        let token_bytes = KvCache::token_bytes(decoder.config(), device, dtype);
+        let free_bytes = policy::free_memory(device);
+        let slots = settings.affordable_slots(token_bytes * context_tokens, free_bytes);
         Ok(Self {
             stop_ids: model.chat.stop_ids().to_vec(),
             vocabulary_size: model.chat.vocabulary_size(),
             context_tokens,
-            cache: KvCache::new(&config, slots, context_tokens, &device, dtype)?,
+            cache: decoder.kv_cache(slots, context_tokens)?,
             weights: Arc::new(WeightsVersion {
                 number: 0,
                 policy_version,
@@ -124,7 +133,6 @@ impl Sampler {
             active: BTreeMap::new(),
             next_row: 0,
             work: Arc::default(),
-            config,
         })
     }
 
@@ -184,7 +192,10 @@ impl Sampler {
     /// Makes a weights version visible: rows admitted from now on sample with it. Rows that are
     /// active keep their own version alive by its `Arc`.
     fn update_weights(&mut self, policy_version: u64, weights: &Weights) -> Result<(), ActorError> {
-        let decoder = Decoder::new(&self.config, weights, DecoderMode::Sample)?;
+        let decoder = self
+            .weights
+            .decoder
+            .with_weights(weights, DecoderMode::Sample)?;
         self.weights = Arc::new(WeightsVersion {
             number: self.weights.number + 1,
             policy_version,
@@ -337,7 +348,8 @@ impl Sampler {
             .logits(&hidden.index_select(&positions, 0)?)?;
         let samples = || runs.iter().filter(|run| run.samples);
         let draws: Vec<_> = samples().map(|run| self.row(run.row).draw()).collect();
-        let sampled = sampling::sample_rows(&logits, self.vocabulary_size, &draws)?;
+        let backend = weights.decoder.backend();
+        let sampled = sampling::sample_rows(backend, &logits, self.vocabulary_size, &draws)?;
         for (run, sampled) in samples().zip(sampled) {
             self.push_token(run.row, sampled);
         }

@@ -127,14 +127,7 @@ fn compare_logits(decoder: &Decoder, prompt: &[u32], theirs: &Path) {
 }
 
 fn greedy(model: &Model, decoder: &Decoder, prompt: &[u32]) -> Vec<u32> {
-    let mut cache = KvCache::new(
-        &model.config,
-        1,
-        prompt.len() + NEW_TOKENS,
-        &Device::Cpu,
-        DType::F32,
-    )
-    .unwrap();
+    let mut cache = decoder.kv_cache(1, prompt.len() + NEW_TOKENS).unwrap();
     let (mut greedy, mut next) = (Vec::new(), prompt.to_vec());
     while greedy.len() < NEW_TOKENS {
         let mut rows = PackedRows::default();

@@ -8,12 +8,9 @@
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use policy::Result;
-use policy::ops::{
-    InstructionSet, LinearWeight, linear, linear_input_gradient, linear_weight_gradient,
-    with_instruction_set,
-};
+use policy::ops::{Backend, InstructionSet, LinearWeight, with_instruction_set};
 
 /// As in the `sqlenv` binary: the system's allocator returns large tensors to the kernel after
 /// every operation.
@@ -26,7 +23,8 @@ fn main() -> Result<()> {
             with_instruction_set(set, || products(set)).transpose()?;
         }
     }
-    training_products()
+    training_products(Backend::CpuF32, DType::F32)?;
+    training_products(Backend::CpuBf16, DType::BF16)
 }
 
 /// Returns the mean seconds of one call of `f`, over at least a quarter of a second.
@@ -57,21 +55,34 @@ fn now_seconds() -> f64 {
 }
 
 fn products(set: InstructionSet) -> Result<()> {
-    println!("{set:?}: GFLOP/s of x [m, k] times a weight [n, k], plain and packed");
-    for (k, n) in [(192, 512), (192, 1024), (512, 512), (512, 1024)] {
+    println!("{set:?}: GFLOP/s of x [m, k] times a weight [n, k]: plain, packed, packed in bf16");
+    // The last three are SmolLM2-135M's.
+    for (k, n) in [
+        (192, 512),
+        (192, 1024),
+        (512, 512),
+        (512, 1024),
+        (576, 1536),
+        (1536, 576),
+        (576, 8192),
+    ] {
         for m in [1, 16, 64, 512] {
             let x = Tensor::rand(-1f32, 1.0, (m, k), &Device::Cpu)?;
             let weight = Tensor::rand(-1f32, 1.0, (n, k), &Device::Cpu)?;
-            let packed = LinearWeight::packed(&weight)?;
-            let plain = LinearWeight::Tensor(weight);
-            let speed = |weight: &LinearWeight| -> Result<f64> {
-                let seconds = seconds(|| Ok(linear(&x, weight).map(drop)?))?;
+            let speed = |backend: Backend, x: &Tensor, weight: &LinearWeight| -> Result<f64> {
+                let seconds = seconds(|| Ok(backend.linear(x, weight).map(drop)?))?;
                 Ok(2e-9 * (m * k * n) as f64 / seconds)
             };
+            let packed = |backend: Backend, dtype| {
+                let (x, weight) = (x.to_dtype(dtype)?, weight.to_dtype(dtype)?);
+                speed(backend, &x, &backend.sampling_weight(&weight)?)
+            };
+            let plain = LinearWeight::Tensor(weight.clone());
             println!(
-                "  {m:4} x {k} x {n:4}: {:6.1} {:6.1}",
-                speed(&plain)?,
-                speed(&packed)?
+                "  {m:4} x {k:4} x {n:5}: {:6.1} {:6.1} {:6.1}",
+                speed(Backend::CpuF32, &x, &plain)?,
+                packed(Backend::CpuF32, DType::F32)?,
+                packed(Backend::CpuBf16, DType::BF16)?
             );
         }
     }
@@ -79,22 +90,21 @@ fn products(set: InstructionSet) -> Result<()> {
 }
 
 /// The three products of a trained weight: y = x Wᵀ, dx = dy W, dW = dyᵀ x.
-fn training_products() -> Result<()> {
-    println!("GFLOP/s of x [m, k] times a weight [n, k] in training: y, dx, dW");
+fn training_products(backend: Backend, dtype: DType) -> Result<()> {
+    println!("GFLOP/s of x [m, k] times a weight [n, k] in training, {dtype:?}: y, dx, dW");
     let m = 1536;
-    for (k, n) in [(256, 256), (256, 768), (768, 256), (256, 4096), (512, 1536)] {
-        let x = Tensor::rand(-1f32, 1.0, (m, k), &Device::Cpu)?;
-        let weight = Tensor::rand(-1f32, 1.0, (n, k), &Device::Cpu)?;
-        let dy = Tensor::rand(-1f32, 1.0, (m, n), &Device::Cpu)?;
-        let product = LinearWeight::Tensor(weight.clone());
+    for (k, n) in [(256, 256), (256, 768), (768, 256), (256, 4096), (576, 1536)] {
+        let values = |shape| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu)?.to_dtype(dtype);
+        let (x, weight, dy) = (values((m, k))?, values((n, k))?, values((m, n))?);
+        let weight = backend.training_weight(&weight)?;
         let speed = |f: &dyn Fn() -> candle_core::Result<Tensor>| -> Result<f64> {
             Ok(2e-9 * (m * k * n) as f64 / seconds(|| Ok(f().map(drop)?))?)
         };
         println!(
             "  {m:4} x {k} x {n:4}: {:6.1} {:6.1} {:6.1}",
-            speed(&|| linear(&x, &product))?,
-            speed(&|| linear_input_gradient(&[(&dy, &weight)]))?,
-            speed(&|| linear_weight_gradient(&x, &dy))?,
+            speed(&|| backend.linear(&x, &weight))?,
+            speed(&|| backend.linear_input_gradient(&[(&dy, &weight)]))?,
+            speed(&|| backend.linear_weight_gradient(&x, &dy))?,
         );
     }
     Ok(())

@@ -8,12 +8,13 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, AttentionMetadata, KvPages, TensorPages};
+use crate::ops::{AttentionMetadata, Backend, KvPages, TensorPages};
 use crate::packed_rows::PackedRow;
 use crate::page_tables::PageTables;
 
 /// The KV cache of one decoder.
 pub struct KvCache {
+    backend: Backend,
     layers: CacheLayers,
     tables: PageTables,
     lengths: Vec<usize>,
@@ -33,19 +34,19 @@ enum CacheLayers {
 }
 
 impl KvCache {
-    /// Allocates a cache of `slots` sequences of up to `capacity_tokens` tokens for a decoder on a
-    /// device in a dtype.
-    pub fn new(
+    /// Allocates a cache of `slots` sequences of up to `capacity_tokens` tokens, for a decoder on
+    /// this backend whose weights are on a device in a dtype.
+    pub(crate) fn new(
         config: &DecoderConfig,
+        backend: Backend,
+        (device, dtype): (&Device, DType),
         slots: usize,
         capacity_tokens: usize,
-        device: &Device,
-        dtype: DType,
     ) -> Result<Self> {
         let (kv_heads, head_dim) = (config.kv_heads, config.head_dim);
         let pages = PageTables::pages(slots, capacity_tokens);
         let numbers = 0..config.layers;
-        let layers = if ops::kernels_support(device, dtype) {
+        let layers = if backend.has_kernels() {
             CacheLayers::Pages(
                 numbers
                     .map(|_| KvPages::new(pages, kv_heads, head_dim))
@@ -59,6 +60,7 @@ impl KvCache {
             }
         };
         Ok(Self {
+            backend,
             layers,
             tables: PageTables::new(slots, capacity_tokens),
             lengths: vec![0; slots],
@@ -66,13 +68,12 @@ impl KvCache {
         })
     }
 
-    /// Returns the bytes that one token takes in such a cache.
+    /// Returns the bytes that one token takes in a cache for weights on a device in a dtype.
     pub fn token_bytes(config: &DecoderConfig, device: &Device, dtype: DType) -> usize {
         const KEYS_AND_VALUES: usize = 2;
-        let held = if ops::kernels_support(device, dtype) {
-            DType::F32
-        } else {
-            dtype
+        let held = match Backend::of(device, dtype).has_kernels() {
+            true => DType::F32,
+            false => dtype,
         };
         KEYS_AND_VALUES * config.layers * config.kv_heads * config.head_dim * held.size_in_bytes()
     }
@@ -165,7 +166,8 @@ impl KvCache {
         Ok(match &mut self.layers {
             CacheLayers::Pages(layers) => {
                 let table = |slot| self.tables.table(slot);
-                ops::cached_attention(q, k, v, rows, &mut layers[layer], table)?
+                self.backend
+                    .cached_attention([q, k, v], rows, &mut layers[layer], table)?
             }
             CacheLayers::Tensors { layers, metadata } => {
                 let metadata = metadata

@@ -13,7 +13,7 @@ use smart_default::SmartDefault;
 
 use crate::error::{PolicyError, Result};
 pub use crate::ops::Filters;
-use crate::ops::{self, RowSampling, draw_token, log_softmax_at};
+use crate::ops::{self, Backend, RowSampling, draw_token, log_softmax_at};
 pub use crate::random::Coordinates;
 
 /// How tokens are sampled. The default samples from the policy itself: temperature 1, no filter.
@@ -120,14 +120,14 @@ pub fn sample(
 }
 
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
-/// leave it. Where the CPU's f32 kernels do not apply, [`ops::draw_rows`] samples; it documents how
-/// far it may differ.
+/// leave it. On [`Backend::TensorOps`] [`ops::draw_rows`] samples; it documents how far it may differ.
 pub fn sample_rows(
+    backend: Backend,
     logits: &Tensor,
     vocabulary_size: usize,
     rows: &[(SamplingSettings, Coordinates)],
 ) -> Result<Vec<Sampled>> {
-    if ops::uses_kernels(logits) {
+    if backend.has_kernels() {
         let logits: Vec<Vec<f32>> = logits.to_vec2()?;
         let pairs = logits.iter().zip(rows);
         let sampled = pairs.map(|(logits, (settings, coordinates))| {

@@ -58,6 +58,7 @@ impl Policy {
 }
 
 fn bits(logits: &Tensor) -> Vec<Vec<u32>> {
+    let logits = logits.to_dtype(DType::F32).unwrap();
     let rows = logits.to_vec2::<f32>().unwrap();
     rows.iter()
         .map(|row| row.iter().map(|x| x.to_bits()).collect())
@@ -94,7 +95,7 @@ proptest! {
         prop_assert_eq!(policy.run(&policy.train, &together, None), alone.concat());
         prop_assert_eq!(policy.run(&policy.sample, &together, None), alone.concat());
 
-        let mut cache = KvCache::new(&policy.config, rows.len(), 70, &Device::Cpu, DType::F32).unwrap();
+        let mut cache = policy.sample.kv_cache(rows.len(), 70).unwrap();
         let mut chunk = chunks.iter().cycle();
         while (0..rows.len()).any(|i| cache.length(i) < rows[i].len()) {
             let (mut batch, mut expected) = (PackedRows::default(), Vec::new());
@@ -116,8 +117,7 @@ fn token_by_token_is_one_prefill() {
     for shape in 0..SHAPES.len() {
         let policy = Policy::new(shape);
         let row = tokens(3, 67, policy.config.vocab_size);
-        let mut cache =
-            KvCache::new(&policy.config, 2, row.len(), &Device::Cpu, DType::F32).unwrap();
+        let mut cache = policy.sample.kv_cache(2, row.len()).unwrap();
         let mut stepwise = Vec::new();
         for (past, token) in row.iter().enumerate() {
             let mut batch = PackedRows::default();
@@ -134,7 +134,7 @@ fn a_copied_prefix_and_a_reset_slot_serve_like_fresh_ones() {
     let row = tokens(5, 60, policy.config.vocab_size);
     let other = tokens(6, 60, policy.config.vocab_size);
     let expected = policy.alone(&row);
-    let mut cache = KvCache::new(&policy.config, 2, 64, &Device::Cpu, DType::F32).unwrap();
+    let mut cache = policy.sample.kv_cache(2, 64).unwrap();
     let feed = |cache: &mut KvCache, tokens: &[u32], slot| {
         let mut batch = PackedRows::default();
         batch.push_after(tokens, cache.length(slot), slot);
@@ -183,7 +183,7 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
         let policy = Policy::new(shape);
         for temperature in [1.0, 0.7, 1.3] {
             let row = tokens(9, 50, policy.config.vocab_size);
-            let mut cache = KvCache::new(&policy.config, 1, 64, &Device::Cpu, DType::F32).unwrap();
+            let mut cache = policy.sample.kv_cache(1, 64).unwrap();
             let mut sampled = Vec::new();
             for past in 0..row.len() - 1 {
                 let mut batch = PackedRows::default();
@@ -219,9 +219,10 @@ fn the_learner_computes_the_logprob_that_was_sampled() {
 
 #[test]
 fn instruction_sets_agree_forward_and_backward() {
-    for shape in 0..SHAPES.len() {
+    for (shape, dtype) in (0..SHAPES.len()).flat_map(|at| [(at, DType::F32), (at, DType::BF16)]) {
         let config = Policy::new(shape).config;
         let weights = Weights::random(&config, 5).unwrap();
+        let weights = weights.to(&Device::Cpu, dtype).unwrap();
         let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
         let mut batch = PackedRows::default();
         batch.push(&tokens(1, 37, config.vocab_size));
@@ -257,7 +258,7 @@ fn instruction_sets_agree_forward_and_backward() {
             .collect();
         assert!(
             results.windows(2).all(|pair| pair[0] == pair[1]),
-            "shape {shape}"
+            "shape {shape} in {dtype:?}"
         );
     }
 }
@@ -265,7 +266,7 @@ fn instruction_sets_agree_forward_and_backward() {
 #[test]
 fn rows_that_do_not_fit_are_refused_with_the_reason() {
     let policy = Policy::new(0);
-    let mut cache = KvCache::new(&policy.config, 2, 8, &Device::Cpu, DType::F32).unwrap();
+    let mut cache = policy.sample.kv_cache(2, 8).unwrap();
     let batch = |rows: &[(usize, usize, usize)]| {
         let mut batch = PackedRows::default();
         for &(len, past, slot) in rows {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::{LogprobGradients, with_tensor_ops};
+use policy::ops::{Backend, LogprobGradients};
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRows,
     ScoredTokens, TrainingPass, Weights, check_gradients,
@@ -106,10 +106,11 @@ struct Golden {
     dir: PathBuf,
     config: DecoderConfig,
     weights: Weights,
+    backend: Backend,
 }
 
 impl Golden {
-    fn open(name: &str) -> Self {
+    fn open(name: &str, backend: Backend) -> Self {
         let dir = folder(name);
         let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
         let config = DecoderConfig::from_json(&text).unwrap();
@@ -118,11 +119,14 @@ impl Golden {
             dir,
             config,
             weights,
+            backend,
         }
     }
 
+    /// Opens all models on the kernels, or on the tensor operations of other devices.
     fn all() -> impl Iterator<Item = Self> {
-        RECORDED.into_iter().map(Self::open)
+        let backends = [Backend::CpuF32, Backend::TensorOps].into_iter();
+        backends.flat_map(|backend| RECORDED.map(|name| Self::open(name, backend)))
     }
 
     fn cases(&self) -> Cases {
@@ -140,7 +144,7 @@ impl Golden {
     }
 
     fn decoder(&self, purpose: DecoderMode) -> Decoder {
-        Decoder::new(&self.config, &self.weights, purpose).unwrap()
+        Decoder::on_backend(&self.config, &self.weights, purpose, self.backend).unwrap()
     }
 }
 
@@ -229,7 +233,7 @@ fn loss_and_gradients_are_those_of_transformers() {
 /// For one batch of one model all gradients are recorded.
 #[test]
 fn every_value_of_the_gradients_is_that_of_transformers() {
-    let model = Golden::open("qwen3_tied");
+    let model = Golden::open("qwen3_tied", Backend::CpuF32);
     let cases = model.cases();
     let batch = cases
         .batches
@@ -326,14 +330,7 @@ fn greedy_tokens_are_those_of_generate() {
         let decoder = model.decoder(DecoderMode::Sample);
         let greedy = model.cases().greedy;
         let longest = greedy.prompts.iter().map(Vec::len).max().unwrap() + greedy.tokens[0].len();
-        let mut cache = KvCache::new(
-            &model.config,
-            greedy.prompts.len(),
-            longest,
-            &Device::Cpu,
-            DType::F32,
-        )
-        .unwrap();
+        let mut cache = decoder.kv_cache(greedy.prompts.len(), longest).unwrap();
         let mut next = greedy.prompts.clone();
         for step in 0..greedy.tokens[0].len() {
             let mut batch = PackedRows::default();
@@ -381,7 +378,7 @@ fn the_older_config_layout_reads_alike() {
 
 #[test]
 fn weights_stored_in_bf16_run_in_f32() {
-    let model = Golden::open("qwen3_tied_bf16");
+    let model = Golden::open("qwen3_tied_bf16", Backend::CpuF32);
     let text = std::fs::read_to_string(model.dir.join("cases.json")).unwrap();
     let cases: serde_json::Value = serde_json::from_str(&text).unwrap();
     let expected = model.expected();
@@ -459,15 +456,4 @@ fn candle_transformers_agrees_on_random_weights() {
             "{found} instead of {expected}"
         );
     }
-}
-
-/// The tensor operations of other devices give the same values in f32.
-#[test]
-fn tensor_ops_give_the_same() {
-    with_tensor_ops(|| {
-        logits_are_those_of_transformers();
-        logprobs_entropies_and_best_tokens_are_those_of_trl();
-        loss_and_gradients_are_those_of_transformers();
-        greedy_tokens_are_those_of_generate();
-    });
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Result, Tensor};
-use policy::ops::{self, LinearWeight, LogprobGradients, RopeTable};
+use policy::ops::{self, Backend, LinearWeight, LogprobGradients, RopeTable};
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRow,
     PackedRows, ScoredTokens, TrainingPass, Weights, check_gradients,
@@ -58,6 +58,15 @@ fn cos_sin() -> Tensor {
     table.cos_sin(&positions, &CPU).unwrap()
 }
 
+/// Returns the backend that a tensor's device and dtype stand for.
+fn of(x: &Tensor) -> Backend {
+    Backend::of(x.device(), x.dtype())
+}
+
+fn weight(x: &Tensor) -> LinearWeight {
+    LinearWeight::Tensor(x.clone())
+}
+
 type Op = dyn Fn(&[Tensor]) -> Result<Tensor>;
 type BackwardOp = dyn Fn(&[Tensor], &Tensor) -> Result<Vec<Tensor>>;
 
@@ -91,11 +100,13 @@ fn attention_case(name: &'static str, shapes: &[&[usize]], rows: fn() -> Vec<Pac
     case(
         name,
         shapes,
-        move |x| ops::attention(&x[0], &x[1], &x[2], &rows()),
+        move |x| of(&x[0]).attention(&x[0], &x[1], &x[2], &rows()),
         move |x| ops::attention_tensor_ops(&x[0], &x[1], &x[2], &rows()),
         move |x, dy| {
-            let out = ops::attention(&x[0], &x[1], &x[2], &rows())?;
-            Ok(ops::attention_backward(&x[0], &x[1], &x[2], &rows(), &out, dy)?.into())
+            let (backend, rows) = (of(&x[0]), rows());
+            let out = backend.attention(&x[0], &x[1], &x[2], &rows)?;
+            let gradients = backend.attention_backward(&x[0], &x[1], &x[2], &rows, &out, dy)?;
+            Ok(gradients.into())
         },
     )
 }
@@ -109,22 +120,28 @@ fn logprobs_case() -> Case {
     case(
         "token_logprobs",
         &[&[TOKENS, 37], &[53, 37]],
-        move |x| both(ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?),
+        move |x| both(of(&x[0]).token_logprobs(&x[0], &weight(&x[1]), &targets(), 0.8)?),
         move |x| {
-            both(ops::with_tensor_ops(|| {
-                ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)
-            })?)
+            let head = weight(&x[1]);
+            both(Backend::TensorOps.token_logprobs(&x[0], &head, &targets(), 0.8)?)
         },
         |x, dy| {
-            let found = ops::token_logprobs(&x[0], &x[1], &targets(), 0.8)?;
+            let (backend, head) = (of(&x[0]), weight(&x[1]));
+            let found = backend.token_logprobs(&x[0], &head, &targets(), 0.8)?;
             let dy = flat(dy);
             let derivatives = LogprobGradients {
                 logprobs: dy[..TOKENS].to_vec(),
                 entropies: Some(dy[TOKENS..].to_vec()),
             };
             let targets = targets();
-            let (dhidden, dhead) =
-                ops::token_logprobs_backward(found, &x[0], &x[1], &targets, 0.8, &derivatives)?;
+            let (dhidden, dhead) = backend.token_logprobs_backward(
+                found,
+                &x[0],
+                &head,
+                &targets,
+                0.8,
+                &derivatives,
+            )?;
             Ok(vec![dhidden, dhead])
         },
     )
@@ -134,12 +151,13 @@ fn linear_case() -> Case {
     case(
         "linear",
         &[&[TOKENS, 37], &[45, 37]],
-        |x| ops::linear(&x[0], &LinearWeight::Tensor(x[1].clone())),
+        |x| of(&x[0]).linear(&x[0], &weight(&x[1])),
         |x| ops::linear_tensor_ops(&x[0], &x[1]),
         |x, dy| {
+            let backend = of(&x[0]);
             Ok(vec![
-                ops::linear_input_gradient(&[(dy, &x[1])])?,
-                ops::linear_weight_gradient(&x[0], dy)?,
+                backend.linear_input_gradient(&[(dy, &weight(&x[1]))])?,
+                backend.linear_weight_gradient(&x[0], dy)?,
             ])
         },
     )
@@ -150,20 +168,21 @@ fn rms_norm_cases() -> [Case; 2] {
         case(
             "rms_norm",
             &[&[TOKENS, 2, 37], &[37]],
-            |x| ops::rms_norm(&x[0], &x[1], 1e-6),
+            |x| of(&x[0]).rms_norm(&x[0], &x[1], 1e-6),
             |x| ops::rms_norm_tensor_ops(&x[0], &x[1], 1e-6),
             |x, dy| {
-                let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, None)?;
+                let (dx, dweight) = of(&x[0]).rms_norm_backward(&x[0], &x[1], 1e-6, dy, None)?;
                 Ok(vec![dx, dweight])
             },
         ),
         case(
             "rms_norm beside a skip",
             &[&[TOKENS, 37], &[37]],
-            |x| ops::rms_norm(&x[0], &x[1], 1e-6)? + &x[0],
+            |x| of(&x[0]).rms_norm(&x[0], &x[1], 1e-6)? + &x[0],
             |x| ops::rms_norm_tensor_ops(&x[0], &x[1], 1e-6)? + &x[0],
             |x, dy| {
-                let (dx, dweight) = ops::rms_norm_backward(&x[0], &x[1], 1e-6, dy, Some(dy))?;
+                let (dx, dweight) =
+                    of(&x[0]).rms_norm_backward(&x[0], &x[1], 1e-6, dy, Some(dy))?;
                 Ok(vec![dx, dweight])
             },
         ),
@@ -174,9 +193,9 @@ fn rope_case() -> Case {
     case(
         "rope",
         &[&[TOKENS, 3, 24]],
-        |x| ops::rope(&x[0], &cos_sin()),
+        |x| of(&x[0]).rope(&x[0], &cos_sin()),
         |x| ops::rope_tensor_ops(&x[0], &cos_sin(), false),
-        |_, dy| Ok(vec![ops::rope_backward(dy, &cos_sin())?]),
+        |_, dy| Ok(vec![of(dy).rope_backward(dy, &cos_sin())?]),
     )
 }
 
@@ -204,10 +223,10 @@ fn swiglu_case() -> Case {
     case(
         "swiglu",
         &[&[TOKENS, 21], &[TOKENS, 21]],
-        |x| ops::swiglu(&x[0], &x[1]),
+        |x| of(&x[0]).swiglu(&x[0], &x[1]),
         |x| ops::swiglu_tensor_ops(&x[0], &x[1]),
         |x, dy| {
-            let (dgate, dup) = ops::swiglu_backward(&x[0], &x[1], dy)?;
+            let (dgate, dup) = of(&x[0]).swiglu_backward(&x[0], &x[1], dy)?;
             Ok(vec![dgate, dup])
         },
     )
@@ -219,7 +238,7 @@ fn rows_case() -> Case {
         &[&[TOKENS, 7]],
         |x| ops::select_rows(&x[0], &targets()),
         |x| x[0].index_select(&Tensor::new(targets(), &CPU)?, 0),
-        |x, dy| Ok(vec![ops::add_rows(x[0].zeros_like()?, &targets(), dy)?]),
+        |x, dy| Ok(vec![of(dy).add_rows(x[0].zeros_like()?, &targets(), dy)?]),
     )
 }
 
@@ -322,21 +341,23 @@ fn kernels_follow_the_tensor_ops() {
 fn logits_that_are_not_kept_change_no_bit() {
     let (rows, vocabulary, width) = (300, 70_000, 8);
     let hidden = values(&[rows, width], 1, DType::F32);
-    let head = values(&[vocabulary, width], 2, DType::F32);
+    let head = weight(&values(&[vocabulary, width], 2, DType::F32));
     let targets: Vec<u32> = (0..rows as u32).map(|i| i * 211).collect();
     let derivatives: Vec<f64> = (0..rows).map(|i| (i as f64 * 0.37).sin()).collect();
     let run = |from: usize, to: usize| {
         let hidden = hidden.narrow(0, from, to - from).unwrap();
         let targets = &targets[from..to];
-        let found = ops::token_logprobs(&hidden, &head, targets, 0.9).unwrap();
+        let found = Backend::CpuF32
+            .token_logprobs(&hidden, &head, targets, 0.9)
+            .unwrap();
         let scores = [flat(&found.logprobs), flat(&found.entropies)];
         let derivatives = LogprobGradients {
             logprobs: derivatives[from..to].to_vec(),
             entropies: Some(derivatives[from..to].to_vec()),
         };
-        let (dhidden, _) =
-            ops::token_logprobs_backward(found, &hidden, &head, targets, 0.9, &derivatives)
-                .unwrap();
+        let (dhidden, _) = Backend::CpuF32
+            .token_logprobs_backward(found, &hidden, &head, targets, 0.9, &derivatives)
+            .unwrap();
         [scores.as_slice(), &[flat(&dhidden)]].concat()
     };
     let together = run(0, rows);
@@ -351,8 +372,9 @@ fn logits_that_are_not_kept_change_no_bit() {
 fn kernels_take_strided_inputs() {
     let x = values(&[37, TOKENS], 1, DType::F32);
     let weight = values(&[37], 2, DType::F32);
-    let strided = ops::rms_norm(&x.t().unwrap(), &weight, 1e-6).unwrap();
-    let contiguous = ops::rms_norm(&x.t().unwrap().contiguous().unwrap(), &weight, 1e-6).unwrap();
+    let norm = |x: &Tensor| Backend::CpuF32.rms_norm(x, &weight, 1e-6).unwrap();
+    let x = x.t().unwrap();
+    let (strided, contiguous) = (norm(&x), norm(&x.contiguous().unwrap()));
     assert_eq!(flat(&strided), flat(&contiguous));
 }
 
@@ -406,11 +428,17 @@ fn in_dtype(weights: &Weights, dtype: DType) -> Weights {
 
 #[test]
 fn every_parameter_of_every_family_gets_the_gradient_of_f64() {
+    gradients_are_those_of_f64(Backend::CpuF32);
+}
+
+fn gradients_are_those_of_f64(backend: Backend) {
     for config in configs() {
         let weights = Weights::random(&config, 3).unwrap();
-        let all = [DType::F32, DType::F64].map(|dtype| {
+        let backends = [(DType::F32, backend), (DType::F64, Backend::TensorOps)];
+        let all = backends.map(|(dtype, backend)| {
             let weights = in_dtype(&weights, dtype);
-            let decoder = Decoder::new(&config, &weights, DecoderMode::Train).unwrap();
+            let decoder =
+                Decoder::on_backend(&config, &weights, DecoderMode::Train, backend).unwrap();
             let (_, gradients) = loss(&decoder, GradientCheckpointing::Off);
             check_gradients(&gradients, weights.iter().map(|(name, _)| name)).unwrap();
             let flat = |(name, x): (&String, &Tensor)| (name.clone(), flat(x));
@@ -525,7 +553,7 @@ fn a_decoder_in_f64_samples_through_its_cache() {
         let expected = decoder
             .logits(&decoder.forward(&whole, None).unwrap())
             .unwrap();
-        let mut cache = KvCache::new(&config, 3, 16, &CPU, DType::F64).unwrap();
+        let mut cache = decoder.kv_cache(3, 16).unwrap();
         let mut found = Vec::new();
         for (past, chunk) in [(0, &tokens[..5]), (5, &tokens[5..6]), (6, &tokens[6..])] {
             let mut batch = PackedRows::default();
@@ -550,5 +578,5 @@ fn a_decoder_in_f64_samples_through_its_cache() {
 
 #[test]
 fn tensor_ops_in_f32_give_every_parameter_the_gradient_of_f64() {
-    ops::with_tensor_ops(every_parameter_of_every_family_gets_the_gradient_of_f64);
+    gradients_are_those_of_f64(Backend::TensorOps);
 }

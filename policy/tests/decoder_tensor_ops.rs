@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::with_tensor_ops;
+use policy::ops::Backend;
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, KvCache, PackedRows, ScoredTokens,
     TrainingPass, Weights, tiny,
@@ -29,10 +29,14 @@ fn config(shape: usize) -> DecoderConfig {
     DecoderConfig::from_json(&text).unwrap()
 }
 
-fn decoder(config: &DecoderConfig, dtype: DType, purpose: DecoderMode) -> Decoder {
+fn decoder(config: &DecoderConfig, dtype: DType, mode: DecoderMode) -> Decoder {
+    on(Backend::of(&CPU, dtype), config, dtype, mode)
+}
+
+fn on(backend: Backend, config: &DecoderConfig, dtype: DType, mode: DecoderMode) -> Decoder {
     let weights = Weights::random(config, 11).unwrap();
     let weights = weights.to(&CPU, dtype).unwrap();
-    Decoder::new(config, &weights, purpose).unwrap()
+    Decoder::on_backend(config, &weights, mode, backend).unwrap()
 }
 
 fn tokens(seed: usize, len: usize, vocabulary: usize) -> Vec<u32> {
@@ -107,7 +111,7 @@ proptest! {
             .enumerate()
             .map(|(i, &len)| tokens(i, len, config.vocab_size))
             .collect();
-        let mut cache = KvCache::new(&config, rows.len(), 70, &CPU, DType::F64).unwrap();
+        let mut cache = decoder.kv_cache(rows.len(), 70).unwrap();
         let found = prefill(&decoder, &mut cache, &rows, &chunks);
         for (row, found) in rows.iter().zip(found) {
             let alone = run(&decoder, &packed(std::slice::from_ref(row)), None);
@@ -125,7 +129,7 @@ fn slots_that_share_a_beginning_go_their_own_ways() {
     let members: Vec<Vec<u32>> = (0..4)
         .map(|i| [&prompt[..], &tokens(20 + i, 30, config.vocab_size)].concat())
         .collect();
-    let mut cache = KvCache::new(&config, 4, 80, &CPU, DType::F64).unwrap();
+    let mut cache = decoder.kv_cache(4, 80).unwrap();
     let mut batch = PackedRows::default();
     batch.push_after(&prompt, 0, 0);
     run(&decoder, &batch, Some(&mut cache));
@@ -151,13 +155,11 @@ fn tensor_ops_agree_with_the_kernels() {
         batch.push_after(&tokens(9, 7, config.vocab_size), 20, 0);
         let kernels = decoder(&config, DType::F32, DecoderMode::Sample);
         let expected = run(&kernels, &batch, None);
-        with_tensor_ops(|| {
-            let tensor_ops = decoder(&config, DType::F32, DecoderMode::Sample);
-            assert!(gap(&run(&tensor_ops, &batch, None), &expected) < 1e-5);
-            let mut cache = KvCache::new(&config, 3, 40, &Device::Cpu, DType::F32).unwrap();
-            let found = prefill(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
-            assert!(gap(&found, &expected[..58]) < 1e-5);
-        });
+        let tensor_ops = on(Backend::TensorOps, &config, DType::F32, DecoderMode::Sample);
+        assert!(gap(&run(&tensor_ops, &batch, None), &expected) < 1e-5);
+        let mut cache = tensor_ops.kv_cache(3, 40).unwrap();
+        let found = prefill(&tensor_ops, &mut cache, &rows, &[5, 1, 9]).concat();
+        assert!(gap(&found, &expected[..58]) < 1e-5);
     }
 }
 
@@ -202,14 +204,14 @@ fn tiny_rows(config: &DecoderConfig) -> Vec<Vec<u32>> {
 
 /// The logits of a sampler that prefills through the cache, in any chunks, equal those of a learner
 /// that has whole rows, bit for bit.
-fn sampling_is_training(dtype: DType) {
+fn sampling_is_training(backend: Backend, dtype: DType) {
     let config = tiny::model(0).unwrap().config;
     let rows = tiny_rows(&config);
     let [sampler, learner] =
-        [DecoderMode::Sample, DecoderMode::Train].map(|use_| decoder(&config, dtype, use_));
+        [DecoderMode::Sample, DecoderMode::Train].map(|mode| on(backend, &config, dtype, mode));
     let whole = run(&learner, &packed(&rows), None);
     for chunks in CHUNKS {
-        let mut cache = KvCache::new(&config, rows.len(), 128, &CPU, dtype).unwrap();
+        let mut cache = sampler.kv_cache(rows.len(), 128).unwrap();
         let fed = prefill(&sampler, &mut cache, &rows, chunks).concat();
         assert_eq!(fed, whole, "{dtype:?}, chunks {chunks:?}");
     }
@@ -223,17 +225,15 @@ fn sampling_is_training(dtype: DType) {
 
 #[test]
 fn sampling_is_training_bit_for_bit() {
-    sampling_is_training(DType::F32);
-    sampling_is_training(DType::BF16);
+    sampling_is_training(Backend::CpuF32, DType::F32);
+    sampling_is_training(Backend::CpuBf16, DType::BF16);
 }
 
 /// The same holds for tensor operations, because their products have one shape whatever the batch.
 #[test]
 fn tensor_op_sampling_is_training_bit_for_bit() {
-    with_tensor_ops(|| {
-        sampling_is_training(DType::F32);
-        sampling_is_training(DType::BF16);
-    });
+    sampling_is_training(Backend::TensorOps, DType::F32);
+    sampling_is_training(Backend::TensorOps, DType::BF16);
 }
 
 /// The error of bf16: its log-probabilities against those of f32.
@@ -241,14 +241,14 @@ fn tensor_op_sampling_is_training_bit_for_bit() {
 fn bf16_is_near_f32() {
     let config = tiny::model(0).unwrap().config;
     let rows = tiny_rows(&config);
-    let trained = |dtype| {
-        let decoder = decoder(&config, dtype, DecoderMode::Train);
+    let trained = |backend, dtype| {
+        let decoder = on(backend, &config, dtype, DecoderMode::Train);
         [1.0, 0.7].map(|temperature| trained(&decoder, &rows, temperature))
     };
-    let exact = trained(DType::F32);
+    let exact = trained(Backend::CpuF32, DType::F32);
     let rounded = [
-        trained(DType::BF16),
-        with_tensor_ops(|| trained(DType::BF16)),
+        trained(Backend::CpuBf16, DType::BF16),
+        trained(Backend::TensorOps, DType::BF16),
     ];
     for (rounded, exact) in rounded
         .iter()

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
+use policy::ops::{Backend, LinearWeight, LogprobGradients};
 use serde_json::Value;
 
 const CPU: Device = Device::Cpu;
@@ -57,7 +57,8 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
     let vocabulary = case["shape"]["V"].as_u64().unwrap() as usize;
     let scaled = flat(&case["logits"]).iter().map(|x| x / scale).collect();
     let logits = matrix(scaled, vocabulary, dtype);
-    let identity = Tensor::eye(vocabulary, dtype, &CPU).unwrap();
+    let backend = Backend::of(&CPU, dtype);
+    let identity = LinearWeight::Tensor(Tensor::eye(vocabulary, dtype, &CPU).unwrap());
     let expected = &case["expected"];
     let targets = targets(&case["token_ids"]);
     let [d_logprobs, d_entropies] =
@@ -67,7 +68,9 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
         ("logps", [&d_logprobs, &none]),
         ("entropy", [&none, &d_entropies]),
     ] {
-        let found = token_logprobs(&logits, &identity, &targets, temperature).unwrap();
+        let found = backend
+            .token_logprobs(&logits, &identity, &targets, temperature)
+            .unwrap();
         let scores = match by {
             "logps" => read(&found.logprobs),
             _ => read(&found.entropies),
@@ -78,15 +81,16 @@ fn check_logits(case: &Value, dtype: DType, temperature: f32, scale: f64, tolera
             logprobs: derivatives[0].to_vec(),
             entropies: Some(derivatives[1].to_vec()),
         };
-        let (dlogits, _) = token_logprobs_backward(
-            found,
-            &logits,
-            &identity,
-            &targets,
-            temperature,
-            &derivatives,
-        )
-        .unwrap();
+        let (dlogits, _) = backend
+            .token_logprobs_backward(
+                found,
+                &logits,
+                &identity,
+                &targets,
+                temperature,
+                &derivatives,
+            )
+            .unwrap();
         let dlogits: Vec<f64> = read(&dlogits).iter().map(|g| g / scale).collect();
         let gradient = &expected[&format!("dlogits_from_{by}")];
         assert_close(&what, &dlogits, &flat(gradient), tolerance);
@@ -121,10 +125,12 @@ fn the_fused_head_equals_trl_s() {
         let id = case["id"].as_str().unwrap();
         let width = case["shape"]["H"].as_u64().unwrap() as usize;
         let hidden = matrix(flat(&case["hidden"]), width, DType::F32);
-        let head = matrix(flat(&case["weight"]), width, DType::F32);
+        let head = LinearWeight::Tensor(matrix(flat(&case["weight"]), width, DType::F32));
         let temperature = case["temperature"].as_f64().unwrap() as f32;
         let targets = targets(&case["targets"]);
-        let found = token_logprobs(&hidden, &head, &targets, temperature).unwrap();
+        let found = Backend::CpuF32
+            .token_logprobs(&hidden, &head, &targets, temperature)
+            .unwrap();
         let [d_logprobs, d_entropies] =
             ["cotangent_logps", "cotangent_entropy"].map(|name| flat(&case[name]));
         let derivatives = LogprobGradients {
@@ -132,9 +138,9 @@ fn the_fused_head_equals_trl_s() {
             entropies: Some(d_entropies),
         };
         let scores = [read(&found.logprobs), read(&found.entropies)];
-        let (dhidden, dweight) =
-            token_logprobs_backward(found, &hidden, &head, &targets, temperature, &derivatives)
-                .unwrap();
+        let (dhidden, dweight) = Backend::CpuF32
+            .token_logprobs_backward(found, &hidden, &head, &targets, temperature, &derivatives)
+            .unwrap();
         for (name, found) in [
             ("logps", &scores[0]),
             ("entropy", &scores[1]),

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Tensor};
-use policy::ops::{RowSampling, draw_rows, filtered_weights, with_tensor_ops};
+use policy::ops::{Backend, RowSampling, draw_rows, filtered_weights};
 use policy::random::derive_seed;
 use policy::sampling::{Filters, sample, sample_rows};
 use policy::{Coordinates, Sampled, SamplingSettings};
@@ -215,8 +215,8 @@ fn the_same_numbers_draw_the_same_tokens() {
             .collect();
         let all = Tensor::new(values.clone(), &CPU).unwrap();
         let rows = rows(seed, count);
-        let found = with_tensor_ops(|| sample_rows(&all, vocabulary, &rows).unwrap());
-        let expected = sample_rows(&all, vocabulary, &rows).unwrap();
+        let found = sample_rows(Backend::TensorOps, &all, vocabulary, &rows).unwrap();
+        let expected = sample_rows(Backend::CpuF32, &all, vocabulary, &rows).unwrap();
         for (((values, (settings, place)), found), expected) in
             values.iter().zip(&rows).zip(found).zip(expected)
         {
@@ -255,7 +255,7 @@ fn greedy_takes_the_first_of_the_largest() {
     ];
     let logits = Tensor::new(&logits, &CPU).unwrap();
     let rows = [(SamplingSettings::greedy(), Coordinates::default()); 3];
-    let sampled = with_tensor_ops(|| sample_rows(&logits, 3, &rows).unwrap());
+    let sampled = sample_rows(Backend::TensorOps, &logits, 3, &rows).unwrap();
     assert!(
         sampled.iter().all(|sampled| sampled.token == 1),
         "{sampled:?}"
@@ -277,7 +277,7 @@ fn logits_that_are_no_numbers_show_in_the_logprob() {
         let logits = Tensor::new(&broken, &CPU).unwrap().to_dtype(dtype).unwrap();
         for settings in settings().into_iter().chain([SamplingSettings::greedy()]) {
             let rows = [(settings, Coordinates::default()); 5];
-            let sampled = with_tensor_ops(|| sample_rows(&logits, 3, &rows).unwrap());
+            let sampled = sample_rows(Backend::TensorOps, &logits, 3, &rows).unwrap();
             for sampled in sampled {
                 assert!(
                     sampled.token < 3 && sampled.logprob.is_nan(),

@@ -10,7 +10,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use policy::{DTypeChoice, Placement, ops::with_tensor_ops, random::derive_seed};
+use policy::{DTypeChoice, Placement, ops::Backend, random::derive_seed};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
@@ -184,52 +184,55 @@ fn new_weights_prefill_a_prompt_again() {
 /// chunks and get new weights between turns.
 #[test]
 fn engines_on_tensor_ops_record_what_a_whole_forward_pass_computes() {
-    for (dtype, tolerance) in [(DTypeChoice::F32, 1e-5), (DTypeChoice::Bf16, 0.1)] {
-        with_tensor_ops(|| {
-            let settings = EngineSettings {
-                slots: 5,
-                pass_tokens: 40,
-                ..EngineSettings::default()
-            };
-            let placement = Placement {
-                dtype,
-                ..Placement::default()
-            };
-            let mut sampler = Sampler::new(&MODEL, 0, 256, &settings, placement).unwrap();
-            let dtype = sampler.dtype();
-            let cpu_weights = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
-            let contexts: Vec<Vec<u32>> = (0..9)
-                .map(|row| [tokens(row % 3, 60), tokens(10 + row, row as usize)].concat())
-                .collect();
-            let mut responses: Vec<Response> = contexts
-                .iter()
-                .enumerate()
-                .map(|(member, context)| sampler.request(context, member))
-                .collect();
-            (0..6).for_each(|_| sampler.pass());
-            sampler.update_weights(1, &cpu_weights(1)).unwrap();
-            sampler.pass_until_idle();
-            let mut versions = [0; 2];
-            for (context, response) in contexts.iter().zip(&mut responses) {
-                let completion = response.try_recv().unwrap().unwrap();
-                versions[completion.policy_version as usize] += 1;
-                let weights = cpu_weights(completion.policy_version);
-                let whole = whole_forward(&weights, context, &completion.tokens);
-                for (recorded, whole) in completion.logprobs.iter().zip(whole) {
-                    assert!(
-                        (recorded - whole).abs() < tolerance,
-                        "{recorded} for {whole} in {dtype:?}"
-                    );
-                }
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 0.1)] {
+        let settings = EngineSettings {
+            slots: 5,
+            pass_tokens: 40,
+            ..EngineSettings::default()
+        };
+        let mut sampler = on_tensor_ops(dtype, 256, &settings);
+        let cpu_weights = |version| weights(version).to(&Device::Cpu, dtype).unwrap();
+        let contexts: Vec<Vec<u32>> = (0..9)
+            .map(|row| [tokens(row % 3, 60), tokens(10 + row, row as usize)].concat())
+            .collect();
+        let mut responses: Vec<Response> = contexts
+            .iter()
+            .enumerate()
+            .map(|(member, context)| sampler.request(context, member))
+            .collect();
+        (0..6).for_each(|_| sampler.pass());
+        sampler.update_weights(1, &cpu_weights(1)).unwrap();
+        sampler.pass_until_idle();
+        let mut versions = [0; 2];
+        for (context, response) in contexts.iter().zip(&mut responses) {
+            let completion = response.try_recv().unwrap().unwrap();
+            versions[completion.policy_version as usize] += 1;
+            let weights = cpu_weights(completion.policy_version);
+            let whole = whole_forward(&weights, context, &completion.tokens);
+            for (recorded, whole) in completion.logprobs.iter().zip(whole) {
+                assert!(
+                    (recorded - whole).abs() < tolerance,
+                    "{recorded} for {whole} in {dtype:?}"
+                );
             }
-            assert!(versions[0] > 0 && versions[1] > 0, "{versions:?}");
-        });
+        }
+        assert!(versions[0] > 0 && versions[1] > 0, "{versions:?}");
     }
 }
 
-/// Returns the log-probabilities of the completion, as training computes them.
+/// Returns a sampler as on a GPU.
+fn on_tensor_ops(dtype: DType, context_tokens: usize, settings: &EngineSettings) -> Sampler {
+    let weights = MODEL.weights.to(&Device::Cpu, dtype).unwrap();
+    let backend = Backend::TensorOps;
+    let decoder =
+        Decoder::on_backend(&MODEL.config, &weights, DecoderMode::Sample, backend).unwrap();
+    Sampler::of_decoder(decoder, &MODEL, 0, context_tokens, settings).unwrap()
+}
+
+/// Returns the log-probabilities of the completion, as training on a GPU computes them.
 fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<f32> {
-    let decoder = Decoder::new(&MODEL.config, weights, DecoderMode::Train).unwrap();
+    let backend = Backend::TensorOps;
+    let decoder = Decoder::on_backend(&MODEL.config, weights, DecoderMode::Train, backend).unwrap();
     let mut packed = PackedRows::default();
     packed.push(&[context, completion].concat());
     let hidden = decoder.forward(&packed, None).unwrap();
@@ -243,8 +246,7 @@ fn whole_forward(weights: &Weights, context: &[u32], completion: &[u32]) -> Vec<
 /// The same random numbers choose the same tokens on each device.
 #[test]
 fn engines_on_tensor_ops_sample_what_the_kernels_do() {
-    let complete = || {
-        let mut sampler = sampler(MEMBERS, 64, true);
+    let complete = |mut sampler: Sampler| {
         let mut responses = sampler.request_group();
         sampler.pass_until_idle();
         let completions = responses
@@ -254,7 +256,16 @@ fn engines_on_tensor_ops_sample_what_the_kernels_do() {
             .map(|completion| completion.tokens)
             .collect::<Vec<_>>()
     };
-    assert_eq!(with_tensor_ops(complete), complete());
+    let settings = EngineSettings {
+        slots: MEMBERS,
+        pass_tokens: 64,
+        ..EngineSettings::default()
+    };
+    let on_tensor_ops = on_tensor_ops(DType::F32, 256, &settings);
+    assert_eq!(
+        complete(on_tensor_ops),
+        complete(sampler(MEMBERS, 64, true))
+    );
 }
 
 /// An event between two forward passes.

@@ -130,7 +130,7 @@ pub(super) fn cache(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
     ] {
         let decoder = DecoderUnderTest::new(&target.device, dtype)?;
         let [_, expected, _] = decoder.forward()?;
-        let found = logprobs_in_pieces(&decoder, &target.device, dtype)?;
+        let found = logprobs_in_pieces(&decoder)?;
         measurements.extend(agreement(what, &found, &expected));
         if dtype != DType::BF16 {
             let name = format!("largest difference {what}");
@@ -146,15 +146,10 @@ pub(super) fn cache(target: &CheckTarget<'_>) -> Result<Vec<Measurement>> {
 
 /// Returns the log-probabilities that the decoder computes for all rows at once through its KV
 /// cache: a prefill of 4 tokens, one of the next 20, then decode steps of one token.
-fn logprobs_in_pieces(
-    under_test: &DecoderUnderTest,
-    device: &Device,
-    dtype: DType,
-) -> Result<Vec<f64>> {
-    let config = under_test.decoder.config();
+fn logprobs_in_pieces(under_test: &DecoderUnderTest) -> Result<Vec<f64>> {
     let packed = &under_test.batch.packed;
     let longest = *LENGTHS.iter().max().unwrap_or(&0);
-    let mut cache = KvCache::new(config, packed.rows.len(), longest, device, dtype)?;
+    let mut cache = under_test.decoder.kv_cache(packed.rows.len(), longest)?;
     let starts = starts(packed);
     let mut logprobs = vec![f64::NAN; packed.tokens.len()];
     let mut cached = 0;

@@ -7,7 +7,7 @@
 //! Products are those of the decoder's layers, whose bits are the same on every machine.
 
 use candle_core::Tensor;
-use policy::ops::{LinearWeight, linear};
+use policy::ops::{Backend, LinearWeight};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -102,7 +102,8 @@ fn orthogonalized(matrix: &Tensor) -> Result<Tensor> {
 
 /// Returns x yᵀ.
 fn times_transposed(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    Ok(linear(x, &LinearWeight::Tensor(y.clone()))?)
+    let backend = Backend::of(x.device(), x.dtype());
+    Ok(backend.linear(x, &LinearWeight::Tensor(y.clone()))?)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use learner::{
     metrics::of_rollouts,
     scheduler::GroupSummary,
 };
-use policy::ops::{LogprobGradients, token_logprobs, token_logprobs_backward};
+use policy::ops::{Backend, LinearWeight, LogprobGradients};
 use proto::{EncodedGroup, v1::SubmitRequest};
 use serde_json::Value;
 
@@ -166,17 +166,21 @@ fn through_the_kernel(micro: &mut Micro<'_>, logits: &[f32]) -> Vec<f64> {
     }
     let cpu = &Device::Cpu;
     let logits = Tensor::from_slice(logits, (rows, 2), cpu).unwrap();
-    let head = Tensor::eye(2, DType::F32, cpu).unwrap();
+    let backend = Backend::CpuF32;
+    let head = LinearWeight::Tensor(Tensor::eye(2, DType::F32, cpu).unwrap());
     let targets = vec![0; rows];
-    let scores = token_logprobs(&logits, &head, &targets, 1.0).unwrap();
+    let scores = backend
+        .token_logprobs(&logits, &head, &targets, 1.0)
+        .unwrap();
     let logprobs: Vec<f32> = scores.logprobs.to_vec1().unwrap();
     micro.inputs.logprobs = logprobs.into_iter().map(f64::from).collect();
     let derivatives = LogprobGradients {
         logprobs: micro.loss().d_logprobs,
         entropies: None,
     };
-    let (gradient, _) =
-        token_logprobs_backward(scores, &logits, &head, &targets, 1.0, &derivatives).unwrap();
+    let (gradient, _) = backend
+        .token_logprobs_backward(scores, &logits, &head, &targets, 1.0, &derivatives)
+        .unwrap();
     let gradient: Vec<Vec<f32>> = gradient.to_vec2().unwrap();
     gradient.iter().map(|two| f64::from(two[0])).collect()
 }

@@ -13,14 +13,15 @@ use super::{Gradients, WeightLoader, training::set_gradient};
 use crate::config::{DecoderConfig, Family};
 use crate::error::{PolicyError, Result};
 use crate::kv_cache::KvCache;
-use crate::ops::{self, LinearWeight};
+use crate::ops::{Backend, LinearWeight};
 use crate::packed_rows::PackedRow;
 
 /// The inputs that all layers of one pass share.
 pub(super) struct PassInputs<'a> {
+    pub(super) backend: Backend,
     pub(super) config: &'a DecoderConfig,
     pub(super) rows: &'a [PackedRow],
-    /// The rows [T, D] of the cos/sin table for the tokens' positions, see [`ops::rope`].
+    /// The rows [T, D] of the cos/sin table for the tokens' positions, see [`Backend::rope`].
     pub(super) cos_sin: Tensor,
 }
 
@@ -88,16 +89,15 @@ impl Layer {
         inputs: &PassInputs<'_>,
         cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, Activations)> {
-        let eps = inputs.config.rms_norm_eps;
-        let attention_input = self.input_norm.forward(&input, eps)?;
+        let attention_input = self.input_norm.forward(&input, inputs)?;
         let (attention_output, attention) =
             self.attention.forward(&attention_input, inputs, cache)?;
         let residual = (&input + attention_output)?;
-        let mlp_input = self.post_attention_norm.forward(&residual, eps)?;
-        let gate = self.gate.forward(&mlp_input)?;
-        let up = self.up.forward(&mlp_input)?;
-        let mlp_hidden = ops::swiglu(&gate, &up)?;
-        let output = (&residual + self.down.forward(&mlp_hidden)?)?;
+        let mlp_input = self.post_attention_norm.forward(&residual, inputs)?;
+        let gate = self.gate.forward(&mlp_input, inputs)?;
+        let up = self.up.forward(&mlp_input, inputs)?;
+        let mlp_hidden = inputs.backend.swiglu(&gate, &up)?;
+        let output = (&residual + self.down.forward(&mlp_hidden, inputs)?)?;
         let activations = Activations {
             input,
             attention_input,
@@ -120,21 +120,21 @@ impl Layer {
         inputs: &PassInputs<'_>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let (a, eps) = (activations, inputs.config.rms_norm_eps);
+        let a = activations;
         // The chain rule from the output back to the input. Each residual connection adds its
         // gradient in the norm's backward pass.
-        let dmlp_hidden = projections_backward(&[(&self.down, doutput)], &a.mlp_hidden, gradients)?;
-        let (dgate, dup) = ops::swiglu_backward(&a.gate, &a.up, &dmlp_hidden)?;
-        let dnormed = projections_backward(
-            &[(&self.gate, &dgate), (&self.up, &dup)],
-            &a.mlp_input,
-            gradients,
-        )?;
+        let outputs = [(&self.down, doutput)];
+        let dmlp_hidden = projections_backward(&outputs, &a.mlp_hidden, inputs, gradients)?;
+        let (dgate, dup) = inputs
+            .backend
+            .swiglu_backward(&a.gate, &a.up, &dmlp_hidden)?;
+        let outputs = [(&self.gate, &dgate), (&self.up, &dup)];
+        let dnormed = projections_backward(&outputs, &a.mlp_input, inputs, gradients)?;
         let dresidual = self.post_attention_norm.backward(
             &a.residual,
-            eps,
             &dnormed,
             Some(doutput),
+            inputs,
             gradients,
         )?;
         let dnormed = self.attention.backward(
@@ -145,7 +145,7 @@ impl Layer {
             gradients,
         )?;
         self.input_norm
-            .backward(&a.input, eps, &dnormed, Some(&dresidual), gradients)
+            .backward(&a.input, &dnormed, Some(&dresidual), inputs, gradients)
     }
 }
 
@@ -190,27 +190,24 @@ impl Attention {
         inputs: &PassInputs<'_>,
         cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, AttentionActivations)> {
-        let config = inputs.config;
+        let (config, backend) = (inputs.config, inputs.backend);
         let split = |x: Tensor, heads| x.reshape(((), heads, config.head_dim));
-        let mut q = split(self.q.forward(x)?, config.heads)?;
-        let mut k = split(self.k.forward(x)?, config.kv_heads)?;
-        let v = split(self.v.forward(x)?, config.kv_heads)?;
+        let mut q = split(self.q.forward(x, inputs)?, config.heads)?;
+        let mut k = split(self.k.forward(x, inputs)?, config.kv_heads)?;
+        let v = split(self.v.forward(x, inputs)?, config.kv_heads)?;
         let mut qk_before_norm = None;
         if let Some((q_norm, k_norm)) = &self.norms {
-            let normed = (
-                q_norm.forward(&q, config.rms_norm_eps)?,
-                k_norm.forward(&k, config.rms_norm_eps)?,
-            );
+            let normed = (q_norm.forward(&q, inputs)?, k_norm.forward(&k, inputs)?);
             qk_before_norm = Some((q, k));
             (q, k) = normed;
         }
-        let q = ops::rope(&q, &inputs.cos_sin)?;
-        let k = ops::rope(&k, &inputs.cos_sin)?;
+        let q = backend.rope(&q, &inputs.cos_sin)?;
+        let k = backend.rope(&k, &inputs.cos_sin)?;
         let attended = match cache {
             Some((cache, layer)) => cache.attend(layer, [&q, &k, &v], inputs.rows)?,
-            None => ops::attention(&q, &k, &v, inputs.rows)?,
+            None => backend.attention(&q, &k, &v, inputs.rows)?,
         };
-        let output = self.o.forward(&attended)?;
+        let output = self.o.forward(&attended, inputs)?;
         let activations = AttentionActivations {
             qk_before_norm,
             q,
@@ -232,22 +229,20 @@ impl Attention {
         let AttentionActivations {
             q, k, v, attended, ..
         } = activations;
-        let dattended = projections_backward(&[(&self.o, doutput)], attended, gradients)?;
-        let [dq, dk, dv] = ops::attention_backward(q, k, v, inputs.rows, attended, &dattended)?;
-        let mut dq = ops::rope_backward(&dq, &inputs.cos_sin)?;
-        let mut dk = ops::rope_backward(&dk, &inputs.cos_sin)?;
+        let backend = inputs.backend;
+        let dattended = projections_backward(&[(&self.o, doutput)], attended, inputs, gradients)?;
+        let [dq, dk, dv] =
+            backend.attention_backward(q, k, v, inputs.rows, attended, &dattended)?;
+        let mut dq = backend.rope_backward(&dq, &inputs.cos_sin)?;
+        let mut dk = backend.rope_backward(&dk, &inputs.cos_sin)?;
         if let (Some((q_norm, k_norm)), Some((q, k))) = (&self.norms, &activations.qk_before_norm) {
-            let eps = inputs.config.rms_norm_eps;
-            dq = q_norm.backward(q, eps, &dq, None, gradients)?;
-            dk = k_norm.backward(k, eps, &dk, None, gradients)?;
+            dq = q_norm.backward(q, &dq, None, inputs, gradients)?;
+            dk = k_norm.backward(k, &dk, None, inputs, gradients)?;
         }
         let flat = |x: Tensor| x.flatten_from(1);
         let (dq, dk, dv) = (flat(dq)?, flat(dk)?, flat(dv)?);
-        projections_backward(
-            &[(&self.q, &dq), (&self.k, &dk), (&self.v, &dv)],
-            x,
-            gradients,
-        )
+        let outputs = [(&self.q, &dq), (&self.k, &dk), (&self.v, &dv)];
+        projections_backward(&outputs, x, inputs, gradients)
     }
 }
 
@@ -265,8 +260,9 @@ impl Norm {
         Ok(Self { name, weight })
     }
 
-    pub(super) fn forward(&self, x: &Tensor, eps: f64) -> Result<Tensor> {
-        Ok(ops::rms_norm(x, &self.weight, eps)?)
+    pub(super) fn forward(&self, x: &Tensor, inputs: &PassInputs<'_>) -> Result<Tensor> {
+        let eps = inputs.config.rms_norm_eps;
+        Ok(inputs.backend.rms_norm(x, &self.weight, eps)?)
     }
 
     /// Returns the gradient of x, that of the residual connection included, and adds that of the
@@ -274,12 +270,15 @@ impl Norm {
     pub(super) fn backward(
         &self,
         x: &Tensor,
-        eps: f64,
         dy: &Tensor,
         residual: Option<&Tensor>,
+        inputs: &PassInputs<'_>,
         gradients: &mut Gradients,
     ) -> Result<Tensor> {
-        let (dx, dweight) = ops::rms_norm_backward(x, &self.weight, eps, dy, residual)?;
+        let (weight, eps) = (&self.weight, inputs.config.rms_norm_eps);
+        let (dx, dweight) = inputs
+            .backend
+            .rms_norm_backward(x, weight, eps, dy, residual)?;
         set_gradient(gradients, &self.name, dweight);
         Ok(dx)
     }
@@ -305,8 +304,8 @@ impl Projection {
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = ops::linear(x, &self.weight)?;
+    fn forward(&self, x: &Tensor, inputs: &PassInputs<'_>) -> Result<Tensor> {
+        let y = inputs.backend.linear(x, &self.weight)?;
         Ok(match &self.bias {
             Some(bias) => y.broadcast_add(bias)?,
             None => y,
@@ -319,23 +318,26 @@ impl Projection {
 fn projections_backward(
     outputs: &[(&Projection, &Tensor)],
     x: &Tensor,
+    inputs: &PassInputs<'_>,
     gradients: &mut Gradients,
 ) -> Result<Tensor> {
+    let backend = inputs.backend;
     let mut products = Vec::with_capacity(outputs.len());
     for (projection, dy) in outputs {
-        let LinearWeight::Tensor(weight) = &projection.weight else {
+        if !projection.weight.is_trainable() {
             let reason = "a decoder built for sampling has no backward pass";
             return Err(PolicyError::Usage(reason.to_owned()));
-        };
+        }
         let name = &projection.name;
-        let dweight = ops::linear_weight_gradient(x, dy)?;
+        let dweight = backend.linear_weight_gradient(x, dy)?;
         set_gradient(gradients, &format!("{name}.weight"), dweight);
         if projection.bias.is_some() {
-            set_gradient(gradients, &format!("{name}.bias"), dy.sum(0)?);
+            let dbias = backend.bias_gradient(dy)?;
+            set_gradient(gradients, &format!("{name}.bias"), dbias);
         }
-        products.push((*dy, weight));
+        products.push((*dy, &projection.weight));
     }
-    Ok(ops::linear_input_gradient(&products)?)
+    Ok(backend.linear_input_gradient(&products)?)
 }
 
 #[cfg(test)]
@@ -343,7 +345,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::{Decoder, DecoderMode, PackedRows, Weights};
+    use crate::{Decoder, DecoderMode, PackedRows, Weights, ops};
 
     impl Activations {
         fn tensors(&self) -> Vec<&Tensor> {

@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::config::DecoderConfig;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
-use crate::ops::{self, LinearWeight, RopeTable, TokenLogprobs};
+use crate::ops::{self, Backend, LinearWeight, RopeTable, TokenLogprobs};
 use crate::packed_rows::PackedRows;
 use crate::weights::Weights;
 use layer::{Layer, Norm, PassInputs};
@@ -23,9 +23,9 @@ pub use training::{GradientCheckpointing, Gradients, ScoredTokens, TrainingPass,
 /// What a decoder is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecoderMode {
-    /// Training: weights stay plain tensors, as the backward pass needs them.
+    /// Training: weights are held as both passes read them.
     Train,
-    /// Sampling: weights are packed once for the kernels.
+    /// Sampling: weights are packed once for the kernels, and there is no backward pass.
     Sample,
 }
 
@@ -35,12 +35,12 @@ const HEAD: &str = "lm_head.weight";
 /// A pre-norm decoder of one of the supported families.
 pub struct Decoder {
     config: DecoderConfig,
+    backend: Backend,
     embedding: Tensor,
     layers: Vec<Layer>,
     norm: Norm,
-    /// The weight of the LM head [V, W] as training reads it, and as sampling does.
-    head: Tensor,
-    lm_head_linear: LinearWeight,
+    /// The LM head [V, W].
+    head: LinearWeight,
     rope: Arc<RopeTable>,
 }
 
@@ -50,28 +50,46 @@ impl Decoder {
     /// # Errors
     /// [`crate::PolicyError::Tensor`] names a weight that is missing or has the wrong shape.
     pub fn new(config: &DecoderConfig, weights: &Weights, mode: DecoderMode) -> Result<Self> {
-        let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
-        Self::build(config, weights, mode, rope)
+        let embedding = weights.get(EMBEDDING)?;
+        let backend = Backend::of(embedding.device(), embedding.dtype());
+        Self::on_backend(config, weights, mode, backend)
     }
 
-    /// Builds a decoder of the same shape with other weights.
+    /// Does the same with another backend than that of the weights' device and dtype, as tests of
+    /// [`Backend::TensorOps`] on the CPU do.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_backend(
+        config: &DecoderConfig,
+        weights: &Weights,
+        mode: DecoderMode,
+        backend: Backend,
+    ) -> Result<Self> {
+        let rope = Arc::new(RopeTable::new(config.inverse_frequencies()));
+        Self::build(config, weights, (mode, backend), rope)
+    }
+
+    /// Builds a decoder of the same shape and backend with other weights.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn with_weights(&self, weights: &Weights, mode: DecoderMode) -> Result<Self> {
-        Self::build(&self.config, weights, mode, Arc::clone(&self.rope))
+        let rope = Arc::clone(&self.rope);
+        Self::build(&self.config, weights, (mode, self.backend), rope)
     }
 
     fn build(
         config: &DecoderConfig,
         weights: &Weights,
-        mode: DecoderMode,
+        (mode, backend): (DecoderMode, Backend),
         rope: Arc<RopeTable>,
     ) -> Result<Self> {
         let weights = weights.clone().fitted(config)?;
         let loader = WeightLoader {
             weights: &weights,
             mode,
+            backend,
         };
         let embedding = loader.tensor(EMBEDDING)?;
         let head = match config.tie_word_embeddings {
@@ -83,20 +101,22 @@ impl Decoder {
                 .map(|layer| Layer::new(config, &loader, layer))
                 .collect::<Result<_>>()?,
             norm: Norm::new(&loader, "model.norm")?,
-            lm_head_linear: match mode {
-                DecoderMode::Train => LinearWeight::Tensor(head.clone()),
-                DecoderMode::Sample => LinearWeight::packed_unrounded(&head)?,
-            },
+            head: loader.linear(&head)?,
             rope,
+            backend,
             config: config.clone(),
             embedding,
-            head,
         })
     }
 
     /// Returns the decoder's shape.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
+    }
+
+    /// Returns what computes the operations.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Returns the device of the weights.
@@ -107,6 +127,15 @@ impl Decoder {
     /// Returns the dtype of the weights.
     pub fn dtype(&self) -> DType {
         self.embedding.dtype()
+    }
+
+    /// Allocates a KV cache of `slots` sequences of up to `capacity_tokens` tokens.
+    ///
+    /// # Errors
+    /// The device has too little memory.
+    pub fn kv_cache(&self, slots: usize, capacity_tokens: usize) -> Result<KvCache> {
+        let place = (self.device(), self.dtype());
+        KvCache::new(&self.config, self.backend, place, slots, capacity_tokens)
     }
 
     /// Runs T packed tokens → hidden states [T, W] after the final norm. With a cache, this is
@@ -128,11 +157,12 @@ impl Decoder {
             let cache = cache.as_deref_mut().map(|cache| (cache, i));
             (x, _) = layer.forward(x, &inputs, cache)?;
         }
-        self.norm.forward(&x, self.config.rms_norm_eps)
+        self.norm.forward(&x, &inputs)
     }
 
     fn pass_inputs<'a>(&'a self, batch: &'a PackedRows) -> Result<PassInputs<'a>> {
         Ok(PassInputs {
+            backend: self.backend,
             config: &self.config,
             rows: &batch.rows,
             cos_sin: self.rope.cos_sin(&batch.positions(), self.device())?,
@@ -141,7 +171,7 @@ impl Decoder {
 
     /// Returns the logits [N, V] of hidden states [N, W], at least in f32.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear_unrounded(hidden, &self.lm_head_linear)?)
+        Ok(self.backend.linear_unrounded(hidden, &self.head)?)
     }
 
     /// Returns log-probabilities and entropies `[N]` of `targets` after hidden states `[N, W]`. On
@@ -155,12 +185,9 @@ impl Decoder {
         targets: &[u32],
         temperature: f32,
     ) -> Result<TokenLogprobs> {
-        Ok(ops::token_logprobs(
-            hidden,
-            &self.head,
-            targets,
-            temperature,
-        )?)
+        Ok(self
+            .backend
+            .token_logprobs(hidden, &self.head, targets, temperature)?)
     }
 }
 
@@ -168,6 +195,7 @@ impl Decoder {
 struct WeightLoader<'a> {
     weights: &'a Weights,
     mode: DecoderMode,
+    backend: Backend,
 }
 
 impl WeightLoader<'_> {
@@ -177,8 +205,8 @@ impl WeightLoader<'_> {
 
     fn linear(&self, weight: &Tensor) -> Result<LinearWeight> {
         Ok(match self.mode {
-            DecoderMode::Train => LinearWeight::Tensor(weight.clone()),
-            DecoderMode::Sample => LinearWeight::packed(weight)?,
+            DecoderMode::Train => self.backend.training_weight(weight)?,
+            DecoderMode::Sample => self.backend.sampling_weight(weight)?,
         })
     }
 }

@@ -128,7 +128,7 @@ impl<'a> TrainingPass<'a> {
             });
             x = residual;
         }
-        let hidden = decoder.norm.forward(&x, decoder.config.rms_norm_eps)?;
+        let hidden = decoder.norm.forward(&x, &inputs)?;
         let hidden = ops::select_rows(&hidden, scored.predictors)?;
         let token_logprobs = decoder.token_logprobs(&hidden, scored.targets, scored.temperature)?;
         Ok(Self {
@@ -155,7 +155,8 @@ impl<'a> TrainingPass<'a> {
     pub fn backward(mut self, derivatives: &LogprobGradients) -> Result<Gradients> {
         let decoder = self.decoder;
         let mut gradients = Gradients::default();
-        let (dhidden, dhead) = ops::token_logprobs_backward(
+        let backend = decoder.backend;
+        let (dhidden, dhead) = backend.token_logprobs_backward(
             self.token_logprobs,
             &self.hidden,
             &decoder.head,
@@ -163,18 +164,15 @@ impl<'a> TrainingPass<'a> {
             self.scored.temperature,
             derivatives,
         )?;
-        let dnormed = ops::add_rows(
-            self.residual.zeros_like()?,
-            self.scored.predictors,
-            &dhidden,
-        )?;
-        let eps = decoder.config.rms_norm_eps;
-        let mut dx = decoder
-            .norm
-            .backward(&self.residual, eps, &dnormed, None, &mut gradients)?;
+        let zeros = self.residual.zeros_like()?;
+        let dnormed = backend.add_rows(zeros, self.scored.predictors, &dhidden)?;
+        let inputs = decoder.pass_inputs(self.batch)?;
+        let mut dx =
+            decoder
+                .norm
+                .backward(&self.residual, &dnormed, None, &inputs, &mut gradients)?;
         // Frees the large tensors before the layers need memory for their own.
         drop((dhidden, dnormed, self.residual, self.hidden));
-        let inputs = decoder.pass_inputs(self.batch)?;
         for layer in decoder.layers.iter().rev() {
             let saved = self
                 .layers
@@ -190,10 +188,11 @@ impl<'a> TrainingPass<'a> {
         let dembedding = if decoder.config.tie_word_embeddings {
             dhead
         } else {
+            let zeros = dhead.zeros_like()?;
             set_gradient(&mut gradients, HEAD, dhead);
-            decoder.embedding.zeros_like()?
+            zeros
         };
-        let dembedding = ops::add_rows(dembedding, &self.batch.tokens, &dx)?;
+        let dembedding = backend.add_rows(dembedding, &self.batch.tokens, &dx)?;
         set_gradient(&mut gradients, EMBEDDING, dembedding);
         Ok(gradients)
     }

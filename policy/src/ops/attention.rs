@@ -14,21 +14,60 @@ use super::kv_pages::{KvPages, PAGE, PagedSequence};
 use super::paged_attention::attention_in_pages;
 use super::simd::dispatch;
 use super::{
-    at_least_f32, autograd_backward, check_same_shape, compute_dtype, read, tensor, uses_kernels,
-    widens_for_kernels,
+    Backend, at_least_f32, autograd_backward, check_same_shape, compute_dtype, read, tensor,
 };
 use crate::packed_rows::PackedRow;
 
-/// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
-/// continues another row of the batch ([`PackedRow::slot`]).
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[PackedRow]) -> Result<Tensor> {
-    if widens_for_kernels(q) {
-        let [wide_q, wide_k, wide_v] = widened([q, k, v])?;
-        return attention(&wide_q, &wide_k, &wide_v, rows)?.to_dtype(q.dtype());
+impl Backend {
+    /// Attends with q [T, H, D] to k and v [T, K, D] of packed rows → [T, H * D]. A row with a past
+    /// continues another row of the batch ([`PackedRow::slot`]).
+    pub fn attention(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        rows: &[PackedRow],
+    ) -> Result<Tensor> {
+        match self {
+            Self::TensorOps => attention_in_pages(q, k, v, rows),
+            _ => self.by_kernel([q, k, v], |inputs| forward(inputs, rows)),
+        }
     }
-    if !uses_kernels(q) {
-        return attention_in_pages(q, k, v, rows);
+
+    /// Returns the gradients of q, k and v, from the output `out` and its gradient `dout`.
+    pub fn attention_backward(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        rows: &[PackedRow],
+        out: &Tensor,
+        dout: &Tensor,
+    ) -> Result<[Tensor; 3]> {
+        match self {
+            Self::TensorOps => autograd_backward([q, k, v], dout, |[q, k, v]| {
+                attention_in_pages(q, k, v, rows)
+            }),
+            _ => self.by_kernels([q, k, v, out, dout], |inputs| backward(inputs, rows)),
+        }
     }
+
+    /// Appends the new keys and values to the cached sequences and attends to them by kernels.
+    /// `table` gives the block table of a slot.
+    pub(crate) fn cached_attention<'a>(
+        self,
+        [q, k, v]: [&Tensor; 3],
+        rows: &[PackedRow],
+        pages: &mut KvPages,
+        table: impl Fn(usize) -> &'a [u32],
+    ) -> Result<Tensor> {
+        self.by_kernel([q, k, v], |inputs| {
+            forward_from_cache(inputs, rows, pages, table)
+        })
+    }
+}
+
+fn forward([q, k, v]: [&Tensor; 3], rows: &[PackedRow]) -> Result<Tensor> {
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
@@ -54,20 +93,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, rows: &[PackedRow]) -> Resu
     tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
-/// Returns the gradients of q, k and v, from the output `out` and its gradient `dout`.
-pub fn attention_backward(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    rows: &[PackedRow],
-    out: &Tensor,
-    dout: &Tensor,
-) -> Result<[Tensor; 3]> {
-    if !uses_kernels(q) {
-        return autograd_backward([q, k, v], dout, |[q, k, v]| {
-            attention_tensor_ops(q, k, v, rows)
-        });
-    }
+fn backward([q, k, v, out, dout]: [&Tensor; 5], rows: &[PackedRow]) -> Result<[Tensor; 3]> {
     check_same_shape("attention", out, dout)?;
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
@@ -106,7 +132,8 @@ pub fn attention_backward(
     ])
 }
 
-/// [`attention`] by tensor operations, row by row, so that candle can differentiate it.
+/// [`Backend::attention`] by tensor operations, row by row: the reference implementation that tests
+/// hold the others to.
 pub fn attention_tensor_ops(
     q: &Tensor,
     k: &Tensor,
@@ -185,18 +212,12 @@ fn grouped_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal_mask: &Tensor) -
         .reshape((rows, len, kv_heads * group * head_dim))
 }
 
-/// Appends the new keys and values to the cached sequences and attends to them. `table` gives the
-/// block table of a slot.
-pub(crate) fn cached_attention<'a>(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+fn forward_from_cache<'a>(
+    [q, k, v]: [&Tensor; 3],
     rows: &[PackedRow],
     pages: &mut KvPages,
     table: impl Fn(usize) -> &'a [u32],
 ) -> Result<Tensor> {
-    let dtype = q.dtype();
-    let [q, k, v] = &widened([q, k, v])?;
     let heads = Heads::of(q, k, v)?;
     let batch = AttentionBatch::new(rows, heads, q.dim(0)?)?;
     let out = read([q, k, v], |[q, k, v]| {
@@ -223,11 +244,7 @@ pub(crate) fn cached_attention<'a>(
         }
         Ok(out)
     })?;
-    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))?.to_dtype(dtype)
-}
-
-fn widened([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
-    Ok([at_least_f32(q)?, at_least_f32(k)?, at_least_f32(v)?])
+    tensor(out, (q.dim(0)?, heads.heads * heads.head_dim))
 }
 
 /// Returns the first packed token of each row.

@@ -1,27 +1,30 @@
 //! Embedding lookup and its gradient: rows of a matrix by index, and back.
 //!
-//! Invariant: [`add_rows`] adds in the order of the indices, on the CPU in one chain for each
+//! Invariant: [`Backend::add_rows`] adds in the order of the indices, on the CPU in one chain for each
 //! element; half precision is summed in f32.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use super::{at_least_f32, uses_kernels};
+use super::{Backend, at_least_f32};
 
 /// Returns the chosen rows of `x` [R, W] → [N, W].
 pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::new(rows, x.device())?, 0)
 }
 
-/// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is reused
-/// for the result, so other holders of it would see the change.
-pub fn add_rows(sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
-    if !uses_kernels(&sum) {
-        let rows = Tensor::new(rows, x.device())?;
-        let total = at_least_f32(&sum)?.index_add(&rows, &at_least_f32(x)?, 0)?;
-        return total.to_dtype(sum.dtype());
+impl Backend {
+    /// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is reused
+    /// for the result, so other holders of it would see the change.
+    pub fn add_rows(self, sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
+        let dtype = sum.dtype();
+        let (sum, x) = (at_least_f32(&sum)?, at_least_f32(x)?);
+        if self == Self::TensorOps {
+            let rows = Tensor::new(rows, x.device())?;
+            return sum.index_add(&rows, &x, 0)?.to_dtype(dtype);
+        }
+        sum.inplace_op2(&x.contiguous()?, &AddRows { rows })?;
+        sum.to_dtype(dtype)
     }
-    sum.inplace_op2(&x.contiguous()?, &AddRows { rows })?;
-    Ok(sum)
 }
 
 struct AddRows<'a> {

@@ -1,137 +1,275 @@
 //! Linear layers: y = x Wᵀ, with W [out, in] as Hugging Face stores it.
 //!
-//! Invariant: an output element is one chain of fused multiply-adds (see `matmul`), the same
+//! Invariant: an output element has one order of sums (see `matmul` and `matmul_bf16`), the same
 //! whether W is packed once for sampling or during the product for training.
 
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 
+use super::bf16_values::{rounded_tensor, widened};
 use super::fixed_shape::product_of_rows;
 use super::matmul::{PackedMatrix, Right, View, WriteMode, multiply, product};
-use super::{at_least_f32, kernels_support, read, tensor, uses_kernels, widens_for_kernels};
+use super::matmul_bf16::{Bf16Matrix, Bf16View, multiply_bf16};
+use super::{Backend, at_least_f32, read, read_bf16, tensor};
 
-/// A weight [out, in] as training or sampling holds it.
+/// A weight [out, in] as a backend holds it for training or for sampling.
 #[derive(Clone)]
 pub enum LinearWeight {
-    /// The tensor itself, which the backward pass needs.
+    /// The tensor itself.
     Tensor(Tensor),
-    /// A copy packed for the kernels.
+    /// Packed for sampling in f32.
     Packed(Arc<PackedWeight>),
+    /// Packed for products of bf16.
+    Bf16(Arc<Bf16Weight>),
 }
 
-/// A weight packed for the kernels.
+/// A weight packed for sampling in f32.
 pub struct PackedWeight(PackedMatrix);
 
+/// A weight packed for products of bf16.
+pub struct Bf16Weight {
+    /// Wᵀ, for y = x Wᵀ.
+    forward: Bf16Matrix,
+    /// W, for dx = dy W. Sampling needs none.
+    backward: Option<Bf16Matrix>,
+}
+
 impl LinearWeight {
-    /// Prepares the weight for [`linear_unrounded`]: widened once, and packed where kernels take
-    /// it.
-    pub fn packed_unrounded(weight: &Tensor) -> Result<Self> {
-        Self::packed(&at_least_f32(weight)?)
-    }
-
-    /// Packs the weight where kernels take it; elsewhere keeps the tensor.
-    pub fn packed(weight: &Tensor) -> Result<Self> {
-        if !kernels_support(weight.device(), weight.dtype()) {
-            return Ok(Self::Tensor(weight.clone()));
+    /// Returns whether the weight has a backward pass.
+    pub fn is_trainable(&self) -> bool {
+        match self {
+            Self::Tensor(_) => true,
+            Self::Packed(_) => false,
+            Self::Bf16(weight) => weight.backward.is_some(),
         }
-        let (n, k) = weight.dims2()?;
-        let packed = read([&at_least_f32(weight)?], |[w]| {
-            Ok(PackedMatrix::new(View::new(w, n, k, k).transposed()))
-        })?;
-        Ok(Self::Packed(Arc::new(PackedWeight(packed))))
     }
 
-    fn widened(&self) -> Result<Self> {
+    /// Returns the weight that a backward pass reads as a tensor.
+    pub(super) fn tensor(&self) -> Result<&Tensor> {
+        match self {
+            Self::Tensor(weight) => Ok(weight),
+            _ => bail!("linear: a packed weight is not a tensor: this is a bug"),
+        }
+    }
+
+    /// Returns the packed weight [out, in] of dx = dy W in bf16.
+    fn backward_bf16(&self) -> Result<&Bf16Matrix> {
+        let packed = match self {
+            Self::Bf16(weight) => weight.backward.as_ref(),
+            _ => None,
+        };
+        match packed {
+            Some(packed) => Ok(packed),
+            None => bail!("linear: this weight has no backward pass in bf16: this is a bug"),
+        }
+    }
+
+    /// Returns the shape [out, in].
+    pub(super) fn shape(&self) -> Result<(usize, usize)> {
         Ok(match self {
-            Self::Tensor(weight) => Self::Tensor(at_least_f32(weight)?),
-            Self::Packed(packed) => Self::Packed(packed.clone()),
+            Self::Tensor(weight) => weight.dims2()?,
+            Self::Packed(weight) => (weight.0.columns(), weight.0.rows()),
+            Self::Bf16(weight) => (weight.forward.columns(), weight.forward.rows()),
         })
     }
 }
 
-/// Computes x Wᵀ for x [T, in] → [T, out].
-pub fn linear(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
-    if widens_for_kernels(x) {
-        return linear(&at_least_f32(x)?, &weight.widened()?)?.to_dtype(x.dtype());
+impl Backend {
+    /// Prepares a weight for training: both passes read it.
+    pub fn training_weight(self, weight: &Tensor) -> Result<LinearWeight> {
+        match self {
+            Self::CpuBf16 => packed_bf16(weight, true),
+            Self::CpuF32 | Self::TensorOps => Ok(LinearWeight::Tensor(weight.clone())),
+        }
     }
-    let (m, k) = x.dims2()?;
-    match weight {
-        LinearWeight::Tensor(weight) if uses_kernels(x) => {
-            let (n, in_features) = weight.dims2()?;
-            if k != in_features {
-                bail!("linear: x is [{m}, {k}] but the weight is [{n}, {in_features}]");
+
+    /// Prepares a weight for sampling: kernels read it packed.
+    pub fn sampling_weight(self, weight: &Tensor) -> Result<LinearWeight> {
+        match self {
+            Self::CpuF32 => {
+                let (n, k) = weight.dims2()?;
+                let packed = read([weight], |[w]| {
+                    Ok(PackedMatrix::new(View::new(w, n, k, k).transposed()))
+                })?;
+                Ok(LinearWeight::Packed(Arc::new(PackedWeight(packed))))
             }
-            let y = read([x, weight], |[x, w]| {
-                let w = View::new(w, n, k, k).transposed();
-                Ok(product(View::new(x, m, k, k), Right::Plain(w)))
-            })?;
-            tensor(y, (m, n))
+            Self::CpuBf16 => packed_bf16(weight, false),
+            Self::TensorOps => Ok(LinearWeight::Tensor(weight.clone())),
         }
-        LinearWeight::Tensor(weight) => linear_tensor_ops(x, weight),
-        LinearWeight::Packed(packed) => {
-            let n = packed.0.columns();
-            let y = read([x], |[x]| {
-                Ok(product(View::new(x, m, k, k), Right::Packed(&packed.0)))
-            })?;
-            tensor(y, (m, n))
+    }
+
+    /// Computes x Wᵀ for x [T, in] → [T, out].
+    pub fn linear(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+        match weight {
+            LinearWeight::Tensor(weight) if self == Self::TensorOps => linear_tensor_ops(x, weight),
+            LinearWeight::Bf16(_) => {
+                let shape = (x.dim(0)?, weight.shape()?.0);
+                rounded_tensor(&product_with(x, weight)?, shape)
+            }
+            _ => self.linear_unrounded(x, weight),
+        }
+    }
+
+    /// [`Self::linear`] without the last rounding: half precision gives f32, as logits need.
+    pub fn linear_unrounded(self, x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
+        if let (Self::TensorOps, LinearWeight::Tensor(weight)) = (self, weight) {
+            return linear_tensor_ops(&at_least_f32(x)?, &at_least_f32(weight)?);
+        }
+        let (m, n) = (x.dim(0)?, weight.shape()?.0);
+        tensor(product_with(x, weight)?, (m, n))
+    }
+
+    /// Returns the gradient [T, in] of an x that went through several weights: the sum of dy [T,
+    /// out] times W [out, in], in the order given.
+    ///
+    /// # Errors
+    /// A weight is prepared for sampling.
+    ///
+    /// # Panics
+    /// If `outputs` is empty.
+    pub fn linear_input_gradient(self, outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
+        assert!(!outputs.is_empty(), "no gradient is given: this is a bug");
+        match self {
+            Self::CpuF32 => input_gradient_f32(outputs),
+            Self::CpuBf16 => input_gradient_bf16(outputs),
+            Self::TensorOps => input_gradient_tensor_ops(outputs),
+        }
+    }
+
+    /// Returns the gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
+    pub fn linear_weight_gradient(self, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        if self == Self::TensorOps {
+            return dy.t()?.matmul(x);
+        }
+        let shape = (dy.dim(1)?, x.dim(1)?);
+        let mut dw = vec![0.0; shape.0 * shape.1];
+        self.add_weight_gradient(x, dy, &mut dw)?;
+        tensor(dw, shape)
+    }
+
+    /// Adds [`Self::linear_weight_gradient`] to `sum` [out, in], by kernels.
+    pub(super) fn add_weight_gradient(
+        self,
+        x: &Tensor,
+        dy: &Tensor,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        let ((m, k), (rows, n)) = (x.dims2()?, dy.dims2()?);
+        if rows != m {
+            bail!("linear: {rows} rows of gradients for {m} rows");
+        }
+        match self {
+            Self::CpuBf16 => read_bf16([x, dy], |[x, dy]| {
+                let x = Bf16Matrix::new(Bf16View::new(x, m, k));
+                let dy = Bf16View::new(dy, m, n).transposed();
+                multiply_bf16(dy, &x, sum, WriteMode::Accumulate)
+            }),
+            _ => read([x, dy], |[x, dy]| {
+                let dy = View::new(dy, m, n, n).transposed();
+                let x = Right::Plain(View::new(x, m, k, k));
+                multiply(dy, x, sum, k, WriteMode::Accumulate);
+                Ok(())
+            }),
+        }
+    }
+
+    /// Returns the gradient `[out]` of a bias: the sum of dy [T, out] over its rows.
+    pub fn bias_gradient(self, dy: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::CpuBf16 => widened(dy)?.sum(0),
+            Self::CpuF32 | Self::TensorOps => dy.sum(0),
         }
     }
 }
 
-/// [`linear`] without the last rounding: half precision gives f32, as logits need.
-pub fn linear_unrounded(x: &Tensor, weight: &LinearWeight) -> Result<Tensor> {
-    linear(&at_least_f32(x)?, &weight.widened()?)
-}
-
-/// [`linear`] by tensor operations.
+/// [`Backend::linear`] by tensor operations.
 pub fn linear_tensor_ops(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product_of_rows(x, &weight.t()?)
 }
 
-/// Returns the gradient [T, in] of an x that went through several weights: the sum of dy [T, out]
-/// times W [out, in], in the order given.
-///
-/// # Panics
-/// If `outputs` is empty.
-pub fn linear_input_gradient(outputs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
-    let ((dy, weight), rest) = outputs.split_first().expect("a gradient: this is a bug");
-    if !uses_kernels(dy) {
-        let mut dx = dy.matmul(weight)?;
-        for (dy, weight) in rest {
-            dx = (dx + dy.matmul(weight)?)?;
-        }
-        return Ok(dx);
+fn input_gradient_tensor_ops(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
+    let mut sum: Option<Tensor> = None;
+    for (dy, weight) in outputs {
+        let dx = dy.matmul(weight.tensor()?)?;
+        sum = Some(match sum {
+            Some(before) => (before + dx)?,
+            None => dx,
+        });
     }
-    let (m, k) = (dy.dim(0)?, weight.dim(1)?);
-    let n = weight.dim(0)?;
-    let mut dx = read([dy, weight], |[dy, w]| {
-        let w = View::new(w, n, k, k);
-        Ok(product(View::new(dy, m, n, n), Right::Plain(w)))
-    })?;
-    for (dy, weight) in rest {
-        let n = weight.dim(0)?;
-        read([dy, weight], |[dy, w]| {
+    Ok(sum.expect("there is a gradient: this is a bug"))
+}
+
+fn input_gradient_f32(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
+    let (dy, (_, k)) = (outputs[0].0, outputs[0].1.shape()?);
+    let m = dy.dim(0)?;
+    let mut dx = vec![0.0; m * k];
+    for (number, (dy, weight)) in outputs.iter().enumerate() {
+        let (n, _) = weight.shape()?;
+        let write_mode = match number {
+            0 => WriteMode::Overwrite,
+            _ => WriteMode::Accumulate,
+        };
+        read([dy, weight.tensor()?], |[dy, w]| {
             let (dy, w) = (View::new(dy, m, n, n), View::new(w, n, k, k));
-            multiply(dy, Right::Plain(w), &mut dx, k, WriteMode::Accumulate);
+            multiply(dy, Right::Plain(w), &mut dx, k, write_mode);
             Ok(())
         })?;
     }
     tensor(dx, (m, k))
 }
 
-/// Returns the gradient [out, in] of a weight: dyᵀ x, for dy [T, out] and x [T, in].
-pub fn linear_weight_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
-    if !uses_kernels(x) {
-        return dy.t()?.matmul(x);
+fn input_gradient_bf16(outputs: &[(&Tensor, &LinearWeight)]) -> Result<Tensor> {
+    let (m, (_, k)) = (outputs[0].0.dim(0)?, outputs[0].1.shape()?);
+    let mut sum = vec![0.0; m * k];
+    for (dy, weight) in outputs {
+        let n = dy.dim(1)?;
+        read_bf16([dy], |[dy]| {
+            let dy = Bf16View::new(dy, m, n);
+            multiply_bf16(dy, weight.backward_bf16()?, &mut sum, WriteMode::Accumulate)
+        })?;
     }
-    let ((m, k), (rows, n)) = (x.dims2()?, dy.dims2()?);
-    if rows != m {
-        bail!("linear: {rows} rows of gradients for {m} rows");
-    }
-    let dw = read([x, dy], |[x, dy]| {
-        let dy = View::new(dy, m, n, n).transposed();
-        Ok(product(dy, Right::Plain(View::new(x, m, k, k))))
+    rounded_tensor(&sum, (m, k))
+}
+
+fn packed_bf16(weight: &Tensor, is_trained: bool) -> Result<LinearWeight> {
+    let (n, k) = weight.dims2()?;
+    let packed = read_bf16([weight], |[w]| {
+        let w = Bf16View::new(w, n, k);
+        Ok(Bf16Weight {
+            forward: Bf16Matrix::new(w.transposed()),
+            backward: is_trained.then(|| Bf16Matrix::new(w)),
+        })
     })?;
-    tensor(dw, (n, k))
+    Ok(LinearWeight::Bf16(Arc::new(packed)))
+}
+
+/// Returns x Wᵀ [T, out] by kernels, unrounded.
+pub(super) fn product_with(x: &Tensor, weight: &LinearWeight) -> Result<Vec<f32>> {
+    let (m, k) = x.dims2()?;
+    let (n, in_features) = weight.shape()?;
+    if k != in_features {
+        bail!("linear: x is [{m}, {k}] but the weight is [{n}, {in_features}]");
+    }
+    match weight {
+        LinearWeight::Tensor(weight) => read([x, weight], |[x, w]| {
+            let w = View::new(w, n, k, k).transposed();
+            Ok(product(View::new(x, m, k, k), Right::Plain(w)))
+        }),
+        LinearWeight::Packed(weight) => read([x], |[x]| {
+            Ok(product(View::new(x, m, k, k), Right::Packed(&weight.0)))
+        }),
+        LinearWeight::Bf16(weight) => bf16_product(x, &weight.forward),
+    }
+}
+
+/// Returns the product of x [m, k] in bf16 and a packed matrix [k, n], in f32.
+fn bf16_product(x: &Tensor, packed: &Bf16Matrix) -> Result<Vec<f32>> {
+    let (m, k) = x.dims2()?;
+    read_bf16([x], |[x]| {
+        let mut y = vec![0.0; m * packed.columns()];
+        let x = Bf16View::new(x, m, k);
+        multiply_bf16(x, packed, &mut y, WriteMode::Overwrite)?;
+        Ok(y)
+    })
 }

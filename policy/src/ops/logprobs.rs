@@ -2,20 +2,22 @@
 //! of a large batch.
 //!
 //! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
-//! Sampling reads it through [`log_softmax_at`] and training through [`token_logprobs`], so the two
+//! Sampling reads it through [`log_softmax_at`] and training through [`Backend::token_logprobs`], so the two
 //! agree bit for bit. Small logits are kept for the backward pass. Large ones are computed for a
 //! few rows at a time, and again in the backward pass (as in the chunked or fused linear
 //! cross-entropy of TRL and Liger).
 //!
 //! Shapes: N tokens, V vocabulary, hidden width W.
 
+use std::ops::Range;
+
 use candle_core::{Result, Tensor, bail};
 
+use super::linear::{LinearWeight, product_with};
 use super::logprobs_tensor_ops::LmHead;
 use super::math::exp;
-use super::matmul::{Right, View, WriteMode, multiply, product};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, read, tensor, uses_kernels, widens_for_kernels};
+use super::{Backend, tensor};
 
 /// The most logits that are saved for the backward pass (64 MiB).
 const MAX_SAVED_LOGITS: usize = 1 << 24;
@@ -65,31 +67,77 @@ pub fn log_softmax_at(logits: &[f32], token: usize, temperature: f32) -> f32 {
     statistics.logprob(logits[token])
 }
 
-/// Scores `targets` `[N]` after hidden states `[N, W]`, by the LM head's weight `[V, W]`, at a
-/// temperature.
-///
-/// # Errors
-/// If the number of targets is not N, or a target is outside of the vocabulary.
-pub fn token_logprobs(
+impl Backend {
+    /// Scores `targets` `[N]` after hidden states `[N, W]`, by the LM head's weight `[V, W]`, at a
+    /// temperature.
+    ///
+    /// # Errors
+    /// If the number of targets is not N, or a target is outside of the vocabulary.
+    pub fn token_logprobs(
+        self,
+        hidden: &Tensor,
+        head: &LinearWeight,
+        targets: &[u32],
+        temperature: f32,
+    ) -> Result<TokenLogprobs> {
+        let (rows, (vocabulary, _)) = (hidden.dim(0)?, head.shape()?);
+        if targets.len() != rows {
+            bail!("token_logprobs: {} targets for {rows} rows", targets.len());
+        }
+        if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
+            bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
+        }
+        match self {
+            Self::TensorOps => LmHead::new(hidden, head.tensor()?, targets, temperature)?.forward(),
+            _ => forward(hidden, head, targets, temperature),
+        }
+    }
+
+    /// Returns the gradients of hidden states and LM head, from the result of
+    /// [`Self::token_logprobs`] for the same arguments.
+    pub fn token_logprobs_backward(
+        self,
+        forward: TokenLogprobs,
+        hidden: &Tensor,
+        head: &LinearWeight,
+        targets: &[u32],
+        temperature: f32,
+        gradients: &LogprobGradients,
+    ) -> Result<(Tensor, Tensor)> {
+        let counts = [
+            gradients.logprobs.len(),
+            gradients.entropies.as_ref().map_or(targets.len(), Vec::len),
+        ];
+        if counts != [targets.len(); 2] {
+            bail!(
+                "token_logprobs: {counts:?} derivatives for {} targets",
+                targets.len()
+            );
+        }
+        if self == Self::TensorOps {
+            let head = LmHead::new(hidden, head.tensor()?, targets, temperature)?;
+            return head.backward(&forward.saved, gradients);
+        }
+        let pass = BackwardPass {
+            backend: self,
+            hidden,
+            head,
+            targets,
+            temperature,
+            gradients,
+        };
+        pass.run(forward.saved)
+    }
+}
+
+/// Computes [`Backend::token_logprobs`] by kernels.
+fn forward(
     hidden: &Tensor,
-    head: &Tensor,
+    head: &LinearWeight,
     targets: &[u32],
     temperature: f32,
 ) -> Result<TokenLogprobs> {
-    let (rows, vocabulary) = (hidden.dim(0)?, head.dim(0)?);
-    if targets.len() != rows {
-        bail!("token_logprobs: {} targets for {rows} rows", targets.len());
-    }
-    if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
-        bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
-    }
-    if widens_for_kernels(hidden) {
-        let (hidden, head) = (at_least_f32(hidden)?, at_least_f32(head)?);
-        return token_logprobs(&hidden, &head, targets, temperature);
-    }
-    if !uses_kernels(hidden) {
-        return LmHead::new(hidden, head, targets, temperature)?.forward();
-    }
+    let (rows, (vocabulary, _)) = (hidden.dim(0)?, head.shape()?);
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     let mut score = |first: usize, logits: &[f32]| {
         let rows = logits.chunks_exact(vocabulary).zip(&targets[first..]);
@@ -102,11 +150,14 @@ pub fn token_logprobs(
     // Both branches compute a row's logits by the same product and the same reduction, so the bits
     // do not depend on the number of rows.
     let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
-        let logits = all_logits(hidden, head)?;
+        let logits = product_with(hidden, head)?;
         score(0, &logits);
         SavedForBackward::Logits(logits)
     } else {
-        for_chunks(hidden, head, |first, logits, _, _| score(first, logits))?;
+        for chunk in chunks(rows, vocabulary) {
+            let hidden = hidden.narrow(0, chunk.start, chunk.len())?;
+            score(chunk.start, &product_with(&hidden, head)?);
+        }
         SavedForBackward::Nothing
     };
     Ok(TokenLogprobs {
@@ -116,139 +167,65 @@ pub fn token_logprobs(
     })
 }
 
-/// Returns the gradients of hidden states and LM head, from the result of [`token_logprobs`] for
-/// the same arguments.
-pub fn token_logprobs_backward(
-    forward: TokenLogprobs,
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &[u32],
-    temperature: f32,
-    gradients: &LogprobGradients,
-) -> Result<(Tensor, Tensor)> {
-    let counts = [
-        gradients.logprobs.len(),
-        gradients.entropies.as_ref().map_or(targets.len(), Vec::len),
-    ];
-    if counts != [targets.len(); 2] {
-        bail!(
-            "token_logprobs: {counts:?} derivatives for {} targets",
-            targets.len()
-        );
-    }
-    if widens_for_kernels(hidden) {
-        let (wide_hidden, wide_head) = (at_least_f32(hidden)?, at_least_f32(head)?);
-        let (dhidden, dhead) = token_logprobs_backward(
-            forward,
-            &wide_hidden,
-            &wide_head,
-            targets,
-            temperature,
-            gradients,
-        )?;
-        return Ok((
-            dhidden.to_dtype(hidden.dtype())?,
-            dhead.to_dtype(head.dtype())?,
-        ));
-    }
-    if !uses_kernels(hidden) {
-        let head = LmHead::new(hidden, head, targets, temperature)?;
-        return head.backward(&forward.saved, gradients);
-    }
-    backward_by_kernels(forward.saved, hidden, head, targets, temperature, gradients)
+/// Returns the rows of each chunk where the logits of all rows are not held.
+fn chunks(rows: usize, vocabulary: usize) -> impl Iterator<Item = Range<usize>> {
+    let chunk = (CHUNK_LOGITS / vocabulary)
+        .max(MIN_CHUNK_ROWS)
+        .min(rows)
+        .max(1);
+    (0..rows)
+        .step_by(chunk)
+        .map(move |first| first..rows.min(first + chunk))
 }
 
-/// Computes [`token_logprobs_backward`] by kernels, in f32 and in the memory of the logits.
-fn backward_by_kernels(
-    saved: SavedForBackward,
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &[u32],
+/// Computes [`Backend::token_logprobs_backward`] by kernels, in the memory of the logits.
+struct BackwardPass<'a> {
+    backend: Backend,
+    hidden: &'a Tensor,
+    head: &'a LinearWeight,
+    targets: &'a [u32],
     temperature: f32,
-    gradients: &LogprobGradients,
-) -> Result<(Tensor, Tensor)> {
-    let (vocabulary, width) = head.dims2()?;
-    let entropies = gradients.entropies.as_ref();
-    let mut dhidden = vec![0.0; hidden.elem_count()];
-    let mut dhead = vec![0.0; head.elem_count()];
-    let mut add = |first: usize, logits: &mut [f32], hidden: &[f32], head: View<'_>| {
-        let rows = logits.len() / vocabulary;
-        for (i, logits) in logits.chunks_exact_mut(vocabulary).enumerate() {
+    gradients: &'a LogprobGradients,
+}
+
+impl BackwardPass<'_> {
+    fn run(&self, saved: SavedForBackward) -> Result<(Tensor, Tensor)> {
+        let (rows, (vocabulary, width)) = (self.targets.len(), self.head.shape()?);
+        let mut dhead = vec![0.0; vocabulary * width];
+        let dhidden = match saved {
+            SavedForBackward::Logits(logits) => self.chunk(0..rows, logits, &mut dhead)?,
+            _ => {
+                let of_chunk = |chunk: Range<usize>| {
+                    let hidden = self.hidden.narrow(0, chunk.start, chunk.len())?;
+                    self.chunk(chunk, product_with(&hidden, self.head)?, &mut dhead)
+                };
+                let dhidden: Vec<Tensor> = chunks(rows, vocabulary)
+                    .map(of_chunk)
+                    .collect::<Result<_>>()?;
+                Tensor::cat(&dhidden, 0)?
+            }
+        };
+        Ok((dhidden, tensor(dhead, (vocabulary, width))?))
+    }
+
+    /// Returns the gradient of the hidden states of some rows, and adds that of the LM head.
+    fn chunk(&self, rows: Range<usize>, mut logits: Vec<f32>, dhead: &mut [f32]) -> Result<Tensor> {
+        let vocabulary = self.head.shape()?.0;
+        let entropies = self.gradients.entropies.as_ref();
+        for (row, logits) in rows.clone().zip(logits.chunks_exact_mut(vocabulary)) {
             dispatch(LogitGradient {
-                row: dispatch(SoftmaxReduction::of(logits, temperature.recip())),
-                target: targets[first + i] as usize,
-                dlogprob: gradients.logprobs[first + i] as f32,
-                dentropy: entropies.map_or(0.0, |d| d[first + i] as f32),
+                row: dispatch(SoftmaxReduction::of(logits, self.temperature.recip())),
+                target: self.targets[row] as usize,
+                dlogprob: self.gradients.logprobs[row] as f32,
+                dentropy: entropies.map_or(0.0, |d| d[row] as f32),
                 logits,
             });
         }
-        let dlogits = View::new(logits, rows, vocabulary, vocabulary);
-        let into = &mut dhidden[first * width..];
-        multiply(
-            dlogits,
-            Right::Plain(head),
-            into,
-            width,
-            WriteMode::Overwrite,
-        );
-        let hidden = Right::Plain(View::new(hidden, rows, width, width));
-        multiply(
-            dlogits.transposed(),
-            hidden,
-            &mut dhead,
-            width,
-            WriteMode::Accumulate,
-        );
-    };
-    match saved {
-        SavedForBackward::Logits(mut logits) => read([hidden, head], |[hidden, head]| {
-            let head = View::new(head, vocabulary, width, width);
-            add(0, &mut logits, hidden, head);
-            Ok(())
-        })?,
-        _ => for_chunks(hidden, head, add)?,
+        let hidden = self.hidden.narrow(0, rows.start, rows.len())?;
+        let dlogits = tensor(logits, (rows.len(), vocabulary))?.to_dtype(hidden.dtype())?;
+        self.backend.add_weight_gradient(&hidden, &dlogits, dhead)?;
+        self.backend.linear_input_gradient(&[(&dlogits, self.head)])
     }
-    Ok((
-        tensor(dhidden, hidden.shape())?,
-        tensor(dhead, head.shape())?,
-    ))
-}
-
-/// Returns the logits [N, V] of all rows.
-fn all_logits(hidden: &Tensor, head: &Tensor) -> Result<Vec<f32>> {
-    let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
-    read([hidden, head], |[hidden, head]| {
-        let head = View::new(head, vocabulary, width, width).transposed();
-        Ok(product(
-            View::new(hidden, rows, width, width),
-            Right::Plain(head),
-        ))
-    })
-}
-
-/// Calls `f` for each chunk of rows with its first row, its logits, its hidden states and the LM
-/// head.
-fn for_chunks(
-    hidden: &Tensor,
-    head: &Tensor,
-    mut f: impl FnMut(usize, &mut [f32], &[f32], View<'_>),
-) -> Result<()> {
-    let ((rows, width), vocabulary) = (hidden.dims2()?, head.dim(0)?);
-    let chunk = (CHUNK_LOGITS / vocabulary).max(MIN_CHUNK_ROWS).min(rows);
-    read([hidden, head], |[hidden, head]| {
-        let head = View::new(head, vocabulary, width, width);
-        let mut logits = vec![0.0; chunk * vocabulary];
-        for first in (0..rows).step_by(chunk.max(1)) {
-            let count = chunk.min(rows - first);
-            let hidden = &hidden[first * width..][..count * width];
-            let logits = &mut logits[..count * vocabulary];
-            let left = View::new(hidden, count, width, width);
-            let right = Right::Plain(head.transposed());
-            multiply(left, right, logits, vocabulary, WriteMode::Overwrite);
-            f(first, logits, hidden, head);
-        }
-        Ok(())
-    })
 }
 
 /// The statistics of softmax over one row of logits.

@@ -1,4 +1,4 @@
-//! [`super::token_logprobs`] by tensor operations, a chunk of rows at a time.
+//! [`super::Backend::token_logprobs`] by tensor operations, a chunk of rows at a time.
 //!
 //! Invariant: a tensor over rows and vocabulary has at most [`MAX_CHUNK_VALUES`] values, however
 //! many rows there are. If one chunk holds all rows its log-probabilities are kept for the backward
@@ -16,7 +16,7 @@ use super::logprobs::{LogprobGradients, SavedForBackward, TokenLogprobs};
 /// five such tensors.
 const MAX_CHUNK_VALUES: usize = 1 << 26;
 
-/// The arguments of [`super::token_logprobs`], and the rows of a chunk.
+/// The arguments of [`super::Backend::token_logprobs`], and the rows of a chunk.
 pub(super) struct LmHead<'a> {
     pub(super) hidden: &'a Tensor,
     pub(super) weight: &'a Tensor,

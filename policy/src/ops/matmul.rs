@@ -130,6 +130,11 @@ impl PackedMatrix {
     pub(crate) fn columns(&self) -> usize {
         self.n
     }
+
+    /// Returns the rows of B.
+    pub(crate) fn rows(&self) -> usize {
+        self.k
+    }
 }
 
 /// The right-hand matrix B of a multiplication.

@@ -6,13 +6,49 @@ use candle_core::{D, Result, Tensor, bail};
 
 use super::math::{combine, combine3, sum};
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
+use super::{Backend, at_least_f32, autograd_backward, check_same_shape, read, tensor};
 
-/// Returns x `[.., W]` / sqrt(mean(x²) + eps) * weight `[W]`.
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    if !uses_kernels(x) {
-        return rms_norm_tensor_ops(x, weight, eps);
+impl Backend {
+    /// Returns x `[.., W]` / sqrt(mean(x²) + eps) * weight `[W]`.
+    pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+        match self {
+            Self::TensorOps => rms_norm_tensor_ops(x, weight, eps),
+            _ => self.by_kernel([x, weight], |[x, weight]| forward(x, weight, eps)),
+        }
     }
+
+    /// Returns the gradients of x and of the weight. `residual`, the gradient of x through the
+    /// residual connection, is added to the first.
+    pub fn rms_norm_backward(
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        eps: f64,
+        dy: &Tensor,
+        residual: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        if self == Self::TensorOps {
+            let tensor_ops = |[x, weight]: [&Tensor; 2]| rms_norm_tensor_ops(x, weight, eps);
+            let [dx, dweight] = autograd_backward([x, weight], dy, tensor_ops)?;
+            return Ok(match residual {
+                Some(residual) => ((dx + residual)?, dweight),
+                None => (dx, dweight),
+            });
+        }
+        let has_residual = residual.is_some();
+        let mut dweight = None;
+        let inputs = [x, weight, dy, residual.unwrap_or(dy)];
+        let dx = self.by_kernel(inputs, |[x, weight, dy, residual]| {
+            let residual = has_residual.then_some(residual);
+            let (dx, of_weight) = backward(x, weight, eps, dy, residual)?;
+            dweight = Some(of_weight);
+            Ok(dx)
+        })?;
+        Ok((dx, dweight.expect("the kernel ran: this is a bug")))
+    }
+}
+
+fn forward(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if x.dims().last() != Some(&weight.elem_count()) {
         bail!("rms-norm: {x:?} against a weight {weight:?}");
     }
@@ -30,23 +66,13 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-/// Returns the gradients of x and of the weight. `residual`, the gradient of x through the residual
-/// connection, is added to the first.
-pub fn rms_norm_backward(
+fn backward(
     x: &Tensor,
     weight: &Tensor,
     eps: f64,
     dy: &Tensor,
     residual: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    if !uses_kernels(x) {
-        let tensor_ops = |[x, weight]: [&Tensor; 2]| rms_norm_tensor_ops(x, weight, eps);
-        let [dx, dweight] = autograd_backward([x, weight], dy, tensor_ops)?;
-        return Ok(match residual {
-            Some(residual) => ((dx + residual)?, dweight),
-            None => (dx, dweight),
-        });
-    }
     check_same_shape("rms-norm", x, dy)?;
     check_same_shape("rms-norm", x, residual.unwrap_or(x))?;
     let has_residual = residual.is_some();
@@ -70,7 +96,7 @@ pub fn rms_norm_backward(
     Ok((tensor(dx, x.shape())?, tensor(dweight, weight.shape())?))
 }
 
-/// [`rms_norm`] by tensor operations; half precision is widened to f32 inside.
+/// [`Backend::rms_norm`] by tensor operations; half precision is widened to f32 inside.
 pub fn rms_norm_tensor_ops(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let mean = wide.sqr()?.mean_keepdim(D::Minus1)?;

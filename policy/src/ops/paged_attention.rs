@@ -191,7 +191,8 @@ struct OnlineSoftmax {
 impl OnlineSoftmax {
     /// Adds a block of keys, by scores [P, M, keys] and values [P, keys, D].
     fn update(before: Option<Self>, scores: &Tensor, values: &Tensor) -> Result<Self> {
-        let max = scores.max_keepdim(D::Minus1)?;
+        // It cancels in the quotient, so it needs no gradient.
+        let max = scores.max_keepdim(D::Minus1)?.detach();
         let max = match &before {
             Some(before) => before.max.maximum(&max)?,
             None => max,

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::simd::{Kernel, Simd, dispatch};
-use super::{at_least_f32, read, tensor, uses_kernels};
+use super::{Backend, at_least_f32, read, tensor};
 
 /// The cos/sin table of the positions met so far. It grows on demand.
 pub struct RopeTable {
@@ -63,20 +63,26 @@ impl RopeTable {
     }
 }
 
-/// Rotates x `[T, H, D]` by the cos/sin rows `[T, D]` of its tokens' positions.
-pub fn rope(x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
-    rotate(x, cos_sin, false)
-}
+impl Backend {
+    /// Rotates x `[T, H, D]` by the cos/sin rows `[T, D]` of its tokens' positions.
+    pub fn rope(self, x: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
+        self.rotate(x, cos_sin, false)
+    }
 
-/// Returns the gradient of x: the inverse rotation of dy.
-pub fn rope_backward(dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
-    rotate(dy, cos_sin, true)
+    /// Returns the gradient of x: the inverse rotation of dy.
+    pub fn rope_backward(self, dy: &Tensor, cos_sin: &Tensor) -> Result<Tensor> {
+        self.rotate(dy, cos_sin, true)
+    }
+
+    fn rotate(self, x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
+        match self {
+            Self::TensorOps => rope_tensor_ops(x, cos_sin, inverse),
+            _ => self.by_kernel([x], |[x]| rotate(x, cos_sin, inverse)),
+        }
+    }
 }
 
 fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
-    if !uses_kernels(x) {
-        return rope_tensor_ops(x, cos_sin, inverse);
-    }
     let (tokens, heads, width) = x.dims3()?;
     if cos_sin.dims() != [tokens, width] {
         bail!(
@@ -100,7 +106,7 @@ fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-/// [`rope`], or its inverse, by tensor operations; half precision is widened to f32 inside.
+/// [`Backend::rope`], or its inverse, by tensor operations; half precision is widened to f32 inside.
 pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let half = x.dim(2)? / 2;

@@ -16,9 +16,14 @@ pub(crate) trait Simd: Copy {
     const TILE_ROWS: usize;
     /// Lane vectors (16 columns each) of that tile: 1 or 2.
     const TILE_VECTORS: usize;
+    /// The same for products of bf16, which have two accumulators for each vector of a row.
+    const PAIR_ROWS: usize;
+    const PAIR_VECTORS: usize;
 
     fn splat(x: f32) -> Self;
     fn load(x: &[f32; LANES]) -> Self;
+    /// Widens pairs of bf16: the low halves and the high halves.
+    fn load_pairs(x: &[u32; LANES]) -> (Self, Self);
     fn store(self, out: &mut [f32; LANES]);
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
@@ -172,10 +177,16 @@ macro_rules! inlined {
 impl Simd for Portable {
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
+    const PAIR_ROWS: usize = 2;
+    const PAIR_VECTORS: usize = 1;
 
     inlined! {
         fn splat(x: f32) -> Self { Self([x; LANES]) }
         fn load(x: &[f32; LANES]) -> Self { Self(*x) }
+        fn load_pairs(x: &[u32; LANES]) -> (Self, Self) {
+            let low = x.map(|pair| f32::from_bits(pair << 16));
+            (Self(low), Self(x.map(|pair| f32::from_bits(pair & 0xffff_0000))))
+        }
         fn store(self, out: &mut [f32; LANES]) { *out = self.0; }
         fn add(self, other: Self) -> Self { self.zip(other, |a, b| a + b) }
         fn sub(self, other: Self) -> Self { self.zip(other, |a, b| a - b) }
@@ -234,10 +245,18 @@ mod x86 {
     impl Simd for Avx512 {
         const TILE_ROWS: usize = 12;
         const TILE_VECTORS: usize = 2;
+        const PAIR_ROWS: usize = 6;
+        const PAIR_VECTORS: usize = 2;
 
         intrinsics! {
             fn splat(x: f32) -> Self { Self(_mm512_set1_ps(x)) }
             fn load(x: &[f32; LANES]) -> Self { Self(_mm512_loadu_ps(x.as_ptr())) }
+            fn load_pairs(x: &[u32; LANES]) -> (Self, Self) {
+                let pairs = _mm512_loadu_si512(x.as_ptr().cast());
+                let low = _mm512_slli_epi32::<16>(pairs);
+                let high = _mm512_and_si512(pairs, _mm512_set1_epi32(-65_536));
+                (Self(_mm512_castsi512_ps(low)), Self(_mm512_castsi512_ps(high)))
+            }
             fn store(self, out: &mut [f32; LANES]) { _mm512_storeu_ps(out.as_mut_ptr(), self.0) }
             fn add(self, other: Self) -> Self { Self(_mm512_add_ps(self.0, other.0)) }
             fn sub(self, other: Self) -> Self { Self(_mm512_sub_ps(self.0, other.0)) }
@@ -266,11 +285,24 @@ mod x86 {
     impl Simd for Avx2 {
         const TILE_ROWS: usize = 6;
         const TILE_VECTORS: usize = 1;
+        const PAIR_ROWS: usize = 2;
+        const PAIR_VECTORS: usize = 1;
 
         intrinsics! {
             fn splat(x: f32) -> Self { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
             fn load(x: &[f32; LANES]) -> Self {
                 Self(_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8)))
+            }
+            fn load_pairs(x: &[u32; LANES]) -> (Self, Self) {
+                let high_halves = _mm256_set1_epi32(-65_536);
+                let widened = |half: usize| {
+                    let pairs = _mm256_loadu_si256(x.as_ptr().add(half * 8).cast());
+                    let low = _mm256_slli_epi32::<16>(pairs);
+                    let high = _mm256_and_si256(pairs, high_halves);
+                    (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
+                };
+                let (left, right) = (widened(0), widened(1));
+                (Self(left.0, right.0), Self(left.1, right.1))
             }
             fn store(self, out: &mut [f32; LANES]) {
                 _mm256_storeu_ps(out.as_mut_ptr(), self.0);

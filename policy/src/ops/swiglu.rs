@@ -6,13 +6,39 @@ use candle_core::{Result, Tensor, bail};
 
 use super::math::{combine, sigmoid};
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{at_least_f32, autograd_backward, check_same_shape, read, tensor, uses_kernels};
+use super::{Backend, at_least_f32, autograd_backward, check_same_shape, read, tensor};
 
-/// Returns silu(gate) * up for gate and up [T, I] → [T, I].
-pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    if !uses_kernels(gate) {
-        return swiglu_tensor_ops(gate, up);
+impl Backend {
+    /// Returns silu(gate) * up for gate and up [T, I] → [T, I].
+    pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::TensorOps => swiglu_tensor_ops(gate, up),
+            _ => self.by_kernel([gate, up], |[gate, up]| forward(gate, up)),
+        }
     }
+
+    /// Returns the gradients of gate and up.
+    pub fn swiglu_backward(
+        self,
+        gate: &Tensor,
+        up: &Tensor,
+        dout: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        let tensor_ops = |[gate, up]: [&Tensor; 2]| swiglu_tensor_ops(gate, up);
+        let [dgate, dup] = match self {
+            Self::TensorOps => autograd_backward([gate, up], dout, tensor_ops)?,
+            _ => self.by_kernels([gate, up, dout], backward)?,
+        };
+        Ok((dgate, dup))
+    }
+}
+
+/// [`Backend::swiglu`] by tensor operations; half precision is widened to f32 inside.
+pub fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
+}
+
+fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if gate.shape() != up.shape() {
         bail!("swiglu: gates {gate:?} for values {up:?}");
     }
@@ -28,18 +54,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     tensor(out, gate.shape())
 }
 
-/// [`swiglu`] by tensor operations; half precision is widened to f32 inside.
-pub fn swiglu_tensor_ops(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    (at_least_f32(gate)?.silu()? * at_least_f32(up)?)?.to_dtype(gate.dtype())
-}
-
-/// Returns the gradients of gate and up.
-pub fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
-    if !uses_kernels(gate) {
-        let tensor_ops = |[gate, up]: [&Tensor; 2]| swiglu_tensor_ops(gate, up);
-        let [dgate, dup] = autograd_backward([gate, up], dout, tensor_ops)?;
-        return Ok((dgate, dup));
-    }
+fn backward([gate, up, dout]: [&Tensor; 3]) -> Result<[Tensor; 2]> {
     check_same_shape("swiglu", gate, dout)?;
     let (dgate, dup) = read([gate, up, dout], |[gate, up, dout]| {
         let mut dgate = vec![0.0; gate.len()];
@@ -53,7 +68,7 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Ten
         });
         Ok((dgate, dup))
     })?;
-    Ok((tensor(dgate, gate.shape())?, tensor(dup, up.shape())?))
+    Ok([tensor(dgate, gate.shape())?, tensor(dup, up.shape())?])
 }
 
 struct Forward<'a> {

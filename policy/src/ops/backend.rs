@@ -1,0 +1,86 @@
+//! The backend of a decoder: what computes its operations.
+//!
+//! Invariant: the backend is chosen once, when the decoder is built. Each one has a backward pass
+//! for every operation, which belongs to its forward pass. The files of the operations hold the
+//! three implementations side by side.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::bf16_values::{rounded, widened};
+
+/// What computes the operations of a decoder, forward and backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Kernels in f32 on the CPU. Every reduction has one fixed order, so bits do not depend on the
+    /// other rows of the batch, on chunking, on the KV cache, on threads or on the instruction set.
+    CpuF32,
+    /// bf16 on the CPU. Products have kernels of their own (`matmul_bf16`). The other operations
+    /// run in the kernels of f32 on widened values and round once. Gradients of weights are f32.
+    CpuBf16,
+    /// candle's tensor operations (`*_tensor_ops`), for other devices and dtypes.
+    TensorOps,
+}
+
+impl Backend {
+    /// Returns the backend for weights on this device and in this dtype.
+    pub fn of(device: &Device, dtype: DType) -> Self {
+        match (device.is_cpu(), dtype) {
+            (true, DType::F32) => Self::CpuF32,
+            (true, DType::BF16) => Self::CpuBf16,
+            _ => Self::TensorOps,
+        }
+    }
+
+    /// Returns whether kernels compute, whose KV cache consists of pages in f32.
+    pub(crate) fn has_kernels(self) -> bool {
+        self != Self::TensorOps
+    }
+
+    /// Runs a kernel of f32 on `inputs`, and rounds its result to the dtype that is held.
+    pub(super) fn by_kernel<const N: usize>(
+        self,
+        inputs: [&Tensor; N],
+        kernel: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let outputs = self.by_kernels(inputs, |inputs| Ok([kernel(inputs)?]))?;
+        let [output] = outputs;
+        Ok(output)
+    }
+
+    /// [`Self::by_kernel`] for several results.
+    pub(super) fn by_kernels<const N: usize, const M: usize>(
+        self,
+        inputs: [&Tensor; N],
+        kernel: impl FnOnce([&Tensor; N]) -> Result<[Tensor; M]>,
+    ) -> Result<[Tensor; M]> {
+        if self == Self::CpuF32 {
+            return kernel(inputs);
+        }
+        let mut wide = Vec::with_capacity(N);
+        for input in inputs {
+            wide.push(widened(input)?);
+        }
+        let mut outputs = kernel(std::array::from_fn(|i| &wide[i]))?;
+        for output in &mut outputs {
+            *output = rounded(output)?;
+        }
+        Ok(outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_and_dtype_decide() {
+        for (dtype, backend) in [
+            (DType::F32, Backend::CpuF32),
+            (DType::BF16, Backend::CpuBf16),
+            (DType::F64, Backend::TensorOps),
+            (DType::F16, Backend::TensorOps),
+        ] {
+            assert_eq!(Backend::of(&Device::Cpu, dtype), backend);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Values between bf16 and f32 on the CPU.
+//!
+//! Invariant: rounding is to the nearest value, ties to even, as `half` and torch round. Loops over
+//! bits have no branch, so the compiler vectorises them.
+
+use candle_core::{DType, Device, Result, Shape, Tensor};
+use half::bf16;
+
+use super::simd::{Kernel, Simd, dispatch};
+use super::{read, read_bf16, tensor};
+
+/// The bits of 2^-55, without the sign. Products take smaller values as zero (`matmul_bf16`).
+const SMALLEST: u16 = (127 - 55) << 7;
+
+/// Returns a bf16 tensor in f32, and an f32 tensor as it is.
+pub(super) fn widened(x: &Tensor) -> Result<Tensor> {
+    if x.dtype() == DType::F32 {
+        return Ok(x.clone());
+    }
+    let wide = read_bf16([x], |[x]| {
+        let mut wide = vec![0.0; x.len()];
+        dispatch(Widen { x, wide: &mut wide });
+        Ok(wide)
+    })?;
+    tensor(wide, x.shape())
+}
+
+/// Returns an f32 tensor in bf16.
+pub(super) fn rounded(x: &Tensor) -> Result<Tensor> {
+    let values = read([x], |[x]| Ok(rounded_values(x)))?;
+    Tensor::from_vec(values, x.shape(), &Device::Cpu)
+}
+
+/// Wraps the output of a kernel as a bf16 tensor.
+pub(super) fn rounded_tensor(values: &[f32], shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(rounded_values(values), shape.into(), &Device::Cpu)
+}
+
+fn rounded_values(x: &[f32]) -> Vec<bf16> {
+    let mut rounded = vec![bf16::ZERO; x.len()];
+    dispatch(Round {
+        x,
+        rounded: &mut rounded,
+    });
+    rounded
+}
+
+/// Returns a value in f32, or zero if a product takes it as zero.
+#[inline(always)]
+pub(super) fn factor(value: bf16) -> f32 {
+    f32::from_bits(u32::from(factor_bits(value)) << 16)
+}
+
+/// Returns the bits of [`factor`] in bf16.
+#[inline(always)]
+pub(super) fn factor_bits(value: bf16) -> u16 {
+    let bits = value.to_bits();
+    let is_small = (bits & 0x7fff) < SMALLEST;
+    if is_small { 0 } else { bits }
+}
+
+struct Widen<'a> {
+    x: &'a [bf16],
+    wide: &'a mut [f32],
+}
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for (x, wide) in self.x.iter().zip(self.wide) {
+            *wide = f32::from_bits(u32::from(x.to_bits()) << 16);
+        }
+    }
+}
+
+struct Round<'a> {
+    x: &'a [f32],
+    rounded: &'a mut [bf16],
+}
+
+impl Kernel for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for (x, rounded) in self.x.iter().zip(self.rounded) {
+            let bits = x.to_bits();
+            let is_nan = (bits & 0x7fff_ffff) > 0x7f80_0000;
+            // Half a step, less one bit if the value is even, carries into the bits that are kept.
+            let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+            // A NaN keeps a bit of its payload.
+            let nan = bits >> 16 | 0x40;
+            *rounded = bf16::from_bits(if is_nan { nan } else { nearest } as u16);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_that_of_half() {
+        let mut bits: Vec<u32> = (0..=u32::MAX).step_by(9_973).collect();
+        // Ties, both neighbours of a tie, infinities, NaN.
+        for high in [
+            0x3f80_0000,
+            0x3f81_0000,
+            0x7f7f_0000,
+            0xff80_0000,
+            0x7fc0_0000,
+        ] {
+            bits.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| high | low));
+        }
+        let values: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
+        for (value, found) in values.iter().zip(rounded_values(&values)) {
+            let expected = bf16::from_f32(*value);
+            assert_eq!(found.to_bits(), expected.to_bits(), "{:x}", value.to_bits());
+        }
+    }
+
+    #[test]
+    fn widening_and_rounding_lose_nothing() {
+        let values: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+        let x = Tensor::from_vec(values.clone(), values.len(), &Device::Cpu).unwrap();
+        let wide = widened(&x).unwrap();
+        assert_eq!(wide.dtype(), DType::F32);
+        let again: Vec<bf16> = rounded(&wide).unwrap().to_vec1().unwrap();
+        for (value, again) in values.iter().zip(again) {
+            assert!(value.is_nan() && again.is_nan() || value.to_bits() == again.to_bits());
+        }
+    }
+
+    #[test]
+    fn small_factors_are_zero() {
+        let smallest = 2f32.powi(-55);
+        for (value, expected) in [
+            (smallest, smallest),
+            (-smallest, -smallest),
+            (smallest * 0.99, 0.0),
+            (-1e-30, 0.0),
+            (f32::from_bits(1 << 16), 0.0),
+            (1.5, 1.5),
+        ] {
+            assert_eq!(factor(bf16::from_f32(value)), expected, "{value}");
+        }
+        assert!(factor(bf16::NAN).is_nan());
+    }
+}
