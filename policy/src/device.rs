@@ -183,8 +183,8 @@ pub enum DTypeChoice {
     Auto,
     /// f32.
     F32,
-    /// bf16: half the memory and, on a GPU, many times the speed. Slower on the CPU, whose kernels
-    /// widen it.
+    /// bf16: half the memory and, on a GPU, many times the speed. On the CPU it is faster for a few
+    /// rows, which memory bounds, and slower for many.
     Bf16,
 }
 
