@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
-use data::sql_text::{SqlToken, sql_tokens};
+use data::{
+    needs_quotes,
+    sql_text::{SqlToken, sql_tokens},
+};
 
 /// A word, its replacement, and whether the next word (blanks aside) permits the replacement.
 type Swap = (&'static str, &'static str, fn(&str) -> bool);
@@ -54,7 +57,8 @@ pub(crate) fn wrong_variants(sql: &str, tables: &[Vec<String>]) -> Vec<String> {
     variants
 }
 
-/// Returns the statement with its first table name misspelled, so that it fails.
+/// Returns the statement with its first table name misspelled, so that it fails. A name that needs
+/// quotation marks loses them.
 pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
     let words = words(sql);
     let is_table = |word: &&str| {
@@ -65,13 +69,17 @@ pub(crate) fn with_wrong_table_name(sql: &str, tables: &[String]) -> String {
         return format!("{sql})");
     };
     let name = words[index].trim_matches('"');
+    if needs_quotes(name) {
+        return replaced(&words, index..index + 1, name);
+    }
     let plural = format!("{name}s");
     let wrong = name.strip_suffix('s').unwrap_or(&plural);
     replaced(&words, index..index + 1, wrong)
 }
 
 /// Returns variants of the statement that fail, with its first column named as the question might
-/// name it, or spelled wrongly. `tables` has the columns of each table.
+/// name it, spelled wrongly, or without the quotation marks that it needs. `tables` has the columns
+/// of each table.
 pub(crate) fn with_wrong_column_names(
     sql: &str,
     tables: &[Vec<String>],
@@ -82,9 +90,14 @@ pub(crate) fn with_wrong_column_names(
         let mut columns = tables.iter().flatten();
         columns.any(|column| column.eq_ignore_ascii_case(name))
     };
-    let Some(index) = words.iter().position(|word| is_column(word)) else {
+    let is_quoted = |word: &str| word.starts_with('"') && is_column(word.trim_matches('"'));
+    let Some(index) = words.iter().position(|it| is_column(it) || is_quoted(it)) else {
         return Vec::new();
     };
+    if is_quoted(words[index]) {
+        let bare = words[index].trim_matches('"');
+        return vec![replaced(&words, index..index + 1, bare)];
+    }
     let spoken: Vec<&str> = question_text
         .split(|letter: char| !letter.is_ascii_alphanumeric())
         .collect();
@@ -211,13 +224,14 @@ mod tests {
 
     #[test]
     fn the_wrong_table_name_does_not_exist() {
-        let tables = ["book".to_owned(), "authors".to_owned()];
+        let tables = ["book", "authors", "line items"].map(str::to_owned);
         for (sql, wanted) in [
             (
                 "SELECT 1 FROM book b JOIN authors",
                 "SELECT 1 FROM books b JOIN authors",
             ),
             ("SELECT 1 FROM \"authors\"", "SELECT 1 FROM author"),
+            ("SELECT 1 FROM \"line items\"", "SELECT 1 FROM line items"),
             ("SELECT 1", "SELECT 1)"),
         ] {
             assert_eq!(with_wrong_table_name(sql, &tables), wanted);
@@ -238,6 +252,11 @@ mod tests {
             ]
         );
         assert!(with_wrong_column_names("SELECT 1", &book, "").is_empty());
+        let quoted = [vec!["Net Price".to_owned()]];
+        assert_eq!(
+            with_wrong_column_names("SELECT MAX(\"Net Price\") FROM t", &quoted, "the highest"),
+            ["SELECT MAX(Net Price) FROM t"]
+        );
     }
 
     proptest! {

@@ -15,26 +15,28 @@ pub(crate) fn unnamed_column<'a>(question_text: &str, sql: &'a str) -> Option<&'
         .collect();
     let compared = tokens.windows(3).filter_map(|window| match window {
         [
-            SqlToken::Word(column),
+            SqlToken::Word(column) | SqlToken::Quoted(column),
             SqlToken::Symbol("="),
             SqlToken::Quoted(value),
-        ] if value.starts_with('\'') => Some(*column),
+        ] if value.starts_with('\'') && !column.starts_with('\'') => Some(column.trim_matches('"')),
         _ => None,
     });
     let is_named = |column: &str| words(column).iter().any(|word| question.contains(word));
     compared.into_iter().find(|column| !is_named(column))
 }
 
-/// Splits a name at underscores and before capital letters, and returns its words in lower case.
+/// Splits a name at underscores, blanks and signs, and before capital letters, and returns its words
+/// in lower case.
 fn words(name: &str) -> Vec<String> {
+    let is_between = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric();
     let mut words = vec![String::new()];
     let mut after_small = false;
     for letter in name.chars() {
-        if letter == '_' || (letter.is_uppercase() && after_small) {
+        if is_between(letter) || (letter.is_uppercase() && after_small) {
             words.push(String::new());
         }
         after_small = letter.is_lowercase();
-        if letter != '_' {
+        if !is_between(letter) {
             words
                 .last_mut()
                 .expect("there is one word: this is a bug")

@@ -173,8 +173,10 @@ pub(crate) enum Preset {
     Scratch,
     /// A pretrained model from a folder.
     Model,
-    /// A small policy from random weights and procedurally generated databases: `pretrain`.
+    /// The first part of the base policy's training, from random weights: `pretrain`.
     Base,
+    /// The second part, with names that need quotation marks: `pretrain --model`.
+    BaseNames,
     /// Every stage with the least work: shows that the installation works, not that the policy
     /// learns.
     Smoke,
@@ -226,8 +228,8 @@ pub(crate) struct PretrainArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
     /// Hugging Face folder of another model to train: config.json, tokenizer and chat template.
-    /// Weights in it are not read. Default: the embedded policy.
-    #[arg(long, value_name = "DIR")]
+    /// Weights in it are not read. Default: the embedded policy. --model starts from weights instead.
+    #[arg(long, value_name = "DIR", conflicts_with = "model")]
     pub(crate) architecture: Option<PathBuf>,
 }
 
@@ -431,6 +433,9 @@ pub(crate) enum DataCommand {
         /// Percentage of databases of a declared domain.
         #[arg(long, default_value_t = 0)]
         declared_percent: usize,
+        /// Percentage of the other databases some of whose names need quotation marks.
+        #[arg(long, default_value_t = 0)]
+        quoted_percent: u64,
     },
     /// Draft questions about any SQLite databases.
     Draft(crate::draft_command::DraftArgs),

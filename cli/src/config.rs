@@ -212,6 +212,8 @@ pub(crate) struct PretrainConfig {
     /// Percentage of databases of a declared domain that is trained on.
     #[default(25)]
     pub(crate) declared_percent: usize,
+    /// Percentage of the other databases some of whose names SQL reads in quotation marks only.
+    pub(crate) quoted_percent: u64,
     /// Share of the demonstrations that make an SQL error and recover from it.
     #[default(0.03)]
     pub(crate) recovery_share: f64,
@@ -247,11 +249,13 @@ impl PretrainConfig {
                 bail!("pretrain.{name} is {value}; set it to 1 to {MOST}");
             }
         }
-        if self.declared_percent > 100 {
-            bail!(
-                "pretrain.declared_percent is {}; give 0 to 100",
-                self.declared_percent
-            );
+        for (name, percent) in [
+            ("declared_percent", self.declared_percent as u64),
+            ("quoted_percent", self.quoted_percent),
+        ] {
+            if percent > 100 {
+                bail!("pretrain.{name} is {percent}; give 0 to 100");
+            }
         }
         if !(0.0..=1.0).contains(&self.recovery_share) {
             bail!(

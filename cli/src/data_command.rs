@@ -37,6 +37,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
             questions,
             held_out,
             declared_percent,
+            quoted_percent,
         } => {
             let words = if held_out {
                 WordShare::HeldOut
@@ -50,6 +51,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
                 questions,
                 words,
                 declared_percent,
+                quoted_percent,
                 is_simple: false,
             };
             let stage = progress.stage("building data", databases as u64, "databases");

@@ -38,15 +38,22 @@ use crate::{
 };
 
 const SETTINGS: &str = "config.toml";
-/// The hashes of the files of the model, in the format of sha256sum.
+/// The hashes of what the training starts from, in the format of sha256sum.
 const MODEL_FILES: &str = "model.sha256";
 const CHECKPOINTS: &str = "checkpoints";
 const SHARD: &str = "shard";
 const HELD_OUT: &str = "held-out";
+const HELD_OUT_QUOTED: &str = "held-out-quoted";
 const MODEL: &str = "model";
+/// The weights of a model to start from.
+const WEIGHTS: &str = "model.safetensors";
 /// The number of held-out databases, and of the questions on each.
 const HELD_OUT_SIZE: (usize, usize) = (100, 5);
+/// One for all trainings, so that their evaluations can be compared.
+const HELD_OUT_SEED: u64 = 0;
 const HELD_OUT_SPLIT: &str = "eval-unseen/words";
+/// What evaluations on held-out databases with names in quotation marks are recorded as.
+const QUOTED_SPLIT: &str = "eval-unseen/quoted-names";
 
 /// Trains a base policy, or continues the training in the folder.
 pub(crate) async fn pretrain(
@@ -55,9 +62,9 @@ pub(crate) async fn pretrain(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let config = RunConfig::resolve(&args.config)?;
-    let architecture = args.architecture.clone();
+    let (start, architecture) = (config.model.dir.clone(), args.architecture.clone());
     let seed = derive_seed(config.seed, "weights");
-    let open = move || initial_model(architecture.as_deref(), seed);
+    let open = move || initial_model(start.as_deref(), architecture.as_deref(), seed);
     let base = read_unless_interrupted(&shutdown, open).await?;
     let folder = RunFolder::create(&args.out)?;
     keep_same(
@@ -66,7 +73,11 @@ pub(crate) async fn pretrain(
         "settings",
     )?;
     let model_files = folder.path().join(MODEL_FILES);
-    keep_same(&model_files, &sha256_of(&base), "model files")?;
+    keep_same(
+        &model_files,
+        &sha256_of(&base, config.model.dir.as_deref())?,
+        "model files",
+    )?;
     let pretraining = Pretraining {
         config: &config,
         folder: &folder,
@@ -102,21 +113,29 @@ fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
     std::fs::rename(partial, path)
 }
 
-/// Returns a line for each file of a model but its weights: the hash and the name.
-fn sha256_of(model: &Model) -> String {
-    let line = |(name, content): &(String, Vec<u8>)| {
-        format!("{}  {name}\n", hex::encode(Sha256::digest(content)))
-    };
-    let mut lines: Vec<String> = model.files.iter().map(line).collect();
+/// Returns a line for each file of a model: the hash and the name. Weights are a file if they come
+/// from the folder `start`.
+fn sha256_of(model: &Model, start: Option<&Path>) -> Result<String> {
+    let line = |hash: &str, name: &str| format!("{hash}  {name}\n");
+    let of_file =
+        |(name, content): &(String, Vec<u8>)| line(&hex::encode(Sha256::digest(content)), name);
+    let mut lines: Vec<String> = model.files.iter().map(of_file).collect();
+    if let Some(dir) = start {
+        let path = dir.join(WEIGHTS);
+        let (hash, _) =
+            data::file_sha256(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        lines.push(line(&hash, WEIGHTS));
+    }
     lines.sort();
-    lines.concat()
+    Ok(lines.concat())
 }
 
-/// Returns the model to start from, with random weights.
-fn initial_model(architecture: Option<&Path>, seed: u64) -> Result<Model> {
-    Ok(match architecture {
-        Some(dir) => Model::random(dir, seed)?,
-        None => policy::tiny::model(seed)?,
+/// Returns the model in `start`, or one of `architecture` with random weights.
+fn initial_model(start: Option<&Path>, architecture: Option<&Path>, seed: u64) -> Result<Model> {
+    Ok(match (start, architecture) {
+        (Some(dir), _) => Model::open(dir, &Device::Cpu, DType::F32)?,
+        (None, Some(dir)) => Model::random(dir, seed)?,
+        (None, None) => policy::tiny::model(seed)?,
     })
 }
 
@@ -171,6 +190,7 @@ impl Pretraining<'_> {
             questions: settings.questions_per_database,
             words: WordShare::Training,
             declared_percent: settings.declared_percent,
+            quoted_percent: settings.quoted_percent,
             is_simple: shard < settings.simple_shards,
         };
         let stage = self
@@ -261,55 +281,73 @@ impl Pretraining<'_> {
     /// Evaluates on procedural databases of held-out words, and on what the project's own data has
     /// unseen.
     async fn evaluate(&self, model: &Model, step: u64) -> Result<()> {
-        let held_out = self.held_out_data()?;
+        let words = Some(self.held_out_data(HELD_OUT, 0)?);
         let own = self.config.data.dir.clone();
-        for (dir, splits) in [
-            (Some(held_out), vec![HELD_OUT_SPLIT]),
-            (own, vec!["eval-unseen/database", "eval-unseen/domain"]),
-        ] {
-            let config = RunConfig {
-                data: DataConfig {
-                    dir,
-                    databases: None,
-                },
-                ..self.config.clone()
-            };
-            let setup = Setup::open(&config, self.progress)?;
-            let evaluator = self.evaluator(&config, &setup);
-            let engine = evaluator.engine(model, step)?;
-            let policy = evaluator.model(&engine, DecodingMode::Greedy);
-            let chat = Arc::new(model.chat.clone());
-            for split in splits {
-                let evaluated = EvaluatedPolicy {
-                    policy: PolicyName::Base,
-                    step,
-                    mode: DecodingMode::Greedy,
-                };
-                if evaluated.is_recorded(self.folder, split)? {
-                    continue;
-                }
-                let mut questions = questions(&setup, split)?;
-                questions.truncate(config.evaluation.questions);
-                let (evaluation, _) = evaluator
-                    .evaluate(evaluated, &policy, &chat, split, &questions)
-                    .await?;
-                self.folder.append_evaluation(&evaluation)?;
-            }
+        let mut evaluations = vec![
+            (words, HELD_OUT_SPLIT, HELD_OUT_SPLIT),
+            (own.clone(), "eval-unseen/database", "eval-unseen/database"),
+            (own, "eval-unseen/domain", "eval-unseen/domain"),
+        ];
+        if self.config.pretrain.quoted_percent > 0 {
+            let quoted = Some(self.held_out_data(HELD_OUT_QUOTED, 100)?);
+            evaluations.push((quoted, HELD_OUT_SPLIT, QUOTED_SPLIT));
+        }
+        for (dir, split, recorded_as) in evaluations {
+            self.evaluate_split(model, step, dir, split, recorded_as)
+                .await?;
         }
         Ok(())
     }
 
-    /// Builds the held-out databases, unless they exist.
-    fn held_out_data(&self) -> Result<PathBuf> {
-        let dir = self.folder.path().join(HELD_OUT);
+    async fn evaluate_split(
+        &self,
+        model: &Model,
+        step: u64,
+        dir: Option<PathBuf>,
+        split: &str,
+        recorded_as: &str,
+    ) -> Result<()> {
+        let evaluated = EvaluatedPolicy {
+            policy: PolicyName::Base,
+            step,
+            mode: DecodingMode::Greedy,
+        };
+        if evaluated.is_recorded(self.folder, recorded_as)? {
+            return Ok(());
+        }
+        let config = RunConfig {
+            data: DataConfig {
+                dir,
+                databases: None,
+            },
+            ..self.config.clone()
+        };
+        let setup = Setup::open(&config, self.progress)?;
+        let evaluator = self.evaluator(&config, &setup);
+        let engine = evaluator.engine(model, step)?;
+        let policy = evaluator.model(&engine, DecodingMode::Greedy);
+        let chat = Arc::new(model.chat.clone());
+        let mut questions = questions(&setup, split)?;
+        questions.truncate(config.evaluation.questions);
+        let (evaluation, _) = evaluator
+            .evaluate(evaluated, &policy, &chat, recorded_as, &questions)
+            .await?;
+        self.folder.append_evaluation(&evaluation)?;
+        Ok(())
+    }
+
+    /// Builds held-out databases, unless they exist.
+    fn held_out_data(&self, folder: &str, quoted_percent: u64) -> Result<PathBuf> {
+        let dir = self.folder.path().join(folder);
         if !dir.is_dir() {
             let wanted = ProceduralData {
-                seed: self.config.seed,
+                seed: HELD_OUT_SEED,
                 first: 0,
                 databases: HELD_OUT_SIZE.0,
                 questions: HELD_OUT_SIZE.1,
                 words: WordShare::HeldOut,
                 declared_percent: 0,
+                quoted_percent,
                 is_simple: false,
             };
             data::build_procedural(&dir, &wanted, &mut |_| {})

@@ -18,6 +18,7 @@ fn wanted(words: WordShare) -> ProceduralData {
         questions: 6,
         words,
         declared_percent: if words == WordShare::Training { 25 } else { 0 },
+        quoted_percent: 0,
         is_simple: false,
     }
 }
@@ -93,6 +94,34 @@ fn a_build_passes_the_check_and_has_its_questions() {
             .collect();
         assert!(levels.len() >= 4, "{levels:?}");
     }
+}
+
+/// As spreadsheets and careless schemas have them: blanks, hyphens, units and keywords.
+#[test]
+fn names_may_need_quotation_marks() {
+    let dir = tempfile::tempdir().unwrap();
+    let share = |quoted_percent| {
+        let wanted = ProceduralData {
+            quoted_percent,
+            ..wanted(WordShare::HeldOut)
+        };
+        let dir = dir.path().join(quoted_percent.to_string());
+        let dataset = built(&dir, &wanted);
+        assert!(check(&dir, None).unwrap().is_clean());
+        assert!(dataset.questions.len() >= 300);
+        let names = names(&dataset);
+        let quoted: Vec<&String> = names.iter().filter(|it| data::needs_quotes(it)).collect();
+        for part in [" ", "-", " (", "rder"] {
+            let has_part = quoted.iter().any(|name| name.contains(part));
+            assert_eq!(has_part, quoted_percent > 0, "{part:?} in {quoted:?}");
+        }
+        let in_sql = |it: &&data::Question| it.gold_sql.contains('"');
+        let questions = dataset.questions.iter().filter(in_sql).count();
+        (quoted.len() as f64 / names.len() as f64, questions)
+    };
+    assert_eq!(share(0), (0.0, 0));
+    let (names, questions) = share(100);
+    assert!(names > 0.4 && questions > 150, "{names} {questions}");
 }
 
 #[test]

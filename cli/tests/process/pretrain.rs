@@ -11,7 +11,11 @@ use crate::program::{Running, sqlenv};
 
 /// Two shards of a few databases.
 fn pretrain(out: &Path) -> Command {
-    let mut command = sqlenv(&["pretrain", "--preset", "base"]);
+    small_pretraining("base", out)
+}
+
+fn small_pretraining(preset: &str, out: &Path) -> Command {
+    let mut command = sqlenv(&["pretrain", "--preset", preset]);
     for setting in [
         "pretrain.shards=2",
         "pretrain.simple_shards=1",
@@ -89,6 +93,43 @@ fn a_killed_pretraining_continues_to_the_same_weights() {
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(
         !other.status.success() && said.contains("other model files"),
+        "{said}"
+    );
+}
+
+/// The second part of the base policy's training starts from the weights of the first one.
+#[test]
+fn a_training_continues_from_the_weights_of_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    finish(&first);
+    let continued = |model: &Path| {
+        let mut command = small_pretraining("base-names", &second);
+        command.args(["--set", "pretrain.corrected_shards=0", "--model"]);
+        command.arg(model).output().unwrap()
+    };
+    let output = continued(&first.join("model"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let evaluations = fs::read_to_string(second.join("evaluations.jsonl")).unwrap();
+    assert_eq!(evaluations.matches("eval-unseen/quoted-names").count(), 2);
+
+    // The loss of the first shard is that of a trained model, not that of random weights.
+    let loss = |out: &Path| {
+        let metrics = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        let first: serde_json::Value =
+            serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+        first["metrics"]["loss"].as_f64().unwrap()
+    };
+    assert!(loss(&second) < 0.9 * loss(&first));
+
+    // The settings name the same folder, but its weights are others.
+    let weights = |out: &Path| out.join("model/model.safetensors");
+    fs::copy(weights(&second), weights(&first)).unwrap();
+    let output = continued(&first.join("model"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("other model files"),
         "{said}"
     );
 }

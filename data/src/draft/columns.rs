@@ -5,13 +5,13 @@ use rusqlite::types::Value as SqlValue;
 use super::dictionary::Dictionary;
 use super::kind::infer;
 use super::links::{Links, hidden, without_key};
-use super::names::quoted;
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
 use super::word_file::WordFile;
 use crate::generator::domain::{ColumnKind, ColumnSpec};
 use crate::generator::schema::GeneratedColumn;
+use crate::sql_name::quoted;
 
 /// A column on its way into the schema.
 #[derive(Clone)]

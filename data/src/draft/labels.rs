@@ -5,9 +5,9 @@ use rusqlite::types::Value as SqlValue;
 use super::columns::{DraftColumn, TableDescriber, join};
 use super::kind::ending;
 use super::links::hidden;
-use super::names::quoted;
 use super::statistics::ColumnStatistics;
 use crate::generator::domain::ColumnKind;
+use crate::sql_name::quoted;
 
 /// The longest text that names a row.
 const LONGEST_LABEL: usize = 50;

@@ -7,12 +7,12 @@ use rusqlite::types::Value as SqlValue;
 use super::columns::{DraftColumn, TableDescriber, join};
 use super::dictionary::Dictionary;
 use super::links::Links;
-use super::names::quoted;
 use super::source::{SourceDatabase, SourceTable};
 use super::table_nouns::{TableNouns, all_table_nouns};
 use super::word_file::WordFile;
 use crate::generator::rows::DatabaseRows;
 use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing};
+use crate::sql_name::quoted;
 
 /// What the grammar is applied to.
 pub(super) struct DescribedDatabase {

@@ -5,8 +5,8 @@ use std::path::Path;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 use rusqlite::{Connection, OpenFlags};
 
-use super::names::quoted;
 use crate::DataError;
+use crate::sql_name::quoted;
 
 /// The largest number of rows of a table that statistics and twins are made of.
 const MOST_ROWS: u64 = 20_000;

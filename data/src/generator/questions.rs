@@ -7,7 +7,7 @@ use std::path::Path;
 use super::binding::{Binding, bindings, draw_binding};
 use super::domain::{Domain, WordLists};
 use super::filter::accept;
-use super::procedural::{Lexicon, Size, compose};
+use super::procedural::{Lexicon, Names, Size, compose};
 use super::render;
 use super::rng::RngStream;
 use super::rows::{self, DatabaseRows};
@@ -58,7 +58,11 @@ pub(super) enum SchemaSource<'a> {
         most_rows: i64,
     },
     /// Words.
-    Procedural { lexicon: &'a Lexicon, size: Size },
+    Procedural {
+        lexicon: &'a Lexicon,
+        size: Size,
+        names: Names,
+    },
 }
 
 impl SchemaSource<'_> {
@@ -117,8 +121,12 @@ pub(super) fn build_database(
             schema = drawn;
             &inputs.words
         }
-        SchemaSource::Procedural { lexicon, size } => {
-            (schema, composed_words) = compose(lexicon, size, &mut rng);
+        SchemaSource::Procedural {
+            lexicon,
+            size,
+            names,
+        } => {
+            (schema, composed_words) = compose(lexicon, size, names, &mut rng);
             &composed_words
         }
     };

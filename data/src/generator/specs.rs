@@ -1,8 +1,9 @@
 //! Which databases a build has: the default data, and procedural data.
 
 use super::domain::{Domain, DomainUse};
-use super::procedural::{Lexicon, Size, WordShare};
+use super::procedural::{Lexicon, Names, Size, WordShare};
 use super::questions::{DatabaseSpec, QuestionPlan, SchemaSource};
+use crate::hash;
 use crate::manifest::DatabaseRole;
 
 /// The largest number of rows of a table where databases are built by the thousand.
@@ -24,6 +25,8 @@ pub struct ProceduralData {
     /// The percentage of databases of a declared domain that is trained on, with rows and a
     /// selection of columns of their own.
     pub declared_percent: usize,
+    /// The percentage of the other databases some of whose names SQL reads in quotation marks only.
+    pub quoted_percent: u64,
     /// Whether databases have one or two small tables and questions are simple (levels 0 and 1).
     pub is_simple: bool,
 }
@@ -79,7 +82,11 @@ pub(super) fn procedural_specs<'a>(
                 renamed: (before / declared.len()) % 2 == 1,
                 most_rows: MOST_ROWS,
             },
-            false => SchemaSource::Procedural { lexicon, size },
+            false => SchemaSource::Procedural {
+                lexicon,
+                size,
+                names: names_of(number, data.quoted_percent),
+            },
         };
         DatabaseSpec {
             name: format!("{}_{number:06}", schema.domain_name()),
@@ -96,4 +103,12 @@ pub(super) fn procedural_specs<'a>(
         .collect();
     specs.sort_by(|left, right| left.name.cmp(&right.name));
     specs
+}
+
+/// Returns which names the database of a number has.
+fn names_of(number: usize, quoted_percent: u64) -> Names {
+    match hash::percentile(&["names", &number.to_string()]) < quoted_percent {
+        true => Names::Quoted,
+        false => Names::Plain,
+    }
 }

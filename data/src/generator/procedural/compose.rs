@@ -8,7 +8,7 @@ use super::super::rng::RngStream;
 use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable, Phrasing};
 use super::column_kind::{self, ColumnDraft};
 use super::lexicon::{Lexicon, Noun, draw};
-use super::naming::NamingStyle;
+use super::naming::{Names, NamingStyle};
 
 /// The percentage of names that are words of no list.
 const INVENTED_PERCENT: u32 = 8;
@@ -16,6 +16,8 @@ const INVENTED_PERCENT: u32 = 8;
 const DESCRIBED_PERCENT: u32 = 22;
 /// The percentage of tables whose noun begins as that of an earlier table.
 const KINDRED_PERCENT: u32 = 10;
+/// The percentage of nouns, and of columns, that are SQL keywords where names may be such.
+const KEYWORD_PERCENT: [u32; 2] = [25, 10];
 /// The percentage of columns for which questions use a synonym of the schema's word.
 const SYNONYM_PERCENT: u32 = 12;
 /// The percentage of columns for which questions use a word that says nothing about the schema's.
@@ -57,9 +59,10 @@ pub(crate) enum Size {
 pub(crate) fn compose(
     lexicon: &Lexicon,
     size: Size,
+    names: Names,
     rng: &mut RngStream,
 ) -> (GeneratedSchema, WordLists) {
-    let style = NamingStyle::draw(rng);
+    let style = NamingStyle::draw(names, rng);
     let mut composer = Composer {
         lexicon,
         size,
@@ -113,6 +116,13 @@ impl Composer<'_> {
     }
 
     fn noun(&mut self) -> Noun {
+        if self.style.is_quoted() && self.rng.chance(KEYWORD_PERCENT[0]) {
+            let one = self.lexicon.keyword("thing", self.rng).to_owned();
+            return Noun {
+                many: plural(&one),
+                one,
+            };
+        }
         let noun = if self.rng.chance(INVENTED_PERCENT) {
             let one = self.lexicon.invented_word(self.rng);
             Noun {
@@ -254,7 +264,10 @@ impl Composer<'_> {
         before: &[GeneratedColumn],
     ) -> Option<GeneratedColumn> {
         let words = self.column_words(draft);
-        let name = self.style.column(table, &words, self.lexicon, self.rng);
+        let is_number = draft == ColumnDraft::Number;
+        let name = self
+            .style
+            .column(table, &words, is_number, self.lexicon, self.rng);
         let is_taken = |column: &GeneratedColumn| column.name.eq_ignore_ascii_case(&name);
         if before.iter().any(is_taken) {
             return None;
@@ -286,6 +299,14 @@ impl Composer<'_> {
     /// Draws the words of a column's name.
     fn column_words(&mut self, draft: ColumnDraft) -> String {
         let lexicon = self.lexicon;
+        let may_be_keyword = matches!(draft, ColumnDraft::Category | ColumnDraft::Number);
+        if may_be_keyword && self.style.is_quoted() && self.rng.chance(KEYWORD_PERCENT[1]) {
+            let named = match draft {
+                ColumnDraft::Number => "number",
+                _ => "text",
+            };
+            return lexicon.keyword(named, self.rng).to_owned();
+        }
         let attribute = match draft {
             ColumnDraft::Label if self.rng.chance(LABEL_PERCENT) => {
                 return draw(&LABELS, self.rng).to_owned();
@@ -347,7 +368,8 @@ mod tests {
         let lexicon = Lexicon::read(share);
         let schema = |number: usize| {
             let name = number.to_string();
-            compose(&lexicon, size, &mut RngStream::new(1, &["compose", &name]))
+            let rng = &mut RngStream::new(1, &["compose", &name]);
+            compose(&lexicon, size, Names::Plain, rng)
         };
         (0..300).map(schema).collect()
     }

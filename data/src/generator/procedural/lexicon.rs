@@ -2,7 +2,7 @@
 //!
 //! Invariant: a word belongs either to training or to the held-out databases, in whatever list and
 //! form it stands. The words of domain files belong to training; of the others the hash decides.
-//! Only relations, abbreviations and the words for keys and labels are shared.
+//! Only relations, abbreviations, SQL keywords and the words for keys and labels are shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,9 +28,10 @@ const PARTICIPLES: &str = include_str!("../../../words/participles.txt");
 const SUPERLATIVES: &str = include_str!("../../../words/superlatives.txt");
 const ABBREVIATIONS: &str = include_str!("../../../words/abbreviations.txt");
 const SYNONYMS: &str = include_str!("../../../words/synonyms.txt");
+const KEYWORDS: &str = include_str!("../../../words/keywords.txt");
 
 /// Returns the texts that determine a build.
-pub(crate) fn sources() -> [&'static str; 12] {
+pub(crate) fn sources() -> [&'static str; 13] {
     [
         THINGS,
         ATTRIBUTES,
@@ -44,6 +45,7 @@ pub(crate) fn sources() -> [&'static str; 12] {
         SUPERLATIVES,
         ABBREVIATIONS,
         SYNONYMS,
+        KEYWORDS,
     ]
 }
 
@@ -84,6 +86,8 @@ pub(crate) struct Lexicon {
     pub(crate) largest: Vec<&'static str>,
     /// The words for the row with the smallest number: "shortest".
     pub(crate) smallest: Vec<&'static str>,
+    /// SQL keywords, with what each may name.
+    keywords: Vec<(&'static str, &'static str)>,
     domain_words: DomainWords,
     abbreviations: BTreeMap<&'static str, &'static str>,
     synonyms: BTreeMap<&'static str, Vec<&'static str>>,
@@ -127,6 +131,10 @@ impl Lexicon {
             smallest: superlatives(|(_, smallest)| smallest),
             abbreviations: lines(ABBREVIATIONS).filter_map(fields).collect(),
             synonyms: synonyms.collect(),
+            keywords: lines(KEYWORDS)
+                .filter_map(fields)
+                .filter(|(word, _)| !domain_words.of_others.contains(*word))
+                .collect(),
             domain_words,
         }
     }
@@ -134,6 +142,13 @@ impl Lexicon {
     /// Draws what the rows of a table are.
     pub(crate) fn thing(&self, rng: &mut RngStream) -> &Noun {
         &self.things[rng.below(self.things.len())]
+    }
+
+    /// Draws a SQL keyword that may name a `thing`, a `number` or a `text`.
+    pub(crate) fn keyword(&self, named: &str, rng: &mut RngStream) -> &'static str {
+        let may_name = |(_, names): &&(&str, &str)| names.split(' ').any(|it| it == named);
+        let words: Vec<_> = self.keywords.iter().filter(may_name).collect();
+        draw(&words, rng).0
     }
 
     /// Draws a word that no list has. Its hash decides which share it belongs to, too.

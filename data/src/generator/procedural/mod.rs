@@ -11,3 +11,4 @@ mod naming;
 pub(crate) use compose::{Size, compose};
 pub use lexicon::WordShare;
 pub(crate) use lexicon::{Lexicon, sources};
+pub(crate) use naming::Names;

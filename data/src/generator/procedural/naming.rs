@@ -1,7 +1,8 @@
 //! Naming styles: how a database spells the names of its tables and columns.
 
 use super::super::rng::RngStream;
-use super::lexicon::{Lexicon, Noun};
+use super::lexicon::{Lexicon, Noun, draw};
+use crate::sql_name::quoted;
 
 /// Names that SQLite reads as keywords, and the names that abbreviations could produce.
 const RESERVED: &[&str] = &[
@@ -13,6 +14,21 @@ const RESERVED: &[&str] = &[
     "sum", "table", "then", "to", "trigger", "union", "unique", "update", "using", "values",
     "view", "when", "where", "with",
 ];
+
+/// What stands behind the name of a number in a spreadsheet.
+const UNITS: [&str; 8] = ["(kg)", "(m)", "(km)", "($)", "(%)", "(h)", "(days)", "#"];
+/// The percentage of numbers in spreadsheets that have one.
+const UNIT_PERCENT: u32 = 25;
+
+/// Which names a database has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Names that SQL reads as they are.
+    Plain,
+    /// Names some of which SQL reads in quotation marks only, as spreadsheets and careless schemas
+    /// have them: blanks, hyphens, units, keywords.
+    Quoted,
+}
 
 /// How the words of a name are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +43,12 @@ enum Case {
     Flat,
     /// `NET_PRICE`
     Upper,
+    /// `net price`
+    Words,
+    /// `Net Price`
+    Title,
+    /// `net-price`
+    Kebab,
 }
 
 /// How the key column of a table is named.
@@ -50,11 +72,48 @@ pub(super) struct NamingStyle {
     abbreviated_percent: u32,
     /// Whether column names begin with the first letters of their table.
     column_prefix: bool,
+    names: Names,
 }
 
 impl NamingStyle {
-    /// Draws a style. Most databases have the plain one that tutorials teach.
-    pub(super) fn draw(rng: &mut RngStream) -> Self {
+    /// Draws a style.
+    pub(super) fn draw(names: Names, rng: &mut RngStream) -> Self {
+        match names {
+            Names::Plain => Self::plain(rng),
+            Names::Quoted => Self::quoted(rng),
+        }
+    }
+
+    /// Whether names may need quotation marks.
+    pub(super) fn is_quoted(&self) -> bool {
+        self.names == Names::Quoted
+    }
+
+    fn quoted(rng: &mut RngStream) -> Self {
+        let plain = Self::plain(rng);
+        let case = match rng.below(100) {
+            0..35 => Case::Title,
+            35..60 => Case::Words,
+            60..68 => Case::Kebab,
+            _ => plain.case,
+        };
+        let table_prefix = match case {
+            Case::Title | Case::Words | Case::Kebab => None,
+            _ if rng.chance(40) => Some("tbl".to_owned()),
+            _ => plain.table_prefix,
+        };
+        Self {
+            case,
+            table_prefix,
+            // A singular may be a keyword, such as "order".
+            plural_tables: rng.chance(40),
+            names: Names::Quoted,
+            ..plain
+        }
+    }
+
+    /// Draws a style of plain names. Most databases have the one that tutorials teach.
+    fn plain(rng: &mut RngStream) -> Self {
         let case = match rng.below(100) {
             0..50 => Case::Snake,
             50..66 => Case::Camel,
@@ -84,10 +143,11 @@ impl NamingStyle {
             key,
             abbreviated_percent: if rng.chance(20) { 60 } else { 0 },
             column_prefix: rng.chance(6),
+            names: Names::Plain,
         }
     }
 
-    /// Names a table.
+    /// Names a table, as SQL writes the name.
     pub(super) fn table(&self, noun: &Noun) -> String {
         let noun = if self.plural_tables {
             &noun.many
@@ -98,11 +158,12 @@ impl NamingStyle {
         self.join(words.chain(noun.split(' ')))
     }
 
-    /// Names a column of a table by its words.
+    /// Names a column of a table by its words, as SQL writes the name. Numbers may have a unit.
     pub(super) fn column(
         &self,
         table: &Noun,
         words: &str,
+        is_number: bool,
         lexicon: &Lexicon,
         rng: &mut RngStream,
     ) -> String {
@@ -113,7 +174,11 @@ impl NamingStyle {
         let words: Vec<String> = words.split(' ').map(shorten).collect();
         let prefix: String = table.one.chars().take(3).collect();
         let prefix = self.column_prefix.then_some(prefix.as_str());
-        self.join(prefix.into_iter().chain(words.iter().map(String::as_str)))
+        let is_spreadsheet = matches!(self.case, Case::Words | Case::Title);
+        let unit =
+            (is_number && is_spreadsheet && rng.chance(UNIT_PERCENT)).then(|| draw(&UNITS, rng));
+        let words = words.iter().map(String::as_str);
+        self.join(prefix.into_iter().chain(words).chain(unit))
     }
 
     /// Names the key column of a table.
@@ -134,19 +199,23 @@ impl NamingStyle {
 
     fn join<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> String {
         let words: Vec<&str> = words.into_iter().collect();
-        let first = usize::from(self.case == Case::Camel);
+        let capitalized = |words: &[&str]| -> Vec<String> {
+            words.iter().map(|word| capitalized(word)).collect()
+        };
         let name = match self.case {
             Case::Snake => words.join("_"),
             Case::Flat => words.concat(),
             Case::Upper => words.join("_").to_uppercase(),
-            Case::Camel | Case::Pascal => {
-                let later = words[first..].iter().map(|word| capitalized(word));
-                words[..first].concat() + &later.collect::<String>()
-            }
+            Case::Camel => words[0].to_owned() + &capitalized(&words[1..]).concat(),
+            Case::Pascal => capitalized(&words).concat(),
+            Case::Words => words.join(" "),
+            Case::Title => capitalized(&words).join(" "),
+            Case::Kebab => words.join("-"),
         };
-        match RESERVED.contains(&&*name.to_lowercase()) {
-            true => format!("{name}_1"),
-            false => name,
+        match self.names {
+            Names::Quoted => quoted(&name),
+            Names::Plain if RESERVED.contains(&&*name.to_lowercase()) => format!("{name}_1"),
+            Names::Plain => name,
         }
     }
 }
@@ -170,6 +239,7 @@ mod tests {
             key: KeyName::OfTable("id"),
             abbreviated_percent: 0,
             column_prefix: false,
+            names: Names::Plain,
         }
     }
 
@@ -205,7 +275,7 @@ mod tests {
         for (case, table, key, column, reserved) in cases {
             let style = style(case);
             let rng = &mut RngStream::new(1, &["naming"]);
-            let mut name = |words| style.column(&noun(), words, &lexicon, rng);
+            let mut name = |words| style.column(&noun(), words, false, &lexicon, rng);
             let (found, keyword) = (name("net price"), name("date"));
             assert_eq!((&*style.table(&noun()), &*style.key(&noun())), (table, key));
             assert_eq!((&*found, &*keyword), (column, reserved));
@@ -228,6 +298,32 @@ mod tests {
             (style.key(&noun()), style.foreign_key(&noun())),
             ("id".to_owned(), "red_fox_id".to_owned())
         );
-        assert_eq!(style.column(&noun(), "height", &lexicon, rng), "red_height");
+        assert_eq!(
+            style.column(&noun(), "height", true, &lexicon, rng),
+            "red_height"
+        );
+    }
+
+    #[test]
+    fn names_that_need_quotation_marks_have_them() {
+        let lexicon = Lexicon::read(WordShare::Training);
+        let rng = &mut RngStream::new(1, &["naming"]);
+        let cases = [
+            (Case::Words, "\"red foxes\"", "\"net price\""),
+            (Case::Title, "\"Red Foxes\"", "\"Net Price\""),
+            (Case::Kebab, "\"red-foxes\"", "\"net-price\""),
+            (Case::Snake, "red_foxes", "net_price"),
+        ];
+        for (case, table, column) in cases {
+            let style = NamingStyle {
+                names: Names::Quoted,
+                ..style(case)
+            };
+            assert_eq!(style.table(&noun()), table);
+            let found = style.column(&noun(), "net price", false, &lexicon, rng);
+            assert_eq!(found, column);
+            let keyword = style.column(&noun(), "order", false, &lexicon, rng);
+            assert!(keyword.eq_ignore_ascii_case("\"order\""), "{keyword}");
+        }
     }
 }
