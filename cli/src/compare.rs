@@ -182,8 +182,8 @@ fn refuse_repetition<T: fmt::Display + Ord>(what: &str, values: &[T]) -> Result<
     }
 }
 
-/// Returns the questions of each split: those of the run's report, if settings of a run are used and
-/// no number is given.
+/// Returns the questions of each split: those of the run's report, if settings of a run are used
+/// and no number is given.
 fn chosen_questions(
     args: &CompareArgs,
     shared: &SharedSettings,

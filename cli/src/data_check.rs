@@ -62,7 +62,8 @@ pub(crate) fn stats(args: &DataFolderArgs) -> Result<()> {
     fail_on(&args.dir, faults.len())
 }
 
-/// Lists the databases with their files and the number of their questions by split, or the questions.
+/// Lists the databases with their files and the number of their questions by split, or the
+/// questions.
 pub(crate) fn list(args: &DataFolderArgs, questions: bool) -> Result<()> {
     let dataset = args.open()?;
     match questions {

@@ -1,9 +1,9 @@
 //! `sqlenv trajectories`: writes the journal of a run as JSON lines, one trajectory per line.
 //!
 //! The tokens are copied as they were sampled. The messages beside them are a view for people and
-//! for trainers that read OpenAI's format: what the policy was shown, and what it wrote. Tool results
-//! that were elided later are whole in them. The journal is only read, so the run may continue
-//! meanwhile.
+//! for trainers that read OpenAI's format: what the policy was shown, and what it wrote. Tool
+//! results that were elided later are whole in them. The journal is only read, so the run may
+//! continue meanwhile.
 
 use std::{
     fs::File,
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Returns a trajectory of these turns: text of the completion, whether it is malformed, and what
-    /// the environment returned. Each was sampled after what the one before it showed.
+    /// Returns a trajectory of these turns: text of the completion, whether it is malformed, and
+    /// what the environment returned. Each was sampled after what the one before it showed.
     fn played(chat: &Chat, shots: usize, turns: &[(&str, bool, Observation)]) -> Trajectory {
         let mut segment = Segment::default();
         let mut push = |tokens: &[u32], mask: u8| {
@@ -280,8 +280,8 @@ mod tests {
         }
     }
 
-    /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. A malformed
-    /// turn is shown and not learned.
+    /// What `sqlenv sft --transcripts` imitates of a line has the tokens of the rollout. A
+    /// malformed turn is shown and not learned.
     #[test]
     fn an_imitated_line_has_the_tokens_of_its_rollout() {
         let chat = policy::tiny::base().unwrap().chat;

@@ -45,9 +45,9 @@ impl SharedSettings {
         })
     }
 
-    /// Returns the settings of a model in `folder`, or behind a chat API: the limits are those of its
-    /// run, or those of the preset for pretrained models. The budget of env steps is shared, and so
-    /// is the sampling.
+    /// Returns the settings of a model in `folder`, or behind a chat API: the limits are those of
+    /// its run, or those of the preset for pretrained models. The budget of env steps is shared,
+    /// and so is the sampling.
     pub(super) fn of_model(&self, args: &CompareArgs, folder: Option<&Path>) -> Result<RunConfig> {
         let mut config = self.config.clone();
         if names_settings(args) {

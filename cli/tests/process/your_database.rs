@@ -19,8 +19,8 @@ const SHORT_TRAINING: [&str; 6] = [
     "evaluation.every_steps=1",
 ];
 
-/// Keywords, blanks, quotes, a prefix and letters outside ASCII as names; no key and no reference is
-/// declared; a view, a view that cannot be read, and an empty table.
+/// Keywords, blanks, quotes, a prefix and letters outside ASCII as names; no key and no reference
+/// is declared; a view, a view that cannot be read, and an empty table.
 const SCHEMA: &str = r#"
     CREATE TABLE "Order" ("order id" INTEGER, "tblCustomer" INTEGER, "drop" REAL, placed TEXT);
     CREATE TABLE tblCustomer (cust_no INTEGER, "Full Name" TEXT, "größe" INTEGER, "is ""vip""" INTEGER);

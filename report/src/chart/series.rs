@@ -8,8 +8,8 @@ pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) class: &'static str,
     pub(crate) points: Vec<Point>,
-    /// Whether a line joins the points. Points that lie far apart are drawn by themselves, because a
-    /// line would show what nobody has measured.
+    /// Whether a line joins the points. Points that lie far apart are drawn by themselves, because
+    /// a line would show what nobody has measured.
     pub(crate) joined: bool,
 }
 

@@ -126,8 +126,8 @@ impl PolicyComparison {
         });
     }
 
-    /// Returns the limits of each policy in words. They are those of its run or of a preset, so they
-    /// may differ.
+    /// Returns the limits of each policy in words. They are those of its run or of a preset, so
+    /// they may differ.
     fn limits_in_words(&self) -> String {
         let mut policies: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for row in &self.rows {
