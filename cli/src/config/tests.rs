@@ -246,7 +246,7 @@ fn errors_name_the_setting() {
         ("learner.threads=2", "use threads"),
         ("actors.count=2", "actors"),
         ("warm_start.hasty_share=2", "hasty_share"),
-        ("evaluation.every_steps=15", "evaluation.every_steps is 15"),
+        ("evaluation.every_steps=12", "evaluation.every_steps is 12"),
     ] {
         let error = format!("{:#}", resolve(&[set]).unwrap_err());
         assert!(error.contains(part), "{set}: {error}");
@@ -264,7 +264,7 @@ fn role<T: RoleSettings>(set: &[&str]) -> Result<T> {
 /// own does.
 #[test]
 fn a_role_reads_its_own_sections_only() {
-    let foreign = ["evaluation.every_steps=15", "warm_start.hasty_share=2"];
+    let foreign = ["evaluation.every_steps=12", "warm_start.hasty_share=2"];
     role::<EnvNodeRole>(&foreign).unwrap();
     role::<ActorRole>(&foreign).unwrap();
     role::<RankRole>(&foreign).unwrap();

@@ -83,7 +83,9 @@ async fn transcripts(
         );
         return Err(Rejection::new(StatusCode::FORBIDDEN, &detail));
     }
-    let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
+    let file = tokio::fs::File::open(path)
+        .await
+        .map_err(|error| unreadable(&error))?;
     // A run that goes on may add to its file.
     let body = Body::from_stream(ReaderStream::new(file.take(MAX_TRANSCRIPT_BYTES)));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
@@ -96,10 +98,10 @@ async fn read<T: Send + 'static>(
     let result = tokio::task::spawn_blocking(work).await;
     result
         .unwrap_or_else(|error| Err(io::Error::other(error)))
-        .map_err(unreadable)
+        .map_err(|error| unreadable(&error))
 }
 
-fn unreadable(error: io::Error) -> Rejection {
+fn unreadable(error: &io::Error) -> Rejection {
     let detail = format!("the folder of runs cannot be read: {error}");
     Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, &detail)
 }
