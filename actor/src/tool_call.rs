@@ -282,6 +282,11 @@ mod tests {
                 "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT",
                 "<tool_call>\n{\"name\": \"query\", \"arguments\": {\"sql\": \"SELECT",
             ),
+            // TRL takes the call, and its argument is the text `nan`.
+            (
+                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": NaN}}\n</tool_call>",
+                "<tool_call>\n{\"name\": \"answer\", \"arguments\": {\"value\": NaN}}\n</tool_call>",
+            ),
             ("Answer: 6 <tool_call", "Answer: 6 <tool_call"),
             ("a <|not a marker|>", "a <|not a marker|>"),
         ];

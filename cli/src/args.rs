@@ -462,6 +462,10 @@ pub(crate) struct EnvNodeArgs {
     /// `env_node.openenv.mode` and the environment variable OPENENV_MODE.
     #[arg(long, value_name = "MODE")]
     pub(crate) mode: Option<env_node::Mode>,
+    /// Folder with run folders, whose episodes the page /web/ lists and replays, with their gold
+    /// answers. Overrides `env_node.web.runs_dir`; default: none is served.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) runs_dir: Option<PathBuf>,
     /// Address of /metrics, /livez and /readyz; default: none is served.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<std::net::SocketAddr>,

@@ -35,6 +35,8 @@ pub(crate) async fn env_node(
     let mut config: EnvNodeRole = config::resolve(&settings)?;
     let mode = &mut config.env_node.openenv.mode;
     *mode = args.mode.unwrap_or(*mode);
+    let runs_dir = &mut config.env_node.web.runs_dir;
+    *runs_dir = args.runs_dir.clone().or_else(|| runs_dir.take());
     let address = args.listen.map_or_else(|| variables.listen(), Ok)?;
     let listener = bind(address, "--listen").await?;
     let ready = admin::serve(args.admin).await?;

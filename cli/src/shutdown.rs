@@ -38,6 +38,23 @@ pub(crate) async fn read_unless_interrupted<T: Send + 'static>(
     }
 }
 
+/// Returns the command line of this process, for a shell.
+pub(crate) fn this_command() -> String {
+    let arguments = std::env::args_os().skip(1);
+    arguments.fold("sqlenv".to_owned(), |line, argument| {
+        line + " " + &shell_quoted(&argument.to_string_lossy())
+    })
+}
+
+/// Returns a text as one word of a shell's command line.
+pub(crate) fn shell_quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// Returns a token that the first SIGINT or SIGTERM cancels. That signal also prints `message`, and
 /// the second signal ends the process. Without a message, for commands that cannot be resumed, the
 /// first signal ends it. Must be called inside a runtime.
@@ -89,6 +106,20 @@ impl Signals {
 mod tests {
     use super::*;
     use std::{thread, time::Duration};
+
+    #[test]
+    fn words_of_a_command_line_are_quoted_where_a_shell_needs_it() {
+        for (text, word) in [
+            ("runs/run-001", "runs/run-001"),
+            ("--set", "--set"),
+            ("a=[1]", "'a=[1]'"),
+            ("my run", "'my run'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_quoted(text), word);
+        }
+    }
 
     /// As when a model folder of many gigabytes is read.
     #[tokio::test(flavor = "multi_thread")]

@@ -92,3 +92,27 @@ pub(crate) fn open_warm_start(run_dir: &Path, placement: Placement) -> Result<Op
 pub(crate) fn save_warm_start(warm: &Model, run_dir: &Path) -> Result<()> {
     Ok(warm.save(&run_dir.join(FOLDER))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_says_that_mixed_habits_are_meant() {
+        let mut config = WarmStartConfig {
+            enabled: true,
+            hasty_share: 0.5,
+            ..WarmStartConfig::default()
+        };
+        config.demonstrators.budget_tokens = 5_000;
+        let text = description(&config).unwrap();
+        assert!(
+            text.contains("50\u{a0}% of them answer without a query, on purpose"),
+            "{text}"
+        );
+        config.demonstrators.budget_tokens = 0;
+        assert_eq!(description(&config).unwrap(), "imitation of the oracle");
+        config.enabled = false;
+        assert_eq!(description(&config), None);
+    }
+}

@@ -27,6 +27,7 @@ use crate::{
     progress::ResultSummary,
     reward::{RewardComponents, RewardProfile},
     sandbox::{Failure, Sandbox, WorkBudget, self_test},
+    schema::Schema,
     settings::{EnvSettings, MAX_STEP_BUDGET},
     token::{TokenBody, TokenError, TokenKey},
     wall_clock_hits::WallClockHits,
@@ -69,6 +70,8 @@ pub struct ResetResult {
 pub struct StepResult {
     /// The episode after the action, for the next step.
     pub token: Vec<u8>,
+    /// The question of the episode.
+    pub question_id: String,
     /// What the agent sees.
     pub observation: Observation,
     /// The reward by layer.
@@ -157,6 +160,12 @@ impl Environment {
         self.0.catalog.list(split, database, range)
     }
 
+    /// Returns a question and the schema of its database.
+    pub fn question(&self, question_id: &str) -> Option<(&Question, &Schema)> {
+        let entry = self.0.catalog.get(question_id)?;
+        Some((&entry.question, &entry.database.schema))
+    }
+
     /// Starts an episode.
     ///
     /// # Errors
@@ -226,6 +235,7 @@ impl Environment {
         let schema = &entry.database.schema;
         Ok(StepResult {
             token,
+            question_id: entry.question.question_id.clone(),
             correct: transition.state.correct,
             reward_components: transition.reward.components(),
             observation: Observation {

@@ -121,6 +121,50 @@ fn text(node: Node<'_, '_>) -> String {
         .collect()
 }
 
+/// The paragraph under the title says how the start was trained, and where imitation of the oracle
+/// ends, so that the title alone does not oversell.
+#[test]
+fn the_paragraph_of_the_headline_says_what_the_start_was() {
+    let mut records = fixture();
+    records.info.as_mut().unwrap().warm_start = Some("mixed habits, on purpose".to_owned());
+    checked(&report::render(&records), |document| {
+        let leads = document
+            .descendants()
+            .filter(|node| node.attribute("class") == Some("lead"))
+            .map(text)
+            .collect::<Vec<_>>();
+        let [lead] = leads.as_slice() else {
+            panic!("{leads:?}");
+        };
+        for part in [
+            "It was trained by mixed habits, on purpose.",
+            "imitation of the oracle reaches",
+        ] {
+            assert!(lead.contains(part), "{lead}");
+        }
+    });
+}
+
+/// No line joins two points that were evaluated before and after the training only.
+#[test]
+fn two_points_are_not_joined() {
+    let page = |records: &RunRecords| {
+        let page = report::render(records);
+        let at = page.find("Accuracy over training").unwrap();
+        let chart = &page[at..at + page[at..].find("</svg>").unwrap()];
+        let caption = page.contains("What no line joins was evaluated before and after");
+        (chart.matches("class=\"line\"").count(), caption)
+    };
+    let mut records = fixture();
+    let (lines, has_caption) = page(&records);
+    assert!(lines > 2 && !has_caption, "{lines}");
+    records
+        .evaluations
+        .retain(|it| it.step == 0 || it.step == 60 || !it.split.starts_with("eval-unseen"));
+    let (fewer, has_caption) = page(&records);
+    assert_eq!((fewer, has_caption), (lines - 2, true));
+}
+
 #[test]
 fn the_fixture_gives_the_whole_page() {
     let page = report::render(&fixture());

@@ -101,6 +101,19 @@ fn presets_resolve() {
     }
 }
 
+/// Accuracy rises in the first steps of these runs.
+#[test]
+fn the_learning_curve_has_points_before_step_10() {
+    for preset in [Preset::Tiny, Preset::Scratch] {
+        let config = RunConfig::resolve(&ConfigArgs {
+            preset: Some(preset),
+            ..ConfigArgs::default()
+        });
+        let every = config.unwrap().evaluation.every_steps;
+        assert!((1..10).contains(&every), "{every}");
+    }
+}
+
 #[test]
 fn a_run_from_before_the_base_policy_starts_from_random_weights() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,8 +6,13 @@ use policy::Placement;
 use report::{RefusedActorRecord, RunFolder, RunInfo, RunStatus};
 
 use crate::{
-    config::LearnerRole, live::LiveRun, local::newest_model, model_folder, progress::Progress,
-    run_place::RunPlace, shutdown::Interrupted,
+    config::LearnerRole,
+    live::LiveRun,
+    local::newest_model,
+    model_folder,
+    progress::Progress,
+    run_place::RunPlace,
+    shutdown::{self, Interrupted},
 };
 
 /// A run whose training has ended.
@@ -52,8 +57,9 @@ impl EndingRun<'_> {
         report::write(self.folder.path())?;
         if !is_finished {
             self.place.save().await?;
-            self.progress
-                .say("interrupted; the same command continues the run");
+            let command = shutdown::this_command();
+            let message = format!("interrupted; continue with: {command}");
+            self.progress.say(&message);
             bail!(Interrupted);
         }
         self.save_model()?;

@@ -19,6 +19,7 @@ use crate::{
     progress::Progress,
     run_info::{check_data, run_info},
     setup::Setup,
+    shutdown::shell_quoted,
     warm_start,
 };
 
@@ -196,9 +197,10 @@ impl OpenRun {
         let runs_dir = self.folder.path().parent().unwrap_or(Path::new(""));
         let runs_dir = match runs_dir == Path::new(DEFAULT_RUNS_DIR) {
             true => String::new(),
-            false => format!(" --runs-dir '{}'", runs_dir.display()),
+            false => format!(" --runs-dir {}", shell_quoted(&runs_dir.to_string_lossy())),
         };
-        format!("sqlenv train --resume --name '{}'{runs_dir}", self.name)
+        let name = shell_quoted(&self.name);
+        format!("sqlenv train --resume --name {name}{runs_dir}")
     }
 
     /// Records how the run ended.

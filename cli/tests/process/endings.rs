@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Running, sqlenv};
+use crate::program::{Running, serve, serve_and_hear, sqlenv};
 
 /// One SIGINT ends a command that cannot be resumed.
 #[test]
@@ -34,6 +34,27 @@ fn an_evaluation_ends_at_the_first_signal() {
     assert_eq!(running.0.wait().unwrap().code(), Some(130));
     let last = lines.last().unwrap().unwrap();
     assert_eq!(last, "interrupted");
+}
+
+/// The learner names the command that continues its run.
+#[test]
+fn a_learner_ends_with_the_command_that_continues() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("my run");
+    let run_dir = run_dir.to_str().unwrap();
+    let (_env_node, env) = serve(&["env-node", "--listen", "127.0.0.1:0"]);
+    let mut args = vec!["learner", "--preset", "smoke", "--listen", "127.0.0.1:0"];
+    args.extend(["--env", &env, "--run-dir", run_dir]);
+    let (mut learner, _, heard) = serve_and_hear(&mut sqlenv(&args));
+    let told = Command::new("kill")
+        .args(["-INT", &learner.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+    assert_eq!(learner.0.wait().unwrap().code(), Some(130));
+    let heard = heard.join().unwrap();
+    let command = format!("sqlenv {} '{run_dir}'", args[..args.len() - 1].join(" "));
+    assert!(heard.contains(&command), "{command}: {heard}");
 }
 
 /// This is the case of `sqlenv data stats | true`.

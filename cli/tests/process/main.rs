@@ -23,6 +23,7 @@ mod reproducible;
 mod roles;
 mod second_learner;
 mod security;
+mod terminal;
 mod threads;
 mod traces;
 mod watching;

@@ -127,7 +127,7 @@ fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
         "an interrupted run says so by its exit code"
     );
     let said = String::from_utf8_lossy(&output.stderr);
-    let command = format!("sqlenv train --resume --name '{name}' --runs-dir '{dir}'");
+    let command = format!("sqlenv train --resume --name {name} --runs-dir {dir}");
     assert!(said.contains(&command), "{said}");
     let names_step =
         |line: &str| line.starts_with("step 0: ") && line.contains("on eval/curve, greedy: ");

@@ -39,6 +39,43 @@ fn paths_are_found() {
     assert_eq!(paths(&file), ["cli/src/main.rs"]);
 }
 
+/// Returns the settings in the first column of the table that maps them to TRL's. A name without a
+/// section has that of the name before it.
+fn mapped_settings(text: &str) -> Vec<String> {
+    let table = text.split("| `sqlenv train` | TRL").nth(1).unwrap();
+    let rows = table.lines().skip(1).take_while(|row| row.starts_with('|'));
+    let cells = rows.map(|row| row.split('|').nth(1).unwrap());
+    let code = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let mut section = "";
+    let mut settings = Vec::new();
+    for name in code.map(|code| code.split('=').next().unwrap()) {
+        match name.rsplit_once('.') {
+            Some((of, _)) => {
+                section = of;
+                settings.push(name.to_owned());
+            }
+            None => settings.push(format!("{section}.{name}")),
+        }
+    }
+    settings
+}
+
+#[test]
+fn settings_that_are_mapped_to_trl_exist() {
+    let readme = files("python", "README.md").remove(0);
+    let settings = files("docs", "settings.md").remove(0);
+    let mapped = mapped_settings(&readme.text);
+    assert!(mapped.len() > 40, "{mapped:?}");
+    let exists = |name: &String| settings.text.contains(&format!("| `{name}` |"));
+    // The default of a setting and the setting of the whole program are in the column too.
+    let is_other = |name: &String| name.ends_with(".constant") || name.ends_with(".seed");
+    let missing: Vec<_> = mapped
+        .iter()
+        .filter(|name| !exists(name) && !is_other(name))
+        .collect();
+    assert!(missing.is_empty(), "no such setting: {missing:#?}");
+}
+
 /// Returns the names of tests in the table cells of `docs/robustness.md`.
 fn tests_named(text: &str) -> Vec<&str> {
     let rows = text.lines().filter(|line| line.starts_with('|'));

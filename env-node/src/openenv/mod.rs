@@ -63,7 +63,7 @@ pub(crate) fn router(node: &EnvNode, config: &OpenEnvConfig, sockets: Sockets) -
         .route("/health", get(http::health))
         .route("/ws", get(open_env_socket))
         .route("/mcp", get(mcp_socket).post(mcp::over_http))
-        .merge(documents::routes(config.mode))
+        .merge(documents::routes(config.mode, node.settings().web.enabled))
         .merge(tasks::routes());
     if config.mode == Mode::Simulation {
         routes = routes

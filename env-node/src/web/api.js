@@ -3,13 +3,13 @@
 
 const PAUSES_MS = [300, 1000, 3000];
 
-async function request(path, options) {
+async function request(path, options, read = (response) => response.json()) {
   for (const pause of [...PAUSES_MS, null]) {
     const response = await fetch(`api/${path}`, options).catch((error) => {
       if (error.name === 'AbortError') throw error;
       return null;
     });
-    if (response?.ok) return response.json();
+    if (response?.ok) return read(response);
     const isTransient = !response || response.status === 429 || response.status === 503;
     if (!isTransient || pause === null) throw new Error(await reason(response));
     await new Promise((resolve) => setTimeout(resolve, pause));
@@ -33,9 +33,19 @@ export const info = () => request('info');
 export const questions = (filter, signal) =>
   request(`questions?${new URLSearchParams(filter)}`, { signal });
 
+/** Fetches the columns of all tables of a question's database, as DESCRIBE lists them. */
+export const schema = (questionId) => request(`schema?${new URLSearchParams({ question_id: questionId })}`);
+
+/** Fetches the runs whose episodes can be replayed, newest first: `{runs}`. */
+export const runs = () => request('runs');
+
+/** Fetches the text of a run's transcripts. */
+export const transcripts = (name) =>
+  request(`runs/${encodeURIComponent(name)}`, undefined, (response) => response.text());
+
 /** Starts an episode: `{token, question, observation}`. */
 export const reset = (questionId, settings) =>
   post('reset', { question_id: questionId, ...settings });
 
-/** Applies one action to the episode in `token`. */
+/** Applies one action to the episode in `token`. The last reply of an episode has `gold`. */
 export const step = (token, action) => post('step', { token, ...action });

@@ -31,6 +31,7 @@ pub(super) fn router(node: &EnvNode) -> Router {
     Router::new()
         .route("/web/api/info", get(info))
         .route("/web/api/questions", get(questions))
+        .route("/web/api/schema", get(schema))
         .route("/web/api/reset", post(reset))
         .route("/web/api/step", post(step))
         .with_state(node.clone())
@@ -124,6 +125,27 @@ async fn questions(
     Ok(Json(json!({"total": total, "questions": page})))
 }
 
+/// The question whose schema is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SchemaQuery {
+    question_id: String,
+}
+
+/// Returns the columns of all tables of a question's database, as DESCRIBE lists them. The text of
+/// SAMPLE has no column names, so the page takes its headings from here. An unknown question, as
+/// recordings of other data have, gives an empty text.
+async fn schema(
+    State(node): State<EnvNode>,
+    query: Result<Query<SchemaQuery>, QueryRejection>,
+) -> Result<Json<Value>, Rejection> {
+    let Query(SchemaQuery { question_id }) = query?;
+    let found = node.environment().question(&question_id);
+    let tables = found.map_or(&[][..], |(_, schema)| &schema.tables);
+    let texts: Vec<&str> = tables.iter().map(|it| it.columns_text.as_str()).collect();
+    Ok(Json(json!({"schema_info": texts.join("\n")})))
+}
+
 /// The question and the settings of an episode.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -149,9 +171,8 @@ async fn reset(
     }
     let question = node
         .environment()
-        .questions()
-        .find(|question| question.question_id == body.question_id)
-        .map(view::question);
+        .question(&body.question_id)
+        .map(|(question, _)| view::question(question));
     let reply = node.reset(EpisodeSpec {
         question_id: body.question_id,
         reward_profile: body.reward_profile,
@@ -196,10 +217,14 @@ async fn step(
         argument,
     };
     let reply = node.step(token, &action).await?;
+    let is_shown = reply.observation.done && node.settings().web.gold_answers;
+    let found = node.environment().question(&reply.question_id);
+    let gold = found.filter(|_| is_shown);
     Ok(Json(json!({
         "token": BASE64_STANDARD.encode(reply.token),
         "observation": view::observation(&reply.observation),
         "reward_components": reply.reward_components,
         "correct": reply.correct,
+        "gold": gold.map(|(question, _)| view::gold(question)),
     })))
 }

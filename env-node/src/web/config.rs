@@ -1,5 +1,7 @@
 //! Settings of the page.
 
+use std::path::PathBuf;
+
 use axum::http::HeaderValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,13 @@ pub struct WebConfig {
     pub enabled: bool,
     /// Origins, such as `https://huggingface.co`, whose pages may show this one in a frame.
     pub frame_ancestors: Vec<String>,
+    /// Whether the page shows the gold answer of an episode that has ended. Anyone who may call the
+    /// node can then end an episode to learn its answer.
+    #[default(true)]
+    pub gold_answers: bool,
+    /// Folder with run folders, whose episodes the page lists and replays. Their transcripts have
+    /// gold answers. Default: none is served.
+    pub runs_dir: Option<PathBuf>,
 }
 
 impl WebConfig {
@@ -24,6 +33,11 @@ impl WebConfig {
             self.frame_ancestors.iter().all(|origin| is_origin(origin)),
             "web.frame_ancestors",
             "give origins such as https://huggingface.co",
+        )?;
+        SettingError::unless(
+            self.runs_dir.as_ref().is_none_or(|folder| folder.is_dir()),
+            "web.runs_dir",
+            "give a folder that has run folders, such as runs",
         )
     }
 

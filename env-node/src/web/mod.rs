@@ -8,6 +8,7 @@ mod action_log;
 mod api;
 mod assets;
 pub(crate) mod config;
+mod runs;
 mod shared_environment;
 mod view;
 mod watchers;
@@ -40,6 +41,7 @@ pub(crate) fn router(node: &EnvNode) -> Router {
         .route("/web", get(|| async { Redirect::temporary("/web/") }))
         .merge(assets::router())
         .merge(api::router(node))
+        .merge(runs::router(node))
         .merge(shared_environment::router(node))
         .method_not_allowed_fallback(|| async {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")

@@ -1,5 +1,5 @@
 // The page. The address selects the view: `#/` questions, `#/play/ID` an episode, `#/replay`
-// recordings.
+// recordings, `#/replay/RUN` those of a run.
 
 import * as api from './api.js';
 import { h } from './dom.js';
@@ -18,9 +18,9 @@ async function show() {
   leaving = new AbortController();
   const { signal } = leaving;
   const address = location.hash;
-  const isReplay = address === '#/replay';
+  const replay = /^#\/replay(?:\/(.+))?$/.exec(address);
   for (const link of document.querySelectorAll('nav a')) {
-    if ((link.dataset.view === 'replay') === isReplay) link.setAttribute('aria-current', 'page');
+    if ((link.dataset.view === 'replay') === Boolean(replay)) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
   try {
@@ -30,7 +30,7 @@ async function show() {
     if (signal.aborted) return;
     scrollTo(0, 0);
     if (episode) await showPlay(main, { settings, signal }, decodeURIComponent(episode[1]));
-    else if (isReplay) showReplay(main, { signal });
+    else if (replay) await showReplay(main, { signal }, decodeURIComponent(replay[1] ?? ''));
     else await showQuestions(main, { info, settings, signal });
     if (!signal.aborted) document.title = `${main.querySelector('h1').textContent} · SQLEnv`;
   } catch (error) {

@@ -6,10 +6,11 @@ import { toggleText } from './keys.js';
 import { readRows, readSchema } from './texts.js';
 
 /**
- * Renders one step. `go` goes to its moment. `branches` holds the buttons to the other actions at
- * the same moment. Both may be absent.
+ * Renders one step. `tables` are those of `readSchema`, for the headings of samples. `go` goes to
+ * the step's moment. `branches` holds the buttons to the other actions at the same moment. All may
+ * be absent.
  */
-export function stepCard(moment, number, { isNow = false, isAhead = false, go = null, branches = null } = {}) {
+export function stepCard(moment, number, { isNow = false, isAhead = false, tables = null, go = null, branches = null } = {}) {
   const { action, reward, error, malformed, completion } = moment;
   const isShort = action.argument.length <= 60 && !action.argument.includes('\n');
   const classes = ['step', isNow && 'now', isAhead && 'ahead'].filter(Boolean).join(' ');
@@ -22,7 +23,7 @@ export function stepCard(moment, number, { isNow = false, isAhead = false, go = 
       h('span', { class: `reward ${tone(reward)}`, title: 'reward of this step' }, signed(reward))),
     !isShort && h('pre', { class: 'argument' }, action.argument),
     completion && h('details', { class: 'completion' }, h('summary', null, 'What the model wrote'), h('pre', null, completion)),
-    error ? h('p', { class: 'error' }, error) : result(moment.result),
+    error ? h('p', { class: 'error' }, error) : result(moment.result, headings(action, tables)),
     foot(
       parts(moment.components),
       branches,
@@ -38,10 +39,19 @@ function parts(components) {
   return won.length > 0 && h('span', { class: 'parts' }, won.map((name) => `${name} ${signed(components[name])}`).join(' · '));
 }
 
-function result(text) {
+/** Returns the column names of a sampled table, or `null` for other actions and tables. */
+function headings({ action_type: type, argument }, tables) {
+  if (type.trim().toUpperCase() !== 'SAMPLE' || !tables) return null;
+  const name = argument.trim();
+  const same = [...tables.keys()].find((table) => table.toLowerCase() === name.toLowerCase());
+  const table = tables.get(name) ?? tables.get(same);
+  return table?.columns?.map(([column]) => column) ?? null;
+}
+
+function result(text, names) {
   if (!text) return null;
   const described = /^Table '/.test(text) && [...readSchema([text]).values()][0];
-  const table = described?.columns ? describedTable(described) : rowTable(readRows(text));
+  const table = described?.columns ? describedTable(described) : rowTable(readRows(text), names);
   if (!table) return h('pre', { class: 'result' }, text);
   return h('div', { class: 'result' },
     h('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'Result' }, table),
@@ -55,12 +65,14 @@ function describedTable({ columns, rowCount }) {
   return h('table', { class: 'columns' }, count, h('thead', null, head), h('tbody', null, rows));
 }
 
-function rowTable(read) {
+function rowTable(read, names) {
   if (!read) return null;
   const cell = (text) => h('td', { class: /^-?\d+(\.\d+)?$/.test(text) ? 'figure' : text === 'NULL' ? 'null' : null }, text);
   const rows = read.rows.map((row, index) => h('tr', null, h('th', { scope: 'row' }, `${index + 1}`), row.map(cell)));
   const note = read.note && h('caption', null, read.note.replace(/^\.\.\. \((.*)\)$/, '$1'));
-  return h('table', { class: 'rows' }, note, h('tbody', null, rows));
+  const isNamed = names?.length === read.rows[0].length;
+  const heads = isNamed && h('thead', null, h('tr', null, h('td'), names.map((name) => h('th', { scope: 'col' }, name))));
+  return h('table', { class: 'rows' }, note, heads, h('tbody', null, rows));
 }
 
 /**
@@ -97,6 +109,11 @@ export function scorePanel(episode, profile = null) {
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Reward'), h('th', { scope: 'col' }, 'step'), h('th', { scope: 'col' }, 'sum'))),
     hasParts && h('tbody', null, COMPONENTS.map((name) => line(name, components?.[name], sums[name]))),
     h('tfoot', null, line('total', reward, sums.total)));
+}
+
+/** Renders the gold answer of an ended episode. */
+export function goldPanel({ answer, sql }, isOpen = false) {
+  return h('details', { class: 'gold', open: isOpen }, h('summary', null, 'Gold answer'), h('p', null, answer), h('pre', null, sql));
 }
 
 /** Creates the button that switches between tables and text. */

@@ -3,10 +3,10 @@
 
 import * as api from './api.js';
 import { Composer } from './composer.js';
-import { announce, h, signed } from './dom.js';
+import { announce, fill, h, signed } from './dom.js';
 import { Episode } from './episode.js';
 import { bind, toggleText } from './keys.js';
-import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
+import { goldPanel, schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
 import { address, playAnother } from './questions.js';
 import { readSchema } from './texts.js';
 
@@ -23,9 +23,10 @@ export function playFrom(questionId, actions) {
 export async function showPlay(main, { settings, signal }, questionId) {
   const actions = firstActions;
   firstActions = [];
-  const { question, ...first } = await api.reset(questionId, settings);
+  const [{ question, ...first }, { schema_info: schema }] =
+    await Promise.all([api.reset(questionId, settings), api.schema(questionId)]);
   if (signal.aborted) return;
-  const view = new Play(main, new Episode(question, first), settings);
+  const view = new Play(main, new Episode(question, first), readSchema([schema]), settings);
   view.show();
   for (const action of actions) {
     if (signal.aborted || view.isOver) return;
@@ -34,8 +35,9 @@ export async function showPlay(main, { settings, signal }, questionId) {
 }
 
 class Play {
-  constructor(main, episode, settings) {
+  constructor(main, episode, tables, settings) {
     this.episode = episode;
+    this.tables = tables;
     this.settings = settings;
     this.composer = new Composer((action) => this.run(action));
     this.heading = h('div');
@@ -79,10 +81,10 @@ class Play {
     this.composer.setBusy(true);
     const from = this.episode.at;
     try {
-      const { observation, token, correct, reward_components: components } = await api.step(this.episode.now.token, action);
+      const { observation, token, correct, gold, reward_components: components } = await api.step(this.episode.now.token, action);
       this.episode.goTo(from);
       const { result, error, reward } = observation;
-      this.episode.add({ action, observation, result, error, reward, components, correct, token });
+      this.episode.add({ action, observation, result, error, reward, components, correct, gold, token });
       this.composer.showError(null);
       announce(this.isOver ? this.ending() : error || result);
     } catch (error) {
@@ -110,6 +112,7 @@ class Play {
     this.steps.replaceChildren(...episode.path().map((index, place) => stepCard(episode.moments[index], place + 1, {
       isNow: index === episode.at,
       isAhead: !past.has(index),
+      tables: this.tables,
       go: () => this.goTo(index),
       branches: this.branches(index),
     })));
@@ -153,8 +156,9 @@ class Play {
     const count = this.episode.now.observation.step_count;
     const next = h('button', { type: 'button', class: 'main', onclick: () => playAnother() }, 'Another question ', h('kbd', null, 'n'));
     this.verdict.className = `verdict ${this.episode.now.correct ? 'right' : 'wrong'}`;
-    this.verdict.replaceChildren(
+    fill(this.verdict,
       h('p', { class: 'ending' }, h('b', null, this.ending()), ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(total)} in total.`),
+      this.episode.now.gold && goldPanel(this.episode.now.gold, true),
       h('div', { class: 'next' },
         next,
         h('button', { type: 'button', onclick: () => this.goTo(this.episode.now.parent) }, 'Undo ', h('kbd', null, 'u')),

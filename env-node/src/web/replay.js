@@ -1,25 +1,25 @@
-// The view of recorded episodes, step by step. The file is read in the browser and not sent
-// anywhere.
+// The view of recorded episodes, step by step: those of a run that the node lists, or those of a
+// file, which is read in the browser and not sent anywhere.
 
 import * as api from './api.js';
 import { announce, fill, h, signed } from './dom.js';
 import { bind, toggleText } from './keys.js';
-import { schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
+import { goldPanel, schemaPanel, scorePanel, stepCard, strip, textSwitch } from './panels.js';
 import { playFrom } from './play.js';
+import { readSchema } from './texts.js';
 import { episodeOf, readRecordings } from './transcripts.js';
 
 const SHOWN = 200;
 const STEP_MS = 1200;
 
-/** The opened file. It outlives the view, so that going back shows the same recording. */
-const opened = { name: '', recordings: [], faults: [], chosen: 0, words: '', isWrongOnly: false };
+/** The opened run or file. It outlives the view, so that going back shows the same recording. */
+const opened = { run: '', name: '', recordings: [], faults: [], chosen: 0, words: '', isWrongOnly: false };
 
-/** Shows the recordings in `main`, or the file picker if there are none. */
-export function showReplay(main, { signal }) {
-  const show = () => (opened.recordings.length > 0 ? new Replay(main, signal, open).start() : showPicker(main, open));
+/** Shows the recordings of `run`, or those of the opened file, or what can be opened. */
+export async function showReplay(main, { signal }, run) {
   const open = async (file) => {
-    Object.assign(opened, { name: file.name, chosen: 0, words: '', isWrongOnly: false }, readRecordings(await file.text()));
-    if (!signal.aborted) show();
+    keep('', file.name, await file.text());
+    if (!signal.aborted) reopen();
   };
   document.addEventListener('dragover', (event) => event.preventDefault(), { signal });
   document.addEventListener('drop', (event) => {
@@ -27,22 +27,47 @@ export function showReplay(main, { signal }) {
     if (event.dataTransfer.files.length > 0) open(event.dataTransfer.files[0]);
   }, { signal });
   bind([]);
-  show();
+  if (run !== opened.run) keep(run, run, run && await api.transcripts(run));
+  if (!signal.aborted) await (opened.recordings.length > 0 ? new Replay(main, signal).start() : showPicker(main, signal, open));
 }
 
-function showPicker(main, open) {
+/** Keeps the recordings in `text`; none if it is empty and nothing was named. */
+function keep(run, name, text) {
+  const read = name === '' ? { recordings: [], faults: [] } : readRecordings(text);
+  Object.assign(opened, { run, name, chosen: 0, words: '', isWrongOnly: false }, read);
+}
+
+/** Shows what is kept now: the file, or what can be opened. */
+function reopen() {
+  if (location.hash === '#/replay') dispatchEvent(new Event('hashchange'));
+  else location.hash = '#/replay';
+}
+
+function close() {
+  keep('', '', '');
+  reopen();
+}
+
+async function showPicker(main, signal, open) {
+  const { runs } = await api.runs();
+  if (signal.aborted) return;
+  const input = h('input', { type: 'file', accept: '.jsonl,.json,.ndjson', onchange: () => { if (input.files.length > 0) open(input.files[0]); } });
   main.replaceChildren(h('div', { class: 'browse' },
     h('h1', null, 'Replay an episode'),
+    faultsOf(),
+    runs.length > 0 && h('ol', { class: 'questions', 'aria-label': 'Runs' }, runs.map(runRow)),
     h('p', { class: 'lead' }, 'Open the ', h('code', null, 'transcripts.jsonl'), ' of a run, or the output of ',
-      h('code', null, 'sqlenv trajectories'), '. The file stays in this browser.'),
-    picker(open, 'Choose a file, or drop one here', 'drop'),
-    faultsOf()));
-  main.querySelector('input').focus();
+      h('code', null, 'sqlenv trajectories'), '. The file stays in this browser.',
+      runs.length === 0 && [' ', h('code', null, 'sqlenv env-node --runs-dir runs'), ' lists the runs of a folder here.']),
+    h('label', { class: 'drop' }, input, h('span', null, 'Choose a file, or drop one here'))));
+  (main.querySelector('.questions a') ?? input).focus({ preventScroll: true });
 }
 
-function picker(open, text, className) {
-  const input = h('input', { type: 'file', accept: '.jsonl,.json,.ndjson', onchange: () => { if (input.files.length > 0) open(input.files[0]); } });
-  return h('label', { class: className }, input, h('span', null, text));
+function runRow({ name, size_bytes: size, modified_unix_seconds: modified }) {
+  const date = new Date(modified * 1000).toISOString().slice(0, 16).replace('T', ' ');
+  const kilobytes = Math.ceil(size / 1000).toLocaleString('en');
+  return h('li', null, h('a', { href: `#/replay/${encodeURIComponent(name)}` },
+    h('span', { class: 'text' }, name), h('span', { class: 'tags' }, `${date} UTC · ${kilobytes} kB`)));
 }
 
 function faultsOf() {
@@ -53,7 +78,7 @@ function faultsOf() {
 }
 
 class Replay {
-  constructor(main, signal, open) {
+  constructor(main, signal) {
     this.list = h('ol', { class: 'recordings', 'aria-label': 'Episodes' });
     this.stage = h('div', { class: 'middle' });
     this.side = h('aside', { class: 'side right', 'aria-label': 'Score and schema' });
@@ -64,7 +89,7 @@ class Replay {
     const wrongOnly = h('input', { type: 'checkbox', checked: opened.isWrongOnly, onchange: () => { opened.isWrongOnly = wrongOnly.checked; this.showList(); } });
     main.replaceChildren(h('div', { class: 'episode replay' },
       h('aside', { class: 'side left', 'aria-label': 'Recording' },
-        h('p', { class: 'file' }, opened.name), picker(open, 'Another file', 'again'), faultsOf(),
+        h('p', { class: 'file' }, opened.name), h('button', { type: 'button', class: 'quiet', onclick: close }, 'Other recordings'), faultsOf(),
         words, h('label', { class: 'check' }, wrongOnly, ' incorrect only'), this.list),
       this.stage, this.side));
     bind([
@@ -124,8 +149,18 @@ class Replay {
     }
     const recording = opened.recordings[index];
     this.episode = episodeOf(recording);
+    this.tables = null;
     this.show();
+    this.addHeadings(recording);
     if (!recording.question) this.lookUp(recording);
+  }
+
+  /** Fetches the names of columns, which samples do not hold. The node may not know the question. */
+  async addHeadings(recording) {
+    const { schema_info: schema } = await api.schema(recording.questionId).catch(() => ({ schema_info: '' }));
+    if (this.episode.about !== recording || schema === '') return;
+    this.tables = readSchema([schema]);
+    this.show();
   }
 
   /** Fetches the question's text, which a trajectory does not hold. The node may not know it. */
@@ -189,7 +224,7 @@ class Replay {
         h('h1', null, question || questionId),
         this.controls(past.length, count)),
       h('ol', { class: 'steps', 'aria-label': 'Steps' }, past.map((index, place) =>
-        stepCard(episode.moments[index], place + 1, { isNow: index === episode.at }))),
+        stepCard(episode.moments[index], place + 1, { isNow: index === episode.at, tables: this.tables }))),
       isAtEnd && h('p', { class: `ending ${correct ? 'good' : 'bad'}` }, h('b', null, correct ? 'Right' : 'Wrong'),
         ` after ${count} ${count === 1 ? 'step' : 'steps'}, ${signed(episode.about.reward)} in total.`));
     fill(this.side,
@@ -197,7 +232,7 @@ class Replay {
       strip(episode, count),
       scorePanel(episode),
       h('div', { class: 'tools' }, textSwitch()),
-      gold && h('details', { class: 'gold' }, h('summary', null, 'Gold answer'), h('p', null, gold.answer), h('pre', null, gold.sql)),
+      gold && goldPanel(gold),
       h('h2', null, 'Schema'), schemaPanel(episode));
     if (focused) this.stage.querySelector(`[aria-label=${CSS.escape(focused)}]`)?.focus();
     this.stage.querySelector('.now')?.scrollIntoView({ block: 'nearest' });

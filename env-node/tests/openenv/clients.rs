@@ -18,6 +18,7 @@ use crate::server::Server;
 
 const CLIENTS_0_2: &str = "openenv-core==0.2.3";
 const CLIENTS_0_10: &str = "openenv==0.10.0";
+const OPENAPI_VALIDATOR: &str = "openapi-spec-validator==0.9.0";
 
 /// Serializes installations: both versions would fetch the same wheels.
 static INSTALL: Mutex<()> = Mutex::new(());
@@ -180,6 +181,20 @@ async fn validator_0_2_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn validator_0_10_passes() {
     validates(CLIENTS_0_10, &["--json"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openapi_document_is_valid() {
+    let server = Server::start(OpenEnvConfig::default()).await;
+    let (_, _, openapi) = server.http("GET", "/openapi.json", None).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), openapi).unwrap();
+    let arguments = vec![file.path().display().to_string()];
+    let program = "openapi-spec-validator";
+    let Some(printed) = run(OPENAPI_VALIDATOR, program, arguments).await else {
+        return;
+    };
+    assert!(printed.trim_end().ends_with(": OK"), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

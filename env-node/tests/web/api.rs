@@ -172,6 +172,11 @@ async fn an_episode_is_played_forked_and_ended() {
         (&wrong["observation"]["done"], &wrong["correct"]),
         (&json!(true), &json!(false))
     );
+    assert_eq!(queried["gold"], Value::Null, "the episode goes on");
+    assert_eq!(
+        wrong["gold"],
+        json!({"answer": "40", "sql": "SELECT count(*) FROM Cars"})
+    );
     let right = step(&queried["token"], "ANSWER", "40").await;
     assert_eq!(
         (&right["observation"]["reward"], &right["correct"]),
@@ -183,6 +188,42 @@ async fn an_episode_is_played_forked_and_ended() {
         "Episode is over. Reset to start another."
     );
     assert_eq!(over["token"], right["token"]);
+}
+
+#[tokio::test]
+async fn gold_answers_can_be_withheld() {
+    let config = EnvNodeSettings {
+        web: WebConfig {
+            gold_answers: false,
+            ..WebConfig::default()
+        },
+        ..EnvNodeSettings::default()
+    };
+    let site = Site::serve(common::dataset, config).await;
+    let start = json!({"question_id": "cars-1", "step_budget": 1});
+    let start = site.post("/web/api/reset", &start).await.json();
+    let answer = json!({"token": start["token"], "action_type": "ANSWER", "argument": "41"});
+    let end = site.post("/web/api/step", &answer).await;
+    assert_eq!(end.json()["observation"]["done"], true);
+    assert!(!end.body.contains("SELECT"), "{}", end.body);
+}
+
+#[tokio::test]
+async fn the_schema_names_the_columns_of_every_table() {
+    let site = site().await;
+    let path = "/web/api/schema?question_id=";
+    let schema = site.get(&format!("{path}cars-1")).await.json();
+    let text = schema["schema_info"].as_str().unwrap();
+    assert!(
+        text.starts_with("Table 'makers' columns:\n- Id: INTEGER\n- Name: TEXT\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nTable 'Cars' columns:\n- Id: INTEGER\n"),
+        "{text}"
+    );
+    let unknown = site.get(&format!("{path}other")).await.json();
+    assert_eq!(unknown, json!({"schema_info": ""}));
 }
 
 /// Sends each body to its path, and checks the status and a part of the detail.

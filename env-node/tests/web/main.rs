@@ -6,9 +6,11 @@ mod api;
 mod browser;
 #[path = "../common/mod.rs"]
 mod common;
+mod docs;
 mod garage;
 mod http;
 mod page;
 mod replay;
+mod runs;
 mod shared;
 mod texts;

@@ -110,6 +110,11 @@ async fn answer_wrong_then_right(browser: &mut Browser) {
             .await
             .starts_with("Wrong after 4 steps")
     );
+    let gold = browser.text(".verdict .gold[open]").await;
+    assert!(
+        gold.contains("40") && gold.contains("SELECT count(*) FROM Cars"),
+        "{gold}"
+    );
     browser.press("u").await;
     browser
         .wait("document.querySelector('.verdict').hidden && document.querySelector('.step.ahead')")

@@ -135,34 +135,7 @@ pub(crate) fn section(records: &RunRecords) -> Option<Markup> {
 }
 
 fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
-    let curve = evaluations.curve_split();
-    let mut series = Vec::from(
-        [
-            ("greedy", "grpo", curve, DecodingMode::Greedy),
-            ("sampled", "second", curve, DecodingMode::Sampled),
-            (
-                "new databases",
-                "third",
-                "eval-unseen/database",
-                DecodingMode::Greedy,
-            ),
-            (
-                "new domains",
-                "fourth",
-                "eval-unseen/domain",
-                DecodingMode::Greedy,
-            ),
-        ]
-        .map(|(label, class, split, mode)| {
-            let history = evaluations.history(split, mode);
-            Series {
-                label: label.to_owned(),
-                class,
-                joined: history.len() > 2,
-                points: history.into_iter().map(point).collect(),
-            }
-        }),
-    );
+    let mut series = accuracy_series(evaluations);
     series.retain(|s| s.points.len() > 1);
     if series.is_empty() {
         return None;
@@ -198,6 +171,37 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
         div data-width="narrow" { (chart.draw(400.0, 320.0)) }
     };
     Some(html! { div.main { (figure("Accuracy over training", &caption, &drawing)) } })
+}
+
+/// Returns the accuracy of GRPO over its steps: on the questions of the curve, and on new databases.
+fn accuracy_series(evaluations: Evaluations<'_>) -> Vec<Series> {
+    let curve = evaluations.curve_split();
+    let series = [
+        ("greedy", "grpo", curve, DecodingMode::Greedy),
+        ("sampled", "second", curve, DecodingMode::Sampled),
+        (
+            "new databases",
+            "third",
+            "eval-unseen/database",
+            DecodingMode::Greedy,
+        ),
+        (
+            "new domains",
+            "fourth",
+            "eval-unseen/domain",
+            DecodingMode::Greedy,
+        ),
+    ];
+    let series = series.map(|(label, class, split, mode)| {
+        let history = evaluations.history(split, mode);
+        Series {
+            label: label.to_owned(),
+            class,
+            joined: history.len() > 2,
+            points: history.into_iter().map(point).collect(),
+        }
+    });
+    series.into()
 }
 
 fn point(evaluation: &Evaluation) -> Point {

@@ -1,0 +1,98 @@
+//! Tests what a person sees on a terminal, which `script` of util-linux makes.
+
+use std::{
+    io::{Read as _, Write as _, stderr},
+    process::{ChildStdin, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use crate::program::{Running, sqlenv};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command on a terminal of its own.
+struct Terminal {
+    process: Running,
+    keyboard: ChildStdin,
+    /// Everything that the terminal shows, with its escape sequences.
+    screen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    /// Returns `None`, and prints that the test is skipped, if there is no `script`.
+    fn open(args: &[&str]) -> Option<Self> {
+        if Command::new("script").arg("--version").output().is_err() {
+            let line = "SKIPPED: no terminal was tested, since util-linux's `script` is missing\n";
+            let _ = stderr().write_all(line.as_bytes());
+            return None;
+        }
+        let program = sqlenv(&[]);
+        let command = format!("{} {}", program.get_program().display(), args.join(" "));
+        let mut script = Command::new("script")
+            .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+            .current_dir(program.get_current_dir().unwrap())
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let screen = Arc::<Mutex<Vec<u8>>>::default();
+        let (shown, mut output) = (Arc::clone(&screen), script.stdout.take().unwrap());
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                shown.lock().unwrap().extend(&bytes[..count]);
+            }
+        });
+        Some(Self {
+            keyboard: script.stdin.take().unwrap(),
+            process: Running(script),
+            screen,
+        })
+    }
+
+    /// Waits until the screen has shown `text` this many times.
+    fn wait(&self, text: &str, count: usize) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let shown = String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned();
+            if shown.matches(text).count() >= count {
+                return;
+            }
+            assert!(Instant::now() < until, "no {text:?} in {shown:?}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        self.keyboard.flush().unwrap();
+    }
+}
+
+/// The left arrow goes back in the line, the up arrow brings earlier lines back. The line about the
+/// data has the number of its questions.
+#[test]
+fn lines_are_edited_and_kept() {
+    let Some(mut terminal) = Terminal::open(&["play"]) else {
+        return;
+    };
+    terminal.wait("Answers: one value", 1);
+    let shown = String::from_utf8_lossy(&terminal.screen.lock().unwrap()).into_owned();
+    let (_, opened) = shown.rsplit_once("opening data").unwrap();
+    assert!(
+        opened.contains(" questions") && !opened.contains(" 0 questions"),
+        "{opened:?}"
+    );
+    terminal.press("describe abd\x1b[Dc\r");
+    terminal.wait("Table 'abcd' not found", 1);
+    terminal.press("describe other\r");
+    terminal.wait("Table 'other' not found", 1);
+    terminal.press("\x1b[A\x1b[A\r");
+    terminal.wait("Table 'abcd' not found", 2);
+    terminal.press("quit\r");
+    terminal.wait("Left before the end", 1);
+    assert!(terminal.process.0.wait().unwrap().success());
+}
