@@ -373,3 +373,45 @@ fn databases_of_spider_are_drafted() {
     let checked = data::check(&out.path().join("data"), None).unwrap();
     assert!(checked.is_clean(), "{checked}");
 }
+
+/// `likes` are numbers. `user`, `zorb` and `reviewer` are ids: of a table without a key, of one
+/// that only the schema knows, and of nothing that the database has.
+#[test]
+fn ids_are_no_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("posts.sqlite");
+    let schema = "CREATE TABLE users (name TEXT, city TEXT, number INTEGER);
+        CREATE TABLE zorbs (a TEXT, b TEXT, PRIMARY KEY (a, b));
+        CREATE TABLE posts (id INTEGER PRIMARY KEY, title TEXT, user INTEGER, zorb INTEGER,
+            reviewer INTEGER, likes INTEGER, writer INTEGER REFERENCES users);
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+        INSERT INTO posts SELECT i, 'Post ' || char(65 + i % 26) || i, 100 + i * 7 % 29,
+            i * 11 % 23, i * 5 % 31, i * 37 % 41, i * 3 % 17 FROM n;
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 30)
+        INSERT INTO users SELECT 'User ' || char(65 + i % 26) || i, 'Town ' || i % 4, 7 FROM n;
+        INSERT INTO zorbs VALUES ('x', 'y')";
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection
+        .execute_batch("PRAGMA foreign_keys = OFF")
+        .unwrap();
+    connection.execute_batch(schema).unwrap();
+    let report = draft(
+        &dir.path().join("out"),
+        &settings(vec![file], 1, 200),
+        &mut |_| {},
+    );
+    let report = report.unwrap();
+    let dataset = Dataset::open(&dir.path().join("out"), None).unwrap();
+    assert!(texts(&dataset).iter().any(|it| it.contains("likes")));
+    for question in &dataset.questions {
+        for id in ["user", "zorb", "reviewer", "writer"] {
+            let sql = question.gold_sql.replace("FROM users", "");
+            assert!(!sql.contains(id), "{sql}");
+        }
+    }
+    let notes = &report.databases[0].notes;
+    for id in ["user", "zorb", "reviewer", "writer"] {
+        let note = format!("posts.{id} seems to have ids");
+        assert!(notes.iter().any(|it| it.starts_with(&note)), "{notes:#?}");
+    }
+}

@@ -8,9 +8,11 @@
 mod columns;
 mod counts;
 mod dictionary;
+mod flags;
 mod kind;
 mod labels;
 mod links;
+mod moments;
 mod names;
 mod questions;
 mod report;
@@ -19,6 +21,7 @@ mod source;
 mod statistics;
 mod table_nouns;
 mod twin;
+mod units;
 mod word_file;
 
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ use super::report::reason;
 use super::schema::DescribedDatabase;
 use super::statistics::is_missing;
 use crate::generator::binding::{Binding, Filler, draw_binding};
+use crate::generator::domain::DraftedPhrases;
 use crate::generator::filter::{AcceptedQuery, DropReason, judge};
 use crate::generator::render;
 use crate::generator::rng::RngStream;
@@ -252,6 +253,9 @@ impl Drafter<'_> {
             return false;
         }
         let is_negated = NEGATED.contains(&template.name.as_str());
+        if !self.says_flags(template, binding, is_negated) {
+            return false;
+        }
         let slots = template.bind.iter();
         slots.zip(binding).all(|(slot, (_, filler))| match filler {
             Filler::Value(id, value) => self.is_plain(*id, value, slot.kind, binding),
@@ -268,6 +272,28 @@ impl Drafter<'_> {
             Filler::Column(id) if slot.kind == SlotKind::Category => {
                 !self.described.blanks[id.table][id.column] || is_filtered(binding, *id)
             }
+            _ => true,
+        })
+    }
+
+    /// Whether flags are only conditions. Nobody asks for the "paid flag" of an order, and rows
+    /// without a value are neither paid nor not paid.
+    fn says_flags(&self, template: &QueryTemplate, binding: &Binding, is_negated: bool) -> bool {
+        let schema = &self.described.schema;
+        let flag_of = |id: &ColumnId| match &schema.column(*id).spec.drafted {
+            DraftedPhrases::Flag { yes, .. } => Some(yes),
+            _ => None,
+        };
+        let slots = template.bind.iter();
+        slots.zip(binding).all(|(slot, (_, filler))| match filler {
+            Filler::Column(id) if flag_of(id).is_some() => {
+                let is_condition = slot.kind == SlotKind::Category && is_filtered(binding, *id);
+                is_condition && !is_negated
+            }
+            Filler::Value(id, value) => flag_of(id).is_none_or(|yes| {
+                let has_gaps = self.described.gaps[id.table][id.column];
+                !has_gaps || render::plain(value) == *yes
+            }),
             _ => true,
         })
     }

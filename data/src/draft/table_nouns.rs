@@ -45,6 +45,16 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
     if words.len() > 1 && lists.table_prefixes.contains(&words[0]) {
         words.remove(0);
     }
+    // A row of "document type codes" is a document type.
+    let is_coded = |words: &[String]| match words {
+        [.., thing, code] => {
+            ["code", "codes"].contains(&code.as_str()) && lists.coded.contains(thing)
+        }
+        _ => false,
+    };
+    if is_coded(&words) {
+        words.pop();
+    }
     let is_grouping = |words: &[String]| {
         words.len() > 1
             && words
@@ -59,6 +69,9 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
     let Some(last) = words.last().cloned() else {
         return format!("'{name}' record");
     };
+    if let Some(noun) = relation(&words, dictionary) {
+        return noun;
+    }
     let is_sentence = words.iter().any(|word| lists.not_nouns.contains(word));
     let is_collection = lists.collections.contains(&last);
     let words = words.join(" ");
@@ -70,6 +83,24 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
         () => dictionary.singular(&words),
     }
 }
+
+/// Returns the noun of a table whose name is a plural with more behind it: "booked product" for
+/// `Products_Booked`, "product for hire" for `Products_for_Hire`.
+fn relation(words: &[String], dictionary: &Dictionary) -> Option<String> {
+    let things = words.first()?;
+    let thing = dictionary.singular_word(things);
+    if thing == *things || !dictionary.is_thing(&thing) {
+        return None;
+    }
+    match &words[1..] {
+        [done] if dictionary.is_participle(done) => Some(format!("{done} {thing}")),
+        [link, rest @ ..] if link == "for" && !rest.is_empty() => {
+            Some(format!("{thing} for {}", rest.join(" ")))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +115,11 @@ mod tests {
             ("cars_data", "car"),
             ("model_list", "model"),
             ("people", "person"),
+            ("Problem_Category_Codes", "problem category"),
+            ("Products_Booked", "booked product"),
+            ("Products_for_Hire", "product for hire"),
+            ("Customers_Policies", "customer policy"),
+            ("postal_codes", "postal code"),
             ("job_history", "job history record"),
             ("Ref_Document_Types", "document type"),
             ("!!", "'!!' record"),

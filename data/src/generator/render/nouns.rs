@@ -29,6 +29,7 @@ pub(crate) fn plural(noun: &str) -> String {
 
 /// Nouns whose plural is irregular, or that have none, with their plural.
 const IRREGULAR: &[(&str, &str)] = &[
+    ("aircraft", "aircraft"),
     ("alumnus", "alumni"),
     ("analysis", "analyses"),
     ("axis", "axes"),
@@ -97,6 +98,9 @@ pub(crate) fn is_plural_only(noun: &str) -> bool {
 pub(crate) fn plural_of_any(noun: &str) -> String {
     if let Some((head, tail)) = noun.split_once(" of ") {
         return format!("{} of {tail}", plural_of_any(head));
+    }
+    if let Some((head, tail)) = noun.split_once(" for ") {
+        return format!("{} for {tail}", plural_of_any(head));
     }
     if let Some((head, tail)) = moment(noun) {
         return format!("{head}s {tail}");
