@@ -5,7 +5,7 @@ use rusqlite::types::Value as SqlValue;
 use super::dictionary::Dictionary;
 use super::kind::{ColumnPlace, infer};
 use super::links::{Links, hidden, names_other_table, without_key};
-use super::names::quoted;
+use super::names::as_needed;
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
@@ -79,7 +79,7 @@ impl TableDescriber<'_> {
         let mut draft = DraftColumn {
             joined: None,
             column: GeneratedColumn {
-                name: quoted(&column.name),
+                name: as_needed(&column.name),
                 noun: String::new(),
                 spec: ColumnSpec {
                     name: column.name.clone(),

@@ -274,14 +274,12 @@ impl Dictionary {
         if self.lists.singulars.iter().any(|it| it == word) {
             return word.to_owned();
         }
-        let is_noun = |word: &str| {
-            self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
-        };
         let forms = singular_forms(word);
-        if let Some(known) = forms.iter().find(|form| is_noun(form)) {
+        if let Some(known) = forms.iter().find(|form| self.is_noun(form)) {
             return known.clone();
         }
-        let is_singular = is_noun(word) || ["ss", "us", "is"].iter().any(|it| word.ends_with(it));
+        let is_singular =
+            self.is_noun(word) || ["ss", "us", "is"].iter().any(|it| word.ends_with(it));
         match forms.last() {
             Some(form) if !is_singular => form.clone(),
             _ => word.to_owned(),
@@ -312,6 +310,40 @@ impl Dictionary {
         let is_other = self.lists.not_participles.iter().any(|it| it == word);
         let is_regular = word.len() > 4 && word.ends_with("ed");
         is_own || (!is_other && (is_regular || self.participles.contains(word)))
+    }
+
+    /// Whether a word names a thing or what a column holds.
+    pub(super) fn is_noun(&self, word: &str) -> bool {
+        self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
+    }
+
+    /// Whether a word is a short form that nothing explains: "enr", "y".
+    pub(super) fn is_opaque(&self, word: &str) -> bool {
+        let lists = &self.lists;
+        let is_listed = [
+            &lists.keys,
+            &lists.codes,
+            &lists.labels,
+            &lists.measures,
+            &lists.additive,
+            &lists.ranks,
+            &lists.free_texts,
+            &lists.prepositions,
+            &lists.flags,
+            &lists.flag_endings,
+            &lists.no_columns,
+            &lists.not_flags,
+            &lists.times,
+        ];
+        let is_listed = is_listed
+            .iter()
+            .any(|list| list.iter().any(|it| it == word));
+        let is_short = word.len() <= 3 && word.chars().all(|it| it.is_ascii_lowercase());
+        is_short
+            && !is_listed
+            && !["a", "an", "and", "or", "per"].contains(&word)
+            && !self.is_known(word)
+            && !super::units::is_unit(word)
     }
 
     /// Whether a word takes an article: "phone", but not "insurance" or "children".

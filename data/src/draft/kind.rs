@@ -144,8 +144,11 @@ fn described(
         Some(moment) => (moment.noun, moment.phrases),
         None => {
             let noun = unit.and_then(|unit| time_noun(unit, words, own, dictionary));
-            let noun = noun.unwrap_or_else(|| dictionary.singular(&words.join(" ")));
-            (noun, DraftedPhrases::None)
+            let other = || match units::divided(words, dictionary) {
+                Some((base, unit)) => format!("{} in {unit}", dictionary.singular(&base.join(" "))),
+                None => dictionary.singular(&words.join(" ")),
+            };
+            (noun.unwrap_or_else(other), DraftedPhrases::None)
         }
     };
     InferredColumn {
@@ -210,6 +213,12 @@ fn unusable(
     };
     if (is_open && !is_moment) || words.iter().any(is_sentence) {
         return Some("has a name that is no noun; give it words");
+    }
+    // "Date joined staff" needs a sentence, and "enr" or "y card" need an explanation.
+    let is_story = matches!(words, [date, verb, _, ..] if date == "date"
+        && (verb == "became" || dictionary.is_participle(verb)));
+    if is_story || words.iter().any(|word| dictionary.is_opaque(word)) {
+        return Some("has a name that few readers would understand; give it words");
     }
     if statistics.values() == 0 {
         return Some("has no value");

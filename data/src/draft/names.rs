@@ -1,5 +1,7 @@
 //! SQL names: which need quotation marks.
 
+use crate::sql_text::quoted;
+
 /// SQLite's keywords.
 const KEYWORDS: &str = "
     abort action add after all alter always analyze and as asc attach autoincrement before begin
@@ -15,8 +17,8 @@ const KEYWORDS: &str = "
     unique update using vacuum values view virtual when where window with without
 ";
 
-/// Returns a name as SQL needs it: in quotation marks if it is a keyword or no plain word.
-pub(super) fn quoted(name: &str) -> String {
+/// Returns a name as gold SQL has it: in quotation marks if it is a keyword or no plain word.
+pub(super) fn as_needed(name: &str) -> String {
     let is_letter = |it: char| it.is_ascii_alphabetic() || it == '_';
     let is_plain = name.starts_with(is_letter)
         && name.chars().all(|it| is_letter(it) || it.is_ascii_digit())
@@ -25,7 +27,7 @@ pub(super) fn quoted(name: &str) -> String {
             .any(|keyword| keyword.eq_ignore_ascii_case(name));
     match is_plain {
         true => name.to_owned(),
-        false => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => quoted(name),
     }
 }
 
@@ -71,7 +73,7 @@ mod tests {
             ("a\"b", "\"a\"\"b\""),
             ("größe", "\"größe\""),
         ] {
-            assert_eq!(quoted(name), expected);
+            assert_eq!(as_needed(name), expected);
         }
     }
 

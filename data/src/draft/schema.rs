@@ -7,7 +7,7 @@ use rusqlite::types::Value as SqlValue;
 use super::columns::{DraftColumn, TableDescriber, join};
 use super::dictionary::Dictionary;
 use super::links::Links;
-use super::names::quoted;
+use super::names::as_needed;
 use super::source::{SourceDatabase, SourceTable};
 use super::table_nouns::{TableNouns, all_table_nouns};
 use super::word_file::WordFile;
@@ -102,7 +102,7 @@ pub(super) fn describe(
             .table_synonyms
             .push(words.map_or_else(Vec::new, |words| words.also.clone()));
         described.schema.tables.push(GeneratedTable {
-            name: quoted(&table.name),
+            name: as_needed(&table.name),
             one: nouns[index].one.clone(),
             many: nouns[index].many.clone(),
             key: links.keys[index].into_iter().collect(),

@@ -5,9 +5,9 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
 
 use super::links::Links;
-use super::names::quoted;
 use super::source::{SourceDatabase, SourceTable};
 use crate::generator::rng::RngStream;
+use crate::sql_text::quoted;
 
 /// The percentages of the rows of a table that a copy lacks.
 const FEWEST_MISSING: i64 = 15;

@@ -50,6 +50,12 @@ const PARTS: [&str; 12] = [
     "count",
 ];
 
+/// Whether a word is a unit in a name.
+pub(super) fn is_unit(word: &str) -> bool {
+    let is_it = |name: &str| name.eq_ignore_ascii_case(word);
+    SPELLINGS.iter().any(|(short, _)| is_it(short)) || UNITS.iter().any(|(unit, _)| is_it(unit))
+}
+
 /// Divides the words of a column of numbers into those of the noun and the unit.
 pub(super) fn divided<'a>(
     words: &'a [String],
@@ -59,6 +65,20 @@ pub(super) fn divided<'a>(
     let lower = last.to_lowercase();
     let spelled = SPELLINGS.iter().find(|(short, _)| *short == lower);
     let name = spelled.map_or(lower.as_str(), |(_, name)| name);
+    // "Damage millions USD" is a damage in millions of USD.
+    let scale = before.split_last().and_then(|(scale, before)| {
+        let scale = scale.to_lowercase();
+        let scale = match scale.ends_with('s') {
+            true => scale,
+            false => format!("{scale}s"),
+        };
+        let name = format!("{scale} of {name}");
+        let (unit, _) = UNITS.iter().find(|(unit, _)| *unit == name)?;
+        Some((before, *unit))
+    });
+    if let Some((before, unit)) = scale.filter(|(before, _)| !before.is_empty()) {
+        return Some((before, unit));
+    }
     let (unit, _) = UNITS
         .iter()
         .find(|(unit, _)| unit.to_lowercase() == name.to_lowercase())?;
@@ -90,6 +110,7 @@ mod tests {
             ("runtime_minutes", Some(("runtime", "minutes"))),
             ("Total Price (EUR)", Some(("total price", "EUR"))),
             ("height_in_cm", Some(("height", "cm"))),
+            ("Damage_millions_USD", Some(("damage", "millions of USD"))),
             ("total_hours", None),
             ("opening_hours", None),
             ("kg", None),
