@@ -338,6 +338,11 @@ impl Dictionary {
         let is_listed = is_listed
             .iter()
             .any(|list| list.iter().any(|it| it == word));
+        // "CID" is an abbreviation of nobody else.
+        let is_upper = word.chars().all(|it| it.is_ascii_uppercase());
+        if is_upper && word.len() > 1 {
+            return !self.lists.acronyms.iter().any(|it| it == word);
+        }
         let is_short = word.len() <= 3 && word.chars().all(|it| it.is_ascii_lowercase());
         is_short
             && !is_listed
@@ -427,6 +432,8 @@ fn merged(words: &[String]) -> Vec<String> {
         (" m name ", " middle name "),
         (" e mail ", " email "),
         (" zip code ", " postal code "),
+        (" company 2 ", " CO2 "),
+        (" state province county ", " state "),
     ]
     .iter()
     .fold(text, |text, (from, to)| text.replace(from, to));
@@ -450,6 +457,7 @@ mod tests {
             ("employeeid", "employee id"),
             ("Line Total (net)", "line total net"),
             ("MPG", "MPG"),
+            ("co2_g", "CO2 g"),
             ("CUSTOMER_NAME", "customer name"),
             ("address2", "address 2"),
             ("therapist", "therapist"),

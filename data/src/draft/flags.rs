@@ -102,6 +102,14 @@ fn predicates(verb: &str, rest: &[&str], dictionary: &Dictionary) -> ([String; 2
                 ],
             )
         }
+        // "Toll paid" is said of the toll, not of the row.
+        "" if rest.len() > 1 && dictionary.is_participle(last) && dictionary.is_noun(rest[0]) => (
+            [format!("have the {text}"), format!("has the {text}")],
+            [
+                format!("do not have the {text}"),
+                format!("does not have the {text}"),
+            ],
+        ),
         "" if describes => forms("are", "is", same),
         _ => set(&text),
     }
@@ -152,6 +160,11 @@ mod tests {
                 "returned_late_yn",
                 "are returned late",
                 "is not returned late",
+            ),
+            (
+                "toll_paid",
+                "have the toll paid",
+                "does not have the toll paid",
             ),
             ("has_expired", "have expired", "has not expired"),
             ("can_drive", "can drive", "cannot drive"),

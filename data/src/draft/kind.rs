@@ -91,7 +91,7 @@ fn is_number(kind: &ColumnKind) -> bool {
 
 /// Returns the noun of a column of numbers: "number of pets", "weight in kg".
 fn number_noun(words: &[String], unit: Option<&str>, dictionary: &Dictionary) -> String {
-    let noun = words.join(" ");
+    let noun = words.join(" ").replace(" in percentage", " in percent");
     let is_amount = ends_with(words, &dictionary.lists.amounts);
     let noun = match (count_noun(words, dictionary), words) {
         (Some(counted), _) if unit.is_none() => counted,
@@ -209,7 +209,7 @@ fn unusable(
         .is_some_and(|it| dictionary.lists.prepositions.contains(it));
     let is_moment = statistics.dates + statistics.years > 0;
     let is_sentence = |word: &String| {
-        ["how", "what", "where", "which", "who", "why", "or"].contains(&word.as_str())
+        ["how", "what", "where", "which", "who", "why", "or", "since"].contains(&word.as_str())
     };
     if (is_open && !is_moment) || words.iter().any(is_sentence) {
         return Some("has a name that is no noun; give it words");
@@ -217,7 +217,10 @@ fn unusable(
     // "Date joined staff" needs a sentence, and "enr" or "y card" need an explanation.
     let is_story = matches!(words, [date, verb, _, ..] if date == "date"
         && (verb == "became" || dictionary.is_participle(verb)));
-    if is_story || words.iter().any(|word| dictionary.is_opaque(word)) {
+    // "Meter 100" is a race, not a length.
+    let is_numbered = matches!(words, [unit, number] if units::is_unit(unit)
+        && number.chars().all(|it| it.is_ascii_digit()));
+    if is_story || is_numbered || words.iter().any(|word| dictionary.is_opaque(word)) {
         return Some("has a name that few readers would understand; give it words");
     }
     if statistics.values() == 0 {
@@ -284,6 +287,13 @@ fn number(
     }
     let is_measure =
         has_unit || is_counted || dictionary.is_number(last) || ends_with(words, &lists.measures);
+    // "The highest spent" lacks what was spent.
+    if let [word] = words
+        && dictionary.is_participle(word)
+        && !dictionary.is_noun(word)
+    {
+        return Err("has no noun in its name; give it words");
+    }
     // "The highest user" makes no sense: a column that is called like a thing has its id.
     let is_reference = place.is_reference || dictionary.is_thing(last);
     if is_reference && !is_measure && !statistics.has_fractions {

@@ -3,7 +3,7 @@
 use super::dictionary::Dictionary;
 use super::source::{SourceDatabase, SourceTable};
 use super::word_file::WordFile;
-use crate::generator::render::plural_of_any;
+use crate::generator::render::{is_plural_only, plural_of_any};
 
 /// The nouns for the rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +72,15 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
     if let Some(noun) = relation(&words, dictionary) {
         return noun;
     }
-    let is_sentence = words.iter().any(|word| lists.not_nouns.contains(word));
-    let is_collection = lists.collections.contains(&last);
+    // "Visits" and "engineer visits" are visits, but "visits restaurant" is a sentence.
+    let one = dictionary.singular_word(&last);
+    let is_plural = one != last && dictionary.is_thing(&one);
+    let others = &words[..words.len() - usize::from(is_plural)];
+    let is_sentence = others.iter().any(|word| lists.not_nouns.contains(word))
+        || lists.prepositions.contains(&last);
+    let is_collection = lists.collections.contains(&last)
+        || lists.groupings.contains(&last)
+        || is_plural_only(&last);
     let words = words.join(" ");
     match () {
         () if is_sentence || !words.is_ascii() || dictionary.is_no_noun(&last) => {
@@ -119,6 +126,12 @@ mod tests {
             ("Products_Booked", "booked product"),
             ("Products_for_Hire", "product for hire"),
             ("Customers_Policies", "customer policy"),
+            ("visits", "visit"),
+            ("Engineer_Visits", "engineer visit"),
+            ("Member_of", "'member of' record"),
+            ("Catalog_Contents", "catalog contents record"),
+            ("list", "list record"),
+            ("visits_restaurant", "'visits restaurant' record"),
             ("postal_codes", "postal code"),
             ("job_history", "job history record"),
             ("Ref_Document_Types", "document type"),

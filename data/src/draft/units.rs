@@ -9,8 +9,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("kgs", "kg"),
     ("kilogram", "kg"),
     ("kilograms", "kg"),
-    ("gram", "g"),
-    ("grams", "g"),
+    ("gram", "grams"),
     ("lb", "pounds"),
     ("lbs", "pounds"),
     ("tonnes", "tons"),
@@ -50,6 +49,11 @@ const PARTS: [&str; 12] = [
     "count",
 ];
 
+/// Nouns of times that are measured in minutes.
+const TIMES: [&str; 7] = [
+    "duration", "runtime", "time", "length", "delay", "wait", "stay",
+];
+
 /// Whether a word is a unit in a name.
 pub(super) fn is_unit(word: &str) -> bool {
     let is_it = |name: &str| name.eq_ignore_ascii_case(word);
@@ -63,6 +67,12 @@ pub(super) fn divided<'a>(
 ) -> Option<(&'a [String], &'static str)> {
     let (last, before) = words.split_last()?;
     let lower = last.to_lowercase();
+    // "Duration min" has minutes, which names shorten like a minimum.
+    let is_time = before.last().is_some_and(|it| TIMES.contains(&it.as_str()));
+    let lower = match lower.as_str() {
+        "minimum" if is_time => "minutes".to_owned(),
+        _ => lower,
+    };
     let spelled = SPELLINGS.iter().find(|(short, _)| *short == lower);
     let name = spelled.map_or(lower.as_str(), |(_, name)| name);
     // "Damage millions USD" is a damage in millions of USD.
@@ -107,6 +117,8 @@ mod tests {
         for (name, expected) in [
             ("weight_kg", Some(("weight", "kg"))),
             ("Profits_billion", Some(("profits", "billions"))),
+            ("duration_min", Some(("duration", "minutes"))),
+            ("price_min", None),
             ("runtime_minutes", Some(("runtime", "minutes"))),
             ("Total Price (EUR)", Some(("total price", "EUR"))),
             ("height_in_cm", Some(("height", "cm"))),

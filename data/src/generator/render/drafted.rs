@@ -9,7 +9,7 @@ use super::phrases::{compared, declared, of_countable, of_one, predicate, with_b
 /// How units are written behind a noun ("weight in kg") and behind a number ("5 kg").
 pub(crate) const UNITS: &[(&str, &str)] = &[
     ("kg", "kg"),
-    ("g", "g"),
+    ("grams", "grams"),
     ("pounds", "pounds"),
     ("tons", "tons"),
     ("km", "km"),

@@ -12,7 +12,7 @@ mod sql;
 
 pub(crate) use drafted::UNITS;
 pub(crate) use english::wordings;
-pub(crate) use nouns::{irregular_singular, plural, plural_of_any, with_article};
+pub(crate) use nouns::{irregular_singular, is_plural_only, plural, plural_of_any, with_article};
 pub(crate) use sql::{RenderedSql, plain, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.

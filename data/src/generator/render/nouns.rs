@@ -99,8 +99,10 @@ pub(crate) fn plural_of_any(noun: &str) -> String {
     if let Some((head, tail)) = noun.split_once(" of ") {
         return format!("{} of {tail}", plural_of_any(head));
     }
-    if let Some((head, tail)) = noun.split_once(" for ") {
-        return format!("{} for {tail}", plural_of_any(head));
+    for link in [" for ", " from "] {
+        if let Some((head, tail)) = noun.split_once(link) {
+            return format!("{}{link}{tail}", plural_of_any(head));
+        }
     }
     if let Some((head, tail)) = moment(noun) {
         return format!("{head}s {tail}");
@@ -174,6 +176,7 @@ mod tests {
             ("sales person", "sales people"),
             ("policeman", "policemen"),
             ("human", "humans"),
+            ("product for hire", "products for hire"),
             ("man of honor", "men of honor"),
             ("date claimed", "dates claimed"),
             ("date effective to", "dates effective to"),
