@@ -294,6 +294,16 @@ fn number(
     {
         return Err("has no noun in its name; give it words");
     }
+    // Nor does "the lowest final table made".
+    if let [.., thing, done] = words
+        && dictionary.is_participle(done)
+        && !dictionary.is_noun(done)
+        && !is_counted
+        && !dictionary.is_number(thing)
+        && !ends_with(&words[..words.len() - 1], &lists.additive)
+    {
+        return Err("has a name that few readers would understand; give it words");
+    }
     // "The highest user" makes no sense: a column that is called like a thing has its id.
     let is_reference = place.is_reference || dictionary.is_thing(last);
     if is_reference && !is_measure && !statistics.has_fractions {

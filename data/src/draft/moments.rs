@@ -55,7 +55,8 @@ pub(super) fn done(
     let noun = match (&subject, dictionary.lists.moments.get(&done)) {
         (None, Some(name)) => format!("{name} {unit}"),
         (None, None) => format!("{unit} {done}"),
-        (Some(subject), _) => format!("{unit} {subject} {done}"),
+        (Some(subject), Some(name)) => format!("{subject} {name} {unit}"),
+        (Some(subject), None) => format!("{unit} {subject} {done}"),
     };
     Some(DoneMoment {
         noun,
@@ -90,7 +91,7 @@ mod tests {
             (
                 "date_claim_settled",
                 "settlement",
-                "date claim settled",
+                "claim settlement date",
                 Some("claim"),
                 "settled",
             ),

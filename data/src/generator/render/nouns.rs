@@ -74,6 +74,7 @@ const IRREGULAR: &[(&str, &str)] = &[
 
 /// Nouns that are plurals already.
 const PLURALS: &[&str] = &[
+    "arrears",
     "contents",
     "details",
     "earnings",
