@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use data::{DraftSettings, DraftSource};
+use data::{DatabaseSource, DraftSettings, DraftSource};
 
 use crate::{progress::Progress, stdout};
 
@@ -17,8 +17,8 @@ pub(crate) struct DraftArgs {
     #[arg(value_name = "DIR")]
     out: PathBuf,
     /// SQLite files to draft questions about.
-    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    database: Vec<PathBuf>,
+    #[arg(long, value_name = "[NAME=]FILE", required = true, num_args = 1..)]
+    database: Vec<String>,
     /// TOML file with words for the tables and columns of one --database; default: NAME.words.toml
     /// beside NAME.sqlite, if it exists.
     #[arg(long, value_name = "FILE")]
@@ -45,23 +45,32 @@ pub(crate) fn run(args: DraftArgs, progress: &Progress) -> Result<()> {
              one database at a time"
         );
     }
-    let databases = args.database.len() as u64;
-    let source = |database| DraftSource {
-        database,
-        words: args.words.clone(),
+    let source = |text: &String| {
+        Ok(DraftSource {
+            database: DatabaseSource::parse(text)?,
+            words: args.words.clone(),
+        })
     };
+    let sources: Result<_> = args.database.iter().map(source).collect();
     let settings = DraftSettings {
-        sources: args.database.into_iter().map(source).collect(),
+        sources: sources?,
         seed: args.seed,
         count: args.count,
         licence: args.licence,
     };
-    let stage = progress.stage("drafting questions", databases, "databases");
-    let mut done = 0;
-    let report = data::draft(&args.out, &settings, &mut |_| {
-        done += 1;
-        stage.set(done);
+    // A database may have fewer questions, so the stage ends before its total.
+    let count = args.count as u64;
+    let total = count.saturating_mul(settings.sources.len() as u64);
+    let stage = progress.stage("drafting", total, "questions");
+    let report = data::draft(&args.out, &settings, &mut |at| {
+        let questions = (at.questions as u64).min(count);
+        stage.set(count.saturating_mul(at.databases as u64) + questions);
+        if settings.sources.len() > 1 {
+            stage.note(at.name);
+        }
     })?;
+    let questions: usize = report.databases.iter().map(|it| it.questions()).sum();
+    stage.set(questions as u64);
     stage.finish(&format!("in {}", args.out.display()));
     stdout::print(report)
 }

@@ -53,6 +53,17 @@ impl DataError {
         }
     }
 
+    /// Names `to` in place of the folder `from`, which the caller makes and removes.
+    pub(crate) fn moved(mut self, from: &Path, to: &Path) -> Self {
+        if let Self::Io { path, .. } | Self::Format { path, .. } | Self::Sqlite { path, .. } =
+            &mut self
+            && let Ok(rest) = path.strip_prefix(from)
+        {
+            *path = to.join(rest);
+        }
+        self
+    }
+
     pub(crate) fn format(path: &Path, problem: impl Into<String>) -> Self {
         Self::Format {
             path: path.to_owned(),

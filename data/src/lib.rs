@@ -27,12 +27,13 @@ mod sql;
 mod sql_name;
 pub mod sql_text;
 mod sqlenv_json;
+mod sqlite_file;
 mod stats;
 mod text;
 
 pub use check::{CheckReport, check, queries_in_train};
 pub use dataset::{DatabaseFile, Dataset, LeftOut};
-pub use draft::{DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
+pub use draft::{DraftProgress, DraftReport, DraftSettings, DraftSource, DraftedDatabase, draft};
 pub use error::DataError;
 pub use generator::{
     BuildProgress, DEFAULT_SEED, ProceduralData, WordShare, build, build_if_needed,

@@ -34,9 +34,10 @@ pub(crate) fn replace_folder(
     check_out(out, origin)?;
     let draft = folder::sibling(out, "draft");
     folder::remove(&draft)?;
-    let manifest = write(&draft).inspect_err(|_| {
+    let manifest = write(&draft).map_err(|error| {
         // The first error is the one to report.
         let _ = folder::remove(&draft);
+        error.moved(&draft, out)
     })?;
     folder::replace(&draft, out)?;
     Ok(manifest)

@@ -1,5 +1,7 @@
 //! SQL names: which need quotation marks.
 
+use crate::sql_text::quoted;
+
 /// SQLite's keywords.
 const KEYWORDS: &str = "
     abort action add after all alter always analyze and as asc attach autoincrement before begin
@@ -26,10 +28,10 @@ pub fn needs_quotes(name: &str) -> bool {
     !is_plain
 }
 
-/// Returns a name as SQL needs it: in quotation marks if it needs them.
-pub(crate) fn quoted(name: &str) -> String {
+/// Returns a name as gold SQL has it: in quotation marks if it needs them.
+pub(crate) fn as_needed(name: &str) -> String {
     match needs_quotes(name) {
-        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        true => quoted(name),
         false => name.to_owned(),
     }
 }
@@ -51,7 +53,7 @@ mod tests {
             ("a\"b", "\"a\"\"b\""),
             ("größe", "\"größe\""),
         ] {
-            assert_eq!(quoted(name), expected);
+            assert_eq!(as_needed(name), expected);
         }
     }
 }

@@ -109,6 +109,11 @@ pub fn first_keyword(sql: &str) -> String {
     }
 }
 
+/// Quotes a name for SQL.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

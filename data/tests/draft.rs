@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::{Write as _, stderr};
 use std::path::{Path, PathBuf};
 
-use data::{DataError, Dataset, DraftReport, DraftSettings, DraftSource, draft};
+use data::{DataError, DatabaseSource, Dataset, DraftReport, DraftSettings, DraftSource, draft};
 
 /// A cellar: keywords, blanks, no declared key, a view, free text, BLOBs and an empty table.
 const SCHEMA: &str = r#"
@@ -93,16 +93,22 @@ impl Cellar {
 }
 
 fn settings(files: Vec<PathBuf>, seed: u64, count: usize) -> DraftSettings {
-    let source = |database| DraftSource {
-        database,
-        words: None,
+    try_settings(files, seed, count).unwrap()
+}
+
+fn try_settings(files: Vec<PathBuf>, seed: u64, count: usize) -> Result<DraftSettings, DataError> {
+    let source = |file: PathBuf| {
+        Ok(DraftSource {
+            database: DatabaseSource::parse(file.to_str().unwrap())?,
+            words: None,
+        })
     };
-    DraftSettings {
-        sources: files.into_iter().map(source).collect(),
+    Ok(DraftSettings {
+        sources: files.into_iter().map(source).collect::<Result<_, _>>()?,
         seed,
         count,
         licence: "NOASSERTION".to_owned(),
-    }
+    })
 }
 
 fn texts(dataset: &Dataset) -> Vec<&str> {
@@ -298,7 +304,8 @@ fn what_cannot_be_drafted_is_refused_with_a_remedy() {
     let cellar = Cellar::new();
     let refusal = |files: &[&Path], parts: &[&str]| {
         let files = files.iter().map(|it| it.to_path_buf()).collect();
-        let drafted = draft(&cellar.out(), &settings(files, 1, 10), &mut |_| {});
+        let drafted = try_settings(files, 1, 10)
+            .and_then(|settings| draft(&cellar.out(), &settings, &mut |_| {}));
         let text = drafted.unwrap_err().to_string();
         for part in parts {
             assert!(text.contains(part), "{part}: {text}");
@@ -310,7 +317,20 @@ fn what_cannot_be_drafted_is_refused_with_a_remedy() {
     std::fs::write(file("text.db"), "no database, but a text of some length").unwrap();
     refusal(
         &[&file("text.db")],
-        &["text.db", "not a readable SQLite database"],
+        &["text.db", "neither a SQLite file nor"],
+    );
+    std::fs::write(file("dump.sql"), "CREATE TABLE t (a);").unwrap();
+    refusal(
+        &[&file("dump.sql")],
+        &["dump.sql", "is a SQL dump", "sqlenv data import"],
+    );
+    let mut bytes = std::fs::read(cellar.file()).unwrap();
+    let length = bytes.len();
+    bytes[4096..length - 4096].fill(0xa5);
+    std::fs::write(file("broken.db"), bytes).unwrap();
+    refusal(
+        &[&file("broken.db")],
+        &["/broken.db: the database is damaged", ".recover"],
     );
     rusqlite::Connection::open(file("void.db"))
         .unwrap()
@@ -321,11 +341,11 @@ fn what_cannot_be_drafted_is_refused_with_a_remedy() {
         &["no question could be drafted", "table t is left out"],
     );
     std::fs::create_dir(file("other")).unwrap();
-    let twin = file("other").join("wine_cellar.db");
+    let twin = file("other").join("Wine Cellar.db");
     std::fs::copy(cellar.file(), &twin).unwrap();
     refusal(
         &[&cellar.file(), &twin],
-        &["called `wine_cellar`", "rename one of them"],
+        &["the same name `Wine Cellar`", "NAME=PLACE"],
     );
     refusal(&[], &["name a SQLite file"]);
     cellar.words("[tables.guests]\nonne = \"x\"");
@@ -372,4 +392,107 @@ fn databases_of_spider_are_drafted() {
     }
     let checked = data::check(&out.path().join("data"), None).unwrap();
     assert!(checked.is_clean(), "{checked}");
+}
+
+/// `likes` are numbers. `user`, `zorb` and `reviewer` are ids: of a table without a key, of one
+/// that only the schema knows, and of nothing that the database has.
+#[test]
+fn ids_are_no_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("posts.sqlite");
+    let schema = "CREATE TABLE users (name TEXT, city TEXT, number INTEGER);
+        CREATE TABLE zorbs (a TEXT, b TEXT, PRIMARY KEY (a, b));
+        CREATE TABLE posts (id INTEGER PRIMARY KEY, title TEXT, user INTEGER, zorb INTEGER,
+            reviewer INTEGER, likes INTEGER, writer INTEGER REFERENCES users);
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 60)
+        INSERT INTO posts SELECT i, 'Post ' || char(65 + i % 26) || i, 100 + i * 7 % 29,
+            i * 11 % 23, i * 5 % 31, i * 37 % 41, i * 3 % 17 FROM n;
+        WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 30)
+        INSERT INTO users SELECT 'User ' || char(65 + i % 26) || i, 'Town ' || i % 4, 7 FROM n;
+        INSERT INTO zorbs VALUES ('x', 'y')";
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection
+        .execute_batch("PRAGMA foreign_keys = OFF")
+        .unwrap();
+    connection.execute_batch(schema).unwrap();
+    let report = draft(
+        &dir.path().join("out"),
+        &settings(vec![file], 1, 200),
+        &mut |_| {},
+    );
+    let report = report.unwrap();
+    let dataset = Dataset::open(&dir.path().join("out"), None).unwrap();
+    assert!(texts(&dataset).iter().any(|it| it.contains("likes")));
+    for question in &dataset.questions {
+        for id in ["user", "zorb", "reviewer", "writer"] {
+            let sql = question.gold_sql.replace("FROM users", "");
+            assert!(!sql.contains(id), "{sql}");
+        }
+    }
+    let notes = &report.databases[0].notes;
+    for id in ["user", "zorb", "reviewer", "writer"] {
+        let note = format!("posts.{id} seems to have ids");
+        assert!(notes.iter().any(|it| it.starts_with(&note)), "{notes:#?}");
+    }
+}
+
+/// Views of strangers may be broken, endless, or use each other.
+#[test]
+fn unreadable_views_are_reported_and_the_rest_is_drafted() {
+    let cellar = Cellar::new();
+    let connection = rusqlite::Connection::open(cellar.file()).unwrap();
+    connection
+        .execute_batch(
+            "CREATE VIEW lost AS SELECT * FROM nowhere; CREATE VIEW follows AS SELECT * FROM lost;
+             CREATE VIEW endless AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+             SELECT i FROM n",
+        )
+        .unwrap();
+    drop(connection);
+    let before = std::fs::read(cellar.file()).unwrap();
+    let report = cellar.draft(1, 20).unwrap();
+    let notes = &report.databases[0].notes;
+    for (view, reason) in [
+        ("lost", "no such table"),
+        ("follows", "no such table"),
+        ("endless", "instructions"),
+    ] {
+        let start = format!("view {view} is left out: it cannot be read (");
+        let is_it = |it: &&String| it.starts_with(&start) && it.contains(reason);
+        assert!(notes.iter().any(|it| is_it(&it)), "{view}: {notes:#?}");
+    }
+    assert_eq!(std::fs::read(cellar.file()).unwrap(), before);
+    let copy = cellar
+        .out()
+        .join("databases/wine cellar/wine cellar.sqlite");
+    let copy = rusqlite::Connection::open(copy).unwrap();
+    let views = "SELECT group_concat(name) FROM sqlite_master WHERE type = 'view'";
+    let views: String = copy.query_row(views, [], |row| row.get(0)).unwrap();
+    assert_eq!(views, "paid orders");
+}
+
+/// A count that no database has ends when nothing new is drawn, and says how far it is.
+#[test]
+fn a_huge_count_ends_and_shows_its_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("small.db");
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, age INTEGER);
+             INSERT INTO t VALUES (1, 20), (2, 33), (3, 41), (4, 58), (5, 58)",
+        )
+        .unwrap();
+    let mut seen = Vec::new();
+    let settings = settings(vec![file], 1, 10_000_000);
+    let started = std::time::Instant::now();
+    let report = draft(&dir.path().join("out"), &settings, &mut |at| {
+        seen.push((at.databases, at.questions));
+    })
+    .unwrap();
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    let kept = report.databases[0].questions();
+    assert!(kept > 10, "{report}");
+    assert!(seen.len() > kept && seen.is_sorted(), "{seen:?}");
+    assert_eq!(seen.last(), Some(&(1, 0)));
 }

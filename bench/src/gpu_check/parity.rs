@@ -15,8 +15,8 @@ use learner::{
     optimizer::OptimizerSettings,
 };
 use policy::{
-    Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, KvCache,
-    Model, PackedRows, Placement, SamplingSettings, TrainingPass, ops::LogprobGradients,
+    Coordinates, DTypeChoice, Decoder, DecoderMode, GradientCheckpointing, Gradients, Model,
+    PackedRows, Placement, SamplingSettings, TrainingPass, ops::LogprobGradients,
 };
 
 pub(super) use self::compare::{KL, MEAN_DIFFERENCE, values};

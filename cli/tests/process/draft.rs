@@ -1,8 +1,15 @@
 //! Tests `sqlenv data draft`: questions about a stranger's database, which other commands read.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
-use crate::program::sqlenv;
+use crate::program::{Running, sqlenv};
 
 fn output(args: &[&str]) -> (bool, String) {
     let output = sqlenv(args).output().unwrap();
@@ -39,6 +46,7 @@ fn a_drafted_folder_passes_the_check() {
         "level 0/1/2/3/4",
         "shop",
         "key inferred: order.customer_id refers to customers",
+        "drafting: 50 questions",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -65,4 +73,97 @@ fn wrong_requests_name_the_remedy() {
     assert!(draft(&["--words", words]).contains("did you mean `one`?"));
     assert!(draft(&[file, "--words", words]).contains("--words is for one --database"));
     assert!(draft(&["--count", "0"]).contains("at least one question"));
+}
+
+/// The rows take long enough to draft about that a signal comes before the end.
+fn large_shop(path: &Path) {
+    shop(path);
+    let shop = rusqlite::Connection::open(path).unwrap();
+    shop.execute_batch(
+        "WITH RECURSIVE n(i) AS (SELECT 91 UNION ALL SELECT i + 1 FROM n LIMIT 20000)
+         INSERT INTO \"order\" SELECT i, 1 + i * i % 29, 5 + i * 37 % 4000 / 2.0 FROM n",
+    )
+    .unwrap();
+}
+
+fn wait_for(path: &Path) {
+    let started = Instant::now();
+    while !path.exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{path:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A draft that is interrupted leaves nothing at its place, and the next one removes what is beside
+/// it.
+#[test]
+fn an_interrupted_draft_leaves_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    large_shop(&path("shop.sqlite"));
+    let draft = |count| {
+        let (out, file) = (path("data"), path("shop.sqlite"));
+        let [out, file] = [&out, &file].map(|it| it.to_str().unwrap());
+        sqlenv(&["data", "draft", out, "--database", file, "--count", count])
+    };
+    let mut command = draft("100000000");
+    let child = command.stderr(Stdio::null()).stdout(Stdio::null());
+    let mut running = Running(child.spawn().unwrap());
+    wait_for(&path(".data.draft/databases/shop/shop.sqlite"));
+    let told = Command::new("kill")
+        .args(["-INT", &running.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    assert!(!path("data").exists());
+    let output = draft("5").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut left: Vec<String> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["data", "shop.sqlite"]);
+}
+
+/// A small file system of its own, if this process may mount one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Option<Self> {
+        fs::create_dir(&at).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=200k", "tmpfs"])
+            .arg(&at)
+            .output();
+        mount.is_ok_and(|it| it.status.success()).then(|| Self(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The test has its result already.
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk")) else {
+        let line = "SKIPPED: a test of a full disk, because no file system can be mounted\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return;
+    };
+    let (file, out) = (dir.path().join("shop.sqlite"), disk.0.join("data"));
+    large_shop(&file);
+    let [file, out] = [&file, &out].map(|it| it.to_str().unwrap());
+    for command in ["draft", "import"] {
+        let (is_ok, text) = output(&["data", command, out, "--database", file]);
+        assert!(!is_ok, "{text}");
+        let is_named = text.contains(&format!("{out}/databases/shop/shop.sqlite: "));
+        assert!(is_named && text.contains("free space"), "{text}");
+        assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "{text}");
+    }
 }

@@ -3,15 +3,15 @@
 use rusqlite::types::Value as SqlValue;
 
 use super::dictionary::Dictionary;
-use super::kind::infer;
-use super::links::{Links, hidden, without_key};
+use super::kind::{ColumnPlace, infer};
+use super::links::{Links, hidden, names_other_table, without_key};
 use super::source::{SourceDatabase, SourceTable};
 use super::statistics::ColumnStatistics;
 use super::table_nouns::{TableNouns, row_noun};
 use super::word_file::WordFile;
-use crate::generator::domain::{ColumnKind, ColumnSpec};
+use crate::generator::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
 use crate::generator::schema::GeneratedColumn;
-use crate::sql_name::quoted;
+use crate::sql_name::as_needed;
 
 /// A column on its way into the schema.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl TableDescriber<'_> {
         let mut draft = DraftColumn {
             joined: None,
             column: GeneratedColumn {
-                name: quoted(&column.name),
+                name: as_needed(&column.name),
                 noun: String::new(),
                 spec: ColumnSpec {
                     name: column.name.clone(),
@@ -113,11 +113,14 @@ impl TableDescriber<'_> {
         } else if self.links.keys[self.index] == Some(index) {
             self.describe_key(&mut draft, &words);
         } else {
-            self.describe_value(&mut draft, &words, column.is_unique);
+            self.describe_value(&mut draft, &words, index);
         }
         if let Some(own) = own {
             draft.synonyms = own.also.clone();
             draft.column.spec.says = own.says.clone();
+            if own.says.is_some() || own.noun.is_some() {
+                draft.column.spec.drafted = DraftedPhrases::None;
+            }
             if let Some(noun) = &own.noun {
                 draft.column.noun.clone_from(noun);
                 draft.full_noun.clone_from(noun);
@@ -157,9 +160,13 @@ impl TableDescriber<'_> {
         };
     }
 
-    fn describe_value(&self, draft: &mut DraftColumn, words: &[String], is_unique: bool) {
-        let noun_of =
-            |words: &[String]| infer(words, &draft.statistics, is_unique, self.dictionary);
+    fn describe_value(&self, draft: &mut DraftColumn, words: &[String], index: usize) {
+        let place = ColumnPlace {
+            own: &self.nouns[self.index].one,
+            is_unique: self.table().columns[index].is_unique,
+            is_reference: self.is_reference(index, words),
+        };
+        let noun_of = |words: &[String]| infer(words, &draft.statistics, place, self.dictionary);
         let full = noun_of(words);
         let short: Vec<String> = self
             .short_noun(words)
@@ -180,10 +187,18 @@ impl TableDescriber<'_> {
                 let is_countable = statistics.nulls > 0 && statistics.blanks == 0;
                 draft.column.spec.nulls = if is_countable { nulls.max(1) as u32 } else { 0 };
                 draft.column.spec.additive = inferred.is_additive;
+                draft.column.spec.drafted = inferred.phrases;
                 draft.column.spec.kind = inferred.kind;
             }
             Err(reason) => draft.hidden_because = Some(reason.to_owned()),
         }
+    }
+
+    /// Whether a column is declared or named as one that refers to a table.
+    fn is_reference(&self, index: usize, words: &[String]) -> bool {
+        let table = self.table();
+        let is_declared = table.foreign_keys.iter().any(|it| it.column == index);
+        is_declared || names_other_table(words, self.database, &table.name, self.dictionary)
     }
 
     /// Returns the words of a column without the noun of the table before them.

@@ -28,6 +28,13 @@ pub(super) fn count_noun(words: &[String], dictionary: &Dictionary) -> Option<St
         }
         _ => return None,
     };
+    if let [things @ .., done] = thing
+        && is_participle(done)
+        && !things.is_empty()
+    {
+        let one = dictionary.singular(&things.join(" "));
+        return Some(format!("number of {} {done}", plural_of_any(&one)));
+    }
     let one = dictionary.singular(&thing.join(" "));
     let is_countable = dictionary.is_thing(one.rsplit(' ').next()?);
     is_countable.then(|| format!("number of {}", plural_of_any(&one)))
@@ -83,6 +90,10 @@ mod tests {
         assert_eq!(
             noun("total_passengers").as_deref(),
             Some("total number of passengers")
+        );
+        assert_eq!(
+            noun("Number_city_affected").as_deref(),
+            Some("number of cities affected")
         );
         assert_eq!(noun("phone_number"), None);
         assert_eq!(noun("sales"), None);

@@ -8,8 +8,12 @@ use crate::generator::render::irregular_singular;
 const THINGS: &str = include_str!("../../words/things.txt");
 const ATTRIBUTES: &str = include_str!("../../words/attributes.txt");
 const DESCRIBERS: &str = include_str!("../../words/describers.txt");
+const PARTICIPLES: &str = include_str!("../../words/participles.txt");
 const ABBREVIATIONS: &str = include_str!("../../words/abbreviations.txt");
 const NAMES: &str = include_str!("../../words/names_in_schemas.toml");
+
+/// Plurals that stand before nouns as they are.
+const SPORTS: [&str; 6] = ["sports", "games", "arts", "works", "systems", "operations"];
 
 /// The words of names, compiled in.
 pub(super) struct Dictionary {
@@ -18,6 +22,7 @@ pub(super) struct Dictionary {
     numbers: BTreeSet<String>,
     texts: BTreeSet<String>,
     describers: BTreeSet<String>,
+    participles: BTreeSet<String>,
     /// What a shortened word stands for, if there is one such word.
     full: BTreeMap<String, String>,
     pub(super) lists: NameLists,
@@ -67,19 +72,39 @@ pub(super) struct NameLists {
     pub(super) flags: Vec<String>,
     /// Words at the start of a table's name that say nothing about its rows.
     pub(super) table_prefixes: Vec<String>,
+    /// Adjectives that the other lists lack.
+    adjectives: Vec<String>,
+    /// Participles that do not end with "ed".
+    participles: Vec<String>,
+    /// Words that end with "ed" and are no participles.
+    not_participles: Vec<String>,
+    /// Things of which there is no plural: "insurance".
+    uncountable: Vec<String>,
+    /// What the moment is called at which something was done: "creation" for "created".
+    pub(super) moments: BTreeMap<String, String>,
     /// Words that leave a noun open.
     pub(super) prepositions: Vec<String>,
     /// Words in a table's name that make it no noun.
     pub(super) not_nouns: Vec<String>,
     /// Words at the end of a table's name that can be left out: "cars data" are cars.
     pub(super) groupings: Vec<String>,
+    /// Words before "codes" in a table's name that are the rows.
+    pub(super) coded: Vec<String>,
     /// Words at the end of a table's name that stand for no single row.
     pub(super) collections: Vec<String>,
 }
 
 /// Returns the texts that determine what is drafted.
 pub(super) fn sources() -> impl Iterator<Item = &'static str> {
-    [THINGS, ATTRIBUTES, DESCRIBERS, ABBREVIATIONS, NAMES].into_iter()
+    [
+        THINGS,
+        ATTRIBUTES,
+        DESCRIBERS,
+        PARTICIPLES,
+        ABBREVIATIONS,
+        NAMES,
+    ]
+    .into_iter()
 }
 
 impl Dictionary {
@@ -114,6 +139,7 @@ impl Dictionary {
             numbers: attributes("number"),
             texts: attributes("text"),
             describers: lines(DESCRIBERS).map(first).collect(),
+            participles: lines(PARTICIPLES).map(first).collect(),
             full,
             lists,
         }
@@ -225,13 +251,20 @@ impl Dictionary {
         let (before, last) = noun.rsplit_once(' ').unwrap_or(("", noun));
         let one = self.singular_word(last);
         // "people addresses" are addresses of persons.
-        let first = |word| match word {
-            "people" => "person",
-            "children" => "child",
-            word => word,
+        fn first(word: &str) -> &str {
+            match word {
+                "people" => "person",
+                "children" => "child",
+                word => word,
+            }
+        }
+        // "Customers policies" are policies of customers, but "sports" stays before a noun.
+        let alone = |word: &str| match self.singular_word(first(word)) {
+            one if self.things.contains(&one) && !SPORTS.contains(&word) => one,
+            _ => first(word).to_owned(),
         };
-        let before: Vec<&str> = before.split_whitespace().map(first).collect();
-        [before, vec![one.as_str()]].concat().join(" ")
+        let before: Vec<String> = before.split_whitespace().map(alone).collect();
+        [before, vec![one]].concat().join(" ")
     }
 
     pub(super) fn singular_word(&self, word: &str) -> String {
@@ -241,14 +274,12 @@ impl Dictionary {
         if self.lists.singulars.iter().any(|it| it == word) {
             return word.to_owned();
         }
-        let is_noun = |word: &str| {
-            self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
-        };
         let forms = singular_forms(word);
-        if let Some(known) = forms.iter().find(|form| is_noun(form)) {
+        if let Some(known) = forms.iter().find(|form| self.is_noun(form)) {
             return known.clone();
         }
-        let is_singular = is_noun(word) || ["ss", "us", "is"].iter().any(|it| word.ends_with(it));
+        let is_singular =
+            self.is_noun(word) || ["ss", "us", "is"].iter().any(|it| word.ends_with(it));
         match forms.last() {
             Some(form) if !is_singular => form.clone(),
             _ => word.to_owned(),
@@ -259,6 +290,70 @@ impl Dictionary {
     pub(super) fn is_no_noun(&self, last: &str) -> bool {
         let is_listed = self.things.contains(last) || self.texts.contains(last);
         !is_listed && !self.numbers.contains(last) && self.describers.contains(last)
+    }
+
+    /// Whether a word says how a row is: "active", "male".
+    pub(super) fn is_describer(&self, word: &str) -> bool {
+        let is_thing = self.things.contains(word) || self.texts.contains(word);
+        let is_own = self.lists.adjectives.iter().any(|it| it == word);
+        is_own || (self.describers.contains(word) && !is_thing)
+    }
+
+    /// Whether a word can say how a row is, even if it is also a noun: "official".
+    pub(super) fn can_describe(&self, word: &str) -> bool {
+        self.describers.contains(word)
+    }
+
+    /// Whether a word says what was done to a row: "placed", "held".
+    pub(super) fn is_participle(&self, word: &str) -> bool {
+        let is_own = self.lists.participles.iter().any(|it| it == word);
+        let is_other = self.lists.not_participles.iter().any(|it| it == word);
+        let is_regular = word.len() > 4 && word.ends_with("ed");
+        is_own || (!is_other && (is_regular || self.participles.contains(word)))
+    }
+
+    /// Whether a word names a thing or what a column holds.
+    pub(super) fn is_noun(&self, word: &str) -> bool {
+        self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
+    }
+
+    /// Whether a word is a short form that nothing explains: "enr", "y".
+    pub(super) fn is_opaque(&self, word: &str) -> bool {
+        let lists = &self.lists;
+        let is_listed = [
+            &lists.keys,
+            &lists.codes,
+            &lists.labels,
+            &lists.measures,
+            &lists.additive,
+            &lists.ranks,
+            &lists.free_texts,
+            &lists.prepositions,
+            &lists.flags,
+            &lists.flag_endings,
+            &lists.no_columns,
+            &lists.not_flags,
+            &lists.times,
+        ];
+        let is_listed = is_listed
+            .iter()
+            .any(|list| list.iter().any(|it| it == word));
+        // "CID" is an abbreviation of nobody else.
+        let is_upper = word.chars().all(|it| it.is_ascii_uppercase());
+        if is_upper && word.len() > 1 {
+            return !self.lists.acronyms.iter().any(|it| it == word);
+        }
+        let is_short = word.len() <= 3 && word.chars().all(|it| it.is_ascii_lowercase());
+        is_short
+            && !is_listed
+            && !["a", "an", "and", "or", "per"].contains(&word)
+            && !self.is_known(word)
+            && !super::units::is_unit(word)
+    }
+
+    /// Whether a word takes an article: "phone", but not "insurance" or "children".
+    pub(super) fn is_countable(&self, word: &str) -> bool {
+        !self.lists.uncountable.iter().any(|it| it == word) && self.singular_word(word) == word
     }
 
     /// Whether a word names things that can be counted.
@@ -337,6 +432,8 @@ fn merged(words: &[String]) -> Vec<String> {
         (" m name ", " middle name "),
         (" e mail ", " email "),
         (" zip code ", " postal code "),
+        (" company 2 ", " CO2 "),
+        (" state province county ", " state "),
     ]
     .iter()
     .fold(text, |text, (from, to)| text.replace(from, to));
@@ -360,6 +457,7 @@ mod tests {
             ("employeeid", "employee id"),
             ("Line Total (net)", "line total net"),
             ("MPG", "MPG"),
+            ("co2_g", "CO2 g"),
             ("CUSTOMER_NAME", "customer name"),
             ("address2", "address 2"),
             ("therapist", "therapist"),

@@ -3,7 +3,8 @@
 use super::counts::count_noun;
 use super::dictionary::Dictionary;
 use super::statistics::ColumnStatistics;
-use crate::generator::domain::ColumnKind;
+use super::{flags, moments, units};
+use crate::generator::domain::{ColumnKind, DraftedPhrases};
 
 /// The longest text that questions show.
 const MOST_CHARACTERS: usize = 60;
@@ -16,15 +17,6 @@ const FEWEST_NUMBERS: usize = 12;
 /// The percentage of rows without a value from which a column is not asked about.
 const MOSTLY_MISSING_PERCENT: usize = 90;
 
-/// Pairs of values that say yes and no, in lower case.
-const FLAGS: &[[&str; 2]] = &[
-    ["0", "1"],
-    ["f", "t"],
-    ["n", "y"],
-    ["no", "yes"],
-    ["false", "true"],
-];
-
 /// What questions may do with a column, and its noun.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct InferredColumn {
@@ -32,56 +24,95 @@ pub(super) struct InferredColumn {
     pub(super) noun: String,
     /// Whether a sum over rows has a meaning.
     pub(super) is_additive: bool,
+    /// What the name says besides.
+    pub(super) phrases: DraftedPhrases,
+}
+
+/// What the schema says about a column.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColumnPlace<'a> {
+    /// The noun of a row of its table.
+    pub(super) own: &'a str,
+    pub(super) is_unique: bool,
+    /// Whether it refers to a table by a declared key or by its name, even if that table has no
+    /// key.
+    pub(super) is_reference: bool,
 }
 
 /// Infers the kind and the noun of a column that is no key, or says why it is not asked about.
 pub(super) fn infer(
     words: &[String],
     statistics: &ColumnStatistics,
-    is_unique: bool,
+    place: ColumnPlace<'_>,
     dictionary: &Dictionary,
 ) -> Result<InferredColumn, &'static str> {
-    let noun = words.join(" ");
-    if noun.is_empty() {
+    if words.is_empty() {
         return Err("has no words in its name");
     }
     if let Some(problem) = unusable(words, statistics, dictionary) {
         return Err(problem);
     }
-    if let Some(noun) = flag(words, statistics, dictionary) {
-        return Ok(InferredColumn {
-            kind: ColumnKind::OneOf(Vec::new()),
-            noun,
-            is_additive: false,
-        });
+    if let Some(flag) = flag(words, statistics, dictionary) {
+        return Ok(flag);
     }
-    let numbers = statistics.integers + statistics.reals;
-    let kind = if numbers == statistics.values() {
-        number(words, statistics, dictionary, is_unique)
-    } else if statistics.number_texts == statistics.values() {
-        match number(words, statistics, dictionary, is_unique) {
-            ColumnKind::Integer(range) => ColumnKind::TextInteger(range),
+    let is_numeric = statistics.integers + statistics.reals == statistics.values();
+    let is_number_text = statistics.number_texts == statistics.values();
+    if is_numeric || is_number_text {
+        let (base, unit) = match units::divided(words, dictionary) {
+            Some((base, unit)) => (base, Some(unit)),
+            None => (words, None),
+        };
+        let kind = match number(base, unit.is_some(), statistics, place, dictionary)? {
+            ColumnKind::Integer(range) if is_number_text && !is_numeric => {
+                ColumnKind::TextInteger(range)
+            }
             kind => kind,
+        };
+        if is_number(&kind) {
+            return Ok(InferredColumn {
+                is_additive: is_additive(base, dictionary),
+                kind,
+                noun: number_noun(base, unit, dictionary),
+                phrases: DraftedPhrases::None,
+            });
         }
-    } else {
-        text(words, statistics, is_unique, dictionary)
-    };
-    let is_number = matches!(
+        return Ok(described(kind, words, place.own, dictionary));
+    }
+    let kind = text(words, statistics, place.is_unique, dictionary);
+    Ok(described(kind, words, place.own, dictionary))
+}
+
+fn is_number(kind: &ColumnKind) -> bool {
+    matches!(
         kind,
         ColumnKind::Integer(_) | ColumnKind::Decimal(_) | ColumnKind::TextInteger(_)
-    );
-    let noun = match count_noun(words, dictionary) {
-        Some(counted) if is_number => counted,
-        _ if is_number && ends_with(words, &dictionary.lists.amounts) => format!("{noun} figure"),
-        _ => match words {
-            // "amount payment" is a payment amount.
-            [first, thing] if is_number && first == "amount" && dictionary.is_thing(thing) => {
-                format!("{thing} amount")
-            }
-            _ if is_number => noun,
-            _ => time_noun(&kind, words, dictionary).unwrap_or_else(|| dictionary.singular(&noun)),
+    )
+}
+
+/// Returns the noun of a column of numbers: "number of pets", "weight in kg".
+fn number_noun(words: &[String], unit: Option<&str>, dictionary: &Dictionary) -> String {
+    let noun = words.join(" ").replace(" in percentage", " in percent");
+    let is_amount = ends_with(words, &dictionary.lists.amounts);
+    let noun = match (count_noun(words, dictionary), words) {
+        (Some(counted), _) if unit.is_none() => counted,
+        _ if is_amount => match dictionary.singular(&noun) {
+            one if one == noun => format!("{noun} figure"),
+            one if one.ends_with("asset") => format!("{one} value"),
+            one => one,
         },
+        // "amount payment" is a payment amount.
+        (_, [first, thing]) if first == "amount" && dictionary.is_thing(thing) => {
+            format!("{thing} amount")
+        }
+        _ => noun,
     };
+    match unit {
+        Some(unit) => format!("{noun} in {unit}"),
+        None => noun,
+    }
+}
+
+fn is_additive(words: &[String], dictionary: &Dictionary) -> bool {
     let is_part = [
         "percentage",
         "percent",
@@ -91,34 +122,73 @@ pub(super) fn infer(
         "maximum",
         "minimum",
     ];
-    Ok(InferredColumn {
-        is_additive: is_number
-            && (noun.starts_with("number of ") || ends_with(words, &dictionary.lists.additive))
-            && !words.iter().any(|word| is_part.contains(&word.as_str())),
-        kind,
-        noun,
-    })
+    let is_summed = count_noun(words, dictionary).is_some_and(|it| it.starts_with("number of "))
+        || ends_with(words, &dictionary.lists.additive);
+    is_summed && !words.iter().any(|word| is_part.contains(&word.as_str()))
 }
 
-/// Returns the noun of a moment whose name has none: "date held" for `held_on`.
-fn time_noun(kind: &ColumnKind, words: &[String], dictionary: &Dictionary) -> Option<String> {
+/// Returns a column that is no number, under its noun.
+fn described(
+    kind: ColumnKind,
+    words: &[String],
+    own: &str,
+    dictionary: &Dictionary,
+) -> InferredColumn {
     let unit = match kind {
-        ColumnKind::Date(_) => "date",
-        ColumnKind::Year(_) => "year",
-        _ => return None,
+        ColumnKind::Date(_) => Some("date"),
+        ColumnKind::Year(_) => Some("year"),
+        _ => None,
     };
-    if words
-        .iter()
-        .any(|word| dictionary.lists.times.contains(word))
-    {
-        return None;
+    let done = unit.and_then(|unit| moments::done(words, own, unit, dictionary));
+    let (noun, phrases) = match done {
+        Some(moment) => (moment.noun, moment.phrases),
+        None => {
+            let noun = unit.and_then(|unit| time_noun(unit, words, own, dictionary));
+            let other = || match units::divided(words, dictionary) {
+                Some((base, unit)) => format!("{} in {unit}", dictionary.singular(&base.join(" "))),
+                None => dictionary.singular(&words.join(" ")),
+            };
+            (noun.unwrap_or_else(other), DraftedPhrases::None)
+        }
+    };
+    InferredColumn {
+        kind,
+        noun,
+        is_additive: false,
+        phrases,
     }
+}
+
+/// Returns the noun of a moment whose name has none, or has "date" in an odd place: "date held" for
+/// `held_on`, "last hire date" for `date_last_hire`, "start date" for `date_from`.
+fn time_noun(unit: &str, words: &[String], own: &str, dictionary: &Dictionary) -> Option<String> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let words = match words.as_slice() {
-        [words @ .., "on" | "at" | "in"] if !words.is_empty() => words,
-        words => words,
+        [words @ .., "from" | "start" | "begin"] => [words, &["start"]].concat(),
+        [words @ .., "to" | "end" | "until"] => [words, &["end"]].concat(),
+        [words @ .., "on" | "at" | "in"] if !words.is_empty() => words.to_vec(),
+        words => words.to_vec(),
     };
-    Some(format!("{unit} {}", words.join(" ")))
+    if let ["date", rest @ ..] = words.as_slice()
+        && !rest.is_empty()
+        && !rest.contains(&"of")
+        && !["time", "and", "range"].contains(&rest[0])
+    {
+        let own: Vec<&str> = own.split(' ').collect();
+        let rest = match rest.strip_prefix(own.as_slice()) {
+            Some(rest) if !rest.is_empty() => rest,
+            _ => rest,
+        };
+        return Some(format!("{} date", rest.join(" ")));
+    }
+    if let [.., "start" | "end"] = words.as_slice() {
+        return Some(format!("{} {unit}", words.join(" ")));
+    }
+    let is_time = |word: &&&str| dictionary.lists.times.iter().any(|it| it == **word);
+    match words.iter().find(is_time) {
+        Some(_) => None,
+        None => Some(format!("{unit} {}", words.join(" "))),
+    }
 }
 
 /// Returns why a column is not asked about.
@@ -138,8 +208,20 @@ fn unusable(
         .last()
         .is_some_and(|it| dictionary.lists.prepositions.contains(it));
     let is_moment = statistics.dates + statistics.years > 0;
-    if is_open && !is_moment {
+    let is_sentence = |word: &String| {
+        ["how", "what", "where", "which", "who", "why", "or", "since"].contains(&word.as_str())
+    };
+    if (is_open && !is_moment) || words.iter().any(is_sentence) {
         return Some("has a name that is no noun; give it words");
+    }
+    // "Date joined staff" needs a sentence, and "enr" or "y card" need an explanation.
+    let is_story = matches!(words, [date, verb, _, ..] if date == "date"
+        && (verb == "became" || dictionary.is_participle(verb)));
+    // "Meter 100" is a race, not a length.
+    let is_numbered = matches!(words, [unit, number] if units::is_unit(unit)
+        && number.chars().all(|it| it.is_ascii_digit()));
+    if is_story || is_numbered || words.iter().any(|word| dictionary.is_opaque(word)) {
+        return Some("has a name that few readers would understand; give it words");
     }
     if statistics.values() == 0 {
         return Some("has no value");
@@ -167,66 +249,75 @@ fn unusable(
     None
 }
 
-/// Returns the noun of a column that says yes or no: "active flag" for `is_active`.
+/// Describes a column that says yes or no.
 fn flag(
     words: &[String],
     statistics: &ColumnStatistics,
     dictionary: &Dictionary,
-) -> Option<String> {
-    let mut pair: Vec<String> = statistics.pair.iter().map(|it| it.to_lowercase()).collect();
-    pair.sort();
-    let is_pair = FLAGS.iter().any(|flag| pair == flag.map(str::to_owned));
-    let (first, rest) = words.split_first()?;
-    let is_named = dictionary.lists.flags.contains(first) && !rest.is_empty();
-    if !is_pair || ends_with(words, &dictionary.lists.not_flags) {
-        return None;
-    }
-    let noun = if is_named {
-        rest.join(" ")
-    } else {
-        words.join(" ")
-    };
-    let is_measure = dictionary.is_number(words.last()?);
-    let noun = match noun.rsplit_once(' ') {
-        Some((before, last)) if dictionary.lists.flag_endings.iter().any(|it| it == last) => {
-            before.to_owned()
-        }
-        _ => noun,
-    };
-    match () {
-        () if noun.ends_with("flag") => Some(noun),
-        // A column of few small counts is no flag.
-        () if (is_measure || count_noun(words, dictionary).is_some()) && !is_named => None,
-        () => Some(format!("{noun} flag")),
-    }
+) -> Option<InferredColumn> {
+    let yes = flags::yes_of(&statistics.pair)?;
+    let is_measure = dictionary.is_number(words.last()?) || count_noun(words, dictionary).is_some();
+    // A column of few small counts is no flag.
+    flags::is_flag(words, is_measure, dictionary).then(|| InferredColumn {
+        kind: ColumnKind::OneOf(Vec::new()),
+        noun: words.join(" "),
+        is_additive: false,
+        phrases: flags::phrases(words, yes, dictionary),
+    })
 }
 
 fn number(
     words: &[String],
+    has_unit: bool,
     statistics: &ColumnStatistics,
+    place: ColumnPlace<'_>,
     dictionary: &Dictionary,
-    is_unique: bool,
-) -> ColumnKind {
+) -> Result<ColumnKind, &'static str> {
     let lists = &dictionary.lists;
     let range = [statistics.least as i64, statistics.greatest as i64];
     let last = words.last().map_or("", String::as_str);
     let says_year = words.iter().any(|word| lists.years.contains(word));
     let is_counted = count_noun(words, dictionary).is_some();
     if statistics.years == statistics.values() && says_year {
-        return ColumnKind::Year(range);
+        return Ok(ColumnKind::Year(range));
     }
     let is_code = ends_with(words, &lists.codes) || ends_with(words, &lists.free_texts);
-    if (is_code || ends_with(words, &lists.ranks)) && !is_counted {
-        return ColumnKind::Text;
+    if (is_code || ends_with(words, &lists.ranks)) && !is_counted && !has_unit {
+        return Ok(ColumnKind::Text);
+    }
+    let is_measure =
+        has_unit || is_counted || dictionary.is_number(last) || ends_with(words, &lists.measures);
+    // "The highest spent" lacks what was spent.
+    if let [word] = words
+        && dictionary.is_participle(word)
+        && !dictionary.is_noun(word)
+    {
+        return Err("has no noun in its name; give it words");
+    }
+    // Nor does "the lowest final table made".
+    if let [.., thing, done] = words
+        && dictionary.is_participle(done)
+        && !dictionary.is_noun(done)
+        && !is_counted
+        && !dictionary.is_number(thing)
+        && !ends_with(&words[..words.len() - 1], &lists.additive)
+    {
+        return Err("has a name that few readers would understand; give it words");
+    }
+    // "The highest user" makes no sense: a column that is called like a thing has its id.
+    let is_reference = place.is_reference || dictionary.is_thing(last);
+    if is_reference && !is_measure && !statistics.has_fractions {
+        return Err("seems to have ids of what it is called like; give it words if it has numbers");
     }
     if statistics.reals > 0 {
-        return ColumnKind::Decimal(range);
+        return Ok(ColumnKind::Decimal(range));
     }
-    let is_measure = is_counted || dictionary.is_number(last) || ends_with(words, &lists.measures);
-    match is_measure || (statistics.distinct >= FEWEST_NUMBERS && !is_unique) {
-        true => ColumnKind::Integer(range),
-        false => ColumnKind::Text,
-    }
+    Ok(
+        match is_measure || (statistics.distinct >= FEWEST_NUMBERS && !place.is_unique) {
+            true => ColumnKind::Integer(range),
+            false => ColumnKind::Text,
+        },
+    )
 }
 
 fn text(
@@ -278,7 +369,16 @@ mod tests {
         let dictionary = Dictionary::read();
         let statistics = ColumnStatistics::count(values.iter());
         let is_unique = statistics.distinct == values.len();
-        infer(&dictionary.words(name), &statistics, is_unique, &dictionary)
+        infer(
+            &dictionary.words(name),
+            &statistics,
+            ColumnPlace {
+                own: "order",
+                is_unique,
+                is_reference: false,
+            },
+            &dictionary,
+        )
     }
 
     fn texts(values: &[&str]) -> Vec<SqlValue> {
@@ -341,15 +441,36 @@ mod tests {
     }
 
     #[test]
+    fn moments_have_nouns_that_a_person_says() {
+        let day = texts(&["2020-01-05", "2021-01-05"]);
+        for (name, noun) in [
+            ("held_on", "date held"),
+            ("date_last_hire", "last hire date"),
+            ("date_order_first_available", "first available date"),
+            ("date_of_birth", "date of birth"),
+            ("date_from", "start date"),
+            ("date_to", "end date"),
+            ("End", "end date"),
+            ("order_date", "order date"),
+            ("created_at", "creation date"),
+        ] {
+            let found = inferred(name, &day).map(|it| it.noun);
+            assert_eq!(found.as_deref(), Ok(noun), "{name}");
+        }
+        let sentence = inferred("how_to_get_there", &texts(&["bus", "walk", "bus"]));
+        assert!(sentence.unwrap_err().contains("no noun"));
+    }
+
+    #[test]
     fn flags_and_counts_have_nouns() {
         let noun = |name, values: &[SqlValue]| inferred(name, values).map(|it| it.noun);
         assert_eq!(
             noun("is_active", &integers(&[0, 1, 1])),
-            Ok("active flag".to_owned())
+            Ok("is active".to_owned())
         );
         assert_eq!(
             noun("Retired", &texts(&["Y", "N"])),
-            Ok("retired flag".to_owned())
+            Ok("retired".to_owned())
         );
         assert_eq!(
             noun("num_pets", &integers(&[0, 1, 1])),

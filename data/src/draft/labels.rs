@@ -7,7 +7,7 @@ use super::kind::ending;
 use super::links::hidden;
 use super::statistics::ColumnStatistics;
 use crate::generator::domain::ColumnKind;
-use crate::sql_name::quoted;
+use crate::sql_name::as_needed;
 
 /// The longest text that names a row.
 const LONGEST_LABEL: usize = 50;
@@ -67,7 +67,9 @@ impl TableDescriber<'_> {
         for draft in drafts {
             let noun = &draft.column.noun;
             let is_value = draft.column.parent.is_none() && draft.column.spec.kind != hidden();
-            let is_like_rows = noun == one || one.ends_with(&format!(" {noun}"));
+            let is_like_rows = noun == one
+                || one.ends_with(&format!(" {noun}"))
+                || noun.strip_prefix("number of ") == Some(&self.nouns[self.index].many);
             if !is_value || !is_like_rows || self.is_worded(draft) {
                 continue;
             }
@@ -115,7 +117,7 @@ impl TableDescriber<'_> {
         let joined = PAIRS
             .iter()
             .find_map(|[first, last]| Some([find(first)?, find(last)?]))?;
-        let name = quoted(&table.name);
+        let name = as_needed(&table.name);
         let parts = joined.map(|index| format!("{name}.{}", drafts[index].column.name));
         let mut draft = drafts[joined[0]].clone();
         draft.joined = Some(joined);

@@ -97,7 +97,7 @@ fn key(
 }
 
 /// Whether the words of a column, without those of a key, are the noun of another table.
-fn names_other_table(
+pub(super) fn names_other_table(
     words: &[String],
     database: &SourceDatabase,
     own: &str,

@@ -8,9 +8,11 @@
 mod columns;
 mod counts;
 mod dictionary;
+mod flags;
 mod kind;
 mod labels;
 mod links;
+mod moments;
 mod names;
 mod questions;
 mod report;
@@ -19,17 +21,19 @@ mod source;
 mod statistics;
 mod table_nouns;
 mod twin;
+mod units;
 mod word_file;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::generator::template::{QueryTemplate, drafting_sources, drafting_templates};
-use crate::generator::{folder, rng::RngStream, store};
+use crate::generator::{folder, rng::RngStream};
+use crate::import::{DatabaseSource, SourceKind, check_names};
 use crate::manifest::{DataOrigin, DatabaseRole, ManifestDatabase};
 use crate::own_writer::{self, OwnContent};
-use crate::sql::GoldDatabase;
-use crate::{DataError, Question, hash};
+use crate::sql::{GoldDatabase, open_immutable};
+use crate::{DataError, Question, hash, sqlite_file};
 
 use dictionary::Dictionary;
 use links::Links;
@@ -47,8 +51,8 @@ const TWINS: usize = 3;
 /// A database to draft questions about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraftSource {
-    /// The SQLite file.
-    pub database: PathBuf,
+    /// The SQLite file and its name.
+    pub database: DatabaseSource,
     /// The file of words. Without it, `NAME.words.toml` beside `NAME.sqlite` is read if it exists.
     pub words: Option<PathBuf>,
 }
@@ -66,8 +70,19 @@ pub struct DraftSettings {
     pub licence: String,
 }
 
+/// How far drafting is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftProgress<'a> {
+    /// The number of databases that are done.
+    pub databases: usize,
+    /// The name of the database that questions are drafted about, or was at last.
+    pub name: &'a str,
+    /// The number of questions about it so far; 0 if it is done.
+    pub questions: usize,
+}
+
 /// Drafts questions about databases into `out`, and replaces an earlier draft. `progress` is called
-/// after each database.
+/// after each query that was tried, and after each database.
 ///
 /// # Errors
 /// Fails if a database or a file of words cannot be used, if two databases have one name, if `out`
@@ -76,7 +91,7 @@ pub struct DraftSettings {
 pub fn draft(
     out: &Path,
     settings: &DraftSettings,
-    progress: &mut dyn FnMut(&DraftedDatabase),
+    progress: &mut dyn FnMut(DraftProgress<'_>),
 ) -> Result<DraftReport, DataError> {
     let named = named_sources(&settings.sources)?;
     let _lock = folder::lock(out)?;
@@ -84,9 +99,18 @@ pub fn draft(
     own_writer::replace_folder(out, DataOrigin::Draft, |dir| {
         let mut questions: Vec<Question> = Vec::new();
         let mut databases = Vec::new();
-        for (name, source) in &named {
-            let drafted = draft_database(name, source, settings, dir)?;
-            progress(&drafted.record);
+        for (done, (name, source)) in named.iter().enumerate() {
+            let mut at = |databases, questions| {
+                progress(DraftProgress {
+                    databases,
+                    name,
+                    questions,
+                });
+            };
+            at(done, 0);
+            let mut kept = |questions| at(done, questions);
+            let drafted = draft_database(name, source, settings, dir, &mut kept)?;
+            at(done + 1, 0);
             databases.push(ManifestDatabase {
                 name: name.clone(),
                 domain: "drafted".to_owned(),
@@ -114,31 +138,25 @@ pub fn draft(
 
 /// Returns the sources by the names of their databases.
 fn named_sources(sources: &[DraftSource]) -> Result<BTreeMap<String, &DraftSource>, DataError> {
-    let mut named: BTreeMap<String, &DraftSource> = BTreeMap::new();
-    for source in sources {
-        let path = &source.database;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let plain = |it: char| {
-            if it.is_alphanumeric() || "-.".contains(it) {
-                it
-            } else {
-                '_'
-            }
-        };
-        let name: String = stem.chars().map(plain).collect();
-        if let Some(other) = named.insert(name.clone(), source) {
-            let other = other.database.display();
-            let problem =
-                format!("its database would be called `{name}` like {other}; rename one of them");
-            return Err(DataError::format(path, problem));
+    check_names(&mut sources.iter().map(|it| &it.database))?;
+    for DraftSource { database, .. } in sources {
+        if database.kind != SourceKind::Sqlite {
+            let problem = format!(
+                "is a {}, and questions are drafted about SQLite files; import it with `sqlenv \
+                 data import DIR`, and draft about DIR/databases/{1}/{1}.sqlite",
+                database.kind.name(),
+                database.name
+            );
+            return Err(DataError::format(&database.place, problem));
         }
     }
-    if named.is_empty() {
+    if sources.is_empty() {
         return Err(DataError::Request(
             "no database to draft questions about; name a SQLite file".to_owned(),
         ));
     }
-    Ok(named)
+    let named = sources.iter().map(|it| (it.database.name.clone(), it));
+    Ok(named.collect())
 }
 
 fn nothing_drafted(report: &DraftReport) -> DataError {
@@ -164,19 +182,21 @@ fn draft_database(
     source: &DraftSource,
     settings: &DraftSettings,
     dir: &Path,
+    progress: &mut dyn FnMut(usize),
 ) -> Result<Drafted, DataError> {
-    let path = &source.database;
-    let connection = source::open(path)?;
-    let database = source::read(&connection).map_err(DataError::sqlite(path))?;
+    let path = &source.database.place;
+    let folder = dir.join("databases").join(name);
+    folder::create_folder(&folder)?;
+    let copy = folder.join(format!("{name}.sqlite"));
+    let copied = sqlite_file::copy(path, &copy)?;
+    let connection = open_immutable(&copy).map_err(DataError::sqlite(path))?;
+    let mut database = source::read(&connection).map_err(DataError::sqlite(path))?;
+    database.left_out.extend(copied.unreadable_views);
     let file = read_words(source, &database)?;
     let dictionary = Dictionary::read();
     let links = links::find(&connection, &database, &file, &dictionary);
     let links = links.map_err(DataError::sqlite(path))?;
     let described = schema::describe(&database, &links, &file, &dictionary);
-    let folder = dir.join("databases").join(name);
-    folder::create_folder(&folder)?;
-    let copy = folder.join(format!("{name}.sqlite"));
-    store::write(&connection, &copy)?;
     let twin = |index: usize| {
         let mut rng = RngStream::new(settings.seed, &["draft", name, "twin", &index.to_string()]);
         let twin = twin::resampled(&database, &links, &mut rng);
@@ -193,7 +213,7 @@ fn draft_database(
         twins: &twins,
         seed: settings.seed,
     }
-    .draft(settings.count);
+    .draft(settings.count, progress);
     Ok(Drafted {
         record: record(name, &database, &links, described, &drafted, &templates),
         rows: database.tables.iter().map(|table| table.row_count).sum(),
@@ -253,7 +273,7 @@ fn read_words(source: &DraftSource, database: &SourceDatabase) -> Result<WordFil
 
 /// Returns the path of the file of words, if there is one.
 fn words_path(source: &DraftSource) -> Option<PathBuf> {
-    let beside = source.database.with_extension("words.toml");
+    let beside = source.database.place.with_extension("words.toml");
     let named = source.words.clone();
     named.or_else(|| beside.is_file().then_some(beside))
 }
@@ -273,7 +293,7 @@ fn recipe(
     for (name, source) in sources {
         parts.push(name.clone());
         let words = words_path(source);
-        for path in std::iter::once(&source.database).chain(words.as_ref()) {
+        for path in std::iter::once(&source.database.place).chain(words.as_ref()) {
             let (sha256, _) = hash::file_sha256(path).map_err(DataError::io(path, "read"))?;
             parts.push(sha256);
         }

@@ -9,6 +9,7 @@ use super::report::reason;
 use super::schema::DescribedDatabase;
 use super::statistics::is_missing;
 use crate::generator::binding::{Binding, Filler, draw_binding};
+use crate::generator::domain::DraftedPhrases;
 use crate::generator::filter::{AcceptedQuery, DropReason, judge};
 use crate::generator::render;
 use crate::generator::rng::RngStream;
@@ -31,6 +32,8 @@ const TYPE_SHARES: [(AnswerType, usize); 5] = [
 /// The number of draws for each wanted question after which a level has no more.
 const DRAWS_PER_QUESTION: usize = 60;
 const FEWEST_DRAWS: usize = 300;
+/// The number of draws in a row without a new query after which a level has no more.
+const MOST_DRAWS_IN_VAIN: usize = 2000;
 /// The percentage of the questions of a level that are for evaluation.
 const EVAL_PERCENT: usize = 15;
 /// The number of ways to call tables and columns by their synonyms.
@@ -74,14 +77,18 @@ struct Seen {
 }
 
 impl Drafter<'_> {
-    /// Drafts about `count` questions.
-    pub(super) fn draft(&self, count: usize) -> DraftedQuestions {
+    /// Drafts about `count` questions, or as many as there are. `progress` is called with the
+    /// number of questions so far after each query that was tried.
+    pub(super) fn draft(&self, count: usize, progress: &mut dyn FnMut(usize)) -> DraftedQuestions {
         let mut drafted = DraftedQuestions::default();
         let mut seen = Seen::default();
         let variants = self.variants();
         for (level, share) in LEVEL_SHARES.iter().enumerate() {
-            let wanted = (count * share).div_ceil(1000);
-            let mut kept = self.level(level, wanted, &variants, &mut seen, &mut drafted);
+            let wanted = count.saturating_mul(*share).div_ceil(1000);
+            let before = drafted.questions.len();
+            let mut progress = |kept| progress(before + kept);
+            let state = (&mut seen, &mut drafted);
+            let mut kept = self.level(level, wanted, &variants, state, &mut progress);
             assign_splits(&mut kept, self.name);
             drafted
                 .questions
@@ -134,8 +141,8 @@ impl Drafter<'_> {
         level: usize,
         wanted: usize,
         variants: &[GeneratedSchema],
-        seen: &mut Seen,
-        drafted: &mut DraftedQuestions,
+        (seen, drafted): (&mut Seen, &mut DraftedQuestions),
+        progress: &mut dyn FnMut(usize),
     ) -> Vec<Candidate> {
         let templates: Vec<&QueryTemplate> = self
             .templates
@@ -145,20 +152,33 @@ impl Drafter<'_> {
         let weights: Vec<usize> = templates.iter().map(|it| it.weight).collect();
         let mut rng = self.rng(&["draw", &level.to_string()]);
         let (mut kept, mut spare): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
-        for _ in 0..(wanted * DRAWS_PER_QUESTION).max(FEWEST_DRAWS) {
-            if kept.len() >= wanted {
+        let mut counts: BTreeMap<AnswerType, usize> = BTreeMap::new();
+        let mut draws_in_vain = 0;
+        for _ in 0..(wanted.saturating_mul(DRAWS_PER_QUESTION)).max(FEWEST_DRAWS) {
+            if kept.len() >= wanted || draws_in_vain == MOST_DRAWS_IN_VAIN {
                 break;
             }
+            draws_in_vain += 1;
             let template = templates[rng.weighted(&weights)];
             let schema = &variants[rng.below(variants.len())];
             let binding = draw_binding(template, schema, &self.described.rows, &mut rng);
             let Some(binding) = binding.filter(|it| self.is_telling(template, it)) else {
                 continue;
             };
+            let tried = drafted.drafted;
             let candidate = self.candidate(template, &binding, schema, seen, drafted);
+            if drafted.drafted > tried {
+                draws_in_vain = 0;
+                progress(kept.len());
+            }
             let Some(candidate) = candidate else { continue };
-            match level == 0 || has_room(&kept, &candidate, wanted) {
-                true => kept.push(candidate),
+            let answer_type = candidate.question.answer_type;
+            let same = counts.entry(answer_type).or_default();
+            match level == 0 || *same < most_of(answer_type, wanted) {
+                true => {
+                    *same += 1;
+                    kept.push(candidate);
+                }
                 false => spare.push(candidate),
             }
         }
@@ -252,6 +272,9 @@ impl Drafter<'_> {
             return false;
         }
         let is_negated = NEGATED.contains(&template.name.as_str());
+        if !self.says_flags(template, binding, is_negated) {
+            return false;
+        }
         let slots = template.bind.iter();
         slots.zip(binding).all(|(slot, (_, filler))| match filler {
             Filler::Value(id, value) => self.is_plain(*id, value, slot.kind, binding),
@@ -268,6 +291,28 @@ impl Drafter<'_> {
             Filler::Column(id) if slot.kind == SlotKind::Category => {
                 !self.described.blanks[id.table][id.column] || is_filtered(binding, *id)
             }
+            _ => true,
+        })
+    }
+
+    /// Whether flags are only conditions. Nobody asks for the "paid flag" of an order, and rows
+    /// without a value are neither paid nor not paid.
+    fn says_flags(&self, template: &QueryTemplate, binding: &Binding, is_negated: bool) -> bool {
+        let schema = &self.described.schema;
+        let flag_of = |id: &ColumnId| match &schema.column(*id).spec.drafted {
+            DraftedPhrases::Flag { yes, .. } => Some(yes),
+            _ => None,
+        };
+        let slots = template.bind.iter();
+        slots.zip(binding).all(|(slot, (_, filler))| match filler {
+            Filler::Column(id) if flag_of(id).is_some() => {
+                let is_condition = slot.kind == SlotKind::Category && is_filtered(binding, *id);
+                is_condition && !is_negated
+            }
+            Filler::Value(id, value) => flag_of(id).is_none_or(|yes| {
+                let has_gaps = self.described.gaps[id.table][id.column];
+                !has_gaps || render::plain(value) == *yes
+            }),
             _ => true,
         })
     }
@@ -380,15 +425,12 @@ fn is_filtered(binding: &Binding, column: ColumnId) -> bool {
     binding.iter().any(|(_, filler)| is_it(filler))
 }
 
-/// Whether a level may have one more question of a candidate's answer type.
-fn has_room(kept: &[Candidate], candidate: &Candidate, wanted: usize) -> bool {
-    let answer_type = candidate.question.answer_type;
+/// Returns the largest number of questions of an answer type among the `wanted` ones of a level.
+fn most_of(answer_type: AnswerType, wanted: usize) -> usize {
     let share = TYPE_SHARES.iter().find(|(it, _)| *it == answer_type);
-    let most = share.map_or(wanted, |(_, share)| (wanted * share).div_ceil(100));
-    let same = kept
-        .iter()
-        .filter(|it| it.question.answer_type == answer_type);
-    same.count() < most
+    share.map_or(wanted, |(_, share)| {
+        wanted.saturating_mul(*share).div_ceil(100)
+    })
 }
 
 /// Divides the questions of a level into `train` and `eval`, by the hash of their queries.

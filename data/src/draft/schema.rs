@@ -12,7 +12,7 @@ use super::table_nouns::{TableNouns, all_table_nouns};
 use super::word_file::WordFile;
 use crate::generator::rows::DatabaseRows;
 use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing};
-use crate::sql_name::quoted;
+use crate::sql_name::as_needed;
 
 /// What the grammar is applied to.
 pub(super) struct DescribedDatabase {
@@ -102,7 +102,7 @@ pub(super) fn describe(
             .table_synonyms
             .push(words.map_or_else(Vec::new, |words| words.also.clone()));
         described.schema.tables.push(GeneratedTable {
-            name: quoted(&table.name),
+            name: as_needed(&table.name),
             one: nouns[index].one.clone(),
             many: nouns[index].many.clone(),
             key: links.keys[index].into_iter().collect(),

@@ -1,12 +1,9 @@
 //! Reads what drafting needs of a database file: tables, columns, declared keys and rows.
 
-use std::path::Path;
-
+use rusqlite::Connection;
 use rusqlite::types::{Value as SqlValue, ValueRef};
-use rusqlite::{Connection, OpenFlags};
 
-use crate::DataError;
-use crate::sql_name::quoted;
+use crate::sql_text::quoted;
 
 /// The largest number of rows of a table that statistics and twins are made of.
 const MOST_ROWS: u64 = 20_000;
@@ -47,20 +44,6 @@ pub(super) struct SourceForeignKey {
     pub(super) table: String,
     /// The column that it refers to, or none for the primary key.
     pub(super) to: Option<String>,
-}
-
-/// Opens a database file read-only.
-pub(super) fn open(path: &Path) -> Result<Connection, DataError> {
-    let problem = |error: rusqlite::Error| {
-        let problem = format!("not a readable SQLite database ({error}); check the path");
-        DataError::format(path, problem)
-    };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(problem)?;
-    let count = "SELECT count(*) FROM sqlite_master";
-    let read = connection.query_row(count, [], |row| row.get::<_, i64>(0));
-    read.map_err(problem)?;
-    Ok(connection)
 }
 
 /// Reads the tables of a database in the order of their names.

@@ -35,6 +35,8 @@ pub(super) struct ColumnStatistics {
     pub(super) characters: usize,
     /// The most words of a text.
     pub(super) most_words: usize,
+    /// Whether some number is no whole one.
+    pub(super) has_fractions: bool,
     pub(super) least: f64,
     pub(super) greatest: f64,
     /// The distinct values, if there are at most two.
@@ -93,6 +95,7 @@ impl ColumnStatistics {
     }
 
     fn number(&mut self, number: f64) {
+        self.has_fractions |= number.fract() != 0.0;
         self.least = self.least.min(number);
         self.greatest = self.greatest.max(number);
     }

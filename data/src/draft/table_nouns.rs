@@ -3,7 +3,7 @@
 use super::dictionary::Dictionary;
 use super::source::{SourceDatabase, SourceTable};
 use super::word_file::WordFile;
-use crate::generator::render::plural_of_any;
+use crate::generator::render::{is_plural_only, plural_of_any};
 
 /// The nouns for the rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,16 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
     if words.len() > 1 && lists.table_prefixes.contains(&words[0]) {
         words.remove(0);
     }
+    // A row of "document type codes" is a document type.
+    let is_coded = |words: &[String]| match words {
+        [.., thing, code] => {
+            ["code", "codes"].contains(&code.as_str()) && lists.coded.contains(thing)
+        }
+        _ => false,
+    };
+    if is_coded(&words) {
+        words.pop();
+    }
     let is_grouping = |words: &[String]| {
         words.len() > 1
             && words
@@ -59,8 +69,18 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
     let Some(last) = words.last().cloned() else {
         return format!("'{name}' record");
     };
-    let is_sentence = words.iter().any(|word| lists.not_nouns.contains(word));
-    let is_collection = lists.collections.contains(&last);
+    if let Some(noun) = relation(&words, dictionary) {
+        return noun;
+    }
+    // "Visits" and "engineer visits" are visits, but "visits restaurant" is a sentence.
+    let one = dictionary.singular_word(&last);
+    let is_plural = one != last && dictionary.is_thing(&one);
+    let others = &words[..words.len() - usize::from(is_plural)];
+    let is_sentence = others.iter().any(|word| lists.not_nouns.contains(word))
+        || lists.prepositions.contains(&last);
+    let is_collection = lists.collections.contains(&last)
+        || lists.groupings.contains(&last)
+        || is_plural_only(&last);
     let words = words.join(" ");
     match () {
         () if is_sentence || !words.is_ascii() || dictionary.is_no_noun(&last) => {
@@ -70,6 +90,24 @@ pub(super) fn row_noun(name: &str, is_short: bool, dictionary: &Dictionary) -> S
         () => dictionary.singular(&words),
     }
 }
+
+/// Returns the noun of a table whose name is a plural with more behind it: "booked product" for
+/// `Products_Booked`, "product for hire" for `Products_for_Hire`.
+fn relation(words: &[String], dictionary: &Dictionary) -> Option<String> {
+    let things = words.first()?;
+    let thing = dictionary.singular_word(things);
+    if thing == *things || !dictionary.is_thing(&thing) {
+        return None;
+    }
+    match &words[1..] {
+        [done] if dictionary.is_participle(done) => Some(format!("{done} {thing}")),
+        [link, rest @ ..] if link == "for" && !rest.is_empty() => {
+            Some(format!("{thing} for {}", rest.join(" ")))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +122,17 @@ mod tests {
             ("cars_data", "car"),
             ("model_list", "model"),
             ("people", "person"),
+            ("Problem_Category_Codes", "problem category"),
+            ("Products_Booked", "booked product"),
+            ("Products_for_Hire", "product for hire"),
+            ("Customers_Policies", "customer policy"),
+            ("visits", "visit"),
+            ("Engineer_Visits", "engineer visit"),
+            ("Member_of", "'member of' record"),
+            ("Catalog_Contents", "catalog contents record"),
+            ("list", "list record"),
+            ("visits_restaurant", "'visits restaurant' record"),
+            ("postal_codes", "postal code"),
             ("job_history", "job history record"),
             ("Ref_Document_Types", "document type"),
             ("!!", "'!!' record"),

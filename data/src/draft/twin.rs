@@ -7,7 +7,7 @@ use rusqlite::{Connection, params_from_iter};
 use super::links::Links;
 use super::source::{SourceDatabase, SourceTable};
 use crate::generator::rng::RngStream;
-use crate::sql_name::quoted;
+use crate::sql_text::quoted;
 
 /// The percentages of the rows of a table that a copy lacks.
 const FEWEST_MISSING: i64 = 15;

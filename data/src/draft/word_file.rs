@@ -186,19 +186,31 @@ fn noun(section_of: &Table, place: &str, key: &str) -> Result<Option<String>, St
     let Some(value) = section_of.get(key) else {
         return Ok(None);
     };
-    match value.as_str().map(str::trim) {
-        Some(text) if !text.is_empty() => Ok(Some(text.to_owned())),
-        _ => Err(format!("{place}.{key}: must be a text in quotation marks")),
+    let place = format!("{place}.{key}");
+    let word = value
+        .as_str()
+        .ok_or_else(|| format!("{place}: must be a text in quotation marks"))?;
+    plain_word(word, &place, key).map(Some)
+}
+
+/// Returns a word without blanks around it.
+fn plain_word(word: &str, place: &str, key: &str) -> Result<String, String> {
+    match word.trim() {
+        "" | "{}" => Err(format!(
+            "{place}: `{word}` has no word; write one, or remove `{key}`"
+        )),
+        word => Ok(word.to_owned()),
     }
 }
 
 fn nouns(section_of: &Table, place: &str) -> Result<Vec<String>, String> {
-    let problem = || format!("{place}.also: must be a list of texts, such as [\"customer\"]");
+    let place = format!("{place}.also");
+    let problem = || format!("{place}: must be a list of texts, such as [\"customer\"]");
     let Some(value) = section_of.get("also") else {
         return Ok(Vec::new());
     };
     let texts = value.as_array().ok_or_else(problem)?.iter();
-    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(problem);
+    let text = |value: &Value| plain_word(value.as_str().ok_or_else(problem)?, &place, "also");
     texts.map(text).collect()
 }
 
@@ -291,6 +303,22 @@ mod tests {
                 "no table `lines`; did you mean `Order Lines`?",
             ),
             ("tables = [", "not TOML"),
+            (
+                "[tables.\"order lines\"]\none = \"  \"",
+                "tables.order lines.one: `  ` has no word; write one, or remove `one`",
+            ),
+            (
+                "[tables.\"order lines\"]\nalso = [\"item\", \"\"]",
+                "tables.order lines.also: `` has no word; write one, or remove `also`",
+            ),
+            (
+                "[tables.\"order lines\".columns.qty]\nnoun = \"\\t\"",
+                "columns.qty.noun: ",
+            ),
+            (
+                "[tables.\"order lines\".columns.qty]\nsays = \" {} \"",
+                "columns.qty.says: ` {} ` has no word",
+            ),
         ] {
             let found = parse(text, &database()).unwrap_err();
             assert!(found.contains(problem), "{text}: {found}");

@@ -139,6 +139,44 @@ pub(crate) struct ColumnSpec {
     pub(crate) most: Option<String>,
     /// "shortest".
     pub(crate) least: Option<String>,
+    /// What drafting inferred. Domain files do not contain it.
+    #[serde(skip)]
+    pub(crate) drafted: DraftedPhrases,
+}
+
+impl ColumnSpec {
+    /// Whether the column says yes or no.
+    pub(crate) fn is_flag(&self) -> bool {
+        matches!(self.drafted, DraftedPhrases::Flag { .. })
+    }
+
+    /// Whether a column of moments has only a makeshift noun, such as "date raised".
+    pub(crate) fn is_unnamed_moment(&self, noun: &str) -> bool {
+        let is_moment = matches!(self.drafted, DraftedPhrases::Moment { .. });
+        is_moment && (noun.starts_with("date ") || noun.starts_with("year "))
+    }
+}
+
+/// What a name says about a column besides its noun.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) enum DraftedPhrases {
+    #[default]
+    None,
+    /// The column says yes or no.
+    Flag {
+        /// The value that says yes.
+        yes: String,
+        /// Predicates of several rows and of one: "are paid", "is paid".
+        are: [String; 2],
+        /// "are not paid", "is not paid".
+        are_not: [String; 2],
+    },
+    /// The column says when something was done: "placed" for `date_placed`.
+    Moment {
+        /// To what it was done, if that is not the row: "claim" for `date_claim_settled`.
+        subject: Option<String>,
+        done: String,
+    },
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -15,7 +15,6 @@ mod question_file;
 mod questions;
 mod source;
 mod splits;
-mod sqlite_file;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,14 +25,15 @@ use rusqlite::Connection;
 use crate::generator::folder;
 use crate::own_writer::{self, OwnContent};
 use crate::sql::GoldDatabase;
+use crate::sqlite_file::{self, CopiedDatabase};
 use crate::{
     DataError, DataOrigin, DatabaseRole, LeftOut, Manifest, ManifestDatabase, check, hash,
 };
 
 use questions::{MadeQuestions, OpenDatabases};
+pub(crate) use source::check_names;
 pub use source::{DatabaseSource, SourceKind};
 pub use splits::HeldOut;
-use sqlite_file::CopiedDatabase;
 use table::TableSpec;
 
 /// The version of the rules by which files become questions. Raise it with every change of them.
@@ -112,19 +112,7 @@ pub fn import(
 }
 
 fn check_databases(request: &ImportRequest) -> Result<(), DataError> {
-    let mut seen: BTreeMap<String, &DatabaseSource> = BTreeMap::new();
-    for source in &request.databases {
-        // Some file systems do not tell the cases of letters apart.
-        if let Some(first) = seen.insert(source.name.to_lowercase(), source) {
-            return Err(DataError::Request(format!(
-                "--database: {} and {} have the same name `{}`; give one another by --database \
-                 NAME=PLACE",
-                first.place.display(),
-                source.place.display(),
-                source.name
-            )));
-        }
-    }
+    check_names(&mut request.databases.iter())?;
     let HeldOut::Named(names) = &request.held_out else {
         return Ok(());
     };
@@ -244,6 +232,7 @@ fn import_database(
     let imported = write_database(source, path, scratch);
     folder::remove(scratch)?;
     let (copied, mut notes) = imported?;
+    notes.extend(copied.unreadable_views);
     let names = &copied.virtual_tables;
     if !names.is_empty() {
         notes.push(format!(

@@ -5,8 +5,9 @@ use std::process::Command;
 
 use super::column_type::ColumnType;
 use super::external::{self, ExportAs, ExternalSchema, ExternalTable};
-use super::table::{ColumnKind, TableSpec, quoted};
+use super::table::{ColumnKind, TableSpec};
 use crate::DataError;
+use crate::sql_text::quoted;
 
 /// The schema whose tables keep their names.
 const MAIN_SCHEMA: &str = "public";

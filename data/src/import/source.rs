@@ -1,5 +1,6 @@
 //! What `--database` names: a file, a folder or the address of a database, and its name.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,26 @@ impl DatabaseSource {
             address: String::new(),
         })
     }
+}
+
+/// Refuses two databases of one name.
+pub(crate) fn check_names<'a>(
+    sources: &mut dyn Iterator<Item = &'a DatabaseSource>,
+) -> Result<(), DataError> {
+    let mut seen: BTreeMap<String, &DatabaseSource> = BTreeMap::new();
+    for source in sources {
+        // Some file systems do not tell the cases of letters apart.
+        if let Some(first) = seen.insert(source.name.to_lowercase(), source) {
+            return Err(DataError::Request(format!(
+                "--database: {} and {} have the same name `{}`; give one another by --database \
+                 NAME=PLACE",
+                first.place.display(),
+                source.place.display(),
+                source.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn is_address(text: &str) -> bool {

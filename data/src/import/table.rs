@@ -10,6 +10,7 @@ use rusqlite::{Connection, params_from_iter};
 use super::column_type::{ColumnGuess, ColumnType};
 use super::csv_text::{CsvReader, CsvRecord};
 use crate::DataError;
+use crate::sql_text::quoted;
 
 /// The columns of a table that agents may query: the limit of the environment.
 const MAX_COLUMNS: usize = 256;
@@ -274,11 +275,6 @@ fn list(names: &[String]) -> String {
         .map(|it| quoted(it))
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-/// Quotes a name for SQL.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Refuses names of tables that SQLite cannot create, or would take for the same.

@@ -144,3 +144,37 @@ fn folders_of_others_are_not_replaced() {
         &["data build", "import", "choose another"],
     );
 }
+
+#[test]
+fn one_unreadable_view_does_not_refuse_a_file() {
+    let desk = Desk::new();
+    let schema =
+        "CREATE TABLE t (x); INSERT INTO t VALUES (7); CREATE VIEW good AS SELECT x FROM t;
+        CREATE VIEW lost AS SELECT * FROM nowhere; CREATE VIEW user AS SELECT * FROM lost;
+        CREATE VIEW pick AS SELECT random() FROM t";
+    let database = desk.database("views.db", schema);
+    assert_eq!(desk.answer(&database, "SELECT x FROM good").0, "7");
+    let report = desk.import(&[&database], &[]).unwrap();
+    let it = &report.databases[0];
+    assert_eq!((it.tables, it.views, it.rows), (1, 1, 1));
+    for view in ["lost", "user", "pick"] {
+        let start = format!("view {view} is left out: it cannot be read (");
+        assert!(
+            it.notes.iter().any(|it| it.starts_with(&start)),
+            "{:?}",
+            it.notes
+        );
+    }
+}
+
+#[test]
+fn errors_name_places_that_stay() {
+    let desk = Desk::new();
+    let dump = desk.write("shop.sql", "CREATE TABLE t (x); DROP TABLE t;");
+    let error = desk.refusal(&[&dump], &[]);
+    assert_parts(&error, &["shop.sql", "has no table"]);
+    assert!(
+        !error.contains("scratch") && !error.contains(".draft"),
+        "{error}"
+    );
+}

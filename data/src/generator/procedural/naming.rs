@@ -2,7 +2,7 @@
 
 use super::super::rng::RngStream;
 use super::lexicon::{Lexicon, Noun, draw};
-use crate::sql_name::quoted;
+use crate::sql_name::as_needed;
 
 /// Names that SQLite reads as keywords, and the names that abbreviations could produce.
 const RESERVED: &[&str] = &[
@@ -213,7 +213,7 @@ impl NamingStyle {
             Case::Kebab => words.join("-"),
         };
         match self.names {
-            Names::Quoted => quoted(&name),
+            Names::Quoted => as_needed(&name),
             Names::Plain if RESERVED.contains(&&*name.to_lowercase()) => format!("{name}_1"),
             Names::Plain => name,
         }

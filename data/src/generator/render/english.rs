@@ -6,7 +6,7 @@ use super::super::rng::RngStream;
 use super::super::schema::{ColumnId, GeneratedSchema, Phrasing};
 use super::super::template::QueryTemplate;
 use super::nouns::{is_plural_only, plural, plural_of_any, with_article};
-use super::{fill, phrases, sql};
+use super::{drafted, fill, phrases, sql};
 
 /// Nouns of labels that need not be named.
 const NAMES: &[&str] = &["name", "full name", "title"];
@@ -87,6 +87,8 @@ fn words(
             }
         }
         (Filler::Column(id), _) => of_column(*id, attribute, schema),
+        // A flag has no value that a person would say.
+        (Filler::Value(id, _), "") if schema.column(*id).spec.is_flag() => Vec::new(),
         (Filler::Value(_, value), "") => vec![said(value)],
         (Filler::Value(_, value), "text") => vec![sql::plain(value)],
         (Filler::Value(id, value), "it") => {
@@ -98,7 +100,7 @@ fn words(
         }
         (Filler::Range(id, low, high), _) => {
             let (low, high) = (sql::plain(low), sql::plain(high));
-            phrases::of_range(schema.column(*id), &low, &high, attribute)
+            phrases::of_range(schema.column(*id), &low, &high, attribute, phrasing)
         }
         (Filler::Count(count), "") => of_count(*count),
         (Filler::Count(_), _) => Vec::new(),
@@ -144,8 +146,9 @@ fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<Str
     let is_name = is_label && (!is_drafted || NAMES.contains(&column.noun.as_str()));
     match attribute {
         "" => vec![column.noun.clone()],
+        "a" if is_drafted => vec![drafted::article(&column.noun)],
         "a" => vec![with_article(&column.noun)],
-        "many" if is_drafted => vec![plural_of_any(&column.noun)],
+        "many" if is_drafted => vec![drafted::plural(&column.noun)],
         "many" => vec![plural(&column.noun)],
         "beyond" if is_time => owned(&["after"]),
         "beyond" => owned(&["above"]),
@@ -153,12 +156,16 @@ fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<Str
         "short_of" => owned(&["below"]),
         "most" => column.spec.most.iter().cloned().collect(),
         "least" => column.spec.least.iter().cloned().collect(),
+        "top" | "bottom" if column.spec.is_unnamed_moment(&column.noun) => Vec::new(),
         "top" if is_time => owned(&["latest", "most recent"]),
         "bottom" if is_time => owned(&["earliest"]),
         "top" if is_drafted => owned(&["highest"]),
         "bottom" if is_drafted => owned(&["lowest"]),
         "top" => owned(&["highest", "highest", "largest", "maximum", "greatest"]),
         "bottom" => owned(&["lowest", "lowest", "smallest", "minimum"]),
+        "done" | "when" => drafted::moment(column, attribute),
+        "with_top" | "with_tops" | "has_top" | "have_top" | "have_tops" | "with_bottom"
+        | "with_bottoms" | "has_bottom" | "have_bottoms" => drafted::superlative(column, attribute),
         "which" if is_name => vec![format!("which {}", table.one)],
         "which_many" if is_name => vec![format!("which {}", table.many)],
         _ => Vec::new(),

@@ -4,14 +4,16 @@
 //! column only if another table of the query has a column of the same name. A wording that needs a
 //! phrase which the domain does not declare is dropped.
 
+mod drafted;
 mod english;
 mod nouns;
 mod phrases;
 mod sql;
 
+pub(crate) use drafted::UNITS;
 pub(crate) use english::wordings;
-pub(crate) use nouns::{irregular_singular, plural, plural_of_any, with_article};
-pub(crate) use sql::{RenderedSql, sql};
+pub(crate) use nouns::{irregular_singular, is_plural_only, plural, plural_of_any, with_article};
+pub(crate) use sql::{RenderedSql, plain, sql};
 
 /// Replaces the slots of a text by what `slot` returns for a letter and an attribute.
 fn fill(text: &str, mut slot: impl FnMut(char, &str) -> Option<String>) -> Option<String> {

@@ -29,6 +29,7 @@ pub(crate) fn plural(noun: &str) -> String {
 
 /// Nouns whose plural is irregular, or that have none, with their plural.
 const IRREGULAR: &[(&str, &str)] = &[
+    ("aircraft", "aircraft"),
     ("alumnus", "alumni"),
     ("analysis", "analyses"),
     ("axis", "axes"),
@@ -73,6 +74,7 @@ const IRREGULAR: &[(&str, &str)] = &[
 
 /// Nouns that are plurals already.
 const PLURALS: &[&str] = &[
+    "arrears",
     "contents",
     "details",
     "earnings",
@@ -97,6 +99,11 @@ pub(crate) fn is_plural_only(noun: &str) -> bool {
 pub(crate) fn plural_of_any(noun: &str) -> String {
     if let Some((head, tail)) = noun.split_once(" of ") {
         return format!("{} of {tail}", plural_of_any(head));
+    }
+    for link in [" for ", " from "] {
+        if let Some((head, tail)) = noun.split_once(link) {
+            return format!("{}{link}{tail}", plural_of_any(head));
+        }
     }
     if let Some((head, tail)) = moment(noun) {
         return format!("{head}s {tail}");
@@ -170,6 +177,7 @@ mod tests {
             ("sales person", "sales people"),
             ("policeman", "policemen"),
             ("human", "humans"),
+            ("product for hire", "products for hire"),
             ("man of honor", "men of honor"),
             ("date claimed", "dates claimed"),
             ("date effective to", "dates effective to"),

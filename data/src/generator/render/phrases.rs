@@ -5,6 +5,7 @@
 
 use super::super::domain::ColumnKind;
 use super::super::schema::{GeneratedColumn, Phrasing};
+use super::drafted;
 use super::nouns::with_article;
 
 /// Nouns of labels that name a row, so that "the book Silent River" is clear.
@@ -76,6 +77,9 @@ pub(super) fn of_value(
     attribute: &str,
     phrasing: Phrasing,
 ) -> Vec<String> {
+    if phrasing == Phrasing::Drafted {
+        return drafted::of_value(column, value, attribute);
+    }
     let attribute = match attribute {
         "are" => "are_says",
         attribute => attribute,
@@ -84,15 +88,6 @@ pub(super) fn of_value(
         Some(kind) => (true, kind),
         None => (false, attribute),
     };
-    if let Some(kind) = attribute.strip_prefix("has_") {
-        let plural = of_value(column, value, &format!("are_{kind}"), phrasing);
-        return plural.iter().filter_map(|it| of_one(it)).collect();
-    }
-    if phrasing == Phrasing::Drafted
-        && let Some(phrases) = drafted(column, value, attribute)
-    {
-        return phrases;
-    }
     let phrases = match kind {
         "says" => equal(column, value),
         "not" => different(column, value),
@@ -110,7 +105,11 @@ pub(super) fn of_range(
     low: &str,
     high: &str,
     attribute: &str,
+    phrasing: Phrasing,
 ) -> Vec<String> {
+    if phrasing == Phrasing::Drafted {
+        return drafted::of_range(column, low, high, attribute);
+    }
     let bare = format!("between {low} and {high}");
     let mut phrases = with_bound(column, &bare, "");
     phrases.extend(of_countable(column, &bare));
@@ -120,36 +119,6 @@ pub(super) fn of_range(
         "are" => phrases.iter().filter_map(|it| predicate(it)).collect(),
         _ => Vec::new(),
     }
-}
-
-/// Returns the phrases about equal and other values that fit any noun, and none for bounds.
-fn drafted(column: &GeneratedColumn, value: &str, attribute: &str) -> Option<Vec<String>> {
-    let noun = &column.noun;
-    let own = declared(column.spec.says.as_deref(), value);
-    let phrases = match attribute {
-        "says" if own.is_empty() => vec![format!("whose {noun} is {value}")],
-        "says" => own,
-        "are_says" => {
-            let mut phrases: Vec<String> = own.iter().filter_map(|it| predicate(it)).collect();
-            if phrases.is_empty() {
-                phrases.push(format!("have {value} as their {noun}"));
-            }
-            phrases
-        }
-        "not" => vec![
-            format!("whose {noun} is not {value}"),
-            format!("with {} other than {value}", with_article(noun)),
-        ],
-        // After another "whose".
-        "and_above" => {
-            let mut phrases = compared(column, value, "above");
-            phrases.retain(|phrase| phrase.starts_with("whose "));
-            phrases
-        }
-        "are_not" => vec![format!("have {} other than {value}", with_article(noun))],
-        _ => return None,
-    };
-    Some(phrases)
 }
 
 fn equal(column: &GeneratedColumn, value: &str) -> Vec<String> {
@@ -182,13 +151,13 @@ fn different(column: &GeneratedColumn, value: &str) -> Vec<String> {
     phrases
 }
 
-fn declared(phrase: Option<&str>, value: &str) -> Vec<String> {
+pub(super) fn declared(phrase: Option<&str>, value: &str) -> Vec<String> {
     phrase.map_or_else(Vec::new, |phrase| {
         vec![phrase.replace("{}", value); DECLARED_WEIGHT]
     })
 }
 
-fn compared(column: &GeneratedColumn, value: &str, kind: &str) -> Vec<String> {
+pub(super) fn compared(column: &GeneratedColumn, value: &str, kind: &str) -> Vec<String> {
     let spec = &column.spec;
     let is_time = matches!(spec.kind, ColumnKind::Year(_) | ColumnKind::Date(_));
     let (own, bounds, link): (Option<&str>, &[&str], &str) = match (kind, is_time) {
@@ -225,7 +194,7 @@ fn compared(column: &GeneratedColumn, value: &str, kind: &str) -> Vec<String> {
 }
 
 /// Returns phrases for a bound of things that can be counted: "with more than 3 pages".
-fn of_countable(column: &GeneratedColumn, bound: &str) -> Vec<String> {
+pub(super) fn of_countable(column: &GeneratedColumn, bound: &str) -> Vec<String> {
     let phrases = |thing| {
         let phrase = |start| format!("{start} {bound} {thing}");
         vec![["with", "that have"].map(phrase); COUNTED_WEIGHT].concat()
@@ -245,7 +214,7 @@ fn counted(kind: &str) -> Option<&'static str> {
     }
 }
 
-fn with_bound(column: &GeneratedColumn, bound: &str, link: &str) -> Vec<String> {
+pub(super) fn with_bound(column: &GeneratedColumn, bound: &str, link: &str) -> Vec<String> {
     let noun = &column.noun;
     vec![
         format!("whose {noun} is {bound}"),
@@ -254,7 +223,7 @@ fn with_bound(column: &GeneratedColumn, bound: &str, link: &str) -> Vec<String> 
 }
 
 /// Turns a predicate of several rows into one of a single row.
-fn of_one(predicate: &str) -> Option<String> {
+pub(super) fn of_one(predicate: &str) -> Option<String> {
     let (verb, rest) = predicate.split_once(' ')?;
     let verb = match verb {
         "have" => "has",
@@ -268,7 +237,7 @@ fn of_one(predicate: &str) -> Option<String> {
 
 /// Turns what follows a noun into a predicate of several rows. Phrases with "whose" and "of" have
 /// none.
-fn predicate(phrase: &str) -> Option<String> {
+pub(super) fn predicate(phrase: &str) -> Option<String> {
     const PARTICIPLES: &[&str] = &["born ", "built ", "made "];
     const PARTICIPLE_ENDING: &str = "ed";
     if let Some(rest) = phrase.strip_prefix("with ") {
@@ -365,6 +334,7 @@ mod tests {
         assert_eq!(of("says"), ["whose month is May"]);
         assert_eq!(of("are"), ["have May as their month"]);
         assert_eq!(of("are_not"), ["have a month other than May"]);
+        assert_eq!(of("is"), ["'s month is May"]);
         assert!(of("has_above").contains(&"has a month above May".to_owned()));
         assert!(of("and_above").iter().all(|it| it.starts_with("whose ")));
         let city = column("city", Some("from {}"));

@@ -157,7 +157,7 @@ fn pattern(value: &SqlValue, before: &str, after: &str) -> String {
 }
 
 /// Returns a value as text without quotes.
-pub(super) fn plain(value: &SqlValue) -> String {
+pub(crate) fn plain(value: &SqlValue) -> String {
     match value {
         SqlValue::Text(text) => text.clone(),
         SqlValue::Integer(number) => number.to_string(),

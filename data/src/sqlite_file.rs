@@ -1,18 +1,23 @@
-//! Copies a SQLite file: complete, without its log, and compact.
+//! Copies a SQLite file of a user: complete, without its log, and compact.
+//!
+//! Invariant: the file may be damaged or a stranger's. Its copy is whole, and every view of the copy
+//! can be read. Nothing of its schema runs but what reading and counting need, within a budget.
 
 use std::path::Path;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::table::quoted;
 use crate::integrity::{damage_of, unread_log};
-use crate::sql::open_immutable;
+use crate::sql::{GoldDatabase, open_immutable};
+use crate::sql_text::quoted;
 use crate::{DataError, generator::store};
 
 /// The bytes in the header that say whether the file has a write-ahead log.
 const LOG_VERSION_AT: u64 = 18;
 const WRITE_AHEAD_LOG: u8 = 2;
+/// The rows of a view that are read.
+const SHOWN_ROWS: usize = 5;
 
 /// What a copied file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +27,8 @@ pub(crate) struct CopiedDatabase {
     pub(crate) rows: u64,
     /// Tables that agents cannot query.
     pub(crate) virtual_tables: Vec<String>,
+    /// The views that cannot be read and that the copy lacks, a sentence each.
+    pub(crate) unreadable_views: Vec<String>,
 }
 
 /// Copies the database at `source`, with what its write-ahead log holds, to a new file. The
@@ -45,7 +52,60 @@ pub(crate) fn copy(source: &Path, target: &Path) -> Result<CopiedDatabase, DataE
     harden(&connection).map_err(DataError::sqlite(source))?;
     store::write(&connection, target)?;
     drop(connection);
-    count(target).map_err(DataError::sqlite(target))
+    let unreadable_views = take_out_unreadable_views(target)?;
+    let mut copied = count(target).map_err(DataError::sqlite(target))?;
+    copied.unreadable_views = unreadable_views;
+    Ok(copied)
+}
+
+/// Drops the views of a copy that agents could not read, and says which and why. A view that uses
+/// such a view is dropped as well.
+fn take_out_unreadable_views(copy: &Path) -> Result<Vec<String>, DataError> {
+    let mut reasons = Vec::new();
+    loop {
+        let unreadable = unreadable_views(copy)?;
+        if unreadable.is_empty() {
+            return Ok(reasons);
+        }
+        let drop_all = || -> rusqlite::Result<()> {
+            let connection = Connection::open(copy)?;
+            harden(&connection)?;
+            for (view, _) in &unreadable {
+                connection.execute_batch(&format!("DROP VIEW {}", quoted(view)))?;
+            }
+            connection.execute_batch("VACUUM")
+        };
+        drop_all().map_err(DataError::sqlite(copy))?;
+        let reason = |(view, reason): &(String, String)| {
+            format!("view {view} is left out: it cannot be read ({reason})")
+        };
+        reasons.extend(unreadable.iter().map(reason));
+    }
+}
+
+/// Returns the views that cannot be counted or shown within the budget of a query, with reasons.
+fn unreadable_views(path: &Path) -> Result<Vec<(String, String)>, DataError> {
+    let names = || -> rusqlite::Result<Vec<String>> {
+        let connection = open_immutable(path)?;
+        let sql = "SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY rowid";
+        let mut statement = connection.prepare(sql)?;
+        let names = statement.query_map([], |row| row.get(0))?;
+        names.collect()
+    };
+    let names = names().map_err(DataError::sqlite(path))?;
+    let database = GoldDatabase::open(path)?;
+    let problem = |view: &String| {
+        let view = quoted(view);
+        let count = database.run(&format!("SELECT count(*) FROM {view}"));
+        let shown = || database.run(&format!("SELECT * FROM {view} LIMIT {SHOWN_ROWS}"));
+        let reason = count.and_then(|_| shown()).err()?;
+        Some(reason.replace("the gold SQL ", ""))
+    };
+    let unreadable = names.into_iter().filter_map(|view| {
+        let reason = problem(&view)?;
+        Some((view, reason))
+    });
+    Ok(unreadable.collect())
 }
 
 fn open(source: &Path) -> Result<Connection, DataError> {

@@ -1,0 +1,124 @@
+//! Columns that say when something was done to a row, such as `date_placed` or `held_on`.
+
+use super::dictionary::Dictionary;
+use crate::generator::domain::DraftedPhrases;
+
+/// Words that say that a name is one of a moment, and say no more.
+const MOMENT_WORDS: [&str; 11] = [
+    "date",
+    "datetime",
+    "time",
+    "timestamp",
+    "year",
+    "day",
+    "on",
+    "at",
+    "in",
+    "when",
+    "was",
+];
+
+/// A moment at which something was done.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct DoneMoment {
+    pub(super) noun: String,
+    pub(super) phrases: DraftedPhrases,
+}
+
+/// Reads the name of a column of dates or years, `unit`, in a table whose rows are called `own`.
+pub(super) fn done(
+    words: &[String],
+    own: &str,
+    unit: &str,
+    dictionary: &Dictionary,
+) -> Option<DoneMoment> {
+    let is_plain = |word: &&str| !MOMENT_WORDS.contains(word);
+    let rest: Vec<&str> = words.iter().map(String::as_str).filter(is_plain).collect();
+    let (done, subject) = rest.split_last()?;
+    if !dictionary.is_participle(done) {
+        return None;
+    }
+    let own_words: Vec<&str> = own.split(' ').collect();
+    let is_own = |subject: &[&str]| own_words.ends_with(subject) || subject.ends_with(&own_words);
+    let adverb = match subject.last() {
+        Some(word) if ["first", "last"].contains(word) => Some(*word),
+        _ => None,
+    };
+    let subject = &subject[..subject.len() - usize::from(adverb.is_some())];
+    let of_row = subject.is_empty() || is_own(subject);
+    // "Ordered" in "date product ordered" is done to the product.
+    let subject = (!of_row).then(|| subject.join(" "));
+    let done = match adverb {
+        Some(adverb) => format!("{adverb} {done}"),
+        None => (*done).to_owned(),
+    };
+    let noun = match (&subject, dictionary.lists.moments.get(&done)) {
+        (None, Some(name)) => format!("{name} {unit}"),
+        (None, None) => format!("{unit} {done}"),
+        (Some(subject), Some(name)) => format!("{subject} {name} {unit}"),
+        (Some(subject), None) => format!("{unit} {subject} {done}"),
+    };
+    Some(DoneMoment {
+        noun,
+        phrases: DraftedPhrases::Moment { subject, done },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_divided_from_the_row() {
+        let dictionary = Dictionary::read();
+        for (name, own, noun, subject, is_done) in [
+            ("date_placed", "order", "date placed", None, "placed"),
+            ("held_on", "event", "date held", None, "held"),
+            (
+                "date_problem_closed",
+                "problem",
+                "closing date",
+                None,
+                "closed",
+            ),
+            (
+                "problem_closed_at",
+                "tracked problem",
+                "closing date",
+                None,
+                "closed",
+            ),
+            (
+                "date_claim_settled",
+                "settlement",
+                "claim settlement date",
+                Some("claim"),
+                "settled",
+            ),
+            (
+                "last_updated_at",
+                "page",
+                "last update date",
+                None,
+                "last updated",
+            ),
+        ] {
+            let found = done(&dictionary.words(name), own, "date", &dictionary).unwrap();
+            let phrases = DraftedPhrases::Moment {
+                subject: subject.map(str::to_owned),
+                done: is_done.to_owned(),
+            };
+            assert_eq!(
+                (found.noun.as_str(), found.phrases),
+                (noun, phrases),
+                "{name}"
+            );
+        }
+        for name in ["date_of_birth", "start_date", "date"] {
+            assert_eq!(
+                done(&dictionary.words(name), "order", "date", &dictionary),
+                None
+            );
+        }
+    }
+}
