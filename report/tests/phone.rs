@@ -26,7 +26,11 @@ fn content_width(page: &str) -> u32 {
     fs::write(&path, frame).unwrap();
     let run = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
-        .args(["--disable-background-networking", "--dump-dom"])
+        .args([
+            "--hide-scrollbars",
+            "--disable-background-networking",
+            "--dump-dom",
+        ])
         .arg("--virtual-time-budget=5000")
         .arg(format!("--user-data-dir={}", folder.path().display()))
         .arg(format!("file://{}", path.display()))
