@@ -25,8 +25,8 @@ pub(crate) fn unnamed_column<'a>(question_text: &str, sql: &'a str) -> Option<&'
     compared.into_iter().find(|column| !is_named(column))
 }
 
-/// Splits a name at underscores, blanks and signs, and before capital letters, and returns its words
-/// in lower case.
+/// Splits a name at underscores, blanks and signs, and before capital letters, and returns its
+/// words in lower case.
 fn words(name: &str) -> Vec<String> {
     let is_between = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric();
     let mut words = vec![String::new()];

@@ -228,7 +228,8 @@ pub(crate) struct PretrainArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
     /// Hugging Face folder of another model to train: config.json, tokenizer and chat template.
-    /// Weights in it are not read. Default: the embedded policy. --model starts from weights instead.
+    /// Weights in it are not read. Default: the embedded policy. --model starts from weights
+    /// instead.
     #[arg(long, value_name = "DIR", conflicts_with = "model")]
     pub(crate) architecture: Option<PathBuf>,
 }

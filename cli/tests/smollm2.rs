@@ -20,7 +20,7 @@ use std::{
 };
 
 use candle_core::{DType, Device};
-use policy::{ChatRole, Decoder, DecoderMode, KvCache, Message, Model, PackedRows};
+use policy::{ChatRole, Decoder, DecoderMode, Message, Model, PackedRows};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 

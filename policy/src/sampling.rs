@@ -120,7 +120,8 @@ pub fn sample(
 }
 
 /// [`sample`] for each row of logits `[R, V]` on their device; only tokens and log-probabilities
-/// leave it. On [`Backend::TensorOps`] [`ops::draw_rows`] samples; it documents how far it may differ.
+/// leave it. On [`Backend::TensorOps`] [`ops::draw_rows`] samples; it documents how far it may
+/// differ.
 pub fn sample_rows(
     backend: Backend,
     logits: &Tensor,

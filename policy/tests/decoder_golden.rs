@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use policy::ops::{Backend, LogprobGradients};
 use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRows,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, PackedRows,
     ScoredTokens, TrainingPass, Weights, check_gradients,
 };
 use serde::Deserialize;

@@ -6,8 +6,8 @@
 use candle_core::{DType, Device, Result, Tensor};
 use policy::ops::{self, Backend, LinearWeight, LogprobGradients, RopeTable};
 use policy::{
-    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, KvCache, PackedRow,
-    PackedRows, ScoredTokens, TrainingPass, Weights, check_gradients,
+    Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows,
+    ScoredTokens, TrainingPass, Weights, check_gradients,
 };
 
 const CPU: Device = Device::Cpu;

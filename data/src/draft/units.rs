@@ -98,7 +98,8 @@ pub(super) fn divided<'a>(
         before => before,
     };
     let noun = before.last()?;
-    // "Opening hours" and "page views days" are no measures, but "weight kg" and "duration days" are.
+    // "Opening hours" and "page views days" are no measures, but "weight kg" and "duration days"
+    // are.
     let is_symbol = spelled.is_some() || unit.len() <= 3;
     let is_measure = dictionary.is_number(noun)
         || ends_with(before, &dictionary.lists.amounts)

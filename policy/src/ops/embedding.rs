@@ -1,7 +1,7 @@
 //! Embedding lookup and its gradient: rows of a matrix by index, and back.
 //!
-//! Invariant: [`Backend::add_rows`] adds in the order of the indices, on the CPU in one chain for each
-//! element; half precision is summed in f32.
+//! Invariant: [`Backend::add_rows`] adds in the order of the indices, on the CPU in one chain for
+//! each element; half precision is summed in f32.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
@@ -13,8 +13,8 @@ pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
 }
 
 impl Backend {
-    /// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is reused
-    /// for the result, so other holders of it would see the change.
+    /// Adds the rows of `x` [N, W] to the chosen rows of `sum` [R, W]. The memory of `sum` is
+    /// reused for the result, so other holders of it would see the change.
     pub fn add_rows(self, sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
         let dtype = sum.dtype();
         let (sum, x) = (at_least_f32(&sum)?, at_least_f32(x)?);

@@ -2,10 +2,10 @@
 //! of a large batch.
 //!
 //! Invariant: the log-probability of a row of logits has one definition, `SoftmaxReduction`.
-//! Sampling reads it through [`log_softmax_at`] and training through [`Backend::token_logprobs`], so the two
-//! agree bit for bit. Small logits are kept for the backward pass. Large ones are computed for a
-//! few rows at a time, and again in the backward pass (as in the chunked or fused linear
-//! cross-entropy of TRL and Liger).
+//! Sampling reads it through [`log_softmax_at`] and training through [`Backend::token_logprobs`],
+//! so the two agree bit for bit. Small logits are kept for the backward pass. Large ones are
+//! computed for a few rows at a time, and again in the backward pass (as in the chunked or fused
+//! linear cross-entropy of TRL and Liger).
 //!
 //! Shapes: N tokens, V vocabulary, hidden width W.
 

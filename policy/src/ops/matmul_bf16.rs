@@ -1,11 +1,11 @@
 //! Matrix multiplication of bf16 with sums in f32, whose bits depend only on the two vectors of
 //! each output element.
 //!
-//! Invariant: k is cut into blocks of 32, the last one padded with zeros. An element of C is the sum
-//! of its blocks, from the first to the last, starting at zero. A block is E + O, where E and O are
-//! chains of fused multiply-adds over its even and its odd steps, each starting at zero. In this
-//! order Intel's AMX sums (TDPBF16PS in Intel's manual, felixcloutier.com/x86/tdpbf16ps). So a kernel
-//! of tiles gives the bits of this one, and so do all instruction sets.
+//! Invariant: k is cut into blocks of 32, the last one padded with zeros. An element of C is the
+//! sum of its blocks, from the first to the last, starting at zero. A block is E + O, where E and O
+//! are chains of fused multiply-adds over its even and its odd steps, each starting at zero. In
+//! this order Intel's AMX sums (TDPBF16PS in Intel's manual, felixcloutier.com/x86/tdpbf16ps). So a
+//! kernel of tiles gives the bits of this one, and so do all instruction sets.
 //!
 //! AMX takes subnormal numbers as zero. Here values below 2^-55 count as zero, in any kernel. Then
 //! every product and every sum is a multiple of 2^-124, and no sum is subnormal.

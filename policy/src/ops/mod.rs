@@ -1,8 +1,8 @@
 //! The decoder's operations, as methods of the [`Backend`] that computes them. Each file holds the
-//! forward and the backward pass of an operation, by hand-written kernels for the CPU and by candle's
-//! tensor operations (`*_tensor_ops`) for other devices. Tests hold the kernels to the latter. candle's
-//! fused norms, softmax and rotary embeddings are not used, because they drop their gradient without
-//! an error.
+//! forward and the backward pass of an operation, by hand-written kernels for the CPU and by
+//! candle's tensor operations (`*_tensor_ops`) for other devices. Tests hold the kernels to the
+//! latter. candle's fused norms, softmax and rotary embeddings are not used, because they drop
+//! their gradient without an error.
 //!
 //! **Rounding plan** for bf16, the same for sampling and training:
 //!
@@ -15,11 +15,11 @@
 //! * Never rounded: logits, their softmax, log-probabilities and entropies, the sampling of a
 //!   token, and on the CPU the gradients of weights.
 //!
-//! On the CPU every sum has one order (`matmul`, `matmul_bf16`), so sampling equals training bit for
-//! bit. On other devices all products of a layer have one shape whatever the batch (`fixed_shape`),
-//! and attention visits blocks of keys in order of position (`paged_attention`). A library that sums
-//! the rows of one shape in one order then keeps the bits equal; `tests/decoder_tensor_ops.rs` shows
-//! this for candle on the CPU.
+//! On the CPU every sum has one order (`matmul`, `matmul_bf16`), so sampling equals training bit
+//! for bit. On other devices all products of a layer have one shape whatever the batch
+//! (`fixed_shape`), and attention visits blocks of keys in order of position (`paged_attention`). A
+//! library that sums the rows of one shape in one order then keeps the bits equal;
+//! `tests/decoder_tensor_ops.rs` shows this for candle on the CPU.
 
 mod attention;
 mod attention_kernel;

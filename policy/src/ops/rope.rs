@@ -106,7 +106,8 @@ fn rotate(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     tensor(y, x.shape())
 }
 
-/// [`Backend::rope`], or its inverse, by tensor operations; half precision is widened to f32 inside.
+/// [`Backend::rope`], or its inverse, by tensor operations; half precision is widened to f32
+/// inside.
 pub fn rope_tensor_ops(x: &Tensor, cos_sin: &Tensor, inverse: bool) -> Result<Tensor> {
     let wide = at_least_f32(x)?;
     let half = x.dim(2)? / 2;

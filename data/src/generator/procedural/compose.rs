@@ -16,6 +16,9 @@ const INVENTED_PERCENT: u32 = 8;
 const DESCRIBED_PERCENT: u32 = 22;
 /// The percentage of tables whose noun begins as that of an earlier table.
 const KINDRED_PERCENT: u32 = 10;
+/// The percentage of tables with a style of their own where names may need quotation marks: such
+/// databases have grown, table by table.
+const OWN_STYLE_PERCENT: u32 = 30;
 /// The percentage of nouns, and of columns, that are SQL keywords where names may be such.
 const KEYWORD_PERCENT: [u32; 2] = [25, 10];
 /// The percentage of columns for which questions use a synonym of the schema's word.
@@ -74,9 +77,10 @@ pub(crate) fn compose(
         Size::Small => 1 + composer.rng.below(2),
         Size::Full => 2 + composer.rng.below(3),
     };
-    let nouns = composer.nouns(count);
+    let (nouns, styles) = composer.nouns(count);
     let mut tables = Vec::with_capacity(count);
-    for index in 0..count {
+    for (index, style) in styles.into_iter().enumerate() {
+        composer.style = style;
         let table = composer.table(&nouns, index, &tables);
         tables.push(table);
     }
@@ -92,27 +96,33 @@ pub(crate) fn compose(
 struct Composer<'a> {
     lexicon: &'a Lexicon,
     size: Size,
+    /// The style of the database, then that of the table that is composed.
     style: NamingStyle,
     words: WordLists,
     rng: &'a mut RngStream,
 }
 
 impl Composer<'_> {
-    /// Draws what the rows of each table are, all different.
-    fn nouns(&mut self, count: usize) -> Vec<Noun> {
+    /// Draws what the rows of each table are, all different, and how each table spells its names.
+    fn nouns(&mut self, count: usize) -> (Vec<Noun>, Vec<NamingStyle>) {
         let mut names = BTreeSet::new();
-        let mut nouns = Vec::with_capacity(count);
+        let (mut nouns, mut styles) = (Vec::with_capacity(count), Vec::with_capacity(count));
         while nouns.len() < count {
             let noun = match nouns.first() {
                 Some(first) if self.rng.chance(KINDRED_PERCENT) => self.kindred(first),
                 _ => self.noun(),
             };
-            let is_new = names.insert(self.style.table(&noun).to_lowercase());
+            let style = match self.style.is_quoted() && self.rng.chance(OWN_STYLE_PERCENT) {
+                true => NamingStyle::draw(Names::Quoted, self.rng),
+                false => self.style.clone(),
+            };
+            let is_new = names.insert(style.table(&noun).to_lowercase());
             if is_new && names.insert(noun.one.clone()) {
                 nouns.push(noun);
+                styles.push(style);
             }
         }
-        nouns
+        (nouns, styles)
     }
 
     fn noun(&mut self) -> Noun {
