@@ -10,7 +10,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use policy::{DTypeChoice, Placement, ops::Backend, random::derive_seed};
+use policy::{DecoderConfig, Placement, ops::Backend, random::derive_seed};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 

@@ -173,8 +173,8 @@ fn accuracy(evaluations: Evaluations<'_>) -> Option<Markup> {
     Some(html! { div.main { (figure("Accuracy over training", &caption, &drawing)) } })
 }
 
-/// Returns the accuracy of GRPO over its steps: on the questions of the curve, and on new
-/// databases.
+/// Returns the accuracy of GRPO over its steps: on the questions of the curve, on new databases and
+/// on new domains.
 fn accuracy_series(evaluations: Evaluations<'_>) -> Vec<Series> {
     let curve = evaluations.curve_split();
     let series = [
