@@ -13,6 +13,14 @@ use crate::generator::domain::{ColumnKind, ColumnSpec, DraftedPhrases};
 use crate::generator::schema::GeneratedColumn;
 use crate::sql_name::as_needed;
 
+/// Numbers at the end of names, and how a person says them.
+const ORDINALS: [(&str, &str); 4] = [
+    ("1", "first"),
+    ("2", "second"),
+    ("3", "third"),
+    ("4", "fourth"),
+];
+
 /// A column on its way into the schema.
 #[derive(Clone)]
 pub(super) struct DraftColumn {
@@ -134,6 +142,17 @@ impl TableDescriber<'_> {
         let key_words = self.links.keys[parent].map_or_else(Vec::new, |key| {
             self.words(&self.database.tables[parent].columns[key].name)
         });
+        // `club_id_2` refers to the second club.
+        let numbered = match words {
+            [rest @ .., number] => ORDINALS
+                .iter()
+                .find(|(digit, _)| digit == number)
+                .map(|(_, ordinal)| (rest, *ordinal)),
+            [] => None,
+        };
+        if let Some((rest, ordinal)) = numbered {
+            return format!("{ordinal} {}", self.role(rest, parent));
+        }
         let stem = without_key(words, self.dictionary);
         let noun = self.dictionary.singular(&stem.join(" "));
         let is_plain =

@@ -89,27 +89,12 @@ fn predicates(verb: &str, rest: &[&str], dictionary: &Dictionary) -> ([String; 2
             (phrase(""), phrase("not "))
         }
         "has" if dictionary.is_participle(last) => forms("have", "has", same),
-        "has" => {
-            let thing = match dictionary.is_countable(last) {
-                true => with_article(&text),
-                false => text,
-            };
-            (
-                [format!("have {thing}"), format!("has {thing}")],
-                [
-                    format!("do not have {thing}"),
-                    format!("does not have {thing}"),
-                ],
-            )
-        }
+        "has" if dictionary.is_countable(last) => having(&with_article(&text)),
+        "has" => having(&text),
         // "Toll paid" is said of the toll, not of the row.
-        "" if rest.len() > 1 && dictionary.is_participle(last) && dictionary.is_noun(rest[0]) => (
-            [format!("have the {text}"), format!("has the {text}")],
-            [
-                format!("do not have the {text}"),
-                format!("does not have the {text}"),
-            ],
-        ),
+        "" if rest.len() > 1 && dictionary.is_participle(last) && dictionary.is_noun(rest[0]) => {
+            having(&format!("the {text}"))
+        }
         "" if describes => forms("are", "is", same),
         _ => set(&text),
     }
@@ -117,15 +102,14 @@ fn predicates(verb: &str, rest: &[&str], dictionary: &Dictionary) -> ([String; 2
 
 /// The phrases for a name of which nobody knows how it is said.
 fn set(text: &str) -> ([String; 2], [String; 2]) {
+    having(&format!("the {text} flag set"))
+}
+
+fn having(thing: &str) -> ([String; 2], [String; 2]) {
+    let with = |verbs: [&str; 2]| verbs.map(|verb| format!("{verb} {thing}"));
     (
-        [
-            format!("have the {text} flag set"),
-            format!("has the {text} flag set"),
-        ],
-        [
-            format!("do not have the {text} flag set"),
-            format!("does not have the {text} flag set"),
-        ],
+        with(["have", "has"]),
+        with(["do not have", "does not have"]),
     )
 }
 

@@ -3,19 +3,13 @@
 use super::counts::count_noun;
 use super::dictionary::Dictionary;
 use super::statistics::ColumnStatistics;
-use super::{flags, moments, units};
+use super::{flags, moments, units, unusable};
 use crate::generator::domain::{ColumnKind, DraftedPhrases};
 
-/// The longest text that questions show.
-const MOST_CHARACTERS: usize = 60;
-/// The most words of a text that is a name or a category.
-const MOST_WORDS: usize = 8;
 /// The most values of a category.
 const MOST_CATEGORIES: usize = 60;
 /// The number of distinct integers from which a column of unknown meaning counts something.
 const FEWEST_NUMBERS: usize = 12;
-/// The percentage of rows without a value from which a column is not asked about.
-const MOSTLY_MISSING_PERCENT: usize = 90;
 
 /// What questions may do with a column, and its noun.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +43,7 @@ pub(super) fn infer(
     if words.is_empty() {
         return Err("has no words in its name");
     }
-    if let Some(problem) = unusable(words, statistics, dictionary) {
+    if let Some(problem) = unusable::reason(words, statistics, dictionary) {
         return Err(problem);
     }
     if let Some(flag) = flag(words, statistics, dictionary) {
@@ -143,7 +137,7 @@ fn described(
     let (noun, phrases) = match done {
         Some(moment) => (moment.noun, moment.phrases),
         None => {
-            let noun = unit.and_then(|unit| time_noun(unit, words, own, dictionary));
+            let noun = unit.and_then(|unit| moments::time_noun(unit, words, own, dictionary));
             let other = || match units::divided(words, dictionary) {
                 Some((base, unit)) => format!("{} in {unit}", dictionary.singular(&base.join(" "))),
                 None => dictionary.singular(&words.join(" ")),
@@ -157,96 +151,6 @@ fn described(
         is_additive: false,
         phrases,
     }
-}
-
-/// Returns the noun of a moment whose name has none, or has "date" in an odd place: "date held" for
-/// `held_on`, "last hire date" for `date_last_hire`, "start date" for `date_from`.
-fn time_noun(unit: &str, words: &[String], own: &str, dictionary: &Dictionary) -> Option<String> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let words = match words.as_slice() {
-        [words @ .., "from" | "start" | "begin"] => [words, &["start"]].concat(),
-        [words @ .., "to" | "end" | "until"] => [words, &["end"]].concat(),
-        [words @ .., "on" | "at" | "in"] if !words.is_empty() => words.to_vec(),
-        words => words.to_vec(),
-    };
-    if let ["date", rest @ ..] = words.as_slice()
-        && !rest.is_empty()
-        && !rest.contains(&"of")
-        && !["time", "and", "range"].contains(&rest[0])
-    {
-        let own: Vec<&str> = own.split(' ').collect();
-        let rest = match rest.strip_prefix(own.as_slice()) {
-            Some(rest) if !rest.is_empty() => rest,
-            _ => rest,
-        };
-        return Some(format!("{} date", rest.join(" ")));
-    }
-    if let [.., "start" | "end"] = words.as_slice() {
-        return Some(format!("{} {unit}", words.join(" ")));
-    }
-    let is_time = |word: &&&str| dictionary.lists.times.iter().any(|it| it == **word);
-    match words.iter().find(is_time) {
-        Some(_) => None,
-        None => Some(format!("{unit} {}", words.join(" "))),
-    }
-}
-
-/// Returns why a column is not asked about.
-fn unusable(
-    words: &[String],
-    statistics: &ColumnStatistics,
-    dictionary: &Dictionary,
-) -> Option<&'static str> {
-    let missing = statistics.nulls + statistics.blanks;
-    if words
-        .iter()
-        .all(|word| dictionary.lists.no_columns.contains(word))
-    {
-        return Some("has no noun in its name; give it words");
-    }
-    let is_open = words
-        .last()
-        .is_some_and(|it| dictionary.lists.prepositions.contains(it));
-    let is_moment = statistics.dates + statistics.years > 0;
-    let is_sentence = |word: &String| {
-        ["how", "what", "where", "which", "who", "why", "or", "since"].contains(&word.as_str())
-    };
-    if (is_open && !is_moment) || words.iter().any(is_sentence) {
-        return Some("has a name that is no noun; give it words");
-    }
-    // "Date joined staff" needs a sentence, and "enr" or "y card" need an explanation.
-    let is_story = matches!(words, [date, verb, _, ..] if date == "date"
-        && (verb == "became" || dictionary.is_participle(verb)));
-    // "Meter 100" is a race, not a length.
-    let is_numbered = matches!(words, [unit, number] if units::is_unit(unit)
-        && number.chars().all(|it| it.is_ascii_digit()));
-    if is_story || is_numbered || words.iter().any(|word| dictionary.is_opaque(word)) {
-        return Some("has a name that few readers would understand; give it words");
-    }
-    if statistics.values() == 0 {
-        return Some("has no value");
-    }
-    if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
-        return Some("is nearly always missing");
-    }
-    if statistics.blobs > 0 {
-        return Some("has binary values or text that is not UTF-8");
-    }
-    if statistics.longest > MOST_CHARACTERS || statistics.most_words > MOST_WORDS {
-        return Some("is free text");
-    }
-    let is_secret = |word: &String| ["password", "hash", "token", "salt"].contains(&word.as_str());
-    if words.iter().any(is_secret) {
-        return Some("is a secret");
-    }
-    let is_key = ends_with(
-        words,
-        &["id".to_owned(), "uuid".to_owned(), "guid".to_owned()],
-    );
-    if is_key && !ends_with(words, &dictionary.lists.labels) {
-        return Some("is an id that refers to no table");
-    }
-    None
 }
 
 /// Describes a column that says yes or no.

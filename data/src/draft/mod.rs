@@ -13,6 +13,7 @@ mod kind;
 mod labels;
 mod links;
 mod moments;
+mod name_lists;
 mod names;
 mod questions;
 mod report;
@@ -20,8 +21,10 @@ mod schema;
 mod source;
 mod statistics;
 mod table_nouns;
+mod telling;
 mod twin;
 mod units;
+mod unusable;
 mod word_file;
 
 use std::collections::BTreeMap;
@@ -44,7 +47,7 @@ use source::SourceDatabase;
 use word_file::WordFile;
 
 /// The version of drafting. Raise it with every change that alters what is drafted.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 /// The number of resampled copies of a database.
 const TWINS: usize = 3;
 

@@ -64,6 +64,43 @@ pub(super) fn done(
     })
 }
 
+/// Returns the noun of a moment whose name has none, or has "date" in an odd place: "date held" for
+/// `held_on`, "last hire date" for `date_last_hire`, "start date" for `date_from`.
+pub(super) fn time_noun(
+    unit: &str,
+    words: &[String],
+    own: &str,
+    dictionary: &Dictionary,
+) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words = match words.as_slice() {
+        [words @ .., "from" | "start" | "begin"] => [words, &["start"]].concat(),
+        [words @ .., "to" | "end" | "until"] => [words, &["end"]].concat(),
+        [words @ .., "on" | "at" | "in"] if !words.is_empty() => words.to_vec(),
+        words => words.to_vec(),
+    };
+    if let ["date", rest @ ..] = words.as_slice()
+        && !rest.is_empty()
+        && !rest.contains(&"of")
+        && !["time", "and", "range"].contains(&rest[0])
+    {
+        let own: Vec<&str> = own.split(' ').collect();
+        let rest = match rest.strip_prefix(own.as_slice()) {
+            Some(rest) if !rest.is_empty() => rest,
+            _ => rest,
+        };
+        return Some(format!("{} date", rest.join(" ")));
+    }
+    if let [.., "start" | "end"] = words.as_slice() {
+        return Some(format!("{} {unit}", words.join(" ")));
+    }
+    let is_time = |word: &&&str| dictionary.lists.times.iter().any(|it| it == **word);
+    match words.iter().find(is_time) {
+        Some(_) => None,
+        None => Some(format!("{unit} {}", words.join(" "))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,19 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 
 use super::report::reason;
 use super::schema::DescribedDatabase;
 use super::statistics::is_missing;
-use crate::generator::binding::{Binding, Filler, draw_binding};
-use crate::generator::domain::DraftedPhrases;
+use crate::generator::binding::{Binding, draw_binding};
 use crate::generator::filter::{AcceptedQuery, DropReason, judge};
 use crate::generator::render;
 use crate::generator::rng::RngStream;
-use crate::generator::schema::{ColumnId, GeneratedSchema};
-use crate::generator::template::{QueryTemplate, SlotKind};
+use crate::generator::schema::GeneratedSchema;
+use crate::generator::template::QueryTemplate;
 use crate::sql::GoldDatabase;
 use crate::sql_text::case_folded_form;
 use crate::{AnswerType, Question, hash};
@@ -38,13 +36,6 @@ const MOST_DRAWS_IN_VAIN: usize = 2000;
 const EVAL_PERCENT: usize = 15;
 /// The number of ways to call tables and columns by their synonyms.
 const VARIANTS: usize = 4;
-/// The longest value in a question.
-const MOST_VALUE_CHARACTERS: usize = 40;
-/// The words in the names of templates whose condition is that a value is another one.
-const NEGATED: [&str; 4] = ["count-not", "list-not", "two-not", "distinct-list-not"];
-
-/// Templates whose condition is one of two values. It must leave others.
-const EITHER: [&str; 2] = ["count-either", "list-either"];
 
 /// What questions are drawn from.
 pub(super) struct Drafter<'a> {
@@ -245,152 +236,9 @@ impl Drafter<'_> {
         Some(Candidate { question, normal })
     }
 
-    /// Whether the English of a filled template says what its SQL asks.
-    fn is_telling(&self, template: &QueryTemplate, binding: &Binding) -> bool {
-        let schema = &self.described.schema;
-        let mut tables: Vec<usize> = Vec::new();
-        for (_, filler) in binding {
-            if let Filler::Table(table) | Filler::Parent { table, .. } = filler {
-                // Two rows of one table need aliases, which the grammar does not have.
-                if tables.contains(table) {
-                    return false;
-                }
-                tables.push(*table);
-            }
-        }
-        let first = tables.first().map(|table| &schema.tables[*table]);
-        let is_linking =
-            template.name.starts_with("linked") || template.name == "label-except-linked";
-        let is_link = first.is_some_and(|table| table.is_link());
-        let repeats = tables.first().is_some_and(|it| self.described.repeats[*it]);
-        // The rows of a table that links are no things, but they can count what they link.
-        let is_counted = template.name == "linked-count" && repeats;
-        if is_link && (!is_linking || is_counted) {
-            return false;
-        }
-        if self.repeats_name(binding) {
-            return false;
-        }
-        let is_negated = NEGATED.contains(&template.name.as_str());
-        if !self.says_flags(template, binding, is_negated) {
-            return false;
-        }
-        let slots = template.bind.iter();
-        slots.zip(binding).all(|(slot, (_, filler))| match filler {
-            Filler::Value(id, value) => self.is_plain(*id, value, slot.kind, binding),
-            Filler::Range(id, low, high) => {
-                self.is_inside(*id, low) && self.is_inside(*id, high) && low != high
-            }
-            Filler::Column(id) if EITHER.contains(&template.name.as_str()) => {
-                slot.kind != SlotKind::Category || self.described.distinct[id.table][id.column] > 2
-            }
-            Filler::Column(id) if is_negated && slot.kind == SlotKind::Category => {
-                !self.described.gaps[id.table][id.column]
-            }
-            // A text that stands for a missing value would be counted, or be a group of its own.
-            Filler::Column(id) if slot.kind == SlotKind::Category => {
-                !self.described.blanks[id.table][id.column] || is_filtered(binding, *id)
-            }
-            _ => true,
-        })
-    }
-
-    /// Whether flags are only conditions. Nobody asks for the "paid flag" of an order, and rows
-    /// without a value are neither paid nor not paid.
-    fn says_flags(&self, template: &QueryTemplate, binding: &Binding, is_negated: bool) -> bool {
-        let schema = &self.described.schema;
-        let flag_of = |id: &ColumnId| match &schema.column(*id).spec.drafted {
-            DraftedPhrases::Flag { yes, .. } => Some(yes),
-            _ => None,
-        };
-        let slots = template.bind.iter();
-        slots.zip(binding).all(|(slot, (_, filler))| match filler {
-            Filler::Column(id) if flag_of(id).is_some() => {
-                let is_condition = slot.kind == SlotKind::Category && is_filtered(binding, *id);
-                is_condition && !is_negated
-            }
-            Filler::Value(id, value) => flag_of(id).is_none_or(|yes| {
-                let has_gaps = self.described.gaps[id.table][id.column];
-                !has_gaps || render::plain(value) == *yes
-            }),
-            _ => true,
-        })
-    }
-
-    /// Whether a question asks for a full name and for a part of it.
-    fn repeats_name(&self, binding: &Binding) -> bool {
-        let schema = &self.described.schema;
-        let nouns = binding.iter().filter_map(|(_, filler)| match filler {
-            Filler::Column(id) => Some((id.table, schema.column(*id).noun.as_str())),
-            _ => None,
-        });
-        let nouns: Vec<(usize, &str)> = nouns.collect();
-        let has_part = |table: usize| {
-            let mut parts = nouns.iter().filter(|(other, _)| *other == table);
-            parts.any(|(_, noun)| ["first name", "last name", "surname"].contains(noun))
-        };
-        let mut full = nouns.iter().filter(|(_, noun)| *noun == "full name");
-        full.any(|(table, _)| has_part(*table))
-    }
-
-    /// Whether a value can stand in a question.
-    fn is_plain(&self, id: ColumnId, value: &SqlValue, kind: SlotKind, binding: &Binding) -> bool {
-        if matches!(kind, SlotKind::Threshold | SlotKind::Extreme) {
-            return self.is_inside(id, value);
-        }
-        let is_part = matches!(kind, SlotKind::Word | SlotKind::Letter);
-        let noun = &self.described.schema.column(id).noun;
-        if is_part && ["code", "number", "id"].iter().any(|it| noun.ends_with(it)) {
-            return false;
-        }
-        match value {
-            SqlValue::Text(text) => {
-                let is_short = text.chars().count() <= MOST_VALUE_CHARACTERS;
-                let is_clean = text.trim() == text
-                    && !text.contains(['"', '\n', '\r', '\t', '{', '}'])
-                    && !text.contains("  ");
-                is_short && is_clean && !is_missing(text) && !repeats_value(binding, value)
-            }
-            SqlValue::Integer(_) => true,
-            _ => false,
-        }
-    }
-
-    /// Whether a bound divides the values of a column.
-    fn is_inside(&self, id: ColumnId, bound: &SqlValue) -> bool {
-        let [least, greatest] = self.described.ranges[id.table][id.column];
-        match bound {
-            SqlValue::Text(date) => self.is_between_days(id, date),
-            SqlValue::Integer(number) => {
-                let number = *number as f64;
-                least < number && number < greatest
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether no value is a time of the day `date`. Such a time is after the day for SQL and not
-    /// for a person.
-    fn is_between_days(&self, id: ColumnId, date: &str) -> bool {
-        let is_time = |value: &SqlValue| match value {
-            SqlValue::Text(text) => text.len() > date.len() && text.starts_with(date),
-            _ => false,
-        };
-        let rows = &self.described.rows[id.table];
-        !rows.iter().any(|row| is_time(&row[id.column]))
-    }
-
     fn rng(&self, name: &[&str]) -> RngStream {
         RngStream::new(self.seed, &[&["draft", self.name], name].concat())
     }
-}
-
-/// Whether two slots have one value of different columns: "whose origin is Rome and whose
-/// destination is Rome".
-fn repeats_value(binding: &Binding, value: &SqlValue) -> bool {
-    let same =
-        |(_, filler): &&(char, Filler)| matches!(filler, Filler::Value(_, it) if it == value);
-    binding.iter().filter(same).count() > 1
 }
 
 /// Refuses an answer that the words do not describe: fewer rows than asked for, or a row that
@@ -417,12 +265,6 @@ fn has_missing(answer: &Value) -> bool {
         Value::Array(cells) => cells.iter().any(has_missing),
         _ => false,
     }
-}
-
-/// Whether a binding compares the column with a value.
-fn is_filtered(binding: &Binding, column: ColumnId) -> bool {
-    let is_it = |filler: &Filler| matches!(filler, Filler::Value(id, _) if *id == column);
-    binding.iter().any(|(_, filler)| is_it(filler))
 }
 
 /// Returns the largest number of questions of an answer type among the `wanted` ones of a level.

@@ -96,10 +96,10 @@ impl DatabaseSource {
 }
 
 /// Refuses two databases of one name.
-pub(crate) fn check_names<'a>(
-    sources: &mut dyn Iterator<Item = &'a DatabaseSource>,
+pub(crate) fn check_names(
+    sources: &mut dyn Iterator<Item = &DatabaseSource>,
 ) -> Result<(), DataError> {
-    let mut seen: BTreeMap<String, &DatabaseSource> = BTreeMap::new();
+    let mut seen = BTreeMap::new();
     for source in sources {
         // Some file systems do not tell the cases of letters apart.
         if let Some(first) = seen.insert(source.name.to_lowercase(), source) {

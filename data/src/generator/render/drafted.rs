@@ -217,6 +217,15 @@ fn of_flag(spec: &ColumnSpec, value: &str, attribute: &str) -> Vec<String> {
     }
 }
 
+/// Whether "highest" and "latest" cannot stand before a noun: "the highest high temperature", "the
+/// latest date raised".
+pub(super) fn has_no_end(column: &GeneratedColumn) -> bool {
+    let is_end = ["high ", "low ", "highest ", "lowest "]
+        .iter()
+        .any(|word| column.noun.starts_with(word));
+    is_end || column.spec.is_unnamed_moment(&column.noun)
+}
+
 /// Returns phrases that say which row has the most or the least of a column, with a verb ("has the
 /// highest age", "was placed last") or without one ("with the highest age", "placed last").
 pub(super) fn superlative(column: &GeneratedColumn, attribute: &str) -> Vec<String> {
@@ -233,6 +242,9 @@ pub(super) fn superlative(column: &GeneratedColumn, attribute: &str) -> Vec<Stri
             verb
         };
         return last_or_first(subject.as_deref(), done, (verb, end));
+    }
+    if has_no_end(column) {
+        return Vec::new();
     }
     let words: &[&str] = match (end, is_time) {
         ("top", true) => &["latest", "most recent"],

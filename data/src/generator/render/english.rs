@@ -156,7 +156,7 @@ fn of_column(id: ColumnId, attribute: &str, schema: &GeneratedSchema) -> Vec<Str
         "short_of" => owned(&["below"]),
         "most" => column.spec.most.iter().cloned().collect(),
         "least" => column.spec.least.iter().cloned().collect(),
-        "top" | "bottom" if column.spec.is_unnamed_moment(&column.noun) => Vec::new(),
+        "top" | "bottom" if is_drafted && drafted::has_no_end(column) => Vec::new(),
         "top" if is_time => owned(&["latest", "most recent"]),
         "bottom" if is_time => owned(&["earliest"]),
         "top" if is_drafted => owned(&["highest"]),

@@ -1,0 +1,75 @@
+//! Columns that questions are not about.
+
+use super::dictionary::Dictionary;
+use super::kind::ends_with;
+use super::statistics::ColumnStatistics;
+use super::units;
+
+/// The longest text that questions show.
+const MOST_CHARACTERS: usize = 60;
+/// The most words of a text that is a name or a category.
+const MOST_WORDS: usize = 8;
+/// The percentage of rows without a value from which a column is not asked about.
+const MOSTLY_MISSING_PERCENT: usize = 90;
+
+/// Returns why a column is not asked about.
+pub(super) fn reason(
+    words: &[String],
+    statistics: &ColumnStatistics,
+    dictionary: &Dictionary,
+) -> Option<&'static str> {
+    let missing = statistics.nulls + statistics.blanks;
+    if words
+        .iter()
+        .all(|word| dictionary.lists.no_columns.contains(word))
+    {
+        return Some("has no noun in its name; give it words");
+    }
+    let is_open = words
+        .last()
+        .is_some_and(|it| dictionary.lists.prepositions.contains(it));
+    let is_moment = statistics.dates + statistics.years > 0;
+    let is_sentence = |word: &String| {
+        ["how", "what", "where", "which", "who", "why", "or", "since"].contains(&word.as_str())
+    };
+    if (is_open && !is_moment) || words.iter().any(is_sentence) {
+        return Some("has a name that is no noun; give it words");
+    }
+    // "Date joined staff" needs a sentence, and "enr" or "y card" need an explanation.
+    let is_story = matches!(words, [date, verb, _, ..] if date == "date"
+        && (verb == "became" || dictionary.is_participle(verb)));
+    // "Meter 100" is a race, not a length.
+    let is_numbered = matches!(words, [unit, number] if units::is_unit(unit)
+        && number.chars().all(|it| it.is_ascii_digit()));
+    // "Fastest qualifying" lacks a noun as well.
+    let is_doing = words
+        .last()
+        .is_some_and(|last| last.ends_with("ing") && last.len() > 5 && !dictionary.is_noun(last));
+    if is_story || is_numbered || is_doing || words.iter().any(|word| dictionary.is_opaque(word)) {
+        return Some("has a name that few readers would understand; give it words");
+    }
+    if statistics.values() == 0 {
+        return Some("has no value");
+    }
+    if missing * 100 >= statistics.rows * MOSTLY_MISSING_PERCENT {
+        return Some("is nearly always missing");
+    }
+    if statistics.blobs > 0 {
+        return Some("has binary values or text that is not UTF-8");
+    }
+    if statistics.longest > MOST_CHARACTERS || statistics.most_words > MOST_WORDS {
+        return Some("is free text");
+    }
+    let is_secret = |word: &String| ["password", "hash", "token", "salt"].contains(&word.as_str());
+    if words.iter().any(is_secret) {
+        return Some("is a secret");
+    }
+    let is_key = ends_with(
+        words,
+        &["id".to_owned(), "uuid".to_owned(), "guid".to_owned()],
+    );
+    if is_key && !ends_with(words, &dictionary.lists.labels) {
+        return Some("is an id that refers to no table");
+    }
+    None
+}
