@@ -1,7 +1,7 @@
 //! Units at the end of names: `weight_kg` is a weight in kg.
 
 use super::dictionary::Dictionary;
-use super::kind::ends_with;
+use super::name_lists::ends_with;
 use crate::generator::render::UNITS;
 
 /// What units are called in names, with their names among [`UNITS`].

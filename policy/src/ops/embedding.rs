@@ -5,7 +5,7 @@
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use super::{Backend, at_least_f32};
+use super::{Backend, at_least_f32, compute_dtype};
 
 /// Returns the chosen rows of `x` [R, W] → [N, W].
 pub fn select_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
@@ -17,7 +17,11 @@ impl Backend {
     /// reused for the result, so other holders of it would see the change.
     pub fn add_rows(self, sum: Tensor, rows: &[u32], x: &Tensor) -> Result<Tensor> {
         let dtype = sum.dtype();
-        let (sum, x) = (at_least_f32(&sum)?, at_least_f32(x)?);
+        let sum = match compute_dtype(dtype) == dtype {
+            true => sum,
+            false => at_least_f32(&sum)?,
+        };
+        let x = at_least_f32(x)?;
         if self == Self::TensorOps {
             let rows = Tensor::new(rows, x.device())?;
             return sum.index_add(&rows, &x, 0)?.to_dtype(dtype);
