@@ -1,7 +1,8 @@
 //! Copies a SQLite file of a user: complete, without its log, and compact.
 //!
-//! Invariant: the file may be damaged or a stranger's. Its copy is whole, and every view of the copy
-//! can be read. Nothing of its schema runs but what reading and counting need, within a budget.
+//! Invariant: the file may be damaged or a stranger's. Its copy is whole, and every view of the
+//! copy can be read. Nothing of its schema runs but what reading and counting need, within a
+//! budget.
 
 use std::path::Path;
 

@@ -130,7 +130,7 @@ impl Dictionary {
     }
 
     /// Whether a word in lower case is in a list, in the singular or in the plural.
-    fn is_known(&self, word: &str) -> bool {
+    pub(super) fn is_known(&self, word: &str) -> bool {
         let is_listed = |word: &str| {
             self.things.contains(word)
                 || self.numbers.contains(word)
@@ -254,40 +254,6 @@ impl Dictionary {
     /// Whether a word names a thing or what a column holds.
     pub(super) fn is_noun(&self, word: &str) -> bool {
         self.things.contains(word) || self.texts.contains(word) || self.numbers.contains(word)
-    }
-
-    /// Whether a word is a short form that nothing explains: "enr", "y".
-    pub(super) fn is_opaque(&self, word: &str) -> bool {
-        let lists = &self.lists;
-        let is_listed = [
-            &lists.keys,
-            &lists.codes,
-            &lists.labels,
-            &lists.measures,
-            &lists.additive,
-            &lists.ranks,
-            &lists.free_texts,
-            &lists.prepositions,
-            &lists.flags,
-            &lists.flag_endings,
-            &lists.no_columns,
-            &lists.not_flags,
-            &lists.times,
-        ];
-        let is_listed = is_listed
-            .iter()
-            .any(|list| list.iter().any(|it| it == word));
-        // "CID" is an abbreviation of nobody else.
-        let is_upper = word.chars().all(|it| it.is_ascii_uppercase());
-        if is_upper && word.len() > 1 {
-            return !self.lists.acronyms.iter().any(|it| it == word);
-        }
-        let is_short = word.len() <= 3 && word.chars().all(|it| it.is_ascii_lowercase());
-        is_short
-            && !is_listed
-            && !["a", "an", "and", "or", "per"].contains(&word)
-            && !self.is_known(word)
-            && !super::units::is_unit(word)
     }
 
     /// Whether a word takes an article: "phone", but not "insurance" or "children".

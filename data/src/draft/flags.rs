@@ -1,7 +1,7 @@
 //! Columns that say yes or no, and what questions call their rows: "orders that are paid".
 
 use super::dictionary::Dictionary;
-use super::kind::ends_with;
+use super::name_lists::ends_with;
 use crate::generator::domain::DraftedPhrases;
 use crate::generator::render::{plural_of_any, with_article};
 

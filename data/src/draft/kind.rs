@@ -2,6 +2,7 @@
 
 use super::counts::count_noun;
 use super::dictionary::Dictionary;
+use super::name_lists::ends_with;
 use super::statistics::ColumnStatistics;
 use super::{flags, moments, units, unusable};
 use crate::generator::domain::{ColumnKind, DraftedPhrases};
@@ -246,21 +247,6 @@ fn text(
         true => ColumnKind::OneOf(Vec::new()),
         false => ColumnKind::Text,
     }
-}
-
-/// Whether the words of a name end with an entry of a list.
-pub(super) fn ends_with(words: &[String], list: &[String]) -> bool {
-    ending(words, list).is_some()
-}
-
-/// Returns the index of the first entry of a list that the words of a name end with.
-pub(super) fn ending(words: &[String], list: &[String]) -> Option<usize> {
-    let text = words.join(" ");
-    let is_end = |entry: &String| {
-        text.strip_suffix(entry.as_str())
-            .is_some_and(|before| before.is_empty() || before.ends_with(' '))
-    };
-    list.iter().position(is_end)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use rusqlite::types::Value as SqlValue;
 
 use super::columns::{DraftColumn, TableDescriber, join};
-use super::kind::ending;
 use super::links::hidden;
+use super::name_lists::ending;
 use super::names::as_needed;
 use super::statistics::ColumnStatistics;
 use crate::generator::domain::ColumnKind;

@@ -86,7 +86,9 @@ fn key(
         let words = dictionary.words(&column.name);
         let is_foreign = table.foreign_keys.iter().any(|it| it.column == *index)
             || names_other_table(&words, database, &table.name, dictionary);
-        !is_foreign && column.is_unique && super::kind::ends_with(&words, &dictionary.lists.keys)
+        !is_foreign
+            && column.is_unique
+            && super::name_lists::ends_with(&words, &dictionary.lists.keys)
     };
     let key = (0..table.columns.len()).find(is_key)?;
     let (name, column) = (&table.name, &table.columns[key].name);

@@ -67,3 +67,18 @@ pub(super) struct NameLists {
     /// Words at the end of a table's name that stand for no single row.
     pub(super) collections: Vec<String>,
 }
+
+/// Whether the words of a name end with an entry of a list.
+pub(super) fn ends_with(words: &[String], list: &[String]) -> bool {
+    ending(words, list).is_some()
+}
+
+/// Returns the index of the first entry of a list that the words of a name end with.
+pub(super) fn ending(words: &[String], list: &[String]) -> Option<usize> {
+    let text = words.join(" ");
+    let is_end = |entry: &String| {
+        text.strip_suffix(entry.as_str())
+            .is_some_and(|before| before.is_empty() || before.ends_with(' '))
+    };
+    list.iter().position(is_end)
+}

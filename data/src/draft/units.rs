@@ -1,7 +1,7 @@
 //! Units at the end of names: `weight_kg` is a weight in kg.
 
 use super::dictionary::Dictionary;
-use super::kind::ends_with;
+use super::name_lists::ends_with;
 use crate::generator::render::UNITS;
 
 /// What units are called in names, with their names among [`UNITS`].
@@ -98,7 +98,8 @@ pub(super) fn divided<'a>(
         before => before,
     };
     let noun = before.last()?;
-    // "Opening hours" and "page views days" are no measures, but "weight kg" and "duration days" are.
+    // "Opening hours" and "page views days" are no measures, but "weight kg" and "duration days"
+    // are.
     let is_symbol = spelled.is_some() || unit.len() <= 3;
     let is_measure = dictionary.is_number(noun)
         || ends_with(before, &dictionary.lists.amounts)

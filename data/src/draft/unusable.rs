@@ -1,7 +1,7 @@
 //! Columns that questions are not about.
 
 use super::dictionary::Dictionary;
-use super::kind::ends_with;
+use super::name_lists::ends_with;
 use super::statistics::ColumnStatistics;
 use super::units;
 
@@ -45,7 +45,7 @@ pub(super) fn reason(
     let is_doing = words
         .last()
         .is_some_and(|last| last.ends_with("ing") && last.len() > 5 && !dictionary.is_noun(last));
-    if is_story || is_numbered || is_doing || words.iter().any(|word| dictionary.is_opaque(word)) {
+    if is_story || is_numbered || is_doing || words.iter().any(|word| is_opaque(word, dictionary)) {
         return Some("has a name that few readers would understand; give it words");
     }
     if statistics.values() == 0 {
@@ -72,4 +72,38 @@ pub(super) fn reason(
         return Some("is an id that refers to no table");
     }
     None
+}
+
+/// Whether a word is a short form that nothing explains: "enr", "y".
+fn is_opaque(word: &str, dictionary: &Dictionary) -> bool {
+    let lists = &dictionary.lists;
+    let is_listed = [
+        &lists.keys,
+        &lists.codes,
+        &lists.labels,
+        &lists.measures,
+        &lists.additive,
+        &lists.ranks,
+        &lists.free_texts,
+        &lists.prepositions,
+        &lists.flags,
+        &lists.flag_endings,
+        &lists.no_columns,
+        &lists.not_flags,
+        &lists.times,
+    ];
+    let is_listed = is_listed
+        .iter()
+        .any(|list| list.iter().any(|it| it == word));
+    // "CID" is an abbreviation of nobody else.
+    let is_upper = word.chars().all(|it| it.is_ascii_uppercase());
+    if is_upper && word.len() > 1 {
+        return !dictionary.lists.acronyms.iter().any(|it| it == word);
+    }
+    let is_short = word.len() <= 3 && word.chars().all(|it| it.is_ascii_lowercase());
+    is_short
+        && !is_listed
+        && !["a", "an", "and", "or", "per"].contains(&word)
+        && !dictionary.is_known(word)
+        && !units::is_unit(word)
 }
