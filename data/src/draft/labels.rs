@@ -40,10 +40,12 @@ impl TableDescriber<'_> {
             }
             let noun: Vec<String> = draft.column.noun.split(' ').map(str::to_owned).collect();
             let labels = &self.dictionary.lists.labels;
-            if !of_persons && ending(&noun, &self.dictionary.lists.person_names).is_some() {
+            if !of_persons
+                && super::name_lists::ending(&noun, &self.dictionary.lists.person_names).is_some()
+            {
                 return None;
             }
-            let rank = match ending(&noun, labels) {
+            let rank = match super::name_lists::ending(&noun, labels) {
                 _ if draft.column.noun == *one => 1,
                 Some(rank) => {
                     2 * rank + usize::from(noun.len() > 1 && labels[rank] != draft.column.noun)
