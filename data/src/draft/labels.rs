@@ -4,7 +4,6 @@ use rusqlite::types::Value as SqlValue;
 
 use super::columns::{DraftColumn, TableDescriber, join};
 use super::links::hidden;
-use super::name_lists::ending;
 use super::statistics::ColumnStatistics;
 use crate::generator::domain::ColumnKind;
 use crate::sql_name::as_needed;
