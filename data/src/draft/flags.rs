@@ -100,7 +100,7 @@ fn predicates(verb: &str, rest: &[&str], dictionary: &Dictionary) -> ([String; 2
     }
 }
 
-/// The phrases for a name of which nobody knows how it is said.
+/// The phrases for a name without a customary way to say it.
 fn set(text: &str) -> ([String; 2], [String; 2]) {
     having(&format!("the {text} flag set"))
 }

@@ -16,7 +16,7 @@ pub(super) struct NameLists {
     pub(super) codes: Vec<String>,
     /// Words at the end of a name that rows are called by, the best one first.
     pub(super) labels: Vec<String>,
-    /// Words of columns whose text nobody looks for.
+    /// Words of columns whose text no question searches for.
     pub(super) free_texts: Vec<String>,
     /// Words of numbers that can be added up.
     pub(super) additive: Vec<String>,

@@ -95,7 +95,7 @@ fn is_opaque(word: &str, dictionary: &Dictionary) -> bool {
     let is_listed = is_listed
         .iter()
         .any(|list| list.iter().any(|it| it == word));
-    // "CID" is an abbreviation of nobody else.
+    // Capitals that no list has, such as "CID", are an abbreviation of this schema alone.
     let is_upper = word.chars().all(|it| it.is_ascii_uppercase());
     if is_upper && word.len() > 1 {
         return !dictionary.lists.acronyms.iter().any(|it| it == word);

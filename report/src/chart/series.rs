@@ -9,7 +9,7 @@ pub(crate) struct Series {
     pub(crate) class: &'static str,
     pub(crate) points: Vec<Point>,
     /// Whether a line joins the points. Points that lie far apart are drawn by themselves, because
-    /// a line would show what nobody has measured.
+    /// a line would show what was not measured.
     pub(crate) joined: bool,
 }
 
