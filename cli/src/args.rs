@@ -175,8 +175,8 @@ pub(crate) enum Preset {
     Model,
     /// The first part of the base policy's training, from random weights: `pretrain`.
     Base,
-    /// The second part, with names that need quotation marks: `pretrain --model`.
-    BaseNames,
+    /// The second part, with messy schemas: `pretrain --model`.
+    BaseMessy,
     /// Every stage with the least work: shows that the installation works, not that the policy
     /// learns.
     Smoke,
@@ -434,9 +434,10 @@ pub(crate) enum DataCommand {
         /// Percentage of databases of a declared domain.
         #[arg(long, default_value_t = 0)]
         declared_percent: usize,
-        /// Percentage of the other databases some of whose names need quotation marks.
+        /// Percentage of the other databases whose schema is messy: more tables and columns, names
+        /// in several spellings, some of which need quotation marks.
         #[arg(long, default_value_t = 0)]
-        quoted_percent: u64,
+        messy_percent: u64,
     },
     /// Draft questions about any SQLite databases.
     Draft(crate::draft_command::DraftArgs),

@@ -212,8 +212,9 @@ pub(crate) struct PretrainConfig {
     /// Percentage of databases of a declared domain that is trained on.
     #[default(25)]
     pub(crate) declared_percent: usize,
-    /// Percentage of the other databases some of whose names SQL reads in quotation marks only.
-    pub(crate) quoted_percent: u64,
+    /// Percentage of the other databases whose schema is messy: more tables and columns, names in
+    /// several spellings, some of which SQL reads in quotation marks only.
+    pub(crate) messy_percent: u64,
     /// Share of the demonstrations that make an SQL error and recover from it.
     #[default(0.03)]
     pub(crate) recovery_share: f64,
@@ -251,7 +252,7 @@ impl PretrainConfig {
         }
         for (name, percent) in [
             ("declared_percent", self.declared_percent as u64),
-            ("quoted_percent", self.quoted_percent),
+            ("messy_percent", self.messy_percent),
         ] {
             if percent > 100 {
                 bail!("pretrain.{name} is {percent}; give 0 to 100");

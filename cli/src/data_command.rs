@@ -37,7 +37,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
             questions,
             held_out,
             declared_percent,
-            quoted_percent,
+            messy_percent,
         } => {
             let words = if held_out {
                 WordShare::HeldOut
@@ -51,7 +51,7 @@ pub(crate) async fn run(command: DataCommand, progress: &Progress) -> Result<()>
                 questions,
                 words,
                 declared_percent,
-                quoted_percent,
+                messy_percent,
                 is_simple: false,
             };
             let stage = progress.stage("building data", databases as u64, "databases");

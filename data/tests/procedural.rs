@@ -18,7 +18,7 @@ fn wanted(words: WordShare) -> ProceduralData {
         questions: 6,
         words,
         declared_percent: if words == WordShare::Training { 25 } else { 0 },
-        quoted_percent: 0,
+        messy_percent: 0,
         is_simple: false,
     }
 }
@@ -100,12 +100,12 @@ fn a_build_passes_the_check_and_has_its_questions() {
 #[test]
 fn names_may_need_quotation_marks() {
     let dir = tempfile::tempdir().unwrap();
-    let share = |quoted_percent| {
+    let share = |messy_percent| {
         let wanted = ProceduralData {
-            quoted_percent,
+            messy_percent,
             ..wanted(WordShare::HeldOut)
         };
-        let dir = dir.path().join(quoted_percent.to_string());
+        let dir = dir.path().join(messy_percent.to_string());
         let dataset = built(&dir, &wanted);
         assert!(check(&dir, None).unwrap().is_clean());
         assert!(dataset.questions.len() >= 300);
@@ -113,7 +113,7 @@ fn names_may_need_quotation_marks() {
         let quoted: Vec<&String> = names.iter().filter(|it| data::needs_quotes(it)).collect();
         for part in [" ", "-", " (", "rder"] {
             let has_part = quoted.iter().any(|name| name.contains(part));
-            assert_eq!(has_part, quoted_percent > 0, "{part:?} in {quoted:?}");
+            assert_eq!(has_part, messy_percent > 0, "{part:?} in {quoted:?}");
         }
         let in_sql = |it: &&data::Question| it.gold_sql.contains('"');
         let questions = dataset.questions.iter().filter(in_sql).count();

@@ -138,7 +138,7 @@ pub(super) fn check_paths(table: &Table, section: &str) -> Result<()> {
 fn preset_table(preset: Preset) -> Table {
     let text = match preset {
         Preset::Base => include_str!("../../presets/base.toml"),
-        Preset::BaseNames => include_str!("../../presets/base-names.toml"),
+        Preset::BaseMessy => include_str!("../../presets/base-messy.toml"),
         Preset::Tiny => include_str!("../../presets/tiny.toml"),
         Preset::Model => include_str!("../../presets/model.toml"),
         Preset::Scratch => include_str!("../../presets/scratch.toml"),

@@ -104,7 +104,7 @@ fn a_training_continues_from_the_weights_of_a_model() {
     let (first, second) = (dir.path().join("first"), dir.path().join("second"));
     finish(&first);
     let continued = |model: &Path| {
-        let mut command = small_pretraining("base-names", &second);
+        let mut command = small_pretraining("base-messy", &second);
         command.args(["--set", "pretrain.corrected_shards=0", "--model"]);
         command.arg(model).output().unwrap()
     };
@@ -112,7 +112,7 @@ fn a_training_continues_from_the_weights_of_a_model() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     let evaluations = fs::read_to_string(second.join("evaluations.jsonl")).unwrap();
-    assert_eq!(evaluations.matches("eval-unseen/quoted-names").count(), 2);
+    assert_eq!(evaluations.matches("eval-unseen/messy-schemas").count(), 2);
 
     // The training goes on where the first one ended, and not from random weights.
     let losses = |out: &Path| -> Vec<f64> {

@@ -11,7 +11,7 @@ use super::source::{SourceDatabase, SourceTable};
 use super::table_nouns::{TableNouns, all_table_nouns};
 use super::word_file::WordFile;
 use crate::generator::rows::DatabaseRows;
-use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing};
+use crate::generator::schema::{GeneratedSchema, GeneratedTable, Phrasing, TypeNames};
 use crate::sql_name::as_needed;
 
 /// What the grammar is applied to.
@@ -41,6 +41,7 @@ impl DescribedDatabase {
             schema: GeneratedSchema {
                 tables: Vec::new(),
                 phrasing: Phrasing::Drafted,
+                types: TypeNames::SQLITE,
             },
             rows: Vec::new(),
             gaps: Vec::new(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::binding::{Binding, bindings, draw_binding};
 use super::domain::{Domain, WordLists};
 use super::filter::accept;
-use super::procedural::{Lexicon, Names, Size, compose};
+use super::procedural::{Lexicon, Size, Tidiness, compose};
 use super::render;
 use super::rng::RngStream;
 use super::rows::{self, DatabaseRows};
@@ -61,7 +61,7 @@ pub(super) enum SchemaSource<'a> {
     Procedural {
         lexicon: &'a Lexicon,
         size: Size,
-        names: Names,
+        tidiness: Tidiness,
     },
 }
 
@@ -124,9 +124,9 @@ pub(super) fn build_database(
         SchemaSource::Procedural {
             lexicon,
             size,
-            names,
+            tidiness,
         } => {
-            (schema, composed_words) = compose(lexicon, size, names, &mut rng);
+            (schema, composed_words) = compose(lexicon, size, tidiness, &mut rng);
             &composed_words
         }
     };

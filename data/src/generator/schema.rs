@@ -11,6 +11,26 @@ const RENAME_PERCENT: u32 = 60;
 pub(crate) struct GeneratedSchema {
     pub(crate) tables: Vec<GeneratedTable>,
     pub(crate) phrasing: Phrasing,
+    pub(crate) types: TypeNames,
+}
+
+/// What columns are declared as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TypeNames {
+    pub(crate) integer: &'static str,
+    pub(crate) decimal: &'static str,
+    pub(crate) text: &'static str,
+    pub(crate) date: &'static str,
+}
+
+impl TypeNames {
+    /// Those of SQLite's storage classes.
+    pub(crate) const SQLITE: Self = Self {
+        integer: "INTEGER",
+        decimal: "REAL",
+        text: "TEXT",
+        date: "TEXT",
+    };
 }
 
 /// How questions speak of values. The bytes of generated data depend on the first way.
@@ -92,6 +112,7 @@ impl GeneratedSchema {
         Self {
             tables: domain.tables.iter().enumerate().map(table).collect(),
             phrasing: Phrasing::Generated,
+            types: TypeNames::SQLITE,
         }
     }
 

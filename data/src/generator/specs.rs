@@ -1,7 +1,7 @@
 //! Which databases a build has: the default data, and procedural data.
 
 use super::domain::{Domain, DomainUse};
-use super::procedural::{Lexicon, Names, Size, WordShare};
+use super::procedural::{Lexicon, Size, Tidiness, WordShare};
 use super::questions::{DatabaseSpec, QuestionPlan, SchemaSource};
 use crate::hash;
 use crate::manifest::DatabaseRole;
@@ -25,8 +25,9 @@ pub struct ProceduralData {
     /// The percentage of databases of a declared domain that is trained on, with rows and a
     /// selection of columns of their own.
     pub declared_percent: usize,
-    /// The percentage of the other databases some of whose names SQL reads in quotation marks only.
-    pub quoted_percent: u64,
+    /// The percentage of the other databases whose schema is messy: more tables and columns, several
+    /// spellings, names that SQL reads in quotation marks only.
+    pub messy_percent: u64,
     /// Whether databases have one or two small tables and questions are simple (levels 0 and 1).
     pub is_simple: bool,
 }
@@ -85,7 +86,7 @@ pub(super) fn procedural_specs<'a>(
             false => SchemaSource::Procedural {
                 lexicon,
                 size,
-                names: names_of(number, data.quoted_percent),
+                tidiness: tidiness_of(number, data.messy_percent),
             },
         };
         DatabaseSpec {
@@ -105,10 +106,10 @@ pub(super) fn procedural_specs<'a>(
     specs
 }
 
-/// Returns which names the database of a number has.
-fn names_of(number: usize, quoted_percent: u64) -> Names {
-    match hash::percentile(&["names", &number.to_string()]) < quoted_percent {
-        true => Names::Quoted,
-        false => Names::Plain,
+/// Returns how messy the database of a number is.
+fn tidiness_of(number: usize, messy_percent: u64) -> Tidiness {
+    match hash::percentile(&["names", &number.to_string()]) < messy_percent {
+        true => Tidiness::Messy,
+        false => Tidiness::Tidy,
     }
 }

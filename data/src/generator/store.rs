@@ -45,7 +45,7 @@ fn create(schema: &GeneratedSchema, table: &GeneratedTable) -> String {
     let mut lines: Vec<String> = table
         .columns
         .iter()
-        .map(|column| column_definition(table, column))
+        .map(|column| column_definition(schema, table, column))
         .collect();
     if table.key.len() > 1 {
         let name = |column: &usize| table.columns[*column].name.as_str();
@@ -68,12 +68,18 @@ fn create(schema: &GeneratedSchema, table: &GeneratedTable) -> String {
     )
 }
 
-fn column_definition(table: &GeneratedTable, column: &GeneratedColumn) -> String {
+fn column_definition(
+    schema: &GeneratedSchema,
+    table: &GeneratedTable,
+    column: &GeneratedColumn,
+) -> String {
+    let types = schema.types;
     let sql_type = match column.spec.kind {
-        ColumnKind::Key | ColumnKind::Parent(_) => "INTEGER",
-        ColumnKind::Integer(_) | ColumnKind::Year(_) => "INTEGER",
-        ColumnKind::Decimal(_) => "REAL",
-        _ => "TEXT",
+        ColumnKind::Key | ColumnKind::Parent(_) => types.integer,
+        ColumnKind::Integer(_) | ColumnKind::Year(_) => types.integer,
+        ColumnKind::Decimal(_) => types.decimal,
+        ColumnKind::Date(_) => types.date,
+        _ => types.text,
     };
     let is_key = table.key.len() == 1 && column.spec.kind == ColumnKind::Key;
     let suffix = if is_key {

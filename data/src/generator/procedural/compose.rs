@@ -8,7 +8,8 @@ use super::super::rng::RngStream;
 use super::super::schema::{GeneratedColumn, GeneratedSchema, GeneratedTable, Phrasing};
 use super::column_kind::{self, ColumnDraft};
 use super::lexicon::{Lexicon, Noun, draw};
-use super::naming::{Names, NamingStyle};
+use super::naming::{NamingStyle, Tidiness};
+use super::types::draw_types;
 
 /// The percentage of names that are words of no list.
 const INVENTED_PERCENT: u32 = 8;
@@ -16,10 +17,9 @@ const INVENTED_PERCENT: u32 = 8;
 const DESCRIBED_PERCENT: u32 = 22;
 /// The percentage of tables whose noun begins as that of an earlier table.
 const KINDRED_PERCENT: u32 = 10;
-/// The percentage of tables with a style of their own where names may need quotation marks: such
-/// databases have grown, table by table.
+/// The percentage of tables with a style of their own in messy schemas, which grow table by table.
 const OWN_STYLE_PERCENT: u32 = 30;
-/// The percentage of nouns, and of columns, that are SQL keywords where names may be such.
+/// The percentage of nouns, and of columns, that are SQL keywords in messy schemas.
 const KEYWORD_PERCENT: [u32; 2] = [25, 10];
 /// The percentage of columns for which questions use a synonym of the schema's word.
 const SYNONYM_PERCENT: u32 = 12;
@@ -54,7 +54,7 @@ const LABELS: [&str; 10] = [
 pub(crate) enum Size {
     /// One or two tables of few columns, for the beginning of a training.
     Small,
-    /// Two to four tables.
+    /// Two to four tables, or two to seven of more columns in messy schemas.
     Full,
 }
 
@@ -62,10 +62,10 @@ pub(crate) enum Size {
 pub(crate) fn compose(
     lexicon: &Lexicon,
     size: Size,
-    names: Names,
+    tidiness: Tidiness,
     rng: &mut RngStream,
 ) -> (GeneratedSchema, WordLists) {
-    let style = NamingStyle::draw(names, rng);
+    let style = NamingStyle::draw(tidiness, rng);
     let mut composer = Composer {
         lexicon,
         size,
@@ -73,9 +73,10 @@ pub(crate) fn compose(
         words: WordLists::new(),
         rng,
     };
-    let count = match size {
-        Size::Small => 1 + composer.rng.below(2),
-        Size::Full => 2 + composer.rng.below(3),
+    let count = match (size, tidiness) {
+        (Size::Small, _) => 1 + composer.rng.below(2),
+        (Size::Full, Tidiness::Tidy) => 2 + composer.rng.below(3),
+        (Size::Full, Tidiness::Messy) => 2 + composer.rng.below(6),
     };
     let (nouns, styles) = composer.nouns(count);
     let mut tables = Vec::with_capacity(count);
@@ -88,6 +89,7 @@ pub(crate) fn compose(
         GeneratedSchema {
             tables,
             phrasing: Phrasing::Generated,
+            types: draw_types(tidiness, composer.rng),
         },
         composer.words,
     )
@@ -112,8 +114,8 @@ impl Composer<'_> {
                 Some(first) if self.rng.chance(KINDRED_PERCENT) => self.kindred(first),
                 _ => self.noun(),
             };
-            let style = match self.style.is_quoted() && self.rng.chance(OWN_STYLE_PERCENT) {
-                true => NamingStyle::draw(Names::Quoted, self.rng),
+            let style = match self.style.is_messy() && self.rng.chance(OWN_STYLE_PERCENT) {
+                true => NamingStyle::draw(Tidiness::Messy, self.rng),
                 false => self.style.clone(),
             };
             let is_new = names.insert(style.table(&noun).to_lowercase());
@@ -126,7 +128,7 @@ impl Composer<'_> {
     }
 
     fn noun(&mut self) -> Noun {
-        if self.style.is_quoted() && self.rng.chance(KEYWORD_PERCENT[0]) {
+        if self.style.is_messy() && self.rng.chance(KEYWORD_PERCENT[0]) {
             let one = self.lexicon.keyword("thing", self.rng).to_owned();
             return Noun {
                 many: plural(&one),
@@ -244,7 +246,11 @@ impl Composer<'_> {
 
     /// Draws which columns a table has beside its keys.
     fn drafts(&mut self) -> Vec<ColumnDraft> {
-        let most = if self.size == Size::Small { 1 } else { 2 };
+        let most = match self.size {
+            Size::Small => 1,
+            Size::Full if self.style.is_messy() => 3,
+            Size::Full => 2,
+        };
         let mut drafts = Vec::new();
         if self.rng.chance(85) {
             drafts.push(ColumnDraft::Label);
@@ -310,7 +316,7 @@ impl Composer<'_> {
     fn column_words(&mut self, draft: ColumnDraft) -> String {
         let lexicon = self.lexicon;
         let may_be_keyword = matches!(draft, ColumnDraft::Category | ColumnDraft::Number);
-        if may_be_keyword && self.style.is_quoted() && self.rng.chance(KEYWORD_PERCENT[1]) {
+        if may_be_keyword && self.style.is_messy() && self.rng.chance(KEYWORD_PERCENT[1]) {
             let named = match draft {
                 ColumnDraft::Number => "number",
                 _ => "text",
@@ -379,7 +385,7 @@ mod tests {
         let schema = |number: usize| {
             let name = number.to_string();
             let rng = &mut RngStream::new(1, &["compose", &name]);
-            compose(&lexicon, size, Names::Plain, rng)
+            compose(&lexicon, size, Tidiness::Tidy, rng)
         };
         (0..300).map(schema).collect()
     }

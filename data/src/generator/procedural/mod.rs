@@ -7,8 +7,9 @@ mod column_kind;
 mod compose;
 mod lexicon;
 mod naming;
+mod types;
 
 pub(crate) use compose::{Size, compose};
 pub use lexicon::WordShare;
 pub(crate) use lexicon::{Lexicon, sources};
-pub(crate) use naming::Names;
+pub(crate) use naming::Tidiness;

@@ -20,14 +20,15 @@ const UNITS: [&str; 8] = ["(kg)", "(m)", "(km)", "($)", "(%)", "(h)", "(days)", 
 /// The percentage of numbers in spreadsheets that have one.
 const UNIT_PERCENT: u32 = 25;
 
-/// Which names a database has.
+/// How carefully a schema was designed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Names {
-    /// Names that SQL reads as they are.
-    Plain,
-    /// Names some of which SQL reads in quotation marks only, as spreadsheets and careless schemas
-    /// have them: blanks, hyphens, units, keywords.
-    Quoted,
+pub(crate) enum Tidiness {
+    /// As tutorials teach: few tables, one style, names that SQL reads as they are.
+    Tidy,
+    /// As databases grow in practice: more tables and columns, tables that are spelled in several
+    /// ways, names that repeat their table's, and names that SQL reads in quotation marks only
+    /// (blanks, hyphens, units, keywords).
+    Messy,
 }
 
 /// How the words of a name are joined.
@@ -43,6 +44,10 @@ enum Case {
     Flat,
     /// `NET_PRICE`
     Upper,
+    /// `Net_Price`
+    TitleSnake,
+    /// `Net_price`
+    FirstSnake,
     /// `net price`
     Words,
     /// `Net Price`
@@ -72,48 +77,58 @@ pub(super) struct NamingStyle {
     abbreviated_percent: u32,
     /// Whether column names begin with the first letters of their table.
     column_prefix: bool,
-    names: Names,
+    /// The percentage of columns whose name begins with their table's: `customer_name`.
+    table_name_percent: u32,
+    tidiness: Tidiness,
 }
 
 impl NamingStyle {
     /// Draws a style.
-    pub(super) fn draw(names: Names, rng: &mut RngStream) -> Self {
-        match names {
-            Names::Plain => Self::plain(rng),
-            Names::Quoted => Self::quoted(rng),
+    pub(super) fn draw(tidiness: Tidiness, rng: &mut RngStream) -> Self {
+        match tidiness {
+            Tidiness::Tidy => Self::tidy(rng),
+            Tidiness::Messy => Self::messy(rng),
         }
     }
 
-    /// Whether names may need quotation marks.
-    pub(super) fn is_quoted(&self) -> bool {
-        self.names == Names::Quoted
+    /// Whether the style is one of a messy schema.
+    pub(super) fn is_messy(&self) -> bool {
+        self.tidiness == Tidiness::Messy
     }
 
-    fn quoted(rng: &mut RngStream) -> Self {
-        let plain = Self::plain(rng);
+    fn messy(rng: &mut RngStream) -> Self {
+        let tidy = Self::tidy(rng);
         let case = match rng.below(100) {
-            0..35 => Case::Title,
-            35..60 => Case::Words,
-            60..68 => Case::Kebab,
-            _ => plain.case,
+            0..20 => Case::Title,
+            20..34 => Case::Words,
+            34..40 => Case::Kebab,
+            40..60 => Case::TitleSnake,
+            60..68 => Case::FirstSnake,
+            _ => tidy.case,
         };
         let table_prefix = match case {
             Case::Title | Case::Words | Case::Kebab => None,
-            _ if rng.chance(40) => Some("tbl".to_owned()),
-            _ => plain.table_prefix,
+            _ if rng.chance(25) => Some("tbl".to_owned()),
+            _ => tidy.table_prefix,
+        };
+        let key = match case {
+            Case::TitleSnake | Case::FirstSnake if rng.chance(50) => KeyName::OfTable("ID"),
+            _ => tidy.key,
         };
         Self {
             case,
             table_prefix,
+            key,
             // A singular may be a keyword, such as "order".
             plural_tables: rng.chance(40),
-            names: Names::Quoted,
-            ..plain
+            table_name_percent: if rng.chance(35) { 50 } else { 0 },
+            tidiness: Tidiness::Messy,
+            ..tidy
         }
     }
 
-    /// Draws a style of plain names. Most databases have the one that tutorials teach.
-    fn plain(rng: &mut RngStream) -> Self {
+    /// Draws the style of a tidy schema. Most have the one that tutorials teach.
+    fn tidy(rng: &mut RngStream) -> Self {
         let case = match rng.below(100) {
             0..50 => Case::Snake,
             50..66 => Case::Camel,
@@ -143,7 +158,8 @@ impl NamingStyle {
             key,
             abbreviated_percent: if rng.chance(20) { 60 } else { 0 },
             column_prefix: rng.chance(6),
-            names: Names::Plain,
+            table_name_percent: 0,
+            tidiness: Tidiness::Tidy,
         }
     }
 
@@ -172,13 +188,23 @@ impl NamingStyle {
             false => word.to_owned(),
         };
         let words: Vec<String> = words.split(' ').map(shorten).collect();
-        let prefix: String = table.one.chars().take(3).collect();
-        let prefix = self.column_prefix.then_some(prefix.as_str());
+        let start: String = table.one.chars().take(3).collect();
+        let prefix: Vec<&str> = match self.column_prefix {
+            true => vec![&start],
+            false if self.repeats_table(rng) => table.one.split(' ').collect(),
+            false => Vec::new(),
+        };
         let is_spreadsheet = matches!(self.case, Case::Words | Case::Title);
         let unit =
             (is_number && is_spreadsheet && rng.chance(UNIT_PERCENT)).then(|| draw(&UNITS, rng));
         let words = words.iter().map(String::as_str);
         self.join(prefix.into_iter().chain(words).chain(unit))
+    }
+
+    /// Draws whether a column's name begins with that of its table. Tidy schemas draw nothing, so
+    /// that their bytes stay.
+    fn repeats_table(&self, rng: &mut RngStream) -> bool {
+        self.table_name_percent > 0 && rng.chance(self.table_name_percent)
     }
 
     /// Names the key column of a table.
@@ -206,16 +232,18 @@ impl NamingStyle {
             Case::Snake => words.join("_"),
             Case::Flat => words.concat(),
             Case::Upper => words.join("_").to_uppercase(),
+            Case::TitleSnake => capitalized(&words).join("_"),
+            Case::FirstSnake => self::capitalized(&words.join("_")),
             Case::Camel => words[0].to_owned() + &capitalized(&words[1..]).concat(),
             Case::Pascal => capitalized(&words).concat(),
             Case::Words => words.join(" "),
             Case::Title => capitalized(&words).join(" "),
             Case::Kebab => words.join("-"),
         };
-        match self.names {
-            Names::Quoted => as_needed(&name),
-            Names::Plain if RESERVED.contains(&&*name.to_lowercase()) => format!("{name}_1"),
-            Names::Plain => name,
+        match self.tidiness {
+            Tidiness::Messy => as_needed(&name),
+            Tidiness::Tidy if RESERVED.contains(&&*name.to_lowercase()) => format!("{name}_1"),
+            Tidiness::Tidy => name,
         }
     }
 }
@@ -239,7 +267,8 @@ mod tests {
             key: KeyName::OfTable("id"),
             abbreviated_percent: 0,
             column_prefix: false,
-            names: Names::Plain,
+            table_name_percent: 0,
+            tidiness: Tidiness::Tidy,
         }
     }
 
@@ -305,6 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn columns_may_repeat_the_name_of_their_table() {
+        let style = NamingStyle {
+            table_name_percent: 100,
+            ..style(Case::TitleSnake)
+        };
+        let lexicon = Lexicon::read(WordShare::Training);
+        let rng = &mut RngStream::new(1, &["naming"]);
+        let column = style.column(&noun(), "height", true, &lexicon, rng);
+        assert_eq!(column, "Red_Fox_Height");
+    }
+
+    #[test]
     fn names_that_need_quotation_marks_have_them() {
         let lexicon = Lexicon::read(WordShare::Training);
         let rng = &mut RngStream::new(1, &["naming"]);
@@ -313,10 +354,12 @@ mod tests {
             (Case::Title, "\"Red Foxes\"", "\"Net Price\""),
             (Case::Kebab, "\"red-foxes\"", "\"net-price\""),
             (Case::Snake, "red_foxes", "net_price"),
+            (Case::TitleSnake, "Red_Foxes", "Net_Price"),
+            (Case::FirstSnake, "Red_foxes", "Net_price"),
         ];
         for (case, table, column) in cases {
             let style = NamingStyle {
-                names: Names::Quoted,
+                tidiness: Tidiness::Messy,
                 ..style(case)
             };
             assert_eq!(style.table(&noun()), table);
