@@ -14,7 +14,7 @@ use std::{
 };
 
 use candle_core::{DType, Device};
-use policy::{Model, Placement, SamplingSettings, Weights};
+use policy::{ConstrainedCompletion, Model, Placement, SamplingSettings, Weights};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     task::spawn_blocking,
@@ -119,10 +119,24 @@ impl Engine {
         request: CompletionRequest,
         sampling: SamplingSettings,
     ) -> Result<Completion, ActorError> {
+        self.complete_constrained(request, sampling, None).await
+    }
+
+    /// Samples a completion of the tokens that `constrained` allows, if it is there.
+    ///
+    /// # Errors
+    /// As [`Self::complete`].
+    pub async fn complete_constrained(
+        &self,
+        request: CompletionRequest,
+        sampling: SamplingSettings,
+        constrained: Option<ConstrainedCompletion>,
+    ) -> Result<Completion, ActorError> {
         self.send(|reply| {
             EngineCommand::Complete(CompletionJob {
                 request,
                 sampling,
+                constrained,
                 reply,
             })
         })

@@ -3,8 +3,10 @@
 //! Scripted policies (crate `baselines`) implement the same trait. Every policy therefore runs
 //! through the same rollout, and the trajectories of a scripted policy serve as demonstrations.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use policy::SamplingSettings;
+use policy::{Constrainer, SamplingSettings};
 use proto::v1::Observation;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -46,20 +48,34 @@ pub trait Policy: Send + Sync {
 pub struct ModelPolicy {
     engine: Engine,
     sampling: SamplingSettings,
+    constrainer: Option<Arc<Constrainer>>,
 }
 
 impl ModelPolicy {
     /// Creates a policy that samples from `engine`. Temperature 0 is greedy.
     pub fn new(engine: Engine, sampling: SamplingSettings) -> Self {
-        Self { engine, sampling }
+        Self {
+            engine,
+            sampling,
+            constrainer: None,
+        }
+    }
+
+    /// Constrains its completions, if there is a constrainer.
+    #[must_use]
+    pub fn constrained(mut self, constrainer: Option<Arc<Constrainer>>) -> Self {
+        self.constrainer = constrainer;
+        self
     }
 }
 
 #[async_trait]
 impl Policy for ModelPolicy {
     async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError> {
+        let begin = |constrainer: &Arc<Constrainer>| constrainer.begin(&view.request.context);
+        let constrained = self.constrainer.as_ref().map(begin).transpose()?;
         self.engine
-            .complete(view.request.clone(), self.sampling)
+            .complete_constrained(view.request.clone(), self.sampling, constrained)
             .await
     }
 

@@ -13,8 +13,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
 use policy::{
-    Coordinates, Decoder, DecoderMode, KvCache, Model, PackedRow, PackedRows, Placement,
-    PolicyError, Sampled, SamplingSettings, Weights, sampling,
+    ConstrainedCompletion, Coordinates, Decoder, DecoderMode, KvCache, Model, PackedRow,
+    PackedRows, Placement, PolicyError, Sampled, SamplingSettings, Weights, ops::TokenSet,
+    sampling,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,6 +33,8 @@ use crate::{
 pub(crate) struct CompletionJob {
     pub(crate) request: CompletionRequest,
     pub(crate) sampling: SamplingSettings,
+    /// Decides which tokens may come next; absent: any.
+    pub(crate) constrained: Option<ConstrainedCompletion>,
     pub(crate) reply: oneshot::Sender<Result<Completion, ActorError>>,
 }
 
@@ -69,6 +72,12 @@ struct ActiveRow {
 }
 
 impl ActiveRow {
+    /// Returns the tokens that may come next, if they are constrained.
+    fn allowed(&mut self) -> Option<TokenSet> {
+        let constrained = self.job.constrained.as_mut();
+        constrained.map(ConstrainedCompletion::allowed)
+    }
+
     /// Returns the sampling settings and the coordinates of the next token.
     fn draw(&self) -> (SamplingSettings, Coordinates) {
         let position = self.logprobs.len() as u32;
@@ -349,6 +358,12 @@ impl Sampler {
         let samples = || runs.iter().filter(|run| run.samples);
         let draws: Vec<_> = samples().map(|run| self.row(run.row).draw()).collect();
         let backend = weights.decoder.backend();
+        let allowed: Vec<Option<TokenSet>> =
+            samples().map(|run| self.row(run.row).allowed()).collect();
+        let logits = match allowed.iter().any(Option::is_some) {
+            true => backend.restrict_rows(&logits, &allowed)?,
+            false => logits,
+        };
         let sampled = sampling::sample_rows(backend, &logits, self.vocabulary_size, &draws)?;
         for (run, sampled) in samples().zip(sampled) {
             self.push_token(run.row, sampled);
@@ -379,6 +394,9 @@ impl Sampler {
 
     fn push_token(&mut self, id: RowId, sampled: Sampled) {
         let row = self.row(id);
+        if let Some(constrained) = &mut row.job.constrained {
+            constrained.push(sampled.token);
+        }
         row.tokens.push(sampled.token);
         row.logprobs.push(sampled.logprob);
         let is_full = row.logprobs.len() == row.job.request.max_tokens;

@@ -8,7 +8,10 @@ mod claim_loops;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use policy::{ChatRole, Coordinates, Message, Model, Placement, SamplingSettings, Weights};
+use policy::{
+    ChatRole, Constrainer, Constraint, Coordinates, Message, Model, Placement, SamplingSettings,
+    Weights,
+};
 use proto::{
     Endpoints, EnvClient, LearnerClient, MAX_MESSAGE_BYTES, Snapshot, SnapshotError,
     v1::{
@@ -142,6 +145,8 @@ struct Actor {
     env_nodes: Endpoints,
     settings: EpisodeSettings,
     policy: ModelPolicy,
+    /// Constrains completions, also those of evaluations.
+    constrainer: Option<Arc<Constrainer>>,
     version: watch::Receiver<u64>,
     submissions: Submissions,
 }
@@ -181,9 +186,12 @@ impl Actor {
             policy_version = first.policy_version,
             "joined"
         );
+        let constraint = constraint(settings.constraint());
+        let chat = Arc::new(model.chat.with_thinking(settings.thinking));
+        let constrainer = Constrainer::new(constraint, &chat, limits.shots)?.map(Arc::new);
         let episode_settings = EpisodeSettings {
             env,
-            chat: Arc::new(model.chat.with_thinking(settings.thinking)),
+            chat,
             limits,
             reward_profile: settings.reward_profile,
             step_budget: settings.step_budget,
@@ -198,7 +206,8 @@ impl Actor {
                 identity,
                 retry: config.learner_retry,
             },
-            policy: ModelPolicy::new(engine.clone(), sampling),
+            policy: ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.clone()),
+            constrainer,
             engine,
             env_nodes,
             settings: episode_settings,
@@ -271,7 +280,8 @@ impl Actor {
         claim: &EvaluationClaim,
     ) -> Result<Option<Vec<Trajectory>>, ActorError> {
         let sampling = claim.sampling.unwrap_or_default();
-        let policy = ModelPolicy::new(self.engine.clone(), sampling_settings(&sampling));
+        let policy = ModelPolicy::new(self.engine.clone(), sampling_settings(&sampling))
+            .constrained(self.constrainer.clone());
         let ids = claim.question_ids.iter();
         let specs: Vec<EpisodeSpec> = ids
             .map(|question_id| evaluation_spec(question_id, claim.seed))
@@ -354,6 +364,14 @@ fn weights(snapshot: &Snapshot) -> Result<Weights, ActorError> {
         }
         .into()
     })
+}
+
+fn constraint(constraint: proto::v1::Constraint) -> Constraint {
+    match constraint {
+        proto::v1::Constraint::Unspecified => Constraint::None,
+        proto::v1::Constraint::ToolCall => Constraint::ToolCall,
+        proto::v1::Constraint::Sql => Constraint::Sql,
+    }
 }
 
 /// Converts the message of sampling settings.

@@ -1,4 +1,5 @@
-//! Compares the tools' schemas with transformers 5.23.0's `get_json_schema`.
+//! Compares the tools' schemas with transformers 5.23.0's `get_json_schema`, and with the grammar
+//! of constrained completions.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -17,4 +18,10 @@ fn schemas_agree_with_transformers() {
         serde_json::to_string(&tools).unwrap(),
         serde_json::to_string(expected).unwrap()
     );
+}
+
+#[test]
+fn constrained_completions_call_the_same_tools() {
+    let tools = proto::TOOLS.iter().map(|tool| (tool.name, tool.parameter));
+    assert!(policy::Constrainer::tools().eq(tools));
 }

@@ -277,7 +277,7 @@ impl Round<'_> {
         let settings = player.episode_settings(self.setup, entrant.config(), shots);
         let concurrency = entrant.config().evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
-        let (metrics, episodes) = match player.at(decoding) {
+        let (metrics, episodes) = match player.at(shots, decoding)? {
             DecodingPolicy::Policy(policy) => {
                 actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
             }

@@ -77,7 +77,7 @@ pub(crate) async fn corrected_episodes(
     let chat: Arc<Chat> = Arc::new(model.chat.clone());
     let engine = evaluator.engine(model, MODEL_VERSION)?;
     let policy = CorrectedPolicy::new(
-        evaluator.model(&engine, DecodingMode::Sampled),
+        evaluator.model(&engine, &chat, DecodingMode::Sampled)?,
         Arc::clone(&chat),
         Arc::clone(&setup.solutions),
     );

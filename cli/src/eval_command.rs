@@ -57,7 +57,7 @@ pub(crate) async fn eval(args: &EvalArgs, progress: &Progress) -> Result<()> {
     let policy: Box<dyn Policy> = match args.policy {
         PolicyChoice::Random | PolicyChoice::Oracle => evaluator.scripted(name, &chat),
         PolicyChoice::Base | PolicyChoice::Model => {
-            Box::new(evaluator.model(&evaluator.engine(&model, 0)?, mode))
+            Box::new(evaluator.model(&evaluator.engine(&model, 0)?, &chat, mode)?)
         }
     };
     let evaluated = EvaluatedPolicy {

@@ -17,7 +17,7 @@ use anyhow::{Result, ensure};
 use baselines::{OraclePolicy, RandomPolicy, ScriptedPolicy};
 use data::Question;
 use learner::config::RolloutConfig;
-use policy::{Chat, Model, SamplingSettings, random::derive_seed};
+use policy::{Chat, Constrainer, Model, SamplingSettings, random::derive_seed};
 use proto::{EnvClient, v1};
 use report::{CURVE_SPLIT, DecodingMode, Evaluation, PolicyName, RunFolder, Transcript};
 use tokio_util::sync::CancellationToken;
@@ -147,6 +147,17 @@ pub(crate) fn episode_settings(
     }
 }
 
+/// Returns the policy that samples on `engine` within the constraint of the rollouts.
+pub(crate) fn model_policy(
+    engine: &Engine,
+    chat: &Arc<Chat>,
+    rollout: &RolloutConfig,
+    sampling: SamplingSettings,
+) -> Result<ModelPolicy> {
+    let constrainer = Constrainer::new(rollout.constraint, chat, rollout.shots as usize)?;
+    Ok(ModelPolicy::new(engine.clone(), sampling).constrained(constrainer.map(Arc::new)))
+}
+
 /// Evaluates policies and makes the records.
 pub(crate) struct Evaluator<'a> {
     pub(crate) config: &'a RunConfig,
@@ -239,12 +250,18 @@ impl Evaluator<'_> {
     }
 
     /// Returns a policy that samples on `engine`.
-    pub(crate) fn model(&self, engine: &Engine, mode: DecodingMode) -> ModelPolicy {
+    pub(crate) fn model(
+        &self,
+        engine: &Engine,
+        chat: &Arc<Chat>,
+        mode: DecodingMode,
+    ) -> Result<ModelPolicy> {
+        let rollout = &self.config.learner.rollout;
         let sampling = match mode {
             DecodingMode::Greedy => SamplingSettings::greedy(),
-            DecodingMode::Sampled => self.config.learner.rollout.sampling,
+            DecodingMode::Sampled => rollout.sampling,
         };
-        ModelPolicy::new(engine.clone(), sampling)
+        model_policy(engine, chat, rollout, sampling)
     }
 
     /// Runs one episode of `policy` per question and returns the record and the episodes.

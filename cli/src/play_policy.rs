@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::Path, sync::Arc};
 
-use actor::{Engine, EngineSettings, EnvStepRecord, EpisodeRecord, ModelPolicy};
+use actor::{Engine, EngineSettings, EnvStepRecord, EpisodeRecord};
 use anyhow::{Context as _, Result, bail, ensure};
 use data::{Dataset, Question, answer_text};
 use policy::{Model, SamplingSettings, random::derive_seed};
@@ -11,7 +11,7 @@ use proto::{EnvClient, v1};
 use crate::{
     args::{PlayArgs, PlayPolicy},
     config::RunConfig,
-    evaluation::episode_settings,
+    evaluation::{episode_settings, model_policy},
     play_command::{choose, served_question},
     progress::Progress,
     setup::{self, Setup},
@@ -50,7 +50,7 @@ pub(crate) async fn play(
     let engine = Engine::spawn(&model, 0, context_tokens, &settings, config.placement())?;
     let chat = Arc::new(model.chat.clone());
     let (_, episodes) = actor::evaluate(
-        &ModelPolicy::new(engine, SamplingSettings::greedy()),
+        &model_policy(&engine, &chat, rollout, SamplingSettings::greedy())?,
         &episode_settings(&env, &chat, rollout, config.actor.env_retry),
         &[question],
         derive_seed(config.seed, "play"),

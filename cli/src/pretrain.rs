@@ -43,7 +43,7 @@ const MODEL_FILES: &str = "model.sha256";
 const CHECKPOINTS: &str = "checkpoints";
 const SHARD: &str = "shard";
 const HELD_OUT: &str = "held-out";
-const HELD_OUT_QUOTED: &str = "held-out-quoted";
+const HELD_OUT_MESSY: &str = "held-out-messy";
 const MODEL: &str = "model";
 /// The weights of a model to start from.
 const WEIGHTS: &str = "model.safetensors";
@@ -52,8 +52,8 @@ const HELD_OUT_SIZE: (usize, usize) = (100, 5);
 /// One for all trainings, so that their evaluations can be compared.
 const HELD_OUT_SEED: u64 = 0;
 const HELD_OUT_SPLIT: &str = "eval-unseen/words";
-/// What evaluations on held-out databases with names in quotation marks are recorded as.
-const QUOTED_SPLIT: &str = "eval-unseen/quoted-names";
+/// What evaluations on held-out databases with messy schemas are recorded as.
+const MESSY_SPLIT: &str = "eval-unseen/messy-schemas";
 
 /// Trains a base policy, or continues the training in the folder.
 pub(crate) async fn pretrain(
@@ -190,7 +190,7 @@ impl Pretraining<'_> {
             questions: settings.questions_per_database,
             words: WordShare::Training,
             declared_percent: settings.declared_percent,
-            quoted_percent: settings.quoted_percent,
+            messy_percent: settings.messy_percent,
             is_simple: shard < settings.simple_shards,
         };
         let stage = self
@@ -288,9 +288,9 @@ impl Pretraining<'_> {
             (own.clone(), "eval-unseen/database", "eval-unseen/database"),
             (own, "eval-unseen/domain", "eval-unseen/domain"),
         ];
-        if self.config.pretrain.quoted_percent > 0 {
-            let quoted = Some(self.held_out_data(HELD_OUT_QUOTED, 100)?);
-            evaluations.push((quoted, HELD_OUT_SPLIT, QUOTED_SPLIT));
+        if self.config.pretrain.messy_percent > 0 {
+            let messy = Some(self.held_out_data(HELD_OUT_MESSY, 100)?);
+            evaluations.push((messy, HELD_OUT_SPLIT, MESSY_SPLIT));
         }
         for (dir, split, recorded_as) in evaluations {
             self.evaluate_split(model, step, dir, split, recorded_as)
@@ -325,8 +325,8 @@ impl Pretraining<'_> {
         let setup = Setup::open(&config, self.progress)?;
         let evaluator = self.evaluator(&config, &setup);
         let engine = evaluator.engine(model, step)?;
-        let policy = evaluator.model(&engine, DecodingMode::Greedy);
         let chat = Arc::new(model.chat.clone());
+        let policy = evaluator.model(&engine, &chat, DecodingMode::Greedy)?;
         let mut questions = questions(&setup, split)?;
         questions.truncate(config.evaluation.questions);
         let (evaluation, _) = evaluator
@@ -337,7 +337,7 @@ impl Pretraining<'_> {
     }
 
     /// Builds held-out databases, unless they exist.
-    fn held_out_data(&self, folder: &str, quoted_percent: u64) -> Result<PathBuf> {
+    fn held_out_data(&self, folder: &str, messy_percent: u64) -> Result<PathBuf> {
         let dir = self.folder.path().join(folder);
         if !dir.is_dir() {
             let wanted = ProceduralData {
@@ -347,7 +347,7 @@ impl Pretraining<'_> {
                 questions: HELD_OUT_SIZE.1,
                 words: WordShare::HeldOut,
                 declared_percent: 0,
-                quoted_percent,
+                messy_percent,
                 is_simple: false,
             };
             data::build_procedural(&dir, &wanted, &mut |_| {})

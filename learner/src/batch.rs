@@ -12,7 +12,10 @@ use std::{borrow::Cow, ops::Range};
 
 pub(crate) use pack::shares;
 use pack::{LEAST_TOKENS, pack};
-use policy::{PackedRows, ScoredTokens};
+use policy::{
+    PackedRows, ScoredTokens,
+    ops::{Targets, TokenSet},
+};
 
 /// Shorter common prefixes are not worth a row of their own.
 const MIN_PREFIX_TOKENS: usize = 16;
@@ -37,6 +40,8 @@ pub struct Sample<'a> {
     pub tokens: Cow<'a, [u32]>,
     /// Ascending positions in `tokens`, each at least 1: a token is predicted from those before it.
     pub scored: Vec<usize>,
+    /// What each scored token was chosen from, if completions are constrained.
+    pub allowed: Vec<TokenSet>,
 }
 
 impl Sample<'_> {
@@ -59,6 +64,8 @@ pub struct MicroBatch {
     pub predictors: Vec<u32>,
     /// For each scored token its id.
     pub targets: Vec<u32>,
+    /// For each scored token what it was chosen from, if completions are constrained.
+    pub allowed: Vec<TokenSet>,
 }
 
 /// Neighbouring samples and the length of the prefix that they share; 0 for a single sample.
@@ -101,6 +108,7 @@ impl MicroBatch {
                 .extend(sample.scored.iter().map(|at| predictor(at) as u32));
             self.targets
                 .extend(sample.scored.iter().map(|&at| sample.tokens[at]));
+            self.allowed.extend_from_slice(&sample.allowed);
         }
     }
 
@@ -108,8 +116,16 @@ impl MicroBatch {
     pub fn scored_tokens(&self, temperature: f32) -> ScoredTokens<'_> {
         ScoredTokens {
             predictors: &self.predictors,
-            targets: &self.targets,
+            targets: self.targets(),
             temperature,
+        }
+    }
+
+    /// Returns the scored tokens, and what they were chosen from.
+    pub fn targets(&self) -> Targets<'_> {
+        Targets {
+            ids: &self.targets,
+            allowed: (!self.allowed.is_empty()).then_some(self.allowed.as_slice()),
         }
     }
 
@@ -260,14 +276,17 @@ mod tests {
             Sample {
                 tokens: vec![10, 11, 12, 13, 14].into(),
                 scored: vec![2, 3],
+                ..Sample::default()
             },
             Sample {
                 tokens: vec![20, 21].into(),
                 scored: vec![],
+                ..Sample::default()
             },
             Sample {
                 tokens: vec![30, 31].into(),
                 scored: vec![1],
+                ..Sample::default()
             },
         ];
         let micro = &micro_batches(&samples, 100, Prefixes::Shared)[0];
@@ -288,6 +307,7 @@ mod tests {
         Sample {
             scored: (tokens.len().saturating_sub(own).max(1)..tokens.len()).collect(),
             tokens: tokens.into(),
+            ..Sample::default()
         }
     }
 

@@ -4,7 +4,7 @@
 //! later. In particular no sample is longer than a micro-batch. Actors get their [`RolloutConfig`]
 //! from here.
 
-use policy::SamplingSettings;
+use policy::{Constraint, SamplingSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -215,6 +215,14 @@ pub struct RolloutConfig {
     // Not written where off, so that runs from before it keep their fingerprint.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub thinking: bool,
+    /// What completions are constrained to; the grammar of a tool call, or also that of SQL.
+    // Not written where off, for the same reason.
+    #[serde(skip_serializing_if = "is_unconstrained")]
+    pub constraint: Constraint,
+}
+
+fn is_unconstrained(constraint: &Constraint) -> bool {
+    *constraint == Constraint::None
 }
 
 /// Checkpoints.
@@ -352,6 +360,11 @@ impl RolloutConfig {
         if ![0, 1, 3].contains(&self.shots) {
             let problem = format!("is {}; give 0, 1 or 3", self.shots);
             return Err(LearnerError::setting("rollout.shots", problem));
+        }
+        if self.thinking && self.constraint != Constraint::None {
+            let problem =
+                "leaves no room for thoughts; turn rollout.thinking off, or give \"none\"";
+            return Err(LearnerError::setting("rollout.constraint", problem));
         }
         Ok(())
     }

@@ -91,8 +91,8 @@ const COUNTERS: [(&str, &str); 13] = [
         GROUPS_REFUSED,
         "Groups that are not trained on, by reason: invalid (breaks the contract), rewards (another \
          result when played again), logprobs (other log-probabilities than the learner's), \
-         not_finite (no finite gradient), unscored (no completed episode), journal (accepted by an \
-         earlier version of the program).",
+         constraint (tokens that rollout.constraint excludes), not_finite (no finite gradient), \
+         unscored (no completed episode), journal (accepted by an earlier version of the program).",
     ),
     (JOURNALED_BYTES, "Bytes of groups written to the journal."),
     (CHECKPOINTS, "Checkpoints written."),

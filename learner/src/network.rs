@@ -310,7 +310,7 @@ pub(crate) fn scores_unless(
     let one = |_, micro: &MicroBatch| {
         let hidden = decoder.forward(&micro.packed, None)?;
         let hidden = policy::ops::select_rows(&hidden, &micro.predictors)?;
-        Scores::read(&decoder.token_logprobs(&hidden, &micro.targets, pass.temperature)?)
+        Scores::read(&decoder.token_logprobs(&hidden, micro.targets(), pass.temperature)?)
     };
     let threads = threads(decoder, pass);
     in_waves(micro_batches, (threads, stopping), one, |scores| {

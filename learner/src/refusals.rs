@@ -24,6 +24,8 @@ pub enum RefusalReason {
     Rewards,
     /// Its log-probabilities differ from the learner's own.
     Logprobs,
+    /// It has tokens that the constraint of completions excludes.
+    Constraint,
     /// It has no finite gradient.
     NotFinite,
     /// None of its episodes was completed.
@@ -33,10 +35,11 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Invalid,
         Self::Rewards,
         Self::Logprobs,
+        Self::Constraint,
         Self::NotFinite,
         Self::Unscored,
         Self::Journal,
@@ -53,6 +56,7 @@ impl RefusalReason {
             Self::Invalid => "invalid",
             Self::Rewards => "rewards",
             Self::Logprobs => "logprobs",
+            Self::Constraint => "constraint",
             Self::NotFinite => "not_finite",
             Self::Unscored => "unscored",
             Self::Journal => "journal",

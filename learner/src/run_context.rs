@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use policy::{Model, SamplingSettings};
+use policy::{Constraint, Model, SamplingSettings};
 use proto::{
     Snapshot,
     v1::{ActorIdentity, JoinResponse, ModelFile, RolloutSettings},
@@ -179,5 +179,11 @@ fn rollout_settings(rollout: &RolloutConfig) -> RolloutSettings {
         reward_profile: rollout.reward_profile.clone(),
         shots: rollout.shots,
         thinking: rollout.thinking,
+        constraint: match rollout.constraint {
+            Constraint::None => proto::v1::Constraint::Unspecified,
+            Constraint::ToolCall => proto::v1::Constraint::ToolCall,
+            Constraint::Sql => proto::v1::Constraint::Sql,
+        }
+        .into(),
     }
 }

@@ -245,6 +245,10 @@ impl Chat {
         self.tokenizer.vocabulary_size()
     }
 
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// See [`Tokenizer::encode`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.tokenizer.encode(text)

@@ -8,6 +8,7 @@
 mod chat;
 pub mod chat_template;
 mod config;
+mod constraint;
 pub mod cuda;
 mod decoder;
 mod device;
@@ -31,6 +32,7 @@ mod weights;
 
 pub use chat::{Chat, ChatRole, Message, ToolCall};
 pub use config::{DecoderConfig, Family, RopeScaling};
+pub use constraint::{ConstrainedCompletion, Constrainer, Constraint};
 pub use decoder::{
     Decoder, DecoderMode, GradientCheckpointing, Gradients, ScoredTokens, TrainingPass,
     check_gradients,

@@ -23,6 +23,16 @@ pub struct Tokenizer {
     vocabulary_size: usize,
 }
 
+/// A token as the vocabulary writes it.
+pub(crate) struct Piece {
+    /// Its text; of tokens that are not added, in the characters of the tokenizer's alphabet.
+    pub(crate) text: String,
+    /// Whether it is matched before the text is cut into pieces.
+    pub(crate) is_added: bool,
+    /// Whether it is a control token, such as the end of a turn.
+    pub(crate) is_control: bool,
+}
+
 impl Tokenizer {
     /// Reads the bytes of a `tokenizer.json`.
     ///
@@ -79,6 +89,17 @@ impl Tokenizer {
     /// Returns the id of the token with the text `text`, if there is one.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
+    }
+
+    /// Returns the token of an id as the vocabulary writes it.
+    pub(crate) fn piece(&self, id: u32) -> Option<Piece> {
+        let all_added = self.inner.get_added_tokens_decoder();
+        let added = all_added.get(&id);
+        Some(Piece {
+            text: self.inner.id_to_token(id)?,
+            is_added: added.is_some(),
+            is_control: added.is_some_and(|token| token.special),
+        })
     }
 
     /// Returns the id and text of the added token that `text` begins with: a control token or

@@ -231,7 +231,7 @@ fn instruction_sets_agree_forward_and_backward() {
         let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
         let scored = ScoredTokens {
             predictors: &predictors,
-            targets: &batch.tokens,
+            targets: (&batch.tokens).into(),
             temperature: 0.9,
         };
         let ones = vec![1.0; predictors.len()];

@@ -276,7 +276,7 @@ fn cross_entropy(decoder: &Decoder, batch: &Batch) -> (f64, Gradients) {
         .collect();
     let scored = ScoredTokens {
         predictors: &chosen,
-        targets: &targets,
+        targets: (&targets).into(),
         temperature: 1.0,
     };
     let pass = TrainingPass::forward(decoder, &packed, scored, GradientCheckpointing::Off).unwrap();

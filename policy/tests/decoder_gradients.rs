@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
 
 use candle_core::{DType, Device, Result, Tensor};
-use policy::ops::{self, Backend, LinearWeight, LogprobGradients, RopeTable};
+use policy::ops::{self, Backend, LinearWeight, LogprobGradients, RopeTable, Targets, TokenSet};
 use policy::{
     Decoder, DecoderConfig, DecoderMode, GradientCheckpointing, Gradients, PackedRow, PackedRows,
     ScoredTokens, TrainingPass, Weights, check_gradients,
@@ -113,6 +113,98 @@ fn attention_case(name: &'static str, shapes: &[&[usize]], rows: fn() -> Vec<Pac
 
 fn targets() -> Vec<u32> {
     (0..TOKENS as u32).map(|i| i * 7 % 53).collect()
+}
+
+/// Sets of about half of the vocabulary, each with its target.
+fn sets() -> Vec<TokenSet> {
+    let set = |(row, target): (u32, u32)| {
+        let mut words = [
+            0x5a3c_96f0_u32.rotate_left(row),
+            0x0f1e_2d3c_u32.rotate_left(2 * row),
+        ];
+        words[target as usize / 32] |= 1 << (target % 32);
+        TokenSet::new(&words)
+    };
+    (0..).zip(targets()).map(set).collect()
+}
+
+/// Constrained to sets of tokens: the probability of the others is 0, and their logits have no
+/// gradient.
+fn restricted_logprobs_case() -> Case {
+    fn score(backend: Backend, x: &[Tensor]) -> Result<ops::TokenLogprobs> {
+        let (ids, sets) = (targets(), sets());
+        let targets = Targets {
+            ids: &ids,
+            allowed: Some(&sets),
+        };
+        backend.token_logprobs(&x[0], &weight(&x[1]), targets, 0.8)
+    }
+    let both = |found: ops::TokenLogprobs| Tensor::stack(&[found.logprobs, found.entropies], 0);
+    case(
+        "restricted token_logprobs",
+        &[&[TOKENS, 37], &[53, 37]],
+        move |x| both(score(of(&x[0]), x)?),
+        move |x| both(score(Backend::TensorOps, x)?),
+        |x, dy| {
+            let (backend, ids, sets) = (of(&x[0]), targets(), sets());
+            let dy = flat(dy);
+            let derivatives = LogprobGradients {
+                logprobs: dy[..TOKENS].to_vec(),
+                entropies: Some(dy[TOKENS..].to_vec()),
+            };
+            let targets = Targets {
+                ids: &ids,
+                allowed: Some(&sets),
+            };
+            let found = score(backend, x)?;
+            let head = weight(&x[1]);
+            let (dhidden, dhead) =
+                backend.token_logprobs_backward(found, &x[0], &head, targets, 0.8, &derivatives)?;
+            Ok(vec![dhidden, dhead])
+        },
+    )
+}
+
+/// The log-probability among a set is that of a vocabulary which consists of the set.
+#[test]
+fn a_set_is_the_whole_vocabulary_of_its_row() {
+    let (hidden, head) = (
+        values(&[1, 37], 3, DType::F64),
+        values(&[53, 37], 4, DType::F64),
+    );
+    let (target, set) = (targets()[5], sets().swap_remove(5));
+    let members: Vec<u32> = (0..53).filter(|&token| set.contains(token)).collect();
+    let place = members.iter().position(|&token| token == target).unwrap() as u32;
+    let smaller = head
+        .index_select(&Tensor::new(members.as_slice(), head.device()).unwrap(), 0)
+        .unwrap();
+    for (dtype, tolerance) in [(DType::F64, 1e-14), (DType::F32, 1e-6)] {
+        let [hidden, head, smaller] =
+            [&hidden, &head, &smaller].map(|tensor| tensor.to_dtype(dtype).unwrap());
+        let restricted = Targets {
+            ids: &[target],
+            allowed: Some(std::slice::from_ref(&set)),
+        };
+        let backend = of(&hidden);
+        let found = backend
+            .token_logprobs(&hidden, &weight(&head), restricted, 0.8)
+            .unwrap();
+        let expected = backend
+            .token_logprobs(&hidden, &weight(&smaller), &[place], 0.8)
+            .unwrap();
+        assert_near(
+            &flat(&found.logprobs),
+            &flat(&expected.logprobs),
+            tolerance,
+            "logprob",
+        );
+        assert_near(
+            &flat(&found.entropies),
+            &flat(&expected.entropies),
+            tolerance,
+            "entropy",
+        );
+    }
 }
 
 fn logprobs_case() -> Case {
@@ -247,7 +339,12 @@ fn cases() -> Vec<Case> {
     cases.extend(rms_norm_cases());
     cases.push(rope_case());
     cases.extend(attention_cases());
-    cases.extend([swiglu_case(), logprobs_case(), rows_case()]);
+    cases.extend([
+        swiglu_case(),
+        logprobs_case(),
+        restricted_logprobs_case(),
+        rows_case(),
+    ]);
     cases
 }
 
@@ -403,7 +500,7 @@ fn loss(decoder: &Decoder, keep: GradientCheckpointing) -> (f64, Gradients) {
     let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
     let scored = ScoredTokens {
         predictors: &predictors,
-        targets: &batch.tokens,
+        targets: (&batch.tokens).into(),
         temperature: 1.0,
     };
     let pass = TrainingPass::forward(decoder, &batch, scored, keep).unwrap();
@@ -529,7 +626,7 @@ fn a_decoder_for_sampling_says_that_it_has_no_backward_pass() {
     batch.push(&[1, 2]);
     let scored = ScoredTokens {
         predictors: &[0],
-        targets: &[2],
+        targets: (&[2]).into(),
         temperature: 1.0,
     };
     let pass = TrainingPass::forward(&decoder, &batch, scored, GradientCheckpointing::Off).unwrap();

@@ -174,7 +174,7 @@ fn trained(decoder: &Decoder, rows: &[Vec<u32>], temperature: f64) -> Vec<f64> {
     }
     let scored = ScoredTokens {
         predictors: &predictors,
-        targets: &targets,
+        targets: (&targets).into(),
         temperature: temperature as f32,
     };
     let pass = TrainingPass::forward(decoder, &batch, scored, GradientCheckpointing::On).unwrap();
@@ -275,7 +275,7 @@ fn gradients_in_bf16_point_where_those_of_f32_do() {
             let predictors: Vec<u32> = (0..batch.tokens.len() as u32).collect();
             let scored = ScoredTokens {
                 predictors: &predictors,
-                targets: &batch.tokens,
+                targets: (&batch.tokens).into(),
                 temperature: 1.0,
             };
             let derivatives = policy::ops::LogprobGradients {

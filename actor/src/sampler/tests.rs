@@ -72,6 +72,7 @@ impl Sampler {
         self.handle(EngineCommand::Complete(CompletionJob {
             request,
             sampling: SamplingSettings::default(),
+            constrained: None,
             reply,
         }));
         response

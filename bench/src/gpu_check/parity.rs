@@ -46,6 +46,7 @@ impl DecoderUnderTest {
         let sample = |(number, &length): (usize, &usize)| Sample {
             tokens: text(number, length + 1, model.config.vocab_size).into(),
             scored: (1..=length).collect(),
+            ..Sample::default()
         };
         let samples: Vec<Sample<'_>> = LENGTHS.iter().enumerate().map(sample).collect();
         let mut batches = micro_batches(&samples, usize::MAX, Prefixes::Repeated);
@@ -191,6 +192,7 @@ pub(super) async fn engine(target: &CheckTarget<'_>) -> Result<Vec<Measurement>>
         let sample = |(prompt, completion): &(Vec<u32>, Completion)| Sample {
             tokens: [prompt.as_slice(), &completion.tokens].concat().into(),
             scored: (prompt.len()..prompt.len() + completion.tokens.len()).collect(),
+            ..Sample::default()
         };
         let samples: Vec<Sample<'_>> = completions.iter().map(sample).collect();
         let batches = micro_batches(&samples, 512, Prefixes::Repeated);

@@ -37,6 +37,7 @@ pub(crate) fn measure(
     let row = |row| Sample {
         tokens: text(row, work.row_tokens, model.config.vocab_size).into(),
         scored: (1..work.row_tokens).collect(),
+        ..Sample::default()
     };
     let samples: Vec<Sample<'_>> = (0..work.rows).map(row).collect();
     let micro_batches = micro_batches(&samples, work.micro_batch_tokens, Prefixes::Repeated);

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use actor::{Engine, EngineSettings, EpisodeSettings, ModelPolicy, Policy};
+use actor::{Engine, EngineSettings, EpisodeSettings, Policy};
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::{ChatApi, OraclePolicy, RandomPolicy, ScriptedPolicy, Solutions};
 use learner::config::RolloutConfig;
@@ -16,7 +16,7 @@ use report::EpisodeLimits;
 use super::{CompareArgs, Round, shared_settings::SharedSettings};
 use crate::{
     config::RunConfig,
-    evaluation::episode_settings,
+    evaluation::{episode_settings, model_policy},
     model_source,
     setup::{self, Setup},
 };
@@ -196,36 +196,46 @@ impl Player {
         config: &RunConfig,
         shots: u32,
     ) -> EpisodeSettings {
-        let rollout = RolloutConfig {
-            shots,
-            ..self.rollout.clone()
-        };
+        let rollout = self.rollout(shots);
         episode_settings(&setup.env, &self.chat, &rollout, config.actor.env_retry)
     }
 
+    /// Returns the settings of its rollouts with so many solved examples.
+    fn rollout(&self, shots: u32) -> RolloutConfig {
+        RolloutConfig {
+            shots,
+            ..self.rollout.clone()
+        }
+    }
+
     /// Returns the policy that decodes in this way.
-    pub(super) fn at(&self, decoding: Decoding) -> DecodingPolicy {
+    pub(super) fn at(&self, shots: u32, decoding: Decoding) -> Result<DecodingPolicy> {
         let sampling = match decoding {
             Decoding::Greedy => SamplingSettings::greedy(),
             Decoding::Sampled => self.rollout.sampling,
         };
         let chat = || Arc::clone(&self.chat);
-        DecodingPolicy::Policy(match &self.way {
+        Ok(DecodingPolicy::Policy(match &self.way {
             Way::Random => Box::new(ScriptedPolicy::new(chat(), RandomPolicy)),
             Way::Oracle(solutions) => {
                 let oracle = OraclePolicy(Arc::clone(solutions));
                 Box::new(ScriptedPolicy::new(chat(), oracle))
             }
-            Way::Model(engine) => Box::new(ModelPolicy::new(engine.clone(), sampling)),
+            Way::Model(engine) => {
+                let rollout = self.rollout(shots);
+                Box::new(model_policy(engine, &self.chat, &rollout, sampling)?)
+            }
             Way::Api(api) => {
                 let most = self.rollout.max_completion_tokens as usize;
                 let temperature = match decoding {
                     Decoding::Greedy => 0.0,
                     Decoding::Sampled => sampling.temperature,
                 };
-                return DecodingPolicy::Chat(api.clone().sampling(most, temperature));
+                return Ok(DecodingPolicy::Chat(
+                    api.clone().sampling(most, temperature),
+                ));
             }
-        })
+        }))
     }
 }
 

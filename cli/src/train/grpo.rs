@@ -172,7 +172,7 @@ impl LearningCurve<'_> {
             if evaluated.is_recorded(self.folder, CURVE_SPLIT)? {
                 continue;
             }
-            let policy = self.evaluator.model(&engine, mode);
+            let policy = self.evaluator.model(&engine, &chat, mode)?;
             let (evaluation, _) = self
                 .evaluator
                 .evaluate(evaluated, &policy, &chat, CURVE_SPLIT, &self.questions)

@@ -51,7 +51,7 @@ pub(super) async fn base_before_warm_start(
     };
     let chat = Arc::new(base.chat.clone());
     let engine = evaluator.engine(base, 0)?;
-    let policy = evaluator.model(&engine, DecodingMode::Greedy);
+    let policy = evaluator.model(&engine, &chat, DecodingMode::Greedy)?;
     let (split, questions) = table(evaluator).swap_remove(0);
     let part = &questions[..questions.len().div_ceil(BASE_SHARE)];
     evaluate(folder, evaluator, evaluated, &policy, &chat, (&split, part)).await
@@ -69,7 +69,7 @@ pub(super) async fn model(
     let engine = evaluator.engine(model, step)?;
     for mode in [DecodingMode::Greedy, DecodingMode::Sampled] {
         let evaluated = EvaluatedPolicy { policy, step, mode };
-        let model = evaluator.model(&engine, mode);
+        let model = evaluator.model(&engine, &chat, mode)?;
         for (split, questions) in table(evaluator) {
             if mode == DecodingMode::Greedy || split == MAIN {
                 let asked = (&*split, &*questions);

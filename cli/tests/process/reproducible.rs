@@ -101,6 +101,22 @@ fn one_thread_or_two_or_an_interruption_give_the_same_weights() {
     );
 }
 
+/// The learner finds the tokens that the sampler could choose from by itself.
+#[test]
+fn constrained_completions_have_no_mismatch() {
+    let dir = tempfile::tempdir().unwrap();
+    for constraint in ["tool_call", "sql"] {
+        let setting = format!("learner.rollout.constraint={constraint}");
+        train(
+            dir.path(),
+            constraint,
+            &["--preset", "smoke", "--set", &setting],
+        );
+        assert_no_mismatch(dir.path(), constraint);
+    }
+    assert!(weights(dir.path(), "tool_call") != weights(dir.path(), "sql"));
+}
+
 /// Starts a run and sends SIGINT after its first GRPO step.
 fn interrupt(runs_dir: &Path, name: &str, more: &[&str]) {
     let dir = runs_dir.to_str().unwrap();

@@ -226,7 +226,12 @@ impl<'a> WeightedEpisodes<'a> {
             let scored: Vec<usize> = (1..tokens.len()).filter(|&at| weight(at) > 0.0).collect();
             let weights = scored.iter().map(|&at| weight(at)).collect();
             let tokens = tokens.into();
-            (Sample { tokens, scored }, weights)
+            let sample = Sample {
+                tokens,
+                scored,
+                ..Sample::default()
+            };
+            (sample, weights)
         });
         let (samples, weights) = weighted.unzip();
         let weighted = Self { samples, weights };

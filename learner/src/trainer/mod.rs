@@ -6,11 +6,12 @@
 //! results were dropped from its context, each with the trajectory's advantage. With several ranks,
 //! each cuts the same micro-batches and computes its share of them.
 
+mod constrained;
 mod suspects;
 
 use std::sync::Arc;
 
-use policy::{Decoder, DecoderMode, Model, ops::LogprobGradients};
+use policy::{Constrainer, Decoder, DecoderMode, Model, ops::LogprobGradients};
 
 use crate::{
     advantage::advantages,
@@ -41,6 +42,7 @@ pub struct Trainer {
     /// Groups of the last step whose log-probabilities differ, if the settings only count them.
     pub suspects: Vec<RefusedGroup>,
     reference: Option<Decoder>,
+    constrainer: Option<Constrainer>,
 }
 
 /// The rows of the loss, with one value per scored token.
@@ -75,12 +77,15 @@ impl Trainer {
     /// term.
     ///
     /// # Errors
-    /// The model's weights do not fit its configuration.
+    /// The model's weights do not fit its configuration, or its tokenizer the constraint.
     pub fn new(config: &LearnerConfig, threads: usize, model: &Model) -> Result<Self> {
         let reference = (config.loss.kl_coef > 0.0)
             .then(|| Decoder::new(&model.config, &model.weights, DecoderMode::Sample))
             .transpose()?;
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
+        let chat = Arc::new(model.chat.clone());
+        let (constraint, shots) = (config.rollout.constraint, config.rollout.shots);
+        let constrainer = Constrainer::new(constraint, &chat, shots as usize)?;
         let mut config = config.clone();
         if config.ratio_against == RatioAgainst::Sampler {
             // The ratio contains the mismatch already; without a correction the metrics show it as
@@ -95,6 +100,7 @@ impl Trainer {
             tokens_seen: 0,
             suspects: Vec::new(),
             reference,
+            constrainer,
         })
     }
 
@@ -108,7 +114,8 @@ impl Trainer {
     /// which the step can be made.
     pub fn step(&mut self, groups: &StepGroups, version: u64) -> Result<Metrics> {
         self.suspects.clear();
-        let rows = LossRows::new(&groups.kept, &self.config, version);
+        let mut rows = LossRows::new(&groups.kept, &self.config, version);
+        self.constrain(&mut rows)?;
         let workers = self.ranks.count().max(LEAST_WORKERS);
         let budget = self.config.micro_batch_tokens;
         let all = micro_batches_for(workers, &rows.samples, budget, self.prefixes());
@@ -337,6 +344,7 @@ impl<'a> LossRows<'a> {
                 rows.samples.push(Sample {
                     tokens: (&segment.tokens).into(),
                     scored,
+                    allowed: Vec::new(),
                 });
             }
         }

@@ -242,7 +242,11 @@ fn check_scores(network: &Network, run: &Value, step: &Value) {
             let tokens = [prompt.clone(), real(&completions[row], &mask[row])].concat();
             let scored = (prompt.len()..tokens.len()).collect();
             let tokens = tokens.into();
-            samples.push(Sample { tokens, scored });
+            samples.push(Sample {
+                tokens,
+                scored,
+                ..Sample::default()
+            });
         }
         let pass = PassSettings {
             temperature: temperature(run),

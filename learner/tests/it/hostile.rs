@@ -128,6 +128,32 @@ async fn wrong_log_probabilities_are_found_by_the_step_and_the_group_is_played_a
     assert_names(&learner, "broken", "differs by 5");
 }
 
+/// No sampler can choose a token that the constraint excludes, so its log-probability means nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_the_constraint_excludes_are_found_by_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = small_config();
+    config.rollout.constraint = policy::Constraint::ToolCall;
+    let learner = open(config.clone(), folder.path()).unwrap();
+    let mut broken = Client::new(&learner, "broken");
+    for _ in 0..config.groups_per_step {
+        let claim = broken.claim().await;
+        let trajectories = with_logprobs(group(&claim, 0), -1.0);
+        let verdict = broken.submit(&claim, trajectories).await.unwrap();
+        assert_eq!(verdict, SubmitVerdict::Accepted);
+    }
+    let refused = async {
+        while learner.refused_actors().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = refused => assert_names(&learner, "broken", "excluded by rollout.constraint"),
+        _ = train(&learner, 0, None) => panic!("the run ended"),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("no group was refused"),
+    }
+}
+
 /// A resumed run finds the same groups in its journal and refuses them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumed_run_refuses_what_the_run_before_it_refused() {

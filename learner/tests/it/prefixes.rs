@@ -24,7 +24,11 @@ fn samples(vocabulary: u32) -> Vec<Sample<'static>> {
         let tokens: Vec<u32> = prompt.chain(completion).collect();
         let scored = (60..tokens.len()).filter(|at| at % 9 != 4).collect();
         let tokens = tokens.into();
-        Sample { tokens, scored }
+        Sample {
+            tokens,
+            scored,
+            ..Sample::default()
+        }
     };
     let members = |group| (0..5).map(move |member| sample(group, member));
     (0..2).flat_map(members).collect()

@@ -68,6 +68,7 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
         scored: (0..episode.mask.len())
             .filter(|&at| episode.mask[at] == 1)
             .collect(),
+        ..Sample::default()
     };
     let samples: Vec<Sample<'_>> = episodes.iter().map(sample).collect();
     let network =
@@ -274,6 +275,7 @@ fn gradients_equal_finite_differences() {
         .map(|episode| Sample {
             scored: (2..episode.tokens.len()).collect(),
             tokens: episode.tokens.into(),
+            ..Sample::default()
         })
         .collect();
     let micro = micro_batches(&samples, 30, Prefixes::Shared);

@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::config::DecoderConfig;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
-use crate::ops::{self, Backend, LinearWeight, RopeTable, TokenLogprobs};
+use crate::ops::{self, Backend, LinearWeight, RopeTable, Targets, TokenLogprobs};
 use crate::packed_rows::PackedRows;
 use crate::weights::Weights;
 use layer::{Layer, Norm, PassInputs};
@@ -178,11 +178,11 @@ impl Decoder {
     /// the CPU in f32 at most 64 MiB of logits are held.
     ///
     /// # Errors
-    /// If the number of targets is not N, or one is outside of the vocabulary.
-    pub fn token_logprobs(
+    /// If the number of targets or of sets is not N, or one is outside of the vocabulary.
+    pub fn token_logprobs<'a>(
         &self,
         hidden: &Tensor,
-        targets: &[u32],
+        targets: impl Into<Targets<'a>>,
         temperature: f32,
     ) -> Result<TokenLogprobs> {
         Ok(self

@@ -13,7 +13,7 @@ use super::layer::Activations;
 use super::{Decoder, EMBEDDING, HEAD};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
-use crate::ops::{self, LogprobGradients, TokenLogprobs};
+use crate::ops::{self, LogprobGradients, Targets, TokenLogprobs};
 use crate::packed_rows::PackedRows;
 
 /// Whether a layer's activations are kept for its backward pass or recomputed there.
@@ -52,8 +52,8 @@ impl GradientCheckpointing {
 pub struct ScoredTokens<'a> {
     /// For each, the packed position whose hidden state predicts it, `[N]`.
     pub predictors: &'a [u32],
-    /// The token ids, `[N]`.
-    pub targets: &'a [u32],
+    /// The token ids, and what each one was chosen from, `[N]`.
+    pub targets: Targets<'a>,
     /// Divides the logits.
     pub temperature: f32,
 }

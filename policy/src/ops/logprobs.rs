@@ -17,7 +17,7 @@ use super::linear::{LinearWeight, product_with};
 use super::logprobs_tensor_ops::LmHead;
 use super::math::exp;
 use super::simd::{Kernel, LANES, Simd, dispatch};
-use super::{Backend, tensor};
+use super::{Backend, TokenSet, tensor};
 
 /// The most logits that are saved for the backward pass (64 MiB).
 const MAX_SAVED_LOGITS: usize = 1 << 24;
@@ -36,6 +36,34 @@ pub struct TokenLogprobs {
     /// Entropy in nats of softmax(logits / temperature).
     pub entropies: Tensor,
     pub(super) saved: SavedForBackward,
+}
+
+/// The tokens to score.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets<'a> {
+    /// The token ids, `[N]`.
+    pub ids: &'a [u32],
+    /// The tokens that each one was chosen from, `[N]`; absent: the whole vocabulary.
+    pub allowed: Option<&'a [TokenSet]>,
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Targets<'a> {
+    fn from(ids: &'a T) -> Self {
+        Self {
+            ids: ids.as_ref(),
+            allowed: None,
+        }
+    }
+}
+
+impl Targets<'_> {
+    /// Excludes the tokens that could not be chosen from the logits of the rows from `first` on.
+    fn restrict(&self, first: usize, logits: &mut [f32], vocabulary: usize) {
+        if let Some(allowed) = self.allowed {
+            let rows = logits.chunks_exact_mut(vocabulary).zip(&allowed[first..]);
+            rows.for_each(|(logits, allowed)| allowed.restrict(logits));
+        }
+    }
 }
 
 /// What is saved for the backward pass, to spare it a product.
@@ -72,19 +100,22 @@ impl Backend {
     /// temperature.
     ///
     /// # Errors
-    /// If the number of targets is not N, or a target is outside of the vocabulary.
-    pub fn token_logprobs(
+    /// If the number of targets or of sets is not N, or a target is outside of the vocabulary.
+    pub fn token_logprobs<'a>(
         self,
         hidden: &Tensor,
         head: &LinearWeight,
-        targets: &[u32],
+        targets: impl Into<Targets<'a>>,
         temperature: f32,
     ) -> Result<TokenLogprobs> {
+        let targets = targets.into();
         let (rows, (vocabulary, _)) = (hidden.dim(0)?, head.shape()?);
-        if targets.len() != rows {
-            bail!("token_logprobs: {} targets for {rows} rows", targets.len());
+        let sets = targets.allowed.map_or(rows, <[_]>::len);
+        if (targets.ids.len(), sets) != (rows, rows) {
+            let targets = targets.ids.len();
+            bail!("token_logprobs: {targets} targets and {sets} sets for {rows} rows");
         }
-        if let Some(target) = targets.iter().find(|&&t| t as usize >= vocabulary) {
+        if let Some(target) = targets.ids.iter().find(|&&t| t as usize >= vocabulary) {
             bail!("token_logprobs: target {target} is outside of the vocabulary of {vocabulary}");
         }
         match self {
@@ -95,24 +126,23 @@ impl Backend {
 
     /// Returns the gradients of hidden states and LM head, from the result of
     /// [`Self::token_logprobs`] for the same arguments.
-    pub fn token_logprobs_backward(
+    pub fn token_logprobs_backward<'a>(
         self,
         forward: TokenLogprobs,
         hidden: &Tensor,
         head: &LinearWeight,
-        targets: &[u32],
+        targets: impl Into<Targets<'a>>,
         temperature: f32,
         gradients: &LogprobGradients,
     ) -> Result<(Tensor, Tensor)> {
+        let targets = targets.into();
+        let rows = targets.ids.len();
         let counts = [
             gradients.logprobs.len(),
-            gradients.entropies.as_ref().map_or(targets.len(), Vec::len),
+            gradients.entropies.as_ref().map_or(rows, Vec::len),
         ];
-        if counts != [targets.len(); 2] {
-            bail!(
-                "token_logprobs: {counts:?} derivatives for {} targets",
-                targets.len()
-            );
+        if counts != [rows; 2] {
+            bail!("token_logprobs: {counts:?} derivatives for {rows} targets");
         }
         if self == Self::TensorOps {
             let head = LmHead::new(hidden, head.tensor()?, targets, temperature)?;
@@ -134,13 +164,14 @@ impl Backend {
 fn forward(
     hidden: &Tensor,
     head: &LinearWeight,
-    targets: &[u32],
+    targets: Targets<'_>,
     temperature: f32,
 ) -> Result<TokenLogprobs> {
     let (rows, (vocabulary, _)) = (hidden.dim(0)?, head.shape()?);
     let (mut logprobs, mut entropies) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
-    let mut score = |first: usize, logits: &[f32]| {
-        let rows = logits.chunks_exact(vocabulary).zip(&targets[first..]);
+    let mut score = |first: usize, logits: &mut [f32]| {
+        targets.restrict(first, logits, vocabulary);
+        let rows = logits.chunks_exact(vocabulary).zip(&targets.ids[first..]);
         for (logits, &target) in rows {
             let row = dispatch(SoftmaxReduction::of(logits, temperature.recip()));
             logprobs.push(row.logprob(logits[target as usize]));
@@ -150,13 +181,13 @@ fn forward(
     // Both branches compute a row's logits by the same product and the same reduction, so the bits
     // do not depend on the number of rows.
     let saved = if rows * vocabulary <= MAX_SAVED_LOGITS {
-        let logits = product_with(hidden, head)?;
-        score(0, &logits);
+        let mut logits = product_with(hidden, head)?;
+        score(0, &mut logits);
         SavedForBackward::Logits(logits)
     } else {
         for chunk in chunks(rows, vocabulary) {
             let hidden = hidden.narrow(0, chunk.start, chunk.len())?;
-            score(chunk.start, &product_with(&hidden, head)?);
+            score(chunk.start, &mut product_with(&hidden, head)?);
         }
         SavedForBackward::Nothing
     };
@@ -183,14 +214,14 @@ struct BackwardPass<'a> {
     backend: Backend,
     hidden: &'a Tensor,
     head: &'a LinearWeight,
-    targets: &'a [u32],
+    targets: Targets<'a>,
     temperature: f32,
     gradients: &'a LogprobGradients,
 }
 
 impl BackwardPass<'_> {
     fn run(&self, saved: SavedForBackward) -> Result<(Tensor, Tensor)> {
-        let (rows, (vocabulary, width)) = (self.targets.len(), self.head.shape()?);
+        let (rows, (vocabulary, width)) = (self.targets.ids.len(), self.head.shape()?);
         let mut dhead = vec![0.0; vocabulary * width];
         let dhidden = match saved {
             SavedForBackward::Logits(logits) => self.chunk(0..rows, logits, &mut dhead)?,
@@ -211,11 +242,12 @@ impl BackwardPass<'_> {
     /// Returns the gradient of the hidden states of some rows, and adds that of the LM head.
     fn chunk(&self, rows: Range<usize>, mut logits: Vec<f32>, dhead: &mut [f32]) -> Result<Tensor> {
         let vocabulary = self.head.shape()?.0;
+        self.targets.restrict(rows.start, &mut logits, vocabulary);
         let entropies = self.gradients.entropies.as_ref();
         for (row, logits) in rows.clone().zip(logits.chunks_exact_mut(vocabulary)) {
             dispatch(LogitGradient {
                 row: dispatch(SoftmaxReduction::of(logits, self.temperature.recip())),
-                target: self.targets[row] as usize,
+                target: self.targets.ids[row] as usize,
                 dlogprob: self.gradients.logprobs[row] as f32,
                 dentropy: entropies.map_or(0.0, |d| d[row] as f32),
                 logits,

@@ -10,7 +10,8 @@ use candle_core::{D, Result, Tensor};
 
 use super::at_least_f32;
 use super::linear::linear_tensor_ops;
-use super::logprobs::{LogprobGradients, SavedForBackward, TokenLogprobs};
+use super::logprobs::{LogprobGradients, SavedForBackward, Targets, TokenLogprobs};
+use super::{Backend, TokenSet};
 
 /// The most values of a tensor over rows and vocabulary (256 MiB in f32). The backward pass holds
 /// five such tensors.
@@ -20,7 +21,7 @@ const MAX_CHUNK_VALUES: usize = 1 << 26;
 pub(super) struct LmHead<'a> {
     pub(super) hidden: &'a Tensor,
     pub(super) weight: &'a Tensor,
-    pub(super) targets: &'a [u32],
+    pub(super) targets: Targets<'a>,
     pub(super) temperature: f64,
     pub(super) rows_at_once: usize,
 }
@@ -29,7 +30,7 @@ impl<'a> LmHead<'a> {
     pub(super) fn new(
         hidden: &'a Tensor,
         weight: &'a Tensor,
-        targets: &'a [u32],
+        targets: Targets<'a>,
         temperature: f32,
     ) -> Result<Self> {
         Ok(Self {
@@ -49,7 +50,7 @@ impl<'a> LmHead<'a> {
             let chosen = of_rows.gather(&self.column(&rows)?, 1)?;
             logprobs.push(chosen.squeeze(1)?);
             entropies.push(entropies_of(&of_rows)?.squeeze(1)?);
-            all = (rows.len() == self.targets.len()).then_some(of_rows);
+            all = (rows.len() == self.targets.ids.len()).then_some(of_rows);
         }
         Ok(TokenLogprobs {
             logprobs: Tensor::cat(&logprobs, 0)?,
@@ -121,7 +122,12 @@ impl<'a> LmHead<'a> {
 
     /// Returns the log-probabilities [rows, V] of all tokens.
     fn all_logprobs(&self, rows: &Range<usize>, weight: &Tensor) -> Result<Tensor> {
-        let logits = linear_tensor_ops(&self.hidden_of(rows)?, weight)?;
+        let mut logits = linear_tensor_ops(&self.hidden_of(rows)?, weight)?;
+        if let Some(allowed) = self.targets.allowed {
+            let allowed: Vec<Option<TokenSet>> =
+                allowed[rows.clone()].iter().cloned().map(Some).collect();
+            logits = Backend::TensorOps.restrict_rows(&logits, &allowed)?;
+        }
         log_softmax(&(logits / self.temperature)?)
     }
 
@@ -131,11 +137,11 @@ impl<'a> LmHead<'a> {
 
     /// Returns the targets of these rows, [rows, 1].
     fn column(&self, rows: &Range<usize>) -> Result<Tensor> {
-        Tensor::new(&self.targets[rows.clone()], self.hidden.device())?.unsqueeze(1)
+        Tensor::new(&self.targets.ids[rows.clone()], self.hidden.device())?.unsqueeze(1)
     }
 
     fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (all, at_once) = (self.targets.len(), self.rows_at_once);
+        let (all, at_once) = (self.targets.ids.len(), self.rows_at_once);
         (0..all)
             .step_by(at_once)
             .map(move |first| first..all.min(first + at_once))
@@ -177,7 +183,7 @@ mod tests {
         let [hidden, weight] = &tensors;
         let head = LmHead {
             rows_at_once,
-            ..LmHead::new(hidden, weight, &TARGETS, 0.7).unwrap()
+            ..LmHead::new(hidden, weight, (&TARGETS).into(), 0.7).unwrap()
         };
         let found = head.forward().unwrap();
         let derivatives: Vec<f64> = (0..2 * ROWS).map(|at| (at as f64).cos()).collect();

@@ -41,6 +41,7 @@ mod paged_attention;
 mod rope;
 mod simd;
 mod swiglu;
+mod token_set;
 
 pub use attention::attention_tensor_ops;
 pub use backend::Backend;
@@ -48,11 +49,12 @@ pub use draw::draw_token;
 pub use draw_tensor_ops::{Filters, RowSampling, draw_rows, filtered_weights};
 pub use embedding::select_rows;
 pub use linear::{LinearWeight, linear_tensor_ops};
-pub use logprobs::{LogprobGradients, TokenLogprobs, log_softmax_at};
+pub use logprobs::{LogprobGradients, Targets, TokenLogprobs, log_softmax_at};
 pub use norm::rms_norm_tensor_ops;
 pub use rope::{RopeTable, rope_tensor_ops};
 pub use simd::{InstructionSet, with_instruction_set};
 pub use swiglu::swiglu_tensor_ops;
+pub use token_set::TokenSet;
 
 pub(crate) use kv_pages::{KvPages, PAGE};
 pub(crate) use paged_attention::{AttentionMetadata, TensorPages};

@@ -1,0 +1,58 @@
+//! What the tokens of constrained completions were chosen from.
+//!
+//! Invariant: the sets are computed from a row's tokens alone, as the sampler computed them, so the
+//! log-probabilities are over the same tokens.
+
+use policy::{Constrainer, PolicyError, ops::TokenSet};
+
+use super::{LossRows, Trainer};
+use crate::{
+    batch::Sample,
+    error::{LearnerError, Result},
+    refusals::{RefusalReason, RefusedGroup},
+};
+
+impl Trainer {
+    /// Adds to each row what its scored tokens were chosen from, if completions are constrained.
+    ///
+    /// # Errors
+    /// [`LearnerError::Refused`] names the groups with tokens that the constraint excludes.
+    pub(super) fn constrain(&self, rows: &mut LossRows<'_>) -> Result<()> {
+        let Some(constrainer) = &self.constrainer else {
+            return Ok(());
+        };
+        let mut refused: Vec<RefusedGroup> = Vec::new();
+        for (sample, &number) in rows.samples.iter_mut().zip(&rows.group_of) {
+            let group = &rows.groups[number];
+            match sets(constrainer, sample) {
+                Ok(allowed) => sample.allowed = allowed,
+                Err(_) if refused.iter().any(|known| known.index == group.index) => {}
+                Err(error) => refused.push(RefusedGroup {
+                    index: group.index,
+                    actor_id: group.actor_id.clone(),
+                    reason: RefusalReason::Constraint,
+                    problem: format!(
+                        "group {}: {error}; run the same version of the program",
+                        group.index
+                    ),
+                }),
+            }
+        }
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(LearnerError::Refused(refused)),
+        }
+    }
+}
+
+/// Returns the sets of a row's scored tokens. Those of one completion follow each other, and what
+/// comes before them is its context.
+fn sets(constrainer: &Constrainer, sample: &Sample<'_>) -> Result<Vec<TokenSet>, PolicyError> {
+    let mut sets = Vec::with_capacity(sample.scored.len());
+    for completion in sample.scored.chunk_by(|before, after| before + 1 == *after) {
+        let (start, end) = (completion[0], completion[0] + completion.len());
+        let (context, tokens) = (&sample.tokens[..start], &sample.tokens[start..end]);
+        sets.extend(constrainer.sets(context, tokens)?);
+    }
+    Ok(sets)
+}

@@ -1,0 +1,226 @@
+//! Constrained decoding: which tokens a completion may continue with.
+//!
+//! Invariant: the sets of a completion are a function of its context's tokens, its own tokens and
+//! the setting alone. So the learner finds the sets that the sampler had, and renormalises its
+//! log-probabilities over them. The grammar is matched by `llguidance`.
+
+mod grammar;
+mod shown_names;
+mod vocabulary;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{Matcher, ParserFactory};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toktrie::InferenceCapabilities;
+
+use crate::chat::Chat;
+use crate::error::{PolicyError, Result};
+use crate::ops::TokenSet;
+use shown_names::shown_names;
+
+/// The grammars that are kept. The members of a group share theirs.
+const KEPT_GRAMMARS: usize = 256;
+/// A database with more names than this constrains the calls only: matching takes time in
+/// proportion.
+const MOST_NAMES: usize = 4_000;
+
+/// What completions are constrained to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Constraint {
+    /// Any text.
+    #[default]
+    None,
+    /// One well-formed tool call.
+    ToolCall,
+    /// One well-formed tool call. A query is a SELECT whose tables and columns the episode has
+    /// shown, and a table to describe or sample is one of the list.
+    Sql,
+}
+
+/// Constrains the completions of a model.
+pub struct Constrainer {
+    constraint: Constraint,
+    chat: Arc<Chat>,
+    shots: usize,
+    /// The text of the end of a turn.
+    turn_end: String,
+    /// The stop tokens that are nothing but an end.
+    ends: Vec<u32>,
+    factory: ParserFactory,
+    matchers: Mutex<HashMap<String, Matcher>>,
+}
+
+impl std::fmt::Debug for Constrainer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Constrainer")
+            .field(&self.constraint)
+            .finish()
+    }
+}
+
+impl Constrainer {
+    /// Returns what constrains the completions of conversations with `shots` solved examples; none
+    /// if nothing does.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be matched against a grammar.
+    pub fn new(constraint: Constraint, chat: &Arc<Chat>, shots: usize) -> Result<Option<Self>> {
+        if constraint == Constraint::None {
+            return Ok(None);
+        }
+        let trie = vocabulary::token_trie(chat)?;
+        let mut factory = ParserFactory::new(&trie, InferenceCapabilities::default(), &[])
+            .map_err(|error| failed(&error))?;
+        factory.quiet();
+        // The defaults protect servers from the grammars of strangers. This one's size depends on
+        // the number of names.
+        let limits = factory.limits_mut();
+        limits.initial_lexer_fuel *= 20;
+        limits.step_lexer_fuel *= 20;
+        limits.step_max_items *= 4;
+        Ok(Some(Self {
+            constraint,
+            chat: Arc::clone(chat),
+            shots,
+            ends: vocabulary::ends(chat),
+            turn_end: chat.decode(&chat.stop_ids()[..1])?,
+            factory,
+            matchers: Mutex::default(),
+        }))
+    }
+
+    /// Begins a completion after a context.
+    ///
+    /// # Errors
+    /// The context cannot be decoded, or its grammar cannot be compiled.
+    pub fn begin(&self, context: &[u32]) -> Result<ConstrainedCompletion> {
+        let mut tables = None;
+        if self.constraint == Constraint::Sql {
+            let text = self.chat.decode(context)?.replace(&self.turn_end, "\n");
+            let found = shown_names(&text, self.shots);
+            let names = found.iter().map(|table| 1 + table.columns.len());
+            tables = (1..=MOST_NAMES).contains(&names.sum()).then_some(found);
+        }
+        Ok(ConstrainedCompletion {
+            matcher: self.matcher(grammar::grammar(tables.as_deref(), &self.turn_end))?,
+            stop_ids: self.chat.stop_ids().to_vec(),
+            ends: self.ends.clone(),
+            vocabulary: self.chat.vocabulary_size(),
+            last: None,
+        })
+    }
+
+    /// Returns the names of the tools and of their arguments that a call can have.
+    pub fn tools() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let named = |(name, parameter, _)| (name, parameter);
+        grammar::TOOLS.into_iter().map(named)
+    }
+
+    /// Returns the set at each position of a completion.
+    ///
+    /// # Errors
+    /// [`PolicyError::Text`] if a token is not in its set.
+    pub fn sets(&self, context: &[u32], completion: &[u32]) -> Result<Vec<TokenSet>> {
+        let mut constrained = self.begin(context)?;
+        let mut sets = Vec::with_capacity(completion.len());
+        for &token in completion {
+            let allowed = constrained.allowed();
+            if !allowed.contains(token) {
+                return Err(PolicyError::Text(format!(
+                    "token {token} of a completion is excluded by rollout.constraint"
+                )));
+            }
+            constrained.push(token);
+            sets.push(allowed);
+        }
+        Ok(sets)
+    }
+
+    fn matcher(&self, grammar: String) -> Result<Matcher> {
+        let mut matchers = self.matchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(matcher) = matchers.get(&grammar) {
+            return Ok(matcher.deep_clone());
+        }
+        let parser = self
+            .factory
+            .create_parser(TopLevelGrammar::from_lark(grammar.clone()));
+        let matcher = Matcher::new(Ok(parser.map_err(|error| failed(&error))?));
+        if matchers.len() >= KEPT_GRAMMARS {
+            matchers.clear();
+        }
+        matchers.insert(grammar, matcher.deep_clone());
+        Ok(matcher)
+    }
+}
+
+/// A completion that is being sampled or scored.
+pub struct ConstrainedCompletion {
+    matcher: Matcher,
+    stop_ids: Vec<u32>,
+    ends: Vec<u32>,
+    vocabulary: usize,
+    last: Option<TokenSet>,
+}
+
+impl ConstrainedCompletion {
+    /// Returns the tokens that may come next: those that end the turn after the call, or if nothing
+    /// else can follow.
+    pub fn allowed(&mut self) -> TokenSet {
+        let mut words = vec![0_u32; self.vocabulary.div_ceil(32)];
+        match self.matcher.compute_mask_or_eos() {
+            Ok(mask) => words
+                .iter_mut()
+                .zip(mask.as_slice())
+                .for_each(|(word, mask)| *word = *mask),
+            Err(error) => tracing::warn!("rollout.constraint ends a turn early: {error}"),
+        }
+        let is_end = |id: u32| {
+            words
+                .get(id as usize / 32)
+                .is_some_and(|it| it >> (id % 32) & 1 == 1)
+        };
+        if is_end(self.stop_ids[0]) || words.iter().all(|&word| word == 0) {
+            words.fill(0);
+            for &id in &self.ends {
+                if let Some(word) = words.get_mut(id as usize / 32) {
+                    *word |= 1 << (id % 32);
+                }
+            }
+        }
+        let set = TokenSet::new(&words);
+        // Inside of a text the set stays the same, and is shared.
+        let set = match self.last.take() {
+            Some(last) if last == set => last,
+            _ => set,
+        };
+        self.last = Some(set.clone());
+        set
+    }
+
+    /// Appends a token of the set. After another one only the end of the turn is allowed.
+    pub fn push(&mut self, token: u32) {
+        if !self.stop_ids.contains(&token) {
+            // The matcher remembers the error, and `allowed` reports it.
+            drop(self.matcher.consume_token(token));
+        }
+    }
+}
+
+impl std::fmt::Debug for ConstrainedCompletion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConstrainedCompletion")
+            .finish_non_exhaustive()
+    }
+}
+
+fn failed(error: &impl std::fmt::Display) -> PolicyError {
+    PolicyError::Text(format!("rollout.constraint: {error}"))
+}
+
+#[cfg(test)]
+mod tests;
