@@ -1,8 +1,8 @@
 //! The grammars of constrained completions, in the notation of Lark as `llguidance` reads it.
 //!
 //! Texts stand inside JSON strings, so a quotation mark of SQL is a backslash and a quotation mark.
-//! SQL has one spelling of blanks, because the policy need not choose between several. Keywords and
-//! names may have any case, as in SQLite.
+//! SQL has one spelling of blanks, because the policy need not choose between several. Keywords may
+//! have any case. Names are spelled as they were shown.
 
 use std::fmt::Write as _;
 
@@ -16,6 +16,16 @@ pub(super) const TOOLS: [(&str, &str, &str); 4] = [
     ("query", "sql", "query"),
     ("answer", "value", "JSON_TEXT"),
 ];
+
+/// The words that SQLite takes as names in quotation marks only: the keywords that its grammar gives
+/// no other meaning (`%fallback ID` of sqlite:src/parse.y lists the others).
+const RESERVED: &str = "
+    add all alter and as autoincrement between case cast check collate commit constraint create
+    default deferrable delete distinct drop else escape except exists foreign from group having
+    in index insert intersect into is isnull join limit not nothing notnull null on or order
+    primary raise references returning select set table then to transaction union unique update
+    using values when where
+";
 
 /// What can stand inside a JSON string.
 const JSON_TEXT: &str = r#"/([^"\\\x00-\x1f\x7f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*/"#;
@@ -105,26 +115,29 @@ fn add_names(text: &mut String, tables: &[ShownTable]) {
     let _ = writeln!(text, "columns: column (COMMA column)*");
 }
 
-/// Returns the alternatives of names in SQL: as they are where they look like a word, and always in
+/// Returns the alternatives of names in SQL: as they are where SQL reads them so, and always in
 /// quotation marks.
 fn spellings<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     let mut spellings = Vec::new();
     for name in names {
-        if is_word(name) {
-            spellings.push(format!("{}i", literal(name)));
+        if is_plain(name) {
+            spellings.push(literal(name));
         }
         let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-        spellings.push(format!("{}i", literal(&in_json(&quoted))));
+        spellings.push(literal(&in_json(&quoted)));
     }
     spellings.join(" | ")
 }
 
-fn is_word(name: &str) -> bool {
+/// Returns whether SQL reads a name without quotation marks.
+fn is_plain(name: &str) -> bool {
+    let is_reserved = |word: &str| word.eq_ignore_ascii_case(name);
     let mut letters = name.chars();
     letters
         .next()
         .is_some_and(|it| it.is_ascii_alphabetic() || it == '_')
         && letters.all(|it| it.is_ascii_alphanumeric() || it == '_')
+        && !RESERVED.split_ascii_whitespace().any(is_reserved)
 }
 
 /// Returns a text as it stands inside of a JSON string.
@@ -143,11 +156,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_words_stand_in_quotation_marks_only() {
-        let names = ["plain".to_owned(), "Net \"x\" Price".to_owned()];
+    fn names_that_sql_cannot_read_stand_in_quotation_marks_only() {
+        let names = ["plain", "Net \"x\" Price", "Order"].map(str::to_owned);
         assert_eq!(
             spellings(&names),
-            r#""plain"i | "\\\"plain\\\""i | "\\\"Net \\\"\\\"x\\\"\\\" Price\\\""i"#
+            r#""plain" | "\\\"plain\\\"" | "\\\"Net \\\"\\\"x\\\"\\\" Price\\\"" | "\\\"Order\\\"""#
         );
     }
 }

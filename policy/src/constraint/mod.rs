@@ -23,7 +23,7 @@ use crate::ops::TokenSet;
 use shown_names::shown_names;
 
 /// The grammars that are kept. The members of a group share theirs.
-const KEPT_GRAMMARS: usize = 256;
+const KEPT_GRAMMARS: usize = 64;
 /// A database with more names than this constrains the calls only: matching takes time in
 /// proportion.
 const MOST_NAMES: usize = 4_000;

@@ -37,7 +37,7 @@ fn query(sql: &str) -> String {
 fn queries_use_the_names_that_were_shown() {
     for sql in [
         "SELECT count(*) FROM singer",
-        "select Singer_ID from SINGER where singer_id >= 3",
+        "select Singer_ID from singer where \"Singer_ID\" >= 3",
         "SELECT \"Net Price\", max(Singer_ID) FROM singer GROUP BY \"Net Price\" HAVING count(*) > 1",
         "SELECT DISTINCT \"order\" FROM singer WHERE \"order\" LIKE '%o''x%' AND Singer_ID IS NOT NULL",
         "SELECT T1.Singer_ID FROM singer AS T1 JOIN \"Big Concert\" AS T2 ON T1.Singer_ID = T2.Singer_ID",
@@ -54,6 +54,8 @@ fn queries_use_the_names_that_were_shown() {
     for sql in [
         "SELECT count(*) FROM concert",
         "SELECT name FROM singer",
+        "SELECT order FROM singer",
+        "SELECT SINGER_ID FROM singer",
         "SELECT Singer_IDs FROM singer",
         "SELECT Net Price FROM singer",
         "SELECT T1.name FROM singer AS T1",
