@@ -136,7 +136,7 @@ impl Engine {
             EngineCommand::Complete(CompletionJob {
                 request,
                 sampling,
-                constrained,
+                constrained: constrained.map(Box::new),
                 reply,
             })
         })

@@ -34,7 +34,7 @@ pub(crate) struct CompletionJob {
     pub(crate) request: CompletionRequest,
     pub(crate) sampling: SamplingSettings,
     /// Decides which tokens may come next; absent: any.
-    pub(crate) constrained: Option<ConstrainedCompletion>,
+    pub(crate) constrained: Option<Box<ConstrainedCompletion>>,
     pub(crate) reply: oneshot::Sender<Result<Completion, ActorError>>,
 }
 
@@ -75,7 +75,7 @@ impl ActiveRow {
     /// Returns the tokens that may come next, if they are constrained.
     fn allowed(&mut self) -> Option<TokenSet> {
         let constrained = self.job.constrained.as_mut();
-        constrained.map(ConstrainedCompletion::allowed)
+        constrained.map(|constrained| constrained.allowed())
     }
 
     /// Returns the sampling settings and the coordinates of the next token.

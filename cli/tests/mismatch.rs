@@ -187,6 +187,7 @@ fn compare(config: &DecoderConfig, setting: &Setting, episodes: &[Episode], vers
         samples.push(Sample {
             tokens: (&episode.tokens).into(),
             scored: turns.iter().flat_map(|turn| turn.place.clone()).collect(),
+            ..Sample::default()
         });
         recorded.push(
             turns

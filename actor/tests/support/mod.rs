@@ -133,6 +133,7 @@ impl Learner for FakeLearner {
                 step_budget: STEP_BUDGET,
                 reward_profile: String::new(),
                 thinking: false,
+                constraint: 0,
                 shots: 0,
             }),
             policy_version: 0,
