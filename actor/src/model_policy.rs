@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use policy::{Constrainer, SamplingSettings};
 use proto::v1::Observation;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use crate::{
     completion::{Completion, CompletionRequest},
@@ -72,8 +72,16 @@ impl ModelPolicy {
 #[async_trait]
 impl Policy for ModelPolicy {
     async fn complete(&self, view: TurnView<'_>) -> Result<Completion, ActorError> {
-        let begin = |constrainer: &Arc<Constrainer>| constrainer.begin(&view.request.context);
-        let constrained = self.constrainer.as_ref().map(begin).transpose()?;
+        let constrained = match &self.constrainer {
+            None => None,
+            Some(constrainer) => {
+                let (constrainer, context) = (constrainer.clone(), view.request.context.clone());
+                // A new grammar takes milliseconds to compile.
+                let begin = spawn_blocking(move || constrainer.begin(&context));
+                let panicked = |_| ActorError::Engine("compiling a grammar panicked".to_owned());
+                Some(begin.await.map_err(panicked)??)
+            }
+        };
         self.engine
             .complete_constrained(view.request.clone(), self.sampling, constrained)
             .await

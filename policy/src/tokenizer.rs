@@ -91,15 +91,18 @@ impl Tokenizer {
         self.inner.token_to_id(text)
     }
 
-    /// Returns the token of an id as the vocabulary writes it.
-    pub(crate) fn piece(&self, id: u32) -> Option<Piece> {
+    /// Returns the tokens as the vocabulary writes them, by id; none where an id has no token.
+    pub(crate) fn pieces(&self) -> Vec<Option<Piece>> {
         let all_added = self.inner.get_added_tokens_decoder();
-        let added = all_added.get(&id);
-        Some(Piece {
-            text: self.inner.id_to_token(id)?,
-            is_added: added.is_some(),
-            is_control: added.is_some_and(|token| token.special),
-        })
+        let piece = |id: u32| {
+            let added = all_added.get(&id);
+            Some(Piece {
+                text: self.inner.id_to_token(id)?,
+                is_added: added.is_some(),
+                is_control: added.is_some_and(|token| token.special),
+            })
+        };
+        (0..self.vocabulary_size as u32).map(piece).collect()
     }
 
     /// Returns the id and text of the added token that `text` begins with: a control token or

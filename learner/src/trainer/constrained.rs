@@ -3,6 +3,8 @@
 //! Invariant: the sets are computed from a row's tokens alone, as the sampler computed them, so the
 //! log-probabilities are over the same tokens.
 
+use std::{collections::HashSet, sync::atomic::Ordering};
+
 use policy::{Constrainer, PolicyError, ops::TokenSet};
 
 use super::{LossRows, Trainer};
@@ -17,15 +19,20 @@ impl Trainer {
     ///
     /// # Errors
     /// [`LearnerError::Refused`] names the groups with tokens that the constraint excludes.
+    /// [`LearnerError::Stopped`] if the run is to end.
     pub(super) fn constrain(&self, rows: &mut LossRows<'_>) -> Result<()> {
         let Some(constrainer) = &self.constrainer else {
             return Ok(());
         };
         let mut refused: Vec<RefusedGroup> = Vec::new();
+        let (mut known, stopping) = (HashSet::new(), self.network.stopping());
         for (sample, &number) in rows.samples.iter_mut().zip(&rows.group_of) {
+            if stopping.load(Ordering::Relaxed) {
+                return Err(LearnerError::Stopped);
+            }
             let group = &rows.groups[number];
             match sets(constrainer, sample) {
-                Ok(allowed) => sample.allowed = allowed,
+                Ok(allowed) => sample.allowed = shared(allowed, &mut known),
                 Err(_) if refused.iter().any(|known| known.index == group.index) => {}
                 Err(error) => refused.push(RefusedGroup {
                     index: group.index,
@@ -43,6 +50,17 @@ impl Trainer {
             false => Err(LearnerError::Refused(refused)),
         }
     }
+}
+
+/// Replaces sets by equal ones that are known: one has as many bits as the vocabulary has tokens.
+fn shared(mut sets: Vec<TokenSet>, known: &mut HashSet<TokenSet>) -> Vec<TokenSet> {
+    for set in &mut sets {
+        match known.get(set) {
+            Some(same) => *set = same.clone(),
+            None => drop(known.insert(set.clone())),
+        }
+    }
+    sets
 }
 
 /// Returns the sets of a row's scored tokens. Those of one completion follow each other, and what

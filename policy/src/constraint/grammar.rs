@@ -17,9 +17,10 @@ pub(super) const TOOLS: [(&str, &str, &str); 4] = [
     ("answer", "value", "JSON_TEXT"),
 ];
 
-/// The words that SQLite takes as names in quotation marks only: the keywords that its grammar gives
-/// no other meaning (`%fallback ID` of sqlite:src/parse.y lists the others).
+/// The keywords that SQLite does not take as the name of a table or a column without quotation marks,
+/// tried with SQLite 3.40.1. Bare, `current_date` and its like are functions.
 const RESERVED: &str = "
+    current_date current_time current_timestamp
     add all alter and as autoincrement between case cast check collate commit constraint create
     default deferrable delete distinct drop else escape except exists foreign from group having
     in index insert intersect into is isnull join limit not nothing notnull null on or order
@@ -27,24 +28,26 @@ const RESERVED: &str = "
     using values when where
 ";
 
-/// What can stand inside a JSON string.
-const JSON_TEXT: &str = r#"/([^"\\\x00-\x1f\x7f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*/"#;
+/// What can stand inside a JSON string. Characters stand for themselves: an escape by number could
+/// be half of a character, or the quotation mark that ends a text of SQL.
+const JSON_TEXT: &str = r#"/([^"\\\x00-\x1f\x7f]|\\["\\\/bfnrt])*/"#;
 
 /// The parts of a query that do not depend on the database.
 const SQL: &str = r#"
 query: select (SET_OPERATION select)* (" ORDER BY "i order (COMMA order)*)? (" LIMIT "i INTEGER (" OFFSET "i INTEGER)?)?
 select: "SELECT "i "DISTINCT "i? item (COMMA item)* (" FROM "i source)? (" WHERE "i expression)? (" GROUP BY "i expressions (" HAVING "i expression)?)?
 item: "*" | all_of_table | expression (" AS "i RESULT_NAME)?
-order: expression (" ASC"i | " DESC"i)?
+order: (expression | RESULT_NAME) (" ASC"i | " DESC"i)?
 source: relation join*
-relation: (table | "(" query ")") ((" AS "i | " ") ALIAS)?
+relation: (table | "(" query ")") (" AS "i ALIAS | BARE_ALIAS)?
 join: COMMA relation | JOIN relation (" ON "i expression | USING columns ")")?
 expressions: expression (COMMA expression)*
 expression: operand (OPERATOR operand)*
 operand: "NOT "i? primary postfix?
 postfix: " IS NULL"i | " IS NOT NULL"i | " NOT"i? IN (query | expressions) ")" | " NOT"i? " LIKE "i primary | " NOT"i? " BETWEEN "i primary " AND "i primary
-primary: NUMBER | STRING | "NULL"i | column | FUNCTION "(" "DISTINCT "i? ("*" | expressions)? ")" | "(" (query | expressions) ")" | "CAST("i expression " AS "i TYPE ")" | EXISTS query ")" | case | "-" primary
-case: "CASE"i (" " expression)? (" WHEN "i expression " THEN "i expression)+ (" ELSE "i expression)? " END"i
+primary: NUMBER | STRING | "NULL"i | column | FUNCTION "(" "DISTINCT "i? ("*" | expressions)? ")" | "(" (query | expressions) ")" | "CAST("i expression " AS "i TYPE ")" | EXISTS query ")" | case | "-" positive
+positive: NUMBER | column | FUNCTION "(" expressions ")" | "(" (query | expressions) ")"
+case: "CASE "i (expression " ")? "WHEN "i expression " THEN "i expression (" WHEN "i expression " THEN "i expression)* (" ELSE "i expression)? " END"i
 SET_OPERATION: " UNION ALL "i | " UNION "i | " INTERSECT "i | " EXCEPT "i
 JOIN: " JOIN "i | " INNER JOIN "i | " LEFT JOIN "i | " LEFT OUTER JOIN "i | " CROSS JOIN "i | " NATURAL JOIN "i
 USING: / USING ?\(/i
@@ -55,10 +58,11 @@ TYPE: "INTEGER"i | "INT"i | "REAL"i | "FLOAT"i | "TEXT"i | "NUMERIC"i
 OPERATOR: / ?(=|==|!=|<>|<=|>=|<|>|\|\||[-+*\/%]) ?/ | " AND "i | " OR "i
 COMMA: /, ?/
 ALIAS: /[A-Za-z][0-9]?/
+BARE_ALIAS: / [A-Za-z][0-9]?/
 RESULT_NAME: /[A-Za-z_][A-Za-z0-9_]{0,30}/
 INTEGER: /[0-9]{1,18}/
 NUMBER: /[0-9]{1,18}(\.[0-9]{1,18})?/
-STRING: /'([^'"\\\x00-\x1f\x7f]|''|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*'/
+STRING: /'([^'"\\\x00-\x1f\x7f]|''|\\["\\\/bfnrt])*'/
 "#;
 
 /// Returns the grammar of a turn: one tool call, and what may follow it, as tokens that are more
@@ -148,7 +152,9 @@ fn in_json(text: &str) -> String {
 
 /// Returns a text as a literal of a grammar, which is a JSON string.
 fn literal(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // The notation excludes this control character, which JSON allows.
+    let json = serde_json::Value::from(text).to_string();
+    json.replace('\u{7f}', "\\u007f")
 }
 
 #[cfg(test)]

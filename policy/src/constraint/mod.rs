@@ -17,10 +17,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toktrie::InferenceCapabilities;
 
-use crate::chat::Chat;
+use crate::chat::{Chat, ChatRole, Message};
 use crate::error::{PolicyError, Result};
 use crate::ops::TokenSet;
-use shown_names::shown_names;
+use shown_names::{ShownTable, shown_names};
+use vocabulary::Vocabulary;
 
 /// The grammars that are kept. The members of a group share theirs.
 const KEPT_GRAMMARS: usize = 64;
@@ -68,12 +69,14 @@ impl Constrainer {
     /// if nothing does.
     ///
     /// # Errors
-    /// The tokenizer cannot be matched against a grammar.
+    /// The tokenizer cannot be matched against a grammar, or names cannot be read from what the chat
+    /// template prints.
     pub fn new(constraint: Constraint, chat: &Arc<Chat>, shots: usize) -> Result<Option<Self>> {
         if constraint == Constraint::None {
             return Ok(None);
         }
-        let trie = vocabulary::token_trie(chat)?;
+        let turn_end = chat.decode(&chat.stop_ids()[..1])?;
+        let Vocabulary { trie, ends } = Vocabulary::new(chat, &turn_end)?;
         let mut factory = ParserFactory::new(&trie, InferenceCapabilities::default(), &[])
             .map_err(|error| failed(&error))?;
         factory.quiet();
@@ -83,15 +86,17 @@ impl Constrainer {
         limits.initial_lexer_fuel *= 20;
         limits.step_lexer_fuel *= 20;
         limits.step_max_items *= 4;
-        Ok(Some(Self {
+        let constrainer = Self {
             constraint,
             chat: Arc::clone(chat),
             shots,
-            ends: vocabulary::ends(chat),
-            turn_end: chat.decode(&chat.stop_ids()[..1])?,
+            ends,
+            turn_end,
             factory,
             matchers: Mutex::default(),
-        }))
+        };
+        constrainer.check_template()?;
+        Ok(Some(constrainer))
     }
 
     /// Begins a completion after a context.
@@ -101,13 +106,13 @@ impl Constrainer {
     pub fn begin(&self, context: &[u32]) -> Result<ConstrainedCompletion> {
         let mut tables = None;
         if self.constraint == Constraint::Sql {
-            let text = self.chat.decode(context)?.replace(&self.turn_end, "\n");
-            let found = shown_names(&text, self.shots);
+            let found = self.shown_names(context)?;
             let names = found.iter().map(|table| 1 + table.columns.len());
             tables = (1..=MOST_NAMES).contains(&names.sum()).then_some(found);
         }
         Ok(ConstrainedCompletion {
-            matcher: self.matcher(grammar::grammar(tables.as_deref(), &self.turn_end))?,
+            matcher: self.matcher(tables.as_deref())?,
+            is_over: false,
             stop_ids: self.chat.stop_ids().to_vec(),
             ends: self.ends.clone(),
             vocabulary: self.chat.vocabulary_size(),
@@ -130,7 +135,7 @@ impl Constrainer {
         let mut sets = Vec::with_capacity(completion.len());
         for &token in completion {
             let allowed = constrained.allowed();
-            if !allowed.contains(token) {
+            if constrained.is_over || !allowed.contains(token) {
                 return Err(PolicyError::Text(format!(
                     "token {token} of a completion is excluded by rollout.constraint"
                 )));
@@ -141,15 +146,57 @@ impl Constrainer {
         Ok(sets)
     }
 
-    fn matcher(&self, grammar: String) -> Result<Matcher> {
+    /// Reads the names of tables and columns from the text of a context.
+    fn shown_names(&self, context: &[u32]) -> Result<Vec<ShownTable>> {
+        let text = self.chat.decode(context)?.replace(&self.turn_end, "\n");
+        Ok(shown_names(&text, self.shots))
+    }
+
+    /// Checks that names can be read from what the chat template prints. Some templates print tool
+    /// results as JSON, on one line.
+    fn check_template(&self) -> Result<()> {
+        const QUESTION: &str = "x\nAvailable tables:\n- t";
+        const DESCRIBED: &str = "Table 't' columns:\n- c: TEXT\nRow count: 1";
+        if self.constraint != Constraint::Sql {
+            return Ok(());
+        }
+        let question = Message::new(ChatRole::User, QUESTION);
+        let mut context = self.chat.prompt_ids(&[question], &[])?;
+        context.extend(self.chat.completion_ids("x")?);
+        let described = Message::new(ChatRole::Tool, DESCRIBED);
+        context.extend(self.chat.tool_suffix_ids(&[described])?);
+        let expected = ShownTable {
+            name: "t".to_owned(),
+            columns: vec!["c".to_owned()],
+        };
+        match self.shown_names(&context)?.as_slice() == [expected] {
+            true => Ok(()),
+            false => Err(PolicyError::Text(
+                "the chat template does not print questions and tool results line by line, so the \
+                 names of tables and columns cannot be read; set rollout.constraint to \"tool_call\""
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Returns a matcher of the grammar for these tables. Where it cannot be compiled, calls alone
+    /// are constrained; whether it can is a function of the grammar.
+    fn matcher(&self, tables: Option<&[ShownTable]>) -> Result<Matcher> {
+        let grammar = grammar::grammar(tables, &self.turn_end);
         let mut matchers = self.matchers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matcher) = matchers.get(&grammar) {
             return Ok(matcher.deep_clone());
         }
-        let parser = self
-            .factory
-            .create_parser(TopLevelGrammar::from_lark(grammar.clone()));
-        let matcher = Matcher::new(Ok(parser.map_err(|error| failed(&error))?));
+        let compiled = TopLevelGrammar::from_lark(grammar.clone());
+        let matcher = match (self.factory.create_parser(compiled), tables) {
+            (Ok(parser), _) => Matcher::new(Ok(parser)),
+            (Err(error), None) => return Err(failed(&error)),
+            (Err(error), Some(_)) => {
+                tracing::warn!("rollout.constraint: only calls are constrained: {error}");
+                drop(matchers);
+                return self.matcher(None);
+            }
+        };
         if matchers.len() >= KEPT_GRAMMARS {
             matchers.clear();
         }
@@ -165,11 +212,12 @@ pub struct ConstrainedCompletion {
     ends: Vec<u32>,
     vocabulary: usize,
     last: Option<TokenSet>,
+    /// Whether a stop token was pushed.
+    is_over: bool,
 }
 
 impl ConstrainedCompletion {
-    /// Returns the tokens that may come next: those that end the turn after the call, or if nothing
-    /// else can follow.
+    /// Returns the tokens that may come next. Where none fits, the turn ends.
     pub fn allowed(&mut self) -> TokenSet {
         let mut words = vec![0_u32; self.vocabulary.div_ceil(32)];
         match self.matcher.compute_mask_or_eos() {
@@ -204,7 +252,9 @@ impl ConstrainedCompletion {
 
     /// Appends a token of the set. After another one only the end of the turn is allowed.
     pub fn push(&mut self, token: u32) {
-        if !self.stop_ids.contains(&token) {
+        if self.stop_ids.contains(&token) {
+            self.is_over = true;
+        } else {
             // The matcher remembers the error, and `allowed` reports it.
             drop(self.matcher.consume_token(token));
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::chat::{ChatRole, Message, ToolCall};
+use crate::chat::ToolCall;
 
 const DESCRIBED: &str = "Table 'singer' columns:\n- Singer_ID: INTEGER\n- Net Price: REAL\n\
                          - order: TEXT\nRow count: 3";
@@ -45,6 +45,9 @@ fn queries_use_the_names_that_were_shown() {
         "SELECT Singer_ID FROM singer WHERE Singer_ID NOT IN (SELECT Singer_ID FROM \"Big Concert\")",
         "SELECT Singer_ID FROM singer EXCEPT SELECT Singer_ID FROM singer WHERE \"order\" = 'größe'",
         "SELECT avg(CAST(\"order\" AS INTEGER)) FROM singer WHERE \"Net Price\" BETWEEN 1.5 AND 2",
+        "SELECT k.Singer_ID FROM singer k JOIN \"Big Concert\" l ON l.Singer_ID = k.Singer_ID LIMIT 2",
+        "SELECT \"order\", count(*) AS n FROM singer GROUP BY \"order\" ORDER BY n DESC LIMIT 1",
+        "SELECT CASE Singer_ID WHEN -1 THEN 'a' WHEN 2 THEN 'b' END FROM singer w WHERE 1 = 1",
         "SELECT CASE WHEN Singer_ID > 1 THEN 'a' ELSE 'b' END FROM singer",
         "SELECT (SELECT max(Singer_ID) FROM singer) - (SELECT min(Singer_ID) FROM singer)",
         "SELECT * FROM singer JOIN \"Big Concert\" USING (Singer_ID)",
@@ -62,12 +65,51 @@ fn queries_use_the_names_that_were_shown() {
         "SELECT count(*) FROM",
         "SELECT count(*) FROM singer WHERE",
         "SELECT Singer_ID FROM singer WHERE Singer_ID = 'open",
+        "SELECT Singer_ID FROM singer WHERE Singer_ID = --1",
         "DELETE FROM singer",
         "",
     ] {
         assert!(!is_allowed(Constraint::Sql, &query(sql)), "{sql}");
         assert!(is_allowed(Constraint::ToolCall, &query(sql)), "{sql}");
     }
+}
+
+/// One letter may begin a keyword too.
+#[test]
+fn every_letter_is_an_alias() {
+    let chat = chat();
+    let constrainer = Constrainer::new(Constraint::Sql, &chat, 0)
+        .unwrap()
+        .unwrap();
+    let context = context(&chat);
+    for letter in ('a'..='z').chain('A'..='Z') {
+        let sql = format!("SELECT {letter}.Singer_ID FROM singer {letter} WHERE 1 = 1");
+        let completion = chat.completion_ids(&query(&sql)).unwrap();
+        constrainer.sets(&context, &completion).unwrap();
+    }
+}
+
+/// A text that ends early by an escape could continue with any SQL.
+#[test]
+fn escapes_by_number_are_excluded() {
+    let call = query("SELECT 'a' FROM singer").replace("'a'", "'a\\u0027");
+    assert!(!is_allowed(Constraint::Sql, &call));
+    let answer = ToolCall::new("answer", "value", "x").to_text();
+    let answer = answer.replace("\"x\"", "\"\\ud800\"");
+    assert!(!is_allowed(Constraint::ToolCall, &answer));
+}
+
+/// Nothing follows a stop token.
+#[test]
+fn a_turn_does_not_go_on_after_its_end() {
+    let chat = chat();
+    let constrainer = Constrainer::new(Constraint::ToolCall, &chat, 0)
+        .unwrap()
+        .unwrap();
+    let mut completion = chat.completion_ids(&query("SELECT 1")).unwrap();
+    constrainer.sets(&context(&chat), &completion).unwrap();
+    completion.push(chat.stop_ids()[0]);
+    assert!(constrainer.sets(&context(&chat), &completion).is_err());
 }
 
 #[test]
@@ -170,6 +212,7 @@ fn large_databases_and_hostile_names_are_matched() {
         "/regex.*/",
         "ü ü",
         "%lark {",
+        "del\u{7f}",
         "<|im_end|>",
     ];
     let plain = (0..300).map(|number| format!("column_{number}"));
@@ -190,4 +233,25 @@ fn large_databases_and_hostile_names_are_matched() {
             "{name}"
         );
     }
+}
+
+/// Llama 3.1 prints tool results as JSON.
+#[test]
+fn templates_that_hide_names_are_refused() {
+    let mut files = crate::tiny::files();
+    let (_, template) = files
+        .iter_mut()
+        .find(|(name, _)| name == "chat_template.jinja")
+        .unwrap();
+    let text = String::from_utf8(template.clone()).unwrap();
+    let json = text.replace(
+        "'\\n<tool_response>\\n' + message.content +",
+        "'\\n' + (message.content | tojson) +",
+    );
+    assert_ne!(json, text);
+    *template = json.into_bytes();
+    let chat = Arc::new(Chat::from_files(&files).unwrap());
+    let refusal = Constrainer::new(Constraint::Sql, &chat, 0).unwrap_err();
+    assert!(refusal.to_string().contains("line by line"), "{refusal}");
+    assert!(Constrainer::new(Constraint::ToolCall, &chat, 0).is_ok());
 }

@@ -1,52 +1,53 @@
 //! The bytes of a vocabulary's tokens, which a grammar is matched against.
 
+use std::sync::Arc;
+
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::chat::Chat;
 use crate::error::{PolicyError, Result};
 use crate::tokenizer;
 
-/// Returns the tokens as a trie of their bytes. Control tokens have none, since no grammar names
-/// them. A token that ends with the end of a turn has the bytes of its text.
-///
-/// # Errors
-/// The tokenizer is not byte-level, so a token has no bytes of its own.
-pub(super) fn token_trie(chat: &Chat) -> Result<TokEnv> {
-    let Some(&end) = chat.stop_ids().first() else {
-        return Err(PolicyError::file(
-            tokenizer::FILE,
-            "has no token that ends a turn",
-        ));
-    };
-    let bytes_of = characters_to_bytes();
-    let mut tokens = Vec::with_capacity(chat.vocabulary_size());
-    for id in 0..chat.vocabulary_size() as u32 {
-        tokens.push(match chat.tokenizer().piece(id) {
-            None => Vec::new(),
-            Some(piece) if piece.is_control => {
-                let mut marked = vec![TokTrie::SPECIAL_TOKEN_MARKER];
-                marked.extend_from_slice(format!("<control_{id}>").as_bytes());
-                marked
-            }
-            Some(piece) if piece.is_added => piece.text.into_bytes(),
-            Some(piece) => bytes(&piece.text, &bytes_of)?,
-        });
-    }
-    let info = TokRxInfo::new(tokens.len() as u32, end);
-    let trie = TokTrie::from(&info, &tokens);
-    Ok(std::sync::Arc::new(ApproximateTokEnv::new(trie)))
+/// The tokens of a vocabulary.
+pub(super) struct Vocabulary {
+    /// The tokens by their bytes. Control tokens and the end of a turn have bytes that no grammar
+    /// names. A token that ends with the end of a turn has those of its text.
+    pub(super) trie: TokEnv,
+    /// The stop tokens that have no other text than an end.
+    pub(super) ends: Vec<u32>,
 }
 
-/// Returns the stop tokens that have no other text than the end of a turn.
-pub(super) fn ends(chat: &Chat) -> Vec<u32> {
-    let is_end = |id: &&u32| {
-        chat.tokenizer()
-            .piece(**id)
-            .is_some_and(|piece| piece.is_control)
-    };
-    let (stop_ids, first) = (chat.stop_ids(), &chat.stop_ids()[..1]);
-    let others = stop_ids[1..].iter().filter(is_end);
-    first.iter().chain(others).copied().collect()
+impl Vocabulary {
+    /// Reads the vocabulary of a chat, whose turns end with the text `turn_end`.
+    ///
+    /// # Errors
+    /// The tokenizer is not byte-level, so a token has no bytes of its own.
+    pub(super) fn new(chat: &Chat, turn_end: &str) -> Result<Self> {
+        let (stop_ids, bytes_of) = (chat.stop_ids(), characters_to_bytes());
+        let (mut tokens, mut ends) = (Vec::new(), Vec::new());
+        for (id, piece) in (0_u32..).zip(chat.tokenizer().pieces()) {
+            let is_stop = stop_ids.contains(&id);
+            let is_more = |text: &str| text.len() > turn_end.len() && text.ends_with(turn_end);
+            tokens.push(match piece {
+                None => Vec::new(),
+                Some(piece) if is_stop && is_more(&piece.text) => piece.text.into_bytes(),
+                Some(piece) if is_stop || piece.is_control => {
+                    ends.extend(is_stop.then_some(id));
+                    let mut marked = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+                    marked.extend_from_slice(format!("<control_{id}>").as_bytes());
+                    marked
+                }
+                Some(piece) if piece.is_added => piece.text.into_bytes(),
+                Some(piece) => bytes(&piece.text, &bytes_of)?,
+            });
+        }
+        let end = stop_ids.first().copied().unwrap_or_default();
+        let trie = TokTrie::from(&TokRxInfo::new(tokens.len() as u32, end), &tokens);
+        Ok(Self {
+            trie: Arc::new(ApproximateTokEnv::new(trie)),
+            ends,
+        })
+    }
 }
 
 fn bytes(piece: &str, bytes_of: &[Option<u8>]) -> Result<Vec<u8>> {
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn tokens_have_the_bytes_that_they_decode_to() {
         let chat = crate::tiny::model(0).unwrap().chat;
-        let env = token_trie(&chat).unwrap();
+        let env = Vocabulary::new(&chat, "<|im_end|>").unwrap().trie;
         let text = "<tool_call>\n{\"name\": \"query\"} SELECT count(*) FROM größe";
         let ids = chat.encode(text).unwrap();
         assert_eq!(env.tok_trie().decode(&ids), text.as_bytes());

@@ -11,7 +11,7 @@ use super::{Backend, tensor};
 const EXCLUDED: f32 = -1e9;
 
 /// A set of tokens. Clones share it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TokenSet(Arc<[u32]>);
 
 impl TokenSet {
@@ -67,8 +67,8 @@ impl Backend {
             }
         }
         let kept = Tensor::from_vec(kept, (rows, columns), logits.device())?;
-        let excluded = Tensor::full(EXCLUDED, (rows, columns), logits.device())?;
-        kept.where_cond(logits, &excluded.to_dtype(logits.dtype())?)
+        let excluded = Tensor::new(EXCLUDED, logits.device())?.to_dtype(logits.dtype())?;
+        kept.where_cond(logits, &excluded.broadcast_as((rows, columns))?)
     }
 }
 
