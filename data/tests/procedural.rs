@@ -96,7 +96,7 @@ fn a_build_passes_the_check_and_has_its_questions() {
     }
 }
 
-/// As spreadsheets and careless schemas have them: blanks, hyphens, units and keywords.
+/// As spreadsheets and messy schemas have them: blanks, hyphens, units and keywords.
 #[test]
 fn names_may_need_quotation_marks() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn names_may_need_quotation_marks() {
     let (names, questions) = share(0);
     assert!(names < 0.01 && questions == 0, "{names} {questions}");
     let (names, questions) = share(100);
-    assert!(names > 0.4 && questions > 150, "{names} {questions}");
+    assert!(names > 0.25 && questions > 150, "{names} {questions}");
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub struct ProceduralData {
     /// The percentage of databases of a declared domain that is trained on, with rows and a
     /// selection of columns of their own.
     pub declared_percent: usize,
-    /// The percentage of the other databases whose schema is messy: more tables and columns, several
-    /// spellings, names that SQL reads in quotation marks only.
+    /// The percentage of the other databases whose schema is messy: more tables and columns,
+    /// several spellings, names that SQL reads in quotation marks only.
     pub messy_percent: u64,
     /// Whether databases have one or two small tables and questions are simple (levels 0 and 1).
     pub is_simple: bool,

@@ -77,15 +77,14 @@ impl Trainer {
     /// term.
     ///
     /// # Errors
-    /// The model's weights do not fit its configuration, or its tokenizer the constraint.
+    /// The model's weights do not fit its configuration, or the model does not fit the constraint.
     pub fn new(config: &LearnerConfig, threads: usize, model: &Model) -> Result<Self> {
         let reference = (config.loss.kl_coef > 0.0)
             .then(|| Decoder::new(&model.config, &model.weights, DecoderMode::Sample))
             .transpose()?;
         let network = Network::new(&model.config, &model.weights, config.optimizer.clone())?;
-        let chat = Arc::new(model.chat.clone());
         let (constraint, shots) = (config.rollout.constraint, config.rollout.shots);
-        let constrainer = Constrainer::new(constraint, &chat, shots as usize)?;
+        let constrainer = Constrainer::for_model(constraint, model, shots as usize)?;
         let mut config = config.clone();
         if config.ratio_against == RatioAgainst::Sampler {
             // The ratio contains the mismatch already; without a correction the metrics show it as

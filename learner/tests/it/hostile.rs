@@ -128,7 +128,8 @@ async fn wrong_log_probabilities_are_found_by_the_step_and_the_group_is_played_a
     assert_names(&learner, "broken", "differs by 5");
 }
 
-/// No sampler can choose a token that the constraint excludes, so its log-probability means nothing.
+/// No sampler can choose a token that the constraint excludes, so its log-probability means
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_that_the_constraint_excludes_are_found_by_the_step() {
     let folder = tempfile::tempdir().unwrap();

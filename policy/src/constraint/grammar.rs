@@ -17,8 +17,8 @@ pub(super) const TOOLS: [(&str, &str, &str); 4] = [
     ("answer", "value", "JSON_TEXT"),
 ];
 
-/// The keywords that SQLite does not take as the name of a table or a column without quotation marks,
-/// tried with SQLite 3.40.1. Bare, `current_date` and its like are functions.
+/// The keywords that SQLite does not take as the name of a table or a column without quotation
+/// marks, tried with SQLite 3.40.1. Bare, `current_date` and its like are functions.
 const RESERVED: &str = "
     current_date current_time current_timestamp
     add all alter and as autoincrement between case cast check collate commit constraint create

@@ -19,6 +19,7 @@ use toktrie::InferenceCapabilities;
 
 use crate::chat::{Chat, ChatRole, Message};
 use crate::error::{PolicyError, Result};
+use crate::model::Model;
 use crate::ops::TokenSet;
 use shown_names::{ShownTable, shown_names};
 use vocabulary::Vocabulary;
@@ -69,8 +70,8 @@ impl Constrainer {
     /// if nothing does.
     ///
     /// # Errors
-    /// The tokenizer cannot be matched against a grammar, or names cannot be read from what the chat
-    /// template prints.
+    /// The tokenizer cannot be matched against a grammar, or names cannot be read from what the
+    /// chat template prints.
     pub fn new(constraint: Constraint, chat: &Arc<Chat>, shots: usize) -> Result<Option<Self>> {
         if constraint == Constraint::None {
             return Ok(None);
@@ -97,6 +98,14 @@ impl Constrainer {
         };
         constrainer.check_template()?;
         Ok(Some(constrainer))
+    }
+
+    /// Returns what constrains the completions of a model.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn for_model(constraint: Constraint, model: &Model, shots: usize) -> Result<Option<Self>> {
+        Self::new(constraint, &Arc::new(model.chat.clone()), shots)
     }
 
     /// Begins a completion after a context.
