@@ -215,7 +215,8 @@ pub struct RolloutConfig {
     // Not written where off, so that runs from before it keep their fingerprint.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub thinking: bool,
-    /// What completions are constrained to; the grammar of a tool call, or also that of SQL.
+    /// What completions are constrained to: nothing, one tool call, or one tool call whose SQL has
+    /// only names that the episode has shown.
     // Not written where off, for the same reason.
     #[serde(skip_serializing_if = "is_unconstrained")]
     pub constraint: Constraint,

@@ -138,7 +138,7 @@ impl Constrainer {
     /// Returns the set at each position of a completion.
     ///
     /// # Errors
-    /// [`PolicyError::Text`] if a token is not in its set.
+    /// [`PolicyError::Text`] if a token is not in its set, or follows a stop token.
     pub fn sets(&self, context: &[u32], completion: &[u32]) -> Result<Vec<TokenSet>> {
         let mut constrained = self.begin(context)?;
         let mut sets = Vec::with_capacity(completion.len());
@@ -259,7 +259,8 @@ impl ConstrainedCompletion {
         set
     }
 
-    /// Appends a token of the set. After another one only the end of the turn is allowed.
+    /// Appends a token of the set. After one that is not in it, only the end of the turn is
+    /// allowed.
     pub fn push(&mut self, token: u32) {
         if self.stop_ids.contains(&token) {
             self.is_over = true;
