@@ -100,6 +100,8 @@ pub(crate) trait Kernel {
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionSet {
+    /// AVX-512, and tiles for products of bf16 (x86-64 AMX-BF16).
+    Amx,
     /// 512-bit registers (x86-64 AVX-512F).
     Avx512,
     /// 256-bit registers with fused multiply-add (x86-64 AVX2 and FMA).
@@ -111,10 +113,13 @@ pub enum InstructionSet {
 impl InstructionSet {
     /// Returns the sets that this CPU has, widest first.
     pub fn available() -> Vec<Self> {
-        let mut sets = Vec::with_capacity(3);
+        let mut sets = Vec::with_capacity(4);
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
+                if super::matmul_bf16::has_tiles() {
+                    sets.push(Self::Amx);
+                }
                 sets.push(Self::Avx512);
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -142,12 +147,17 @@ pub fn with_instruction_set<T>(set: InstructionSet, f: impl FnOnce() -> T) -> Op
     Some(value)
 }
 
+/// Returns this thread's instruction set.
+pub(crate) fn chosen_set() -> InstructionSet {
+    CHOSEN.get()
+}
+
 /// Runs the kernel on this thread's instruction set: the widest that the CPU has.
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     match CHOSEN.get() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: CHOSEN only ever holds a set that was detected on this CPU.
-        InstructionSet::Avx512 => unsafe { x86::run_avx512(kernel) },
+        InstructionSet::Avx512 | InstructionSet::Amx => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         InstructionSet::Avx2 => unsafe { x86::run_avx2(kernel) },

@@ -1,0 +1,122 @@
+//! Products of bf16 by Intel's AMX tiles.
+//!
+//! A tile is 16 rows of 64 bytes. TDPBF16PS multiplies a tile of A (16 rows, 32 steps of k) by a
+//! tile of B (16 columns, pair by pair) and adds to a tile of 16 x 16 sums. Here two tiles of A meet
+//! the two halves of a panel of B, so that four products follow four loads.
+//!
+//! The state of tiles belongs to the thread. It exists while [`Tiles`] lives, so that no other code
+//! meets it, and so that the kernel need not save it when it switches threads.
+//!
+//! On a machine without AMX the tests run the same instructions in an emulator (`emulator`).
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod emulator;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[path = "amx/no_tiles.rs"]
+mod tiles;
+
+use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, write};
+pub(super) use tiles::Permission;
+use tiles::Tiles;
+
+/// Fewer rows are faster by lanes: a product of tiles takes as long for one row as for 16.
+pub(super) const LEAST_ROWS: usize = 5;
+/// Rows of a tile.
+const TILE_ROWS: usize = 16;
+/// Values of a tile of A.
+const TILE: usize = TILE_ROWS * BLOCK;
+/// The most steps of k of a panel of B that are read at once. They are 40 KiB, which fit the
+/// first-level cache of CPUs with AMX.
+const DEPTH: usize = 640;
+/// Bytes of a cache line. A row of a tile that lies in two of them takes two loads.
+const CACHE_LINE: usize = 64;
+
+/// Computes C = A B into `c`, or adds the finished sums to it.
+pub(super) fn multiply(
+    permission: Permission,
+    a: Bf16View<'_>,
+    b: &Bf16Matrix,
+    c: &mut [f32],
+    write_mode: WriteMode,
+) {
+    let blocks = b.padded / BLOCK;
+    let row_tiles = a.rows.div_ceil(TILE_ROWS);
+    let left = pack_tiles(a, (row_tiles, blocks));
+    let mut sums = Aligned::new(row_tiles * TILE_ROWS * PANEL);
+    let pieces = b.padded.div_ceil(DEPTH).max(1);
+    let depth = blocks.div_ceil(pieces).max(1);
+    let tiles = Tiles::configure(permission);
+    for panel in 0..b.n.div_ceil(PANEL) {
+        let pairs = b.panel(panel);
+        sums.values().fill(0.0);
+        // All rows read a piece of the panel before the next piece replaces it in the cache.
+        for (piece, pairs) in pairs.chunks(depth * BLOCK / 2 * PANEL).enumerate() {
+            for first in (0..row_tiles).step_by(2) {
+                let tile = |row: usize| &left.read()[(row * blocks + piece * depth) * TILE..];
+                let sums = &mut sums.values()[first * TILE_ROWS * PANEL..];
+                if first + 1 < row_tiles {
+                    tiles.two_rows([tile(first), tile(first + 1)], pairs, sums);
+                } else {
+                    tiles.one_row(tile(first), pairs, sums);
+                }
+            }
+        }
+        write(sums.read(), panel, (c, b.n), write_mode);
+    }
+}
+
+/// Returns A as tiles [row tile][block of k][16 rows][32 steps], padded with zeros.
+fn pack_tiles(a: Bf16View<'_>, (row_tiles, blocks): (usize, usize)) -> Aligned<u16> {
+    let mut packed = Aligned::new(row_tiles * blocks * TILE);
+    if a.cols == 0 {
+        return packed;
+    }
+    for (at, tile) in packed.values().chunks_exact_mut(TILE).enumerate() {
+        let (row, k) = (at / blocks * TILE_ROWS, at % blocks * BLOCK);
+        let (rows, steps) = (TILE_ROWS.min(a.rows - row), BLOCK.min(a.cols - k));
+        let start = row * a.row_stride + k * a.col_stride;
+        if a.col_stride == 1 {
+            for (row, packed) in tile.chunks_exact_mut(BLOCK).take(rows).enumerate() {
+                let values = &a.data[start + row * a.row_stride..][..steps];
+                for (packed, &value) in packed.iter_mut().zip(values) {
+                    *packed = factor_bits(value);
+                }
+            }
+        } else {
+            // A transposed matrix is read along its contiguous side.
+            for step in 0..steps {
+                let values = &a.data[start + step * a.col_stride..];
+                for row in 0..rows {
+                    tile[row * BLOCK + step] = factor_bits(values[row * a.row_stride]);
+                }
+            }
+        }
+    }
+    packed
+}
+
+/// Values that begin at a cache line.
+pub(super) struct Aligned<T> {
+    data: Vec<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T: Copy + Default> Aligned<T> {
+    /// Returns `len` zeros.
+    pub(super) fn new(len: usize) -> Self {
+        let data = vec![T::default(); len + CACHE_LINE / size_of::<T>()];
+        let start = data.as_ptr().align_offset(CACHE_LINE);
+        Self { data, start, len }
+    }
+
+    pub(super) fn read(&self) -> &[T] {
+        &self.data[self.start..][..self.len]
+    }
+
+    pub(super) fn values(&mut self) -> &mut [T] {
+        &mut self.data[self.start..][..self.len]
+    }
+}

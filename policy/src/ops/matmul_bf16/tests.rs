@@ -1,0 +1,151 @@
+//! Every kernel returns the bits of the definition.
+
+use super::*;
+use crate::ops::simd::{InstructionSet, with_instruction_set};
+
+/// Values of many sizes: ordinary ones, those around the smallest, and subnormal ones.
+fn values(count: usize, seed: u64) -> Vec<bf16> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let value = |_| {
+        let mantissa = (next() >> 40) as f32 / (1 << 24) as f32 - 0.5;
+        let exponent = match next() % 8 {
+            0 => -(50 + (next() % 10) as i32),
+            1 => -(120 + (next() % 12) as i32),
+            2 => 20,
+            _ => 0,
+        };
+        bf16::from_f32(mantissa * 2f32.powi(exponent.max(-126)))
+    };
+    (0..count).map(value).collect()
+}
+
+fn at(x: Bf16View<'_>, row: usize, col: usize) -> bf16 {
+    x.data[row * x.row_stride + col * x.col_stride]
+}
+
+/// The definition, as Intel's manual gives it for AMX, with subnormal results as zero.
+fn by_definition(a: Bf16View<'_>, b: Bf16View<'_>, i: usize, j: usize) -> f32 {
+    let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
+    let mut sum = 0.0;
+    for block in 0..a.cols.div_ceil(BLOCK) {
+        let mut chains = [0.0_f32; 2];
+        for k in block * BLOCK..a.cols.min((block + 1) * BLOCK) {
+            let (a, b) = (factor(at(a, i, k)), factor(at(b, k, j)));
+            let chain = &mut chains[k % 2];
+            *chain = normal(a.mul_add(b, *chain));
+        }
+        sum = normal(sum + normal(chains[0] + chains[1]));
+    }
+    sum
+}
+
+const SHAPES: [(usize, usize, usize); 9] = [
+    (1, 32, 32),
+    (1, 7, 5),
+    (2, 600, 33),
+    (6, 64, 32),
+    (7, 513, 70),
+    (13, 1030, 96),
+    (5, 1, 1),
+    (64, 576, 40),
+    (3, 0, 4),
+];
+
+#[test]
+fn every_instruction_set_returns_the_bits_of_the_definition() {
+    for (m, k, n) in SHAPES {
+        let (a_data, b_data) = (values(m * k, 1), values(k * n, 2));
+        let a = Bf16View::new(&a_data, m, k);
+        for transposed in [false, true] {
+            let b = match transposed {
+                false => Bf16View::new(&b_data, k, n),
+                true => Bf16View::new(&b_data, n, k).transposed(),
+            };
+            let packed = Bf16Matrix::new(b);
+            for set in InstructionSet::available() {
+                let mut c = vec![f32::NAN; m * n];
+                let run = || multiply_bf16(a, &packed, &mut c, WriteMode::Overwrite);
+                with_instruction_set(set, run).unwrap().unwrap();
+                for (at, &found) in c.iter().enumerate() {
+                    let expected = by_definition(a, b, at / n, at % n);
+                    assert_eq!(
+                        found.to_bits(),
+                        expected.to_bits(),
+                        "{set:?} {m}x{k}x{n} at {at}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn infinite_values_and_nan_stay_visible() {
+    let one = bf16::ONE;
+    let a = [bf16::INFINITY, one, bf16::NAN, one];
+    let b = [one, one];
+    let mut c = [0.0; 2];
+    let packed = Bf16Matrix::new(Bf16View::new(&b, 2, 1));
+    let a = Bf16View::new(&a, 2, 2);
+    multiply_bf16(a, &packed, &mut c, WriteMode::Overwrite).unwrap();
+    assert_eq!(c[0], f32::INFINITY);
+    assert!(c[1].is_nan());
+}
+
+/// On a CPU with AMX this runs its instructions, elsewhere an emulator of them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tiles_return_the_bits_of_the_definition() {
+    let permission = amx::Permission::of_process().unwrap_or_else(amx::Permission::emulated);
+    let shapes = SHAPES.into_iter().chain([(17, 96, 64), (40, 1312, 33)]);
+    for (m, k, n) in shapes {
+        let (a_data, b_data) = (values(m * k, 3), values(k * n, 4));
+        for transposed in [false, true] {
+            let (a, b) = match transposed {
+                false => (Bf16View::new(&a_data, m, k), Bf16View::new(&b_data, k, n)),
+                true => (
+                    Bf16View::new(&a_data, k, m).transposed(),
+                    Bf16View::new(&b_data, n, k).transposed(),
+                ),
+            };
+            let packed = Bf16Matrix::new(b);
+            for write_mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
+                let mut c = vec![0.5; m * n];
+                amx::multiply(permission, a, &packed, &mut c, write_mode);
+                for (at, &found) in c.iter().enumerate() {
+                    let sum = by_definition(a, b, at / n, at % n);
+                    let expected = match write_mode {
+                        WriteMode::Overwrite => sum,
+                        WriteMode::Accumulate => 0.5 + sum,
+                    };
+                    assert_eq!(
+                        found.to_bits(),
+                        expected.to_bits(),
+                        "{m}x{k}x{n} at {at}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_a_block_have_the_bits_of_their_blocks() {
+    let (m, k, n) = (ROWS + 3, 40, 33);
+    let (a_data, b_data) = (values(m * k, 5), values(k * n, 6));
+    let (a, b) = (Bf16View::new(&a_data, m, k), Bf16View::new(&b_data, k, n));
+    let mut c = vec![f32::NAN; m * n];
+    multiply_bf16(a, &Bf16Matrix::new(b), &mut c, WriteMode::Overwrite).unwrap();
+    for (at, found) in c.iter().enumerate() {
+        assert_eq!(
+            found.to_bits(),
+            by_definition(a, b, at / n, at % n).to_bits()
+        );
+    }
+}
