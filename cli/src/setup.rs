@@ -211,10 +211,20 @@ pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) 
     }
 }
 
-/// Opens a model folder on the CPU, in the dtype in which the model computes.
+/// Opens a model folder on the CPU, in the dtype in which the model computes. A chat template that
+/// shows no tools gets them.
 pub(crate) fn open_model(dir: &Path, placement: Placement) -> Result<Model> {
     let (_, dtype) = placement.open()?;
-    Ok(Model::open(dir, &Device::Cpu, dtype)?)
+    let model = Model::open(dir, &Device::Cpu, dtype)?;
+    if model.chat.prints_tool_calls() {
+        return Ok(model);
+    }
+    tracing::warn!(
+        model = %dir.display(),
+        "the chat template prints no tool calls: prompts state the tools in the system message, and \
+         models that are saved have a template that does so"
+    );
+    Ok(model.with_tools_in_template()?)
 }
 
 /// Reports questions that cannot be used, so that none is dropped silently.

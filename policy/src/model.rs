@@ -8,7 +8,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 
-use crate::chat::Chat;
+use crate::chat::{self, Chat};
 use crate::config::DecoderConfig;
 use crate::error::{PolicyError, Result};
 use crate::weight_files::check_finite;
@@ -99,6 +99,20 @@ impl Model {
             config,
             files,
         })
+    }
+
+    /// Returns the model with a chat template that states tools in the system message, and prints
+    /// tool calls. For a model whose own template does not ([`Chat::prints_tool_calls`]).
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the file that is malformed.
+    pub fn with_tools_in_template(mut self) -> Result<Self> {
+        let template = chat::with_tools(&self.files)?;
+        self.files.retain(|(name, _)| name != chat::TEMPLATE_FILE);
+        let file = (chat::TEMPLATE_FILE.to_owned(), template.into_bytes());
+        self.files.push(file);
+        self.chat = chat_of(&self.files, &self.config)?;
+        Ok(self)
     }
 
     /// Returns the model with its weights on a device and in a dtype. Weights that are there

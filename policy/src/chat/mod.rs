@@ -13,8 +13,10 @@ use crate::error::{PolicyError, Result};
 use crate::tokenizer::{self, Tokenizer};
 
 const CONFIG_FILE: &str = "tokenizer_config.json";
-const TEMPLATE_FILE: &str = "chat_template.jinja";
+pub(crate) const TEMPLATE_FILE: &str = "chat_template.jinja";
 const GENERATION_FILE: &str = "generation_config.json";
+/// What [`with_tools`] puts before a template.
+const TOOL_PRELUDE: &str = include_str!("tool_prelude.jinja");
 
 /// The content of a placeholder assistant turn: text that no template prints by itself.
 const PLACEHOLDER: &str = "qzxassistantturnxzq";
@@ -234,6 +236,16 @@ impl Chat {
         self.encode(suffix)
     }
 
+    /// Returns whether the template prints the tool calls of an assistant. Most templates that do
+    /// not were made before tools were common; they show a model neither tools nor calls.
+    pub fn prints_tool_calls(&self) -> bool {
+        let call = ToolCall::new(PLACEHOLDER, "x", "x");
+        let messages = [Message::new(ChatRole::User, "x"), Message::call(call)];
+        let text = self.render(&messages, &[], false);
+        // A template that does not render says why when it is used.
+        text.map_or(true, |text| text.contains(PLACEHOLDER))
+    }
+
     /// Returns the ids that end a completion: the token that the template writes after a turn, then
     /// all tokens that end with its text, then those that the configs name.
     pub fn stop_ids(&self) -> &[u32] {
@@ -288,6 +300,23 @@ impl Chat {
             ))
         })
     }
+}
+
+/// Returns the template among a model's files with a prelude, which states tools in the system
+/// message, and turns calls and their results into text, in the format of Hermes and Qwen3.
+/// Conversations without tools are rendered as before.
+///
+/// # Errors
+/// [`PolicyError`] names the file that is missing or malformed.
+pub(crate) fn with_tools(files: &[(String, Vec<u8>)]) -> Result<String> {
+    let find = |name: &str| files.iter().find(|(file, _)| file == name);
+    let config = find(CONFIG_FILE).map_or(Ok(Value::Null), |(_, bytes)| {
+        serde_json::from_slice(bytes)
+            .map_err(|error| PolicyError::file(CONFIG_FILE, format!("not JSON: {error}")))
+    })?;
+    let file = find(TEMPLATE_FILE).map(|(_, bytes)| bytes.as_slice());
+    let template = template_source(file, &config)?;
+    Ok(format!("{}{template}", TOOL_PRELUDE.trim_end()))
 }
 
 /// Returns the template's source: its own file first, as in transformers; of several named ones

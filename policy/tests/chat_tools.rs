@@ -1,0 +1,117 @@
+//! Tests models whose chat template prints no tool calls, such as SmolLM2's. The expected text was
+//! made by jinja2 3.1.6 with the settings of transformers, from the same prelude and template.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may unwrap")]
+
+use policy::{Chat, ChatRole, Message, Model, ToolCall, tiny};
+use serde_json::{Value, json};
+
+const CHATML: &str = include_str!("golden/chat/templates/smollm2_chatml.jinja");
+const WITH_TOOLS: &str = r#"<|im_start|>system
+Use tools.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "query", "description": "Run."}}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+<|im_start|>user
+How many?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "query", "arguments": {"sql": "SELECT 'é'"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+1. 3
+</tool_response><|im_end|>
+<|im_start|>assistant
+"#;
+
+fn model() -> Model {
+    let mut files = tiny::files();
+    for (name, content) in &mut files {
+        if name == "chat_template.jinja" {
+            *content = CHATML.into();
+        }
+    }
+    Model::from_files(files, tiny::model(7).unwrap().weights).unwrap()
+}
+
+fn tools() -> Vec<Value> {
+    let query = json!({"name": "query", "description": "Run."});
+    vec![json!({"type": "function", "function": query})]
+}
+
+fn conversation() -> Vec<Message> {
+    vec![
+        Message::new(ChatRole::System, "Use tools."),
+        Message::new(ChatRole::User, "How many?"),
+        Message::call(ToolCall::new("query", "sql", "SELECT 'é'")),
+        Message::new(ChatRole::Tool, "1. 3"),
+    ]
+}
+
+fn render(chat: &Chat, messages: &[Message], tools: &[Value]) -> String {
+    chat.render(messages, tools, true).unwrap()
+}
+
+#[test]
+fn a_template_without_tools_gets_them_in_hermes_format() {
+    let before = model();
+    assert!(!before.chat.prints_tool_calls());
+    let after = before.clone().with_tools_in_template().unwrap();
+    assert!(after.chat.prints_tool_calls());
+    assert_eq!(render(&after.chat, &conversation(), &tools()), WITH_TOOLS);
+
+    // Without a system message of the caller, the tools are the system message.
+    let text = render(&after.chat, &conversation()[1..], &tools());
+    assert!(text.starts_with("<|im_start|>system\n# Tools\n"), "{text}");
+}
+
+#[test]
+fn conversations_without_tools_are_rendered_as_before() {
+    let before = model();
+    let after = before.clone().with_tools_in_template().unwrap();
+    for count in 0..=2 {
+        let messages = &conversation()[..count];
+        let text = render(&before.chat, messages, &[]);
+        assert_eq!(render(&after.chat, messages, &[]), text);
+    }
+    assert_eq!(after.chat.stop_ids(), before.chat.stop_ids());
+}
+
+#[test]
+fn a_saved_model_has_the_template() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("model");
+    let model = model().with_tools_in_template().unwrap();
+    model.save(&dir).unwrap();
+    let opened = Model::open(&dir, &candle_core::Device::Cpu, candle_core::DType::F32).unwrap();
+    let text = render(&opened.chat, &conversation(), &tools());
+    assert_eq!(text, WITH_TOOLS);
+}
+
+#[test]
+fn a_result_of_a_tool_follows_a_sampled_call_as_in_a_rendered_conversation() {
+    let chat = model().with_tools_in_template().unwrap().chat;
+    let messages = conversation();
+    let call = &messages[2].tool_calls[0];
+    let mut ids = chat.prompt_ids(&messages[..2], &tools()).unwrap();
+    ids.extend(chat.completion_ids(&call.to_text()).unwrap());
+    ids.extend(chat.tool_suffix_ids(&messages[3..]).unwrap());
+    assert_eq!(chat.decode(&ids).unwrap(), WITH_TOOLS);
+}
+
+#[test]
+fn the_embedded_template_prints_tool_calls() {
+    assert!(tiny::base().unwrap().chat.prints_tool_calls());
+}
