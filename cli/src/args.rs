@@ -209,7 +209,8 @@ pub(crate) struct TrainArgs {
 pub(crate) struct SftArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-    /// Model folder to write.
+    /// Model folder to write. Until then there are checkpoints in DIR.checkpoints, from which the
+    /// same command continues.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
     /// JSON lines with `messages` in OpenAI's format, as `sqlenv trajectories` writes them, to

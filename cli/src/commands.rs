@@ -92,7 +92,7 @@ fn shutdown_message(command: &Command) -> Option<&'static str> {
     match command {
         Command::Train(_) => Some("stopping where the run can be resumed"),
         Command::Pretrain(_) => Some("stopping; the same command continues after the last shard"),
-        Command::Sft(_) => Some("stopping; no model is written"),
+        Command::Sft(_) => Some("stopping; the same command continues"),
         Command::EnvNode(_)
         | Command::Actor(_)
         | Command::Learner(_)

@@ -1,17 +1,23 @@
 //! Supervised training on demonstrations: the stages of the warm start, and the imitation of the
 //! oracle that GRPO is compared with.
 
-use std::ops::ControlFlow;
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use candle_core::Device;
-use learner::sft::{self, SftConfig};
-use policy::{Model, random::derive_seed};
+use learner::sft::{self, SftConfig, SftNext};
+use policy::{Model, durable, random::derive_seed};
 use proto::v1::Segment;
 use report::{LearnerStepRecord, RunFolder, TrainingStage};
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::RunConfig, evaluation::Evaluator, progress::Progress, shutdown::Interrupted};
+
+/// The time between two checkpoints: the most that an interrupted training repeats.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(300);
 
 /// The steps and tokens of the training so far.
 #[derive(Clone, Copy, Default)]
@@ -27,16 +33,19 @@ pub(crate) struct ImitationTrainer<'a> {
     pub(crate) shutdown: &'a CancellationToken,
     /// Where steps are recorded.
     pub(crate) folder: Option<&'a RunFolder>,
+    /// Where each training has a folder of checkpoints, from which it continues.
+    pub(crate) checkpoints: Option<PathBuf>,
 }
 
 impl<'a> ImitationTrainer<'a> {
     /// Trains with the settings of evaluations, and records nothing.
-    pub(crate) fn of(evaluator: &Evaluator<'a>) -> Self {
+    pub(crate) fn of(evaluator: &Evaluator<'a>, checkpoints: Option<PathBuf>) -> Self {
         Self {
             config: evaluator.config,
             progress: evaluator.progress,
             shutdown: evaluator.shutdown,
             folder: None,
+            checkpoints,
         }
     }
 
@@ -62,18 +71,24 @@ impl<'a> ImitationTrainer<'a> {
         let arguments = run.arguments(derive_seed(run.seed, title));
         let (device, dtype) = run.placement().open()?;
         let placed = start.to(&device, dtype)?;
-        let outcome = tokio::task::block_in_place(|| {
-            sft::train(&placed, episodes, config, arguments, &mut |state| {
-                stage.set(state.tokens.min(budget));
-                stage.note(&format!("loss {:.3}", state.loss));
-                failure = self.record(before, &state).err();
-                if failure.is_some() || self.shutdown.is_cancelled() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            })
-        })?;
+        let checkpoints = self.checkpoints.as_ref().map(|root| root.join(slug(title)));
+        let mut saved = now();
+        let mut progress = |state: sft::SftProgress| {
+            stage.set(state.tokens.min(budget));
+            stage.note(&format!("loss {:.3}", state.loss));
+            failure = self.record(before, &state).err();
+            if failure.is_some() || self.shutdown.is_cancelled() {
+                SftNext::Stop
+            } else if saved.elapsed() >= CHECKPOINT_EVERY {
+                saved = now();
+                SftNext::Checkpoint
+            } else {
+                SftNext::Continue
+            }
+        };
+        let folder = checkpoints.as_deref();
+        let train = || sft::train(&placed, episodes, config, arguments, folder, &mut progress);
+        let outcome = tokio::task::block_in_place(train)?;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -111,4 +126,24 @@ impl<'a> ImitationTrainer<'a> {
         })?;
         Ok(())
     }
+}
+
+/// Removes the checkpoints of trainings whose model is saved.
+pub(crate) fn remove_checkpoints(folder: &Path) -> Result<()> {
+    durable::remove_folder(folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
+/// Returns a title as the name of a folder.
+fn slug(title: &str) -> String {
+    let words = title.split(|it: char| !it.is_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join("-")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "when checkpoints are written does not change the weights"
+)]
+fn now() -> Instant {
+    Instant::now()
 }

@@ -174,7 +174,7 @@ impl Pretraining<'_> {
             let episodes = self.shard(&model, done).await?;
             self.train(&mut trainer, done, &episodes)?;
             done += 1;
-            trainer.save(&checkpoints, done, &trained(base, &trainer)?)?;
+            trainer.save(&checkpoints, done, base)?;
         }
     }
 

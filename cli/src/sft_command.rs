@@ -12,7 +12,7 @@ use crate::{
     args::SftArgs,
     config::RunConfig,
     evaluation::Evaluator,
-    imitation::ImitationTrainer,
+    imitation::{ImitationTrainer, remove_checkpoints},
     progress::Progress,
     setup::{self, Setup},
     shutdown::read_unless_interrupted,
@@ -28,13 +28,31 @@ pub(crate) async fn sft(
     let config = RunConfig::resolve(&args.config)?;
     // Checked before the training, so that its result is not lost.
     Model::check_target(&args.out).context("--out")?;
+    let checkpoints = beside(&args.out);
     let trained = match args.transcripts.is_empty() {
-        true => on_demonstrations(&config, progress, &shutdown).await?,
-        false => on_transcripts(&args.transcripts, &config, progress, &shutdown).await?,
+        true => on_demonstrations(&config, progress, &shutdown, &checkpoints).await?,
+        false => {
+            on_transcripts(
+                &args.transcripts,
+                &config,
+                progress,
+                &shutdown,
+                &checkpoints,
+            )
+            .await?
+        }
     };
     trained.save(&args.out)?;
+    remove_checkpoints(&checkpoints)?;
     progress.say(&format!("wrote {}", args.out.display()));
     Ok(())
+}
+
+/// Returns the folder of checkpoints: the model folder's name with `.checkpoints`.
+fn beside(out: &Path) -> PathBuf {
+    let mut name = out.components().as_path().as_os_str().to_owned();
+    name.push(".checkpoints");
+    name.into()
 }
 
 /// Runs the warm start alone.
@@ -42,6 +60,7 @@ async fn on_demonstrations(
     config: &RunConfig,
     progress: &Progress,
     shutdown: &CancellationToken,
+    checkpoints: &Path,
 ) -> Result<Model> {
     ensure!(
         config.warm_start.enabled,
@@ -55,7 +74,7 @@ async fn on_demonstrations(
         progress,
         shutdown,
     };
-    warm_start::warm_start(&evaluator, &base, None).await
+    warm_start::warm_start(&evaluator, &base, None, checkpoints.to_owned()).await
 }
 
 /// Imitates conversations. Needs no data.
@@ -64,6 +83,7 @@ async fn on_transcripts(
     config: &RunConfig,
     progress: &Progress,
     shutdown: &CancellationToken,
+    checkpoints: &Path,
 ) -> Result<Model> {
     let (run, files, shown) = (config.clone(), files.to_owned(), progress.clone());
     let open = move || {
@@ -77,6 +97,7 @@ async fn on_transcripts(
         progress,
         shutdown,
         folder: None,
+        checkpoints: Some(checkpoints.to_owned()),
     };
     let settings = &config.warm_start.oracle;
     let (trained, _) =

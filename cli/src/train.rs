@@ -15,10 +15,13 @@ use report::{PolicyName, RunFolder, RunStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::TrainArgs, config::RunConfig, evaluation::Evaluator, model_folder, progress::Progress,
-    setup::Setup, shutdown::Interrupted, stdout, warm_start,
+    args::TrainArgs, config::RunConfig, evaluation::Evaluator, imitation::remove_checkpoints,
+    model_folder, progress::Progress, setup::Setup, shutdown::Interrupted, stdout, warm_start,
 };
 use run::{OpenRun, PlannedRun};
+
+/// The folder of supervised trainings in progress, in a run's folder.
+const SFT_CHECKPOINTS: &str = "sft-checkpoints";
 
 /// Runs all stages and writes the report.
 pub(crate) async fn train(
@@ -130,7 +133,10 @@ async fn warm_model(folder: &RunFolder, evaluator: &Evaluator<'_>, base: &Model)
     if let Some(found) = warm_start::open_warm_start(folder.path(), placement)? {
         return Ok(found);
     }
-    let trained = warm_start::warm_start(evaluator, base, Some(folder)).await?;
+    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
+    let trained =
+        warm_start::warm_start(evaluator, base, Some(folder), checkpoints.clone()).await?;
     warm_start::save_warm_start(&trained, folder.path())?;
+    remove_checkpoints(&checkpoints)?;
     Ok(trained)
 }

@@ -3,7 +3,7 @@
 //! The policy from which GRPO continues has seen careful and hasty demonstrations, as pretrained
 //! models and real logs have.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use baselines::DemonstratorMix;
@@ -20,16 +20,18 @@ use crate::{
 
 const FOLDER: &str = "warm-start";
 
-/// Trains the warm start, and records its steps in `folder` if one is given.
+/// Trains the warm start, and records its steps in `folder` if one is given. It continues from the
+/// checkpoints of an interrupted one.
 pub(crate) async fn warm_start(
     evaluator: &Evaluator<'_>,
     base: &Model,
     folder: Option<&RunFolder>,
+    checkpoints: PathBuf,
 ) -> Result<Model> {
     let config = &evaluator.config.warm_start;
     let trainer = ImitationTrainer {
         folder,
-        ..ImitationTrainer::of(evaluator)
+        ..ImitationTrainer::of(evaluator, Some(checkpoints))
     };
     let careful = DemonstratorMix {
         error_share: config.recovery_share,

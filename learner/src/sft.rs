@@ -8,18 +8,20 @@
 
 mod trainer;
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, path::Path};
 
 use policy::{Model, Weights};
 use proto::v1::Segment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use smart_default::SmartDefault;
 
 use crate::{
     bounds::{count, range},
+    checkpoint,
     config::{MOST_TOKENS, RunArguments},
-    error::Result,
+    error::{LearnerError, Result},
     optimizer::OptimizerSettings,
     schedule::{ScheduleKind, ScheduleSettings},
 };
@@ -100,26 +102,99 @@ pub struct SftOutcome {
     pub finished: bool,
 }
 
+/// What a training does after an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SftNext {
+    /// Makes the next update.
+    Continue,
+    /// Writes a checkpoint, if the training has a folder for them, and continues.
+    Checkpoint,
+    /// Writes a checkpoint and ends.
+    Stop,
+}
+
 /// Trains a copy of `model`'s weights on `episodes`; tokens of mask 1 are the assistant's. Calls
-/// `progress` after every update, which may end the training.
+/// `progress` after every update.
+///
+/// With a folder for `checkpoints`, the training continues from the newest one. The weights are the
+/// same whether it was interrupted or not. At its end there is a checkpoint, too.
 ///
 /// # Errors
-/// No episode has a token to learn, a setting cannot be used, a pass failed or training diverged.
+/// No episode has a token to learn, a setting cannot be used, a pass failed or training diverged; a
+/// checkpoint is of another training, or cannot be written.
 pub fn train(
     model: &Model,
     episodes: &[Segment],
     config: &SftConfig,
     arguments: RunArguments,
-    progress: &mut dyn FnMut(SftProgress) -> ControlFlow<()>,
+    checkpoints: Option<&Path>,
+    progress: &mut dyn FnMut(SftProgress) -> SftNext,
 ) -> Result<SftOutcome> {
     let mut trainer = SftTrainer::new(model, config, arguments)?;
+    let fingerprint = fingerprint(&trainer, episodes, config, arguments);
+    if let Some(folder) = checkpoints {
+        resume(&mut trainer, folder, &fingerprint)?;
+    }
     let episodes = WeightedEpisodes::new(episodes, config.context_weight)?;
     let batches = trainer.batches(&episodes);
-    let finished = trainer.run(&episodes, &batches, batches.len() as u64, progress)?;
+    let planned = batches.len() as u64;
+    let finished = loop {
+        let left = &batches[batches.len().min(trainer.steps() as usize)..];
+        let mut next = SftNext::Continue;
+        let finished = trainer.run(&episodes, left, planned, &mut |state| {
+            next = progress(state);
+            match next {
+                SftNext::Continue => ControlFlow::Continue(()),
+                SftNext::Checkpoint | SftNext::Stop => ControlFlow::Break(()),
+            }
+        })?;
+        if let Some(folder) = checkpoints.filter(|_| !left.is_empty()) {
+            trainer.save_as(folder, trainer.steps(), model, &fingerprint)?;
+        }
+        if finished || next == SftNext::Stop {
+            break finished;
+        }
+    };
     Ok(SftOutcome {
         weights: trainer.weights(),
         steps: trainer.steps(),
         tokens: trainer.tokens(),
         finished,
     })
+}
+
+/// Continues from the newest checkpoint, if there is one.
+fn resume(trainer: &mut SftTrainer<'_>, folder: &Path, fingerprint: &str) -> Result<()> {
+    let Some(newest) = checkpoint::load_latest(folder)? else {
+        return Ok(());
+    };
+    if newest.state.fingerprint != fingerprint {
+        let reason = "is of a training with other settings, episodes or weights; give the same, or \
+                      remove the folder";
+        return Err(LearnerError::broken(folder, reason.to_owned()));
+    }
+    trainer.restore(&newest)
+}
+
+/// Identifies what a training starts from.
+fn fingerprint(
+    trainer: &SftTrainer<'_>,
+    episodes: &[Segment],
+    config: &SftConfig,
+    arguments: RunArguments,
+) -> String {
+    let mut hash = Sha256::new();
+    let settings = serde_json::to_vec(config).expect("settings serialise: this is a bug");
+    hash.update(settings);
+    hash.update(arguments.seed.to_le_bytes());
+    hash.update(trainer.digest().to_le_bytes());
+    for episode in episodes {
+        hash.update((episode.tokens.len() as u64).to_le_bytes());
+        episode
+            .tokens
+            .iter()
+            .for_each(|token| hash.update(token.to_le_bytes()));
+        hash.update(&episode.mask);
+    }
+    hex::encode(hash.finalize())
 }

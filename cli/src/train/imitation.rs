@@ -7,8 +7,11 @@ use learner::sft::SftConfig;
 use policy::Model;
 use report::{RunFolder, TrainingStage};
 
+use super::SFT_CHECKPOINTS;
 use crate::{
-    demonstrations::demonstrations, evaluation::Evaluator, imitation::ImitationTrainer,
+    demonstrations::demonstrations,
+    evaluation::Evaluator,
+    imitation::{ImitationTrainer, remove_checkpoints},
     setup::open_model,
 };
 
@@ -40,7 +43,8 @@ pub(super) async fn oracle_imitation(
     }
     let mix = DemonstratorMix::default();
     let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
-    let trainer = ImitationTrainer::of(evaluator);
+    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
+    let trainer = ImitationTrainer::of(evaluator, Some(checkpoints.clone()));
     let sft = SftConfig {
         budget_tokens,
         ..config.imitation.sft.clone()
@@ -48,6 +52,7 @@ pub(super) async fn oracle_imitation(
     let title = "imitating the oracle, to compare";
     let (model, _) = trainer.imitate(title, start, &episodes, &sft, None)?;
     model.save(&dir)?;
+    remove_checkpoints(&checkpoints)?;
     Ok(Some(model))
 }
 

@@ -2,6 +2,7 @@
 
 use std::{ops::ControlFlow, path::Path};
 
+use candle_core::Device;
 use policy::{Model, Weights, ops::LogprobGradients};
 use proto::v1::Segment;
 
@@ -74,27 +75,48 @@ impl<'a> SftTrainer<'a> {
         self.run(&episodes, &batches, planned_steps, progress)
     }
 
-    /// Writes a checkpoint of the training after `shards` shards. `model` has the weights. The
-    /// caller sees to it that the training continues under the same settings.
+    /// Writes a checkpoint of the training after `shards` shards. `model` has the files besides the
+    /// weights. The caller sees to it that the training continues under the same settings.
     ///
     /// # Errors
     /// The disk is full or fails.
     pub fn save(&self, folder: &Path, shards: u64, model: &Model) -> Result<()> {
+        self.save_as(folder, shards, model, "")
+    }
+
+    /// Writes a checkpoint with the weights of this training. `model` has the other files.
+    pub(super) fn save_as(
+        &self,
+        folder: &Path,
+        step: u64,
+        model: &Model,
+        fingerprint: &str,
+    ) -> Result<()> {
+        let model = Model {
+            weights: self.weights().to(&Device::Cpu, self.network.dtype())?,
+            ..model.clone()
+        };
         let state = CheckpointState {
-            step: shards,
+            step,
             updates: self.steps(),
             tokens_seen: self.tokens,
+            fingerprint: fingerprint.to_owned(),
             ..CheckpointState::default()
         };
         checkpoint::save(
             folder,
             state,
-            model,
+            &model,
             &self.network,
             KEPT_CHECKPOINTS,
             || Ok(()),
         )?;
         Ok(())
+    }
+
+    /// Returns the checksum of the weights.
+    pub(super) fn digest(&self) -> u32 {
+        self.network.digest()
     }
 
     /// Continues from a checkpoint that [`Self::save`] wrote.

@@ -1,6 +1,6 @@
 //! Tests supervised training and the gradients under it.
 
-use std::ops::ControlFlow;
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 
@@ -11,7 +11,7 @@ use learner::{
     network::{Network, PassSettings, Scores},
     optimizer::{Gradients, OptimizerSettings, Parameter},
     schedule::{ScheduleKind, ScheduleSettings},
-    sft::{SftConfig, train},
+    sft::{SftConfig, SftNext, SftOutcome, train},
 };
 use policy::{GradientCheckpointing, Model, ops::LogprobGradients};
 use proto::v1::Segment;
@@ -85,8 +85,8 @@ fn held_out_loss(model: &Model, episodes: &[Segment]) -> f64 {
     -logprobs.iter().sum::<f64>() / logprobs.len() as f64
 }
 
-fn go_on(_: learner::sft::SftProgress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
+fn go_on(_: learner::sft::SftProgress) -> SftNext {
+    SftNext::Continue
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn training_learns_and_generalises() {
     let (taught, held_out) = all.split_at(80);
     let before = held_out_loss(&model, held_out);
     let mut losses = Vec::new();
-    let outcome = train(&model, taught, &config, ARGUMENTS, &mut |progress| {
+    let outcome = train(&model, taught, &config, ARGUMENTS, None, &mut |progress| {
         losses.push(progress.loss);
-        ControlFlow::Continue(())
+        SftNext::Continue
     })
     .unwrap();
     let model = Model {
@@ -120,7 +120,15 @@ fn a_token_with_another_mask_does_not_count() {
             budget_tokens: 200,
             ..config()
         };
-        let trained = train(&small_model(3), episodes, &settings, ARGUMENTS, &mut go_on).unwrap();
+        let trained = train(
+            &small_model(3),
+            episodes,
+            &settings,
+            ARGUMENTS,
+            None,
+            &mut go_on,
+        )
+        .unwrap();
         trained.weights.to_bytes().unwrap()
     };
     let ignored = |token: u32| {
@@ -156,6 +164,7 @@ fn threads_do_not_change_a_bit() {
                 threads,
                 ..ARGUMENTS
             },
+            None,
             &mut go_on,
         )
         .unwrap()
@@ -176,17 +185,65 @@ fn a_training_that_is_broken_off_says_so() {
         &episodes(20),
         &config(),
         ARGUMENTS,
+        None,
         &mut |progress| {
             heard = progress.step;
             if progress.step == 3 {
-                ControlFlow::Break(())
+                SftNext::Stop
             } else {
-                ControlFlow::Continue(())
+                SftNext::Continue
             }
         },
     )
     .unwrap();
     assert_eq!((heard, outcome.steps, outcome.finished), (3, 3, false));
+}
+
+/// Trains, with checkpoints in `folder`. Writes one after step 2 and stops after step `last`.
+fn train_until(folder: Option<&Path>, last: u64, seed: u64) -> learner::Result<SftOutcome> {
+    let config = SftConfig {
+        budget_tokens: 800,
+        ..config()
+    };
+    let arguments = RunArguments { seed, ..ARGUMENTS };
+    let mut next = |progress: learner::sft::SftProgress| match progress.step {
+        2 => SftNext::Checkpoint,
+        step if step >= last => SftNext::Stop,
+        _ => SftNext::Continue,
+    };
+    let (model, episodes) = (small_model(3), episodes(20));
+    train(&model, &episodes, &config, arguments, folder, &mut next)
+}
+
+#[test]
+fn a_training_continues_from_its_checkpoint_to_the_same_weights() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Some(place.path());
+    let whole = train_until(None, u64::MAX, 42).unwrap();
+    assert!(whole.finished && whole.steps > 6);
+
+    let part = train_until(folder, 5, 42).unwrap();
+    assert_eq!((part.steps, part.finished), (5, false));
+    // As after a kill: the newest checkpoint is damaged, and the one after step 2 is used.
+    std::fs::remove_file(place.path().join("step_5/trainer.safetensors")).unwrap();
+    let rest = train_until(folder, u64::MAX, 42).unwrap();
+    assert!(rest.finished);
+    assert_eq!((rest.steps, rest.tokens), (whole.steps, whole.tokens));
+    assert!(rest.weights.to_bytes().unwrap() == whole.weights.to_bytes().unwrap());
+
+    // A training that has ended makes no other update.
+    let again = train_until(folder, 0, 42).unwrap();
+    assert_eq!((again.steps, again.finished), (whole.steps, true));
+    assert!(again.weights.to_bytes().unwrap() == whole.weights.to_bytes().unwrap());
+}
+
+#[test]
+fn a_checkpoint_of_another_training_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Some(place.path());
+    train_until(folder, 3, 42).unwrap();
+    let fault = train_until(folder, 3, 43).unwrap_err().to_string();
+    assert!(fault.contains("remove the folder"), "{fault}");
 }
 
 #[test]
@@ -201,7 +258,15 @@ fn nothing_to_learn_is_an_error() {
         ..config()
     };
     for episodes in [vec![], vec![unmasked]] {
-        let fault = train(&small_model(3), &episodes, &config, ARGUMENTS, &mut go_on).unwrap_err();
+        let fault = train(
+            &small_model(3),
+            &episodes,
+            &config,
+            ARGUMENTS,
+            None,
+            &mut go_on,
+        )
+        .unwrap_err();
         assert!(
             fault.to_string().contains("none with a token to learn"),
             "{fault}"
@@ -315,6 +380,7 @@ fn weights_that_blow_up_end_the_training() {
         &episodes(20),
         &config,
         ARGUMENTS,
+        None,
         &mut go_on,
     )
     .unwrap_err();
@@ -326,6 +392,7 @@ fn weights_that_blow_up_end_the_training() {
         &episodes(20),
         &config,
         ARGUMENTS,
+        None,
         &mut go_on,
     )
     .unwrap_err();
