@@ -161,10 +161,11 @@ fn without_variables(expression: &str) -> String {
 
 /// Returns the metrics that an expression names.
 fn metrics(expression: &str) -> Vec<String> {
-    // Label matchers, label lists and durations hold other names.
+    // Label matchers, label lists, durations and quoted texts hold other names.
+    let unquoted: String = expression.split('"').step_by(2).collect();
     let mut text = String::new();
     let (mut depth, mut after_keyword) = (0, false);
-    for part in expression.split_inclusive(['{', '}', '(', ')', '[', ']']) {
+    for part in unquoted.split_inclusive(['{', '}', '(', ')', '[', ']']) {
         let (body, last) =
             part.split_at(part.len() - part.chars().last().map_or(0, char::len_utf8));
         let (body, last) = match last.chars().all(|it| "{}()[]".contains(it)) {
@@ -216,6 +217,8 @@ fn metrics_of_an_expression_are_found() {
         ["env_steps_total", "learner_time_seconds"]
     );
     assert_eq!(metrics("absent(up{job=\"learner\"} == 1)"), ["up"]);
+    let labelled = "label_replace(refused_parts_total, \"reason\", \"evaluation\", \"\", \"\")";
+    assert_eq!(metrics(labelled), ["refused_parts_total"]);
 }
 
 #[test]
