@@ -177,6 +177,9 @@ pub(crate) enum Preset {
     Base,
     /// The second part, with messy schemas: `pretrain --model`.
     BaseMessy,
+    /// SmolLM2-135M on Spider: a warm start on every training question, then GRPO. Needs --model
+    /// and --data.
+    SpiderSmollm2,
     /// Every stage with the least work: shows that the installation works, not that the policy
     /// learns.
     Smoke,
