@@ -68,7 +68,7 @@ fn render(chat: &Chat, messages: &[Message], tools: &[Value]) -> String {
 fn a_template_without_tools_gets_them_in_hermes_format() {
     let before = model();
     assert!(!before.chat.prints_tool_calls());
-    let after = before.clone().with_tools_in_template().unwrap();
+    let after = before.with_tools_in_template().unwrap();
     assert!(after.chat.prints_tool_calls());
     assert_eq!(render(&after.chat, &conversation(), &tools()), WITH_TOOLS);
 
