@@ -21,6 +21,7 @@
 //! library that sums the rows of one shape in one order then keeps the bits equal;
 //! `tests/decoder_tensor_ops.rs` shows this for candle on the CPU.
 
+mod amx_permission;
 mod attention;
 mod attention_kernel;
 mod backend;

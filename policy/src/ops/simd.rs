@@ -117,7 +117,7 @@ impl InstructionSet {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
-                if super::matmul_bf16::has_tiles() {
+                if super::amx_permission::Permission::of_process().is_some() {
                     sets.push(Self::Amx);
                 }
                 sets.push(Self::Avx512);

@@ -1,8 +1,8 @@
 //! Products of bf16 by Intel's AMX tiles.
 //!
 //! A tile is 16 rows of 64 bytes. TDPBF16PS multiplies a tile of A (16 rows, 32 steps of k) by a
-//! tile of B (16 columns, pair by pair) and adds to a tile of 16 x 16 sums. Here two tiles of A meet
-//! the two halves of a panel of B, so that four products follow four loads.
+//! tile of B (16 columns, pair by pair) and adds to a tile of 16 x 16 sums. Here two tiles of A
+//! meet the two halves of a panel of B, so that four products follow four loads.
 //!
 //! The state of tiles belongs to the thread. It exists while [`Tiles`] lives, so that no other code
 //! meets it, and so that the kernel need not save it when it switches threads.
@@ -18,7 +18,7 @@ mod tiles;
 mod tiles;
 
 use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor_bits, write};
-pub(super) use tiles::Permission;
+use crate::ops::amx_permission::Permission;
 use tiles::Tiles;
 
 /// Fewer rows are faster by lanes: a product of tiles takes as long for one row as for 16.
@@ -32,6 +32,13 @@ const TILE: usize = TILE_ROWS * BLOCK;
 const DEPTH: usize = 640;
 /// Bytes of a cache line. A row of a tile that lies in two of them takes two loads.
 const CACHE_LINE: usize = 64;
+
+/// Returns a permission under which the emulator executes the instructions.
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+pub(super) fn emulated() -> Permission {
+    emulator::install();
+    Permission::assumed()
+}
 
 /// Computes C = A B into `c`, or adds the finished sums to it.
 pub(super) fn multiply(

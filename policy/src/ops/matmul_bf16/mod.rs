@@ -10,9 +10,9 @@
 //! AMX takes subnormal numbers as zero. Here values below 2^-55 count as zero, in any kernel. Then
 //! every product and every sum is a multiple of 2^-124, and no sum is subnormal.
 //!
-//! CPUs with AMX multiply tiles (`amx`). AVX512-BF16 sums in another order (VDPBF16PS), so CPUs that
-//! have it and no AMX widen bf16 to f32 and use the multiply-adds of f32 (`lanes`). Its gain is
-//! memory: a weight has two bytes.
+//! CPUs with AMX multiply tiles (`amx`). AVX512-BF16 sums in another order (VDPBF16PS), so CPUs
+//! that have it and no AMX widen bf16 to f32 and use the multiply-adds of f32 (`lanes`). Its gain
+//! is memory: a weight has two bytes.
 //!
 //! One thread.
 
@@ -24,6 +24,7 @@ mod tests;
 use candle_core::Result;
 use half::bf16;
 
+use super::amx_permission::Permission;
 use super::bf16_values::{factor, factor_bits};
 use super::matmul::{self, WriteMode};
 use super::simd::{InstructionSet, Kernel, LANES, Simd, chosen_set, dispatch};
@@ -289,7 +290,7 @@ pub(crate) fn multiply_bf16(
         );
     }
     let tiles = match chosen_set() {
-        InstructionSet::Amx => amx::Permission::of_process(),
+        InstructionSet::Amx => Permission::of_process(),
         _ => None,
     };
     for first in (0..a.rows).step_by(ROWS) {
@@ -303,11 +304,6 @@ pub(crate) fn multiply_bf16(
         }
     }
     Ok(())
-}
-
-/// Returns whether this process may multiply tiles.
-pub(super) fn has_tiles() -> bool {
-    amx::Permission::of_process().is_some()
 }
 
 /// Writes the sums [rows, 32] of a panel of B to the columns of C [rows, n] that it stands for.

@@ -102,7 +102,7 @@ fn infinite_values_and_nan_stay_visible() {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn tiles_return_the_bits_of_the_definition() {
-    let permission = amx::Permission::of_process().unwrap_or_else(amx::Permission::emulated);
+    let permission = Permission::of_process().unwrap_or_else(amx::emulated);
     let shapes = SHAPES.into_iter().chain([(17, 96, 64), (40, 1312, 33)]);
     for (m, k, n) in shapes {
         let (a_data, b_data) = (values(m * k, 3), values(k * n, 4));
