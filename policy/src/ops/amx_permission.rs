@@ -36,6 +36,7 @@ mod linux {
     /// tiles.
     const REQUEST_PERMISSION: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
+
     pub(super) fn has_tiles() -> bool {
         // Both leaves exist on every CPU with AVX-512, without which AMX is not used.
         let has_leaf_7 = __cpuid(0).eax >= 7;
@@ -56,8 +57,7 @@ mod linux {
     }
 
     /// Asks the kernel (Linux 5.16 or newer), which refuses where the signal stack of a thread is
-    /// too
-    /// small.
+    /// too small.
     pub(super) fn is_allowed() -> bool {
         // SAFETY: the call takes two numbers and changes no memory of this process.
         unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
