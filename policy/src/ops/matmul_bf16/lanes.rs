@@ -1,6 +1,6 @@
 //! Products of bf16 by lanes: bf16 is widened to f32, and an instruction multiplies f32.
 
-use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, factor, write};
+use super::{BLOCK, Bf16Matrix, Bf16View, PANEL, WriteMode, write};
 use crate::ops::simd::{Kernel, LANES, Simd, dispatch};
 
 /// The steps of k whose pairs in a panel of B stay in the first-level cache: 32 KiB.
@@ -9,7 +9,7 @@ const DEPTH: usize = 512;
 /// Computes C = A B into `c`, or adds the finished sums to it.
 pub(super) fn multiply(a: Bf16View<'_>, b: &Bf16Matrix, c: &mut [f32], write_mode: WriteMode) {
     dispatch(Multiply {
-        a: &a.packed((a.rows, b.padded), factor),
+        a: &a.widened(b.padded),
         rows: a.rows,
         b,
         c,

@@ -88,58 +88,45 @@ impl<'a> Bf16View<'a> {
         }
     }
 
-    /// Returns the rows one after the other, each padded with zeros to `padded` values, with
-    /// further rows of zeros up to `rows`. `convert` takes each value as a product takes it.
-    fn packed<T: Copy + Default>(
-        self,
-        (rows, padded): (usize, usize),
-        convert: impl Fn(bf16) -> T,
-    ) -> Vec<T> {
-        let mut packed = vec![T::default(); rows * padded];
-        if self.rows == 0 || self.cols == 0 {
-            return packed;
+    /// Returns the rows one after the other in f32, each padded with zeros to `padded` values.
+    fn widened(self, padded: usize) -> Vec<f32> {
+        let mut wide = vec![0.0; self.rows * padded];
+        if !wide.is_empty() {
+            dispatch(Widen {
+                from: self,
+                padded,
+                wide: &mut wide,
+            });
         }
-        dispatch(Pack {
-            from: self,
-            padded,
-            packed: &mut packed,
-            convert,
-        });
-        packed
+        wide
     }
 }
 
-struct Pack<'a, T, F> {
+struct Widen<'a> {
     from: Bf16View<'a>,
     padded: usize,
-    packed: &'a mut [T],
-    convert: F,
+    wide: &'a mut [f32],
 }
 
-impl<T: Copy, F: Fn(bf16) -> T> Kernel for Pack<'_, T, F> {
+impl Kernel for Widen<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
         let from = self.from;
         // In pieces of 16 columns, so that a transposed matrix is read a cache line at a time.
-        let piece = match from.col_stride {
-            1 => from.cols,
-            _ => LANES,
-        };
-        for first in (0..from.cols).step_by(piece) {
-            let count = piece.min(from.cols - first);
-            let rows = self.packed.chunks_exact_mut(self.padded).take(from.rows);
-            for (row, packed) in rows.enumerate() {
+        for first in (0..from.cols).step_by(LANES) {
+            let count = LANES.min(from.cols - first);
+            for (row, wide) in self.wide.chunks_exact_mut(self.padded).enumerate() {
                 let values = &from.data[row * from.row_stride + first * from.col_stride..];
-                let packed = &mut packed[first..first + count];
+                let wide = &mut wide[first..first + count];
                 if from.col_stride == 1 {
-                    for (packed, &value) in packed.iter_mut().zip(values) {
-                        *packed = (self.convert)(value);
+                    for (wide, &value) in wide.iter_mut().zip(values) {
+                        *wide = factor(value);
                     }
                 } else {
-                    for (k, packed) in packed.iter_mut().enumerate() {
-                        *packed = (self.convert)(values[k * from.col_stride]);
+                    for (k, wide) in wide.iter_mut().enumerate() {
+                        *wide = factor(values[k * from.col_stride]);
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Stands for `tiles` where no CPU has AMX, so that nobody has the permission.
+//! Stands for `tiles` where no CPU has AMX, so no process has the permission.
 
 use crate::ops::amx_permission::Permission;
 

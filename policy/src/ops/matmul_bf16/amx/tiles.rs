@@ -58,6 +58,7 @@ impl Tiles {
         let blocks = blocks(pairs);
         assert!(a.iter().all(|a| blocks * TILE <= a.len()));
         assert!(2 * TILE_ROWS * PANEL <= sums.len());
+        let sums = sums.as_mut_ptr();
         // SAFETY: the tiles are configured, since `self` exists. With the assertions every tile
         // that is read or written lies within its slice. `blocks` is at least 1.
         unsafe {
@@ -84,8 +85,8 @@ impl Tiles {
                 "tilestored [{sums} + {row_bytes} + 64], tmm1",
                 "tilestored [{lower_sums} + {row_bytes}], tmm2",
                 "tilestored [{lower_sums} + {row_bytes} + 64], tmm3",
-                sums = in(reg) sums.as_mut_ptr(),
-                lower_sums = in(reg) sums[TILE_ROWS * PANEL..].as_mut_ptr(),
+                sums = in(reg) sums,
+                lower_sums = in(reg) sums.add(TILE_ROWS * PANEL),
                 upper = inout(reg) a[0].as_ptr() => _,
                 lower = inout(reg) a[1].as_ptr() => _,
                 pairs = inout(reg) pairs.as_ptr() => _,
