@@ -166,7 +166,7 @@ impl Bf16Matrix {
         }
     }
 
-    /// Returns the pairs of a panel, [padded / 2][32].
+    /// Returns the pairs of a panel, `[padded / 2][32]`.
     fn panel(&self, panel: usize) -> &[u32] {
         let len = self.padded / 2 * PANEL;
         &self.pairs.read()[panel * len..][..len]

@@ -52,8 +52,8 @@ impl Tiles {
         }
     }
 
-    /// Adds the products of two tiles of rows, [block of k][16][32] each, and a piece of a panel
-    /// [steps / 2][32 pairs] to the sums [32 rows][32].
+    /// Adds the products of two tiles of rows, `[block of k][16][32]` each, and a piece of a
+    /// panel, `[steps / 2][32 pairs]`, to the sums, `[32 rows][32]`.
     pub(super) fn two_rows(&self, a: [&[u16]; 2], pairs: &[u32], sums: &mut [f32]) {
         let blocks = blocks(pairs);
         assert!(a.iter().all(|a| blocks * TILE <= a.len()));
@@ -102,7 +102,7 @@ impl Tiles {
         }
     }
 
-    /// Does the same for one tile of rows and the sums [16 rows][32].
+    /// Does the same for one tile of rows and the sums `[16 rows][32]`.
     pub(super) fn one_row(&self, a: &[u16], pairs: &[u32], sums: &mut [f32]) {
         let blocks = blocks(pairs);
         assert!(blocks * TILE <= a.len() && TILE_ROWS * PANEL <= sums.len());
