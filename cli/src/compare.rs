@@ -1,6 +1,6 @@
 //! `sqlenv compare`: several policies on the same questions, in one table.
 
-mod entrant;
+mod compared_policy;
 mod shared_settings;
 
 use std::{
@@ -17,7 +17,7 @@ use proto::v1::Question;
 use report::{ComparedEvaluation, PolicyComparison};
 
 use self::{
-    entrant::{Decoding, DecodingPolicy, Entrant, Player},
+    compared_policy::{ComparedPolicy, Decoding, DecodingPolicy, OpenPolicy},
     shared_settings::SharedSettings,
 };
 use crate::{
@@ -91,10 +91,10 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         .into_iter()
         .try_for_each(|path| out_file::check(path))?;
     // All are tried first: what is misspelt or broken is found before hours of work.
-    let entrants = Entrant::parse_all(args, &shared)?;
-    for entrant in &entrants {
-        let tried = entrant.try_out().await;
-        tried.with_context(|| format!("{} cannot be compared", entrant.name()))?;
+    let policies = ComparedPolicy::parse_all(args, &shared)?;
+    for policy in &policies {
+        let tried = policy.try_out().await;
+        tried.with_context(|| format!("{} cannot be compared", policy.name()))?;
     }
     if let Some(run) = &shared.run {
         progress.say(&format!("settings: those of {run}"));
@@ -121,13 +121,13 @@ pub(crate) async fn compare(args: &CompareArgs, progress: &Progress) -> Result<(
         setup: &setup,
         progress,
     };
-    for entrant in &entrants {
-        let played = round.play(entrant, &chosen, &mut comparison).await;
+    for policy in &policies {
+        let played = round.play(policy, &chosen, &mut comparison).await;
         // Hours of work must not be lost to a policy that fails.
         write(args, &comparison)?;
         if let Err(fault) = played {
             stdout::print(comparison.text())?;
-            return Err(fault).with_context(|| format!("{} is not compared", entrant.name()));
+            return Err(fault).with_context(|| format!("{} is not compared", policy.name()));
         }
     }
     stdout::print(comparison.text())
@@ -213,16 +213,14 @@ impl Round<'_> {
     /// Adds the rows of a policy: one for each number of examples and split.
     async fn play(
         &self,
-        entrant: &Entrant,
+        policy: &ComparedPolicy,
         chosen: &[(String, Vec<Question>)],
         comparison: &mut PolicyComparison,
     ) -> Result<()> {
-        let player = entrant.open(self)?;
-        for shots in entrant.shots(&self.args.shots) {
+        let open = policy.open(self)?;
+        for shots in policy.shots(&self.args.shots) {
             for (split, questions) in chosen {
-                let row = self
-                    .row((entrant, &player), shots, split, questions)
-                    .await?;
+                let row = self.row((policy, &open), shots, split, questions).await?;
                 comparison.push(row);
             }
         }
@@ -232,30 +230,30 @@ impl Round<'_> {
     /// Plays the questions of a split with greedy decoding, and as often as there are samples.
     async fn row(
         &self,
-        (entrant, player): (&Entrant, &Player),
+        (policy, open): (&ComparedPolicy, &OpenPolicy),
         shots: u32,
         split: &str,
         questions: &[Question],
     ) -> Result<ComparedEvaluation> {
-        let title = format!("{} on {split}, {shots} shots", entrant.name());
-        let seed = derive_seed(entrant.config().seed, "evaluation");
+        let title = format!("{} on {split}, {shots} shots", policy.name());
+        let seed = derive_seed(policy.config().seed, "evaluation");
         let greedy = (shots, Decoding::Greedy);
         let (metrics, episodes) = self
-            .evaluate(&title, (entrant, player), greedy, questions, seed)
+            .evaluate(&title, (policy, open), greedy, questions, seed)
             .await?;
         let mut samples = Vec::new();
-        for number in 1..=entrant.samples(self.args.samples) {
+        for number in 1..=policy.samples(self.args.samples) {
             let title = format!("{title}, sample {number}");
-            let seed = derive_seed(entrant.config().seed, &format!("sample {number}"));
+            let seed = derive_seed(policy.config().seed, &format!("sample {number}"));
             let sampled = (shots, Decoding::Sampled);
-            let played = self.evaluate(&title, (entrant, player), sampled, questions, seed);
+            let played = self.evaluate(&title, (policy, open), sampled, questions, seed);
             samples.push(correct(&played.await?.1));
         }
         Ok(ComparedEvaluation {
-            policy: entrant.name().to_owned(),
+            policy: policy.name().to_owned(),
             shots,
             split: split.to_owned(),
-            limits: player.limits(),
+            limits: open.limits(),
             correct: correct(&episodes),
             metrics,
             samples,
@@ -266,7 +264,7 @@ impl Round<'_> {
     async fn evaluate(
         &self,
         title: &str,
-        (entrant, player): (&Entrant, &Player),
+        (policy, open): (&ComparedPolicy, &OpenPolicy),
         (shots, decoding): (u32, Decoding),
         questions: &[Question],
         seed: u64,
@@ -274,10 +272,10 @@ impl Round<'_> {
         let stage = self
             .progress
             .stage(title, questions.len() as u64, "episodes");
-        let settings = player.episode_settings(self.setup, entrant.config(), shots);
-        let concurrency = entrant.config().evaluation.concurrency;
+        let settings = open.episode_settings(self.setup, policy.config(), shots);
+        let concurrency = policy.config().evaluation.concurrency;
         let on_done = |done: usize| stage.set(done as u64);
-        let (metrics, episodes) = match player.at(shots, decoding)? {
+        let (metrics, episodes) = match open.with_decoding(shots, decoding)? {
             DecodingPolicy::Policy(policy) => {
                 actor::evaluate(&*policy, &settings, questions, seed, concurrency, on_done).await
             }
@@ -290,7 +288,7 @@ impl Round<'_> {
         if let Some(first) = failed.filter(|_| metrics.failed == questions.len() as u64) {
             bail!(
                 "every episode of {} failed: {}",
-                entrant.name(),
+                policy.name(),
                 first.failure
             );
         }

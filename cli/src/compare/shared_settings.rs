@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::{CompareArgs, entrant::folder};
+use super::{CompareArgs, compared_policy::folder};
 use crate::{
     args::{ConfigArgs, Preset},
     config::{DataConfig, RunConfig},

@@ -29,7 +29,7 @@ pub(super) enum Decoding {
 }
 
 /// A policy before it is opened.
-pub(super) struct Entrant {
+pub(super) struct ComparedPolicy {
     name: String,
     kind: Kind,
     /// The settings, with the limits of this policy.
@@ -47,15 +47,15 @@ enum Kind {
 }
 
 /// An opened policy.
-pub(super) struct Player {
+pub(super) struct OpenPolicy {
     /// The chat of the model; of the embedded policy, which others do not need.
     chat: Arc<Chat>,
-    way: Way,
+    source: ActionSource,
     rollout: RolloutConfig,
 }
 
 /// How a policy chooses its actions.
-enum Way {
+enum ActionSource {
     Random,
     Oracle(Arc<Solutions>),
     Model(Engine),
@@ -68,7 +68,7 @@ pub(super) enum DecodingPolicy {
     Chat(ChatApi),
 }
 
-impl Entrant {
+impl ComparedPolicy {
     /// Reads all names.
     pub(super) fn parse_all(args: &CompareArgs, shared: &SharedSettings) -> Result<Vec<Self>> {
         let key = args.api_key_file.as_deref().map(read_key).transpose()?;
@@ -141,27 +141,29 @@ impl Entrant {
         }
     }
 
-    pub(super) fn open(&self, round: &Round<'_>) -> Result<Player> {
+    pub(super) fn open(&self, round: &Round<'_>) -> Result<OpenPolicy> {
         match &self.kind {
-            Kind::Random => self.without_model(Way::Random),
-            Kind::Oracle => self.without_model(Way::Oracle(Arc::clone(&round.setup.solutions))),
+            Kind::Random => self.without_model(ActionSource::Random),
+            Kind::Oracle => {
+                self.without_model(ActionSource::Oracle(Arc::clone(&round.setup.solutions)))
+            }
             Kind::Base => self.with_model(&policy::tiny::base()?),
             Kind::Folder(folder) => {
                 self.with_model(&setup::open_model(folder, self.config.placement())?)
             }
-            Kind::Api(api) => self.without_model(Way::Api(api.clone())),
+            Kind::Api(api) => self.without_model(ActionSource::Api(api.clone())),
         }
     }
 
-    fn without_model(&self, way: Way) -> Result<Player> {
-        Ok(Player {
+    fn without_model(&self, source: ActionSource) -> Result<OpenPolicy> {
+        Ok(OpenPolicy {
             chat: Arc::new(policy::tiny::base()?.chat),
-            way,
+            source,
             rollout: self.config.learner.rollout.clone(),
         })
     }
 
-    fn with_model(&self, model: &Model) -> Result<Player> {
+    fn with_model(&self, model: &Model) -> Result<OpenPolicy> {
         let settings = EngineSettings {
             slots: self.config.evaluation.concurrency,
             ..self.config.actor.engine.clone()
@@ -173,15 +175,15 @@ impl Entrant {
         let context_tokens = rollout.max_context_tokens as usize;
         let placement = self.config.placement();
         let engine = Engine::spawn(model, 0, context_tokens, &settings, placement)?;
-        Ok(Player {
+        Ok(OpenPolicy {
             chat: Arc::new(model.chat.clone()),
-            way: Way::Model(engine),
+            source: ActionSource::Model(engine),
             rollout,
         })
     }
 }
 
-impl Player {
+impl OpenPolicy {
     pub(super) fn limits(&self) -> EpisodeLimits {
         EpisodeLimits {
             step_budget: self.rollout.step_budget,
@@ -208,24 +210,24 @@ impl Player {
         }
     }
 
-    /// Returns the policy that decodes in this way.
-    pub(super) fn at(&self, shots: u32, decoding: Decoding) -> Result<DecodingPolicy> {
+    /// Returns the policy with so many solved examples and this decoding.
+    pub(super) fn with_decoding(&self, shots: u32, decoding: Decoding) -> Result<DecodingPolicy> {
         let sampling = match decoding {
             Decoding::Greedy => SamplingSettings::greedy(),
             Decoding::Sampled => self.rollout.sampling,
         };
         let chat = || Arc::clone(&self.chat);
-        Ok(DecodingPolicy::Policy(match &self.way {
-            Way::Random => Box::new(ScriptedPolicy::new(chat(), RandomPolicy)),
-            Way::Oracle(solutions) => {
+        Ok(DecodingPolicy::Policy(match &self.source {
+            ActionSource::Random => Box::new(ScriptedPolicy::new(chat(), RandomPolicy)),
+            ActionSource::Oracle(solutions) => {
                 let oracle = OraclePolicy(Arc::clone(solutions));
                 Box::new(ScriptedPolicy::new(chat(), oracle))
             }
-            Way::Model(engine) => {
+            ActionSource::Model(engine) => {
                 let rollout = self.rollout(shots);
                 Box::new(model_policy(engine, &self.chat, &rollout, sampling)?)
             }
-            Way::Api(api) => {
+            ActionSource::Api(api) => {
                 let most = self.rollout.max_completion_tokens as usize;
                 let temperature = match decoding {
                     Decoding::Greedy => 0.0,
