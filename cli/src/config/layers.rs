@@ -50,16 +50,21 @@ const REMOVED: [(&str, &str); 12] = [
 
 /// Merges the preset, the file, `--set` and the flags into one table.
 pub(super) fn merged(args: &ConfigArgs) -> Result<Table> {
-    let preset = args.preset.unwrap_or(if args.model.is_some() {
-        Preset::Model
-    } else {
-        Preset::Tiny
-    });
+    let file = args.config.as_deref().map(read_table).transpose()?;
+    let given = merged_on(file.unwrap_or_default(), args)?;
+    let preset = args.preset.unwrap_or_else(|| default_preset(&given));
     let mut table = preset_table(preset);
-    if let Some(path) = &args.config {
-        merge(&mut table, read_table(path)?);
+    merge(&mut table, given);
+    Ok(table)
+}
+
+/// Returns the preset of these settings if none is named. The limits and the learning rate of the
+/// embedded policy would harm another model.
+fn default_preset(given: &Table) -> Preset {
+    match given.get("model").and_then(|model| model.get("dir")) {
+        Some(_) => Preset::Model,
+        None => Preset::Tiny,
     }
-    merged_on(table, args)
 }
 
 /// Merges `--set` and the flags into `table`.

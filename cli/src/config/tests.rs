@@ -143,6 +143,34 @@ fn a_model_on_the_command_line_wins_over_random_weights() {
     assert!(!config.unwrap().model.random_weights);
 }
 
+/// The limits and the learning rate of the embedded policy would harm another model.
+#[test]
+fn a_model_folder_chooses_the_preset_of_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("settings.toml");
+    fs::write(
+        &path,
+        "[model]\ndir = \"somewhere\"\n[learner]\nsteps = 7\n",
+    )
+    .unwrap();
+    let of_file = RunConfig::resolve(&ConfigArgs {
+        config: Some(path),
+        ..ConfigArgs::default()
+    });
+    for config in [of_file.unwrap(), resolve(&["model.dir=somewhere"]).unwrap()] {
+        assert_eq!(config.learner.optimizer.learning_rate, 1e-6);
+        assert_eq!(config.learner.rollout.max_context_tokens, 4_096);
+    }
+    let embedded = resolve(&["learner.steps=7"]).unwrap();
+    assert_eq!(embedded.learner.rollout.max_context_tokens, 768);
+    let named = RunConfig::resolve(&ConfigArgs {
+        preset: Some(Preset::Tiny),
+        set: vec!["model.dir=somewhere".to_owned()],
+        ..ConfigArgs::default()
+    });
+    assert_eq!(named.unwrap().learner.rollout.max_context_tokens, 768);
+}
+
 #[test]
 fn random_weights_are_for_the_embedded_policy() {
     let both = ["model.random_weights=true", "model.dir=\"somewhere\""];
