@@ -108,9 +108,7 @@ impl Model {
     /// [`PolicyError`] names the file that is malformed.
     pub fn with_tools_in_template(mut self) -> Result<Self> {
         let template = chat::with_tools(&self.files)?;
-        self.files.retain(|(name, _)| name != chat::TEMPLATE_FILE);
-        let file = (chat::TEMPLATE_FILE.to_owned(), template.into_bytes());
-        self.files.push(file);
+        chat::replace_template(&mut self.files, template)?;
         self.chat = chat_of(&self.files, &self.config)?;
         Ok(self)
     }

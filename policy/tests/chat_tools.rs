@@ -42,6 +42,11 @@ fn model() -> Model {
         if name == "chat_template.jinja" {
             *content = CHATML.into();
         }
+        if name == "tokenizer_config.json" {
+            let mut config: Value = serde_json::from_slice(content).unwrap();
+            config["chat_template"] = CHATML.into();
+            *content = config.to_string().into_bytes();
+        }
     }
     Model::from_files(files, tiny::model(7).unwrap().weights).unwrap()
 }
@@ -98,6 +103,10 @@ fn a_saved_model_has_the_template() {
     let opened = Model::open(&dir, &candle_core::Device::Cpu, candle_core::DType::F32).unwrap();
     let text = render(&opened.chat, &conversation(), &tools());
     assert_eq!(text, WITH_TOOLS);
+    // Readers that prefer the tokenizer's configuration find the same template there.
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    let config: Value = serde_json::from_str(&read("tokenizer_config.json")).unwrap();
+    assert_eq!(config["chat_template"], read("chat_template.jinja"));
 }
 
 #[test]

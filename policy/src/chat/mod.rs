@@ -237,13 +237,13 @@ impl Chat {
     }
 
     /// Returns whether the template prints the tool calls of an assistant. Most templates that do
-    /// not were made before tools were common; they show a model neither tools nor calls.
+    /// not were made before tools were common; they show a model neither tools nor calls. Others
+    /// fail at arguments that are no string.
     pub fn prints_tool_calls(&self) -> bool {
         let call = ToolCall::new(PLACEHOLDER, "x", "x");
         let messages = [Message::new(ChatRole::User, "x"), Message::call(call)];
         let text = self.render(&messages, &[], false);
-        // A template that does not render says why when it is used.
-        text.map_or(true, |text| text.contains(PLACEHOLDER))
+        text.is_ok_and(|text| text.contains(PLACEHOLDER))
     }
 
     /// Returns the ids that end a completion: the token that the template writes after a turn, then
@@ -316,7 +316,28 @@ pub(crate) fn with_tools(files: &[(String, Vec<u8>)]) -> Result<String> {
     })?;
     let file = find(TEMPLATE_FILE).map(|(_, bytes)| bytes.as_slice());
     let template = template_source(file, &config)?;
-    Ok(format!("{}{template}", TOOL_PRELUDE.trim_end()))
+    // As in transformers, a line break after a block is not printed. Without it, blanks at the start
+    // of the template would no longer be those of a line.
+    Ok(format!("{}\n{template}", TOOL_PRELUDE.trim_end()))
+}
+
+/// Puts a template into a model's files: as its own file, and in the tokenizer's configuration if
+/// that has one, which older readers prefer.
+///
+/// # Errors
+/// [`PolicyError`] names the file that is malformed.
+pub(crate) fn replace_template(files: &mut Vec<(String, Vec<u8>)>, template: String) -> Result<()> {
+    for (name, bytes) in files.iter_mut().filter(|(name, _)| name == CONFIG_FILE) {
+        let malformed = |error| PolicyError::file(&*name, format!("not JSON: {error}"));
+        let mut config: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+        if let Some(old) = config.get_mut("chat_template") {
+            *old = template.clone().into();
+            *bytes = serde_json::to_vec_pretty(&config).map_err(malformed)?;
+        }
+    }
+    files.retain(|(name, _)| name != TEMPLATE_FILE);
+    files.push((TEMPLATE_FILE.to_owned(), template.into_bytes()));
+    Ok(())
 }
 
 /// Returns the template's source: its own file first, as in transformers; of several named ones

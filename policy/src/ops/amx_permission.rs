@@ -15,16 +15,17 @@ impl Permission {
             .then_some(Self(()))
     }
 
-    /// Returns a permission for a machine on which the emulator executes the instructions.
-    #[cfg(test)]
-    pub(super) fn assumed() -> Self {
-        Self(())
+    /// Returns a permission for the tests' emulator, which executes the instructions of a CPU that
+    /// lacks them. A CPU that has them and refuses gets none.
+    #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+    pub(super) fn of_emulator() -> Option<Self> {
+        (!linux::has_tiles()).then_some(Self(()))
     }
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod linux {
-    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    use std::arch::x86_64::{__cpuid_count, _xgetbv};
 
     /// Bits of CPUID, leaf 7, EDX: AMX-BF16 and AMX-TILE (Intel's manual, volume 2A).
     const AMX_BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
@@ -37,13 +38,15 @@ mod linux {
     const REQUEST_PERMISSION: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
 
+    #[allow(unused_unsafe, reason = "CPUID is safe to call from Rust 1.94 on")]
     pub(super) fn has_tiles() -> bool {
-        // Both leaves exist on every CPU with AVX-512, without which AMX is not used.
-        let has_leaf_7 = __cpuid(0).eax >= 7;
-        let saves_state = __cpuid(1).ecx & OSXSAVE != 0;
+        // SAFETY: every x86-64 CPU has the instruction, with the leaves 0 and 1.
+        let cpuid = |leaf: u32| unsafe { __cpuid_count(leaf, 0) };
+        let has_leaf_7 = cpuid(0).eax >= 7;
+        let saves_state = cpuid(1).ecx & OSXSAVE != 0;
         has_leaf_7
             && saves_state
-            && __cpuid_count(7, 0).edx & AMX_BF16_AND_TILE == AMX_BF16_AND_TILE
+            && cpuid(7).edx & AMX_BF16_AND_TILE == AMX_BF16_AND_TILE
             // SAFETY: OSXSAVE says that the instruction exists.
             && unsafe { saved_states() } & TILE_STATE == TILE_STATE
     }

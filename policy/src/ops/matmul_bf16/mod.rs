@@ -5,7 +5,8 @@
 //! sum of its blocks, from the first to the last, starting at zero. A block is E + O, where E and O
 //! are chains of fused multiply-adds over its even and its odd steps, each starting at zero. In
 //! this order Intel's AMX sums (TDPBF16PS in Intel's manual, felixcloutier.com/x86/tdpbf16ps). So a
-//! kernel of tiles gives the bits of this one, and so do all instruction sets.
+//! kernel of tiles gives the bits of this one, and so do all instruction sets. A process tries that
+//! once before it uses tiles.
 //!
 //! AMX takes subnormal numbers as zero. Here values below 2^-55 count as zero, in any kernel. Then
 //! every product and every sum is a multiple of 2^-124, and no sum is subnormal.
@@ -24,7 +25,6 @@ mod tests;
 use candle_core::Result;
 use half::bf16;
 
-use super::amx_permission::Permission;
 use super::bf16_values::{factor, factor_bits};
 use super::matmul::{self, WriteMode};
 use super::simd::{InstructionSet, Kernel, LANES, Simd, chosen_set, dispatch};
@@ -277,7 +277,7 @@ pub(crate) fn multiply_bf16(
         );
     }
     let tiles = match chosen_set() {
-        InstructionSet::Amx => Permission::of_process(),
+        InstructionSet::Amx => amx::permission(),
         _ => None,
     };
     for first in (0..a.rows).step_by(ROWS) {

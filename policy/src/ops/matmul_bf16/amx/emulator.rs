@@ -48,7 +48,7 @@ pub(super) fn install() {
 
 extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler of SA_SIGINFO a `ucontext_t`. RIP points at an instruction
-    // of at least six bytes: the ones of this module have a prefix of three, an opcode and ModRM,
+    // of at least five bytes: the ones of this module have a prefix of three, an opcode and ModRM,
     // and code follows them.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
@@ -79,7 +79,8 @@ impl Instruction {
     unsafe fn decode(code: *const u8, registers: &[i64; 23]) -> Self {
         // SAFETY: the bytes belong to the instruction.
         let byte = |at: usize| usize::from(unsafe { *code.add(at) });
-        if byte(0) != 0xc4 || byte(1) & 0x1f != 2 {
+        // W and L are zero in all of them.
+        if byte(0) != 0xc4 || byte(1) & 0x1f != 2 || byte(2) & 0x84 != 0 {
             unknown();
         }
         let (high_x, high_b) = (!byte(1) >> 6 & 1, !byte(1) >> 5 & 1);
@@ -166,11 +167,16 @@ impl State {
         // SAFETY: by the contract of this function.
         unsafe {
             match (instruction.prefix, instruction.opcode, instruction.memory) {
-                (0, 0x49, Some((address, _))) => self.configure(address),
-                (0, 0x49, None) => self.shapes = [(0, 0); TILES],
-                (3, 0x4b, Some(memory)) => self.load(reg, memory),
-                (2, 0x4b, Some(memory)) => self.store(reg, memory),
-                (2, 0x5c, None) => self.multiply(reg, rm, vvvv),
+                (0, 0x49, Some((address, _))) if (reg, vvvv) == (0, 0) => self.configure(address),
+                (0, 0x49, None) if (reg, rm, vvvv) == (0, 0, 0) => {
+                    self.shapes = [(0, 0); TILES];
+                }
+                // Without an index there is no stride between rows.
+                (3, 0x4b, Some(memory)) if rm == 4 && vvvv == 0 => self.load(reg, memory),
+                (2, 0x4b, Some(memory)) if rm == 4 && vvvv == 0 => self.store(reg, memory),
+                (2, 0x5c, None) if reg != rm && reg != vvvv && rm != vvvv => {
+                    self.multiply(reg, rm, vvvv);
+                }
                 _ => unknown(),
             }
         }
@@ -180,7 +186,10 @@ impl State {
     unsafe fn configure(&mut self, address: *const u8) {
         // SAFETY: the operand has 64 bytes.
         let byte = |at: usize| usize::from(unsafe { *address.add(at) });
-        if byte(0) != 1 || byte(1) != 0 || (2..16).any(|at| byte(at) != 0) {
+        if byte(0) != 1
+            || byte(1) != 0
+            || (2..16).chain(32..48).chain(56..64).any(|at| byte(at) != 0)
+        {
             unknown();
         }
         for tile in 0..TILES {
