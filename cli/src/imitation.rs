@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use candle_core::Device;
 use learner::sft::{self, SftConfig, SftNext};
 use policy::{Model, durable, random::derive_seed};
@@ -77,7 +77,9 @@ impl<'a> ImitationTrainer<'a> {
             stage.set(state.tokens.min(budget));
             stage.note(&format!("loss {:.3}", state.loss));
             failure = self.record(before, &state).err();
-            if failure.is_some() || self.shutdown.is_cancelled() {
+            if failure.is_some() {
+                SftNext::Abort
+            } else if self.shutdown.is_cancelled() {
                 SftNext::Stop
             } else if saved.elapsed() >= CHECKPOINT_EVERY {
                 saved = now();
@@ -88,10 +90,11 @@ impl<'a> ImitationTrainer<'a> {
         };
         let folder = checkpoints.as_deref();
         let train = || sft::train(&placed, episodes, config, arguments, folder, &mut progress);
-        let outcome = tokio::task::block_in_place(train)?;
+        let outcome = tokio::task::block_in_place(train);
         if let Some(error) = failure {
             return Err(error);
         }
+        let outcome = outcome?;
         if !outcome.finished {
             bail!(Interrupted);
         }
@@ -128,9 +131,18 @@ impl<'a> ImitationTrainer<'a> {
     }
 }
 
-/// Removes the checkpoints of trainings whose model is saved.
-pub(crate) fn remove_checkpoints(folder: &Path) -> Result<()> {
-    durable::remove_folder(folder).with_context(|| format!("cannot remove {}", folder.display()))
+/// Removes the checkpoints of the trainings with these titles, whose model is saved, and the folder
+/// if nothing else is in it. What cannot be removed is only reported, since the work is done.
+pub(crate) fn remove_checkpoints(folder: &Path, titles: &[&str]) {
+    for title in titles {
+        let checkpoints = folder.join(slug(title));
+        if let Err(fault) = durable::remove_folder(&checkpoints) {
+            let folder = checkpoints.display();
+            tracing::warn!(%folder, %fault, "checkpoints of a finished training were not removed");
+        }
+    }
+    // It stays if it holds anything else.
+    let _ = std::fs::remove_dir(folder);
 }
 
 /// Returns a title as the name of a folder.

@@ -33,7 +33,7 @@ use crate::{
     demonstrations::{corrected_episodes, demonstrations},
     evaluation::{EvaluatedPolicy, Evaluator, questions},
     progress::Progress,
-    setup::Setup,
+    setup::{Setup, with_tools},
     shutdown::{Interrupted, read_unless_interrupted},
 };
 
@@ -133,8 +133,8 @@ fn sha256_of(model: &Model, start: Option<&Path>) -> Result<String> {
 /// Returns the model in `start`, or one of `architecture` with random weights.
 fn initial_model(start: Option<&Path>, architecture: Option<&Path>, seed: u64) -> Result<Model> {
     Ok(match (start, architecture) {
-        (Some(dir), _) => Model::open(dir, &Device::Cpu, DType::F32)?,
-        (None, Some(dir)) => Model::random(dir, seed)?,
+        (Some(dir), _) => with_tools(Model::open(dir, &Device::Cpu, DType::F32)?, dir)?,
+        (None, Some(dir)) => with_tools(Model::random(dir, seed)?, dir)?,
         (None, None) => policy::tiny::model(seed)?,
     })
 }

@@ -215,7 +215,11 @@ pub(crate) fn base_model(config: &ModelConfig, seed: u64, placement: Placement) 
 /// shows no tools gets them.
 pub(crate) fn open_model(dir: &Path, placement: Placement) -> Result<Model> {
     let (_, dtype) = placement.open()?;
-    let model = Model::open(dir, &Device::Cpu, dtype)?;
+    with_tools(Model::open(dir, &Device::Cpu, dtype)?, dir)
+}
+
+/// Returns the model of a folder with a chat template that shows tools.
+pub(crate) fn with_tools(model: Model, dir: &Path) -> Result<Model> {
     if model.chat.prints_tool_calls() {
         return Ok(model);
     }

@@ -19,6 +19,9 @@ use crate::{
     warm_start,
 };
 
+/// The title of a training on conversations of the user, which also seeds random numbers.
+const TRANSCRIPTS: &str = "imitating transcripts";
+
 /// Trains, and writes the model folder.
 pub(crate) async fn sft(
     args: &SftArgs,
@@ -43,8 +46,11 @@ pub(crate) async fn sft(
         }
     };
     trained.save(&args.out)?;
-    remove_checkpoints(&checkpoints)?;
     progress.say(&format!("wrote {}", args.out.display()));
+    match args.transcripts.is_empty() {
+        true => remove_checkpoints(&checkpoints, &warm_start::TITLES),
+        false => remove_checkpoints(&checkpoints, &[TRANSCRIPTS]),
+    }
     Ok(())
 }
 
@@ -100,8 +106,7 @@ async fn on_transcripts(
         checkpoints: Some(checkpoints.to_owned()),
     };
     let settings = &config.warm_start.oracle;
-    let (trained, _) =
-        trainer.imitate("imitating transcripts", &base, &episodes, settings, None)?;
+    let (trained, _) = trainer.imitate(TRANSCRIPTS, &base, &episodes, settings, None)?;
     Ok(trained)
 }
 

@@ -130,13 +130,18 @@ async fn start(
 /// Returns the warm start: the one in the run folder, or a newly trained one.
 async fn warm_model(folder: &RunFolder, evaluator: &Evaluator<'_>, base: &Model) -> Result<Model> {
     let placement = evaluator.config.placement();
-    if let Some(found) = warm_start::open_warm_start(folder.path(), placement)? {
-        return Ok(found);
-    }
     let checkpoints = folder.path().join(SFT_CHECKPOINTS);
-    let trained =
-        warm_start::warm_start(evaluator, base, Some(folder), checkpoints.clone()).await?;
-    warm_start::save_warm_start(&trained, folder.path())?;
-    remove_checkpoints(&checkpoints)?;
-    Ok(trained)
+    let warm = match warm_start::open_warm_start(folder.path(), placement)? {
+        Some(found) => found,
+        None => {
+            let training =
+                warm_start::warm_start(evaluator, base, Some(folder), checkpoints.clone());
+            let trained = training.await?;
+            warm_start::save_warm_start(&trained, folder.path())?;
+            trained
+        }
+    };
+    // Also after a kill between the two.
+    remove_checkpoints(&checkpoints, &warm_start::TITLES);
+    Ok(warm)
 }

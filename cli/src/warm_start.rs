@@ -19,6 +19,9 @@ use crate::{
 };
 
 const FOLDER: &str = "warm-start";
+/// The titles of its trainings. They also seed random numbers, so other words would give other
+/// weights.
+pub(crate) const TITLES: [&str; 2] = ["imitating the oracle", "imitating mixed habits"];
 
 /// Trains the warm start, and records its steps in `folder` if one is given. It continues from the
 /// checkpoints of an interrupted one.
@@ -39,7 +42,7 @@ pub(crate) async fn warm_start(
     };
     let oracle = demonstrations(evaluator, "oracle", base, careful).await?;
     let (first, totals) = trainer.imitate(
-        "imitating the oracle",
+        TITLES[0],
         base,
         &oracle,
         &config.oracle,
@@ -54,10 +57,10 @@ pub(crate) async fn warm_start(
         error_share: config.recovery_share,
         ..DemonstratorMix::default()
     };
-    // These two labels also seed random numbers, so other words would give other weights.
+    // This label also seeds random numbers.
     let mixed = demonstrations(evaluator, "mixed habits", base, mixed).await?;
     let (warm, _) = trainer.imitate(
-        "imitating mixed habits",
+        TITLES[1],
         &first,
         &mixed,
         &config.demonstrators,

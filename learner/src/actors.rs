@@ -1,4 +1,4 @@
-//! The actors that a learner has heard of, for people who watch the run.
+//! The actors that have called a learner, for people who watch the run.
 //!
 //! Pure. Invariant: nothing here decides what is handed out or accepted, and memory is bounded
 //! whatever actors send. A number that an actor made up can only be shown.
@@ -67,7 +67,7 @@ pub struct ObservedActor {
     pub busy_share: Option<f64>,
 }
 
-/// What actors say of an env-node.
+/// What actors report about an env-node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedEnvNode {
     /// HOST:PORT as actors were given it.

@@ -142,7 +142,7 @@ pub fn save(
     let name = format!("step_{}", state.step);
     let path = folder.join(&name);
     let temporary = folder.join(format!(".{name}.partial"));
-    durable::remove_folder(&temporary).at("remove", &temporary)?;
+    remove_partial(folder)?;
     fs::create_dir_all(&temporary).at("create", &temporary)?;
     model.save(&temporary.join(MODEL))?;
     let tensors = temporary.join(TENSORS);
@@ -159,6 +159,33 @@ pub fn save(
     durable::replace_file(&latest, name.as_bytes()).at("write", &latest)?;
     prune(folder, state.step, keep_last)?;
     Ok(path)
+}
+
+/// Makes the folder of checkpoints if it is missing, and tries to write in it, so that a training
+/// does not find out after hours.
+///
+/// # Errors
+/// It cannot be made or written.
+pub fn check_writable(folder: &Path) -> Result<()> {
+    let trial = folder.join(".step_0.partial");
+    fs::create_dir_all(&trial).at("create", &trial)?;
+    durable::remove_folder(&trial).at("remove", &trial)
+}
+
+/// Removes what writing a checkpoint left behind when it was killed or the disk was full.
+fn remove_partial(folder: &Path) -> Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder).at("read", folder)? {
+        let entry = entry.at("read", folder)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(".step_") && name.ends_with(".partial") {
+            durable::remove_folder(&entry.path()).at("remove", &entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the newest complete checkpoint in `folder`: the one that `LATEST` names, or else the

@@ -1,4 +1,5 @@
-//! The learner's settings, with TRL's defaults and, as aliases, TRL's names.
+//! The learner's settings, with TRL's defaults except where a field says otherwise, and TRL's names
+//! as aliases.
 //!
 //! Invariant: a configuration that passes [`LearnerConfig::validate`] cannot fail for its numbers
 //! later. In particular no sample is longer than a micro-batch. Actors get their [`RolloutConfig`]

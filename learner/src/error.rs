@@ -143,7 +143,7 @@ pub enum LearnerError {
     /// Ranks did not join in time. Remedy: start them.
     #[error(
         "{joined} of {count} ranks (learner.ranks.count) have joined after {seconds} s; start the \
-         others by `sqlenv rank --leader ADDRESS`, then the learner again"
+         others by `sqlenv rank --learner ADDRESS`, then the learner again"
     )]
     RanksMissing {
         /// Ranks that have joined, the learner included.

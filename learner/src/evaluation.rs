@@ -39,7 +39,7 @@ pub(crate) struct LeasedPart {
     pub(crate) seed: u64,
 }
 
-/// What an actor says of a part that it submits.
+/// What an actor reports about a part that it submits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartHead {
     pub(crate) part_id: u64,

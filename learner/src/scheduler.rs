@@ -74,7 +74,7 @@ pub enum Claim {
 pub struct Lease {
     /// The group.
     pub group_index: u64,
-    /// Unique in the life of the scheduler.
+    /// Unique within a scheduler.
     pub lease_id: u64,
     /// The oldest policy version that may sample the group.
     pub min_policy_version: u64,

@@ -111,6 +111,8 @@ pub enum SftNext {
     Checkpoint,
     /// Writes a checkpoint and ends.
     Stop,
+    /// Ends without a checkpoint: the update failed to be recorded.
+    Abort,
 }
 
 /// Trains a copy of `model`'s weights on `episodes`; tokens of mask 1 are the assistant's. Calls
@@ -131,8 +133,9 @@ pub fn train(
     progress: &mut dyn FnMut(SftProgress) -> SftNext,
 ) -> Result<SftOutcome> {
     let mut trainer = SftTrainer::new(model, config, arguments)?;
-    let fingerprint = fingerprint(&trainer, episodes, config, arguments);
+    let fingerprint = fingerprint(model, episodes, config, arguments)?;
     if let Some(folder) = checkpoints {
+        checkpoint::check_writable(folder)?;
         resume(&mut trainer, folder, &fingerprint)?;
     }
     let episodes = WeightedEpisodes::new(episodes, config.context_weight)?;
@@ -145,9 +148,12 @@ pub fn train(
             next = progress(state);
             match next {
                 SftNext::Continue => ControlFlow::Continue(()),
-                SftNext::Checkpoint | SftNext::Stop => ControlFlow::Break(()),
+                SftNext::Checkpoint | SftNext::Stop | SftNext::Abort => ControlFlow::Break(()),
             }
         })?;
+        if next == SftNext::Abort {
+            break false;
+        }
         if let Some(folder) = checkpoints.filter(|_| !left.is_empty()) {
             trainer.save_as(folder, trainer.steps(), model, &fingerprint)?;
         }
@@ -176,18 +182,24 @@ fn resume(trainer: &mut SftTrainer<'_>, folder: &Path, fingerprint: &str) -> Res
     trainer.restore(&newest)
 }
 
-/// Identifies what a training starts from.
+/// Identifies what a training starts from, and what its weights depend on.
 fn fingerprint(
-    trainer: &SftTrainer<'_>,
+    model: &Model,
     episodes: &[Segment],
     config: &SftConfig,
     arguments: RunArguments,
-) -> String {
+) -> Result<String> {
     let mut hash = Sha256::new();
-    let settings = serde_json::to_vec(config).expect("settings serialise: this is a bug");
-    hash.update(settings);
+    let settings = SftConfig {
+        // It saves memory and changes no weight.
+        gradient_checkpointing: false,
+        ..config.clone()
+    };
+    hash.update(serde_json::to_vec(&settings).expect("settings serialise: this is a bug"));
     hash.update(arguments.seed.to_le_bytes());
-    hash.update(trainer.digest().to_le_bytes());
+    hash.update(format!("{:?}", model.config));
+    // With the dtype of each tensor.
+    hash.update(model.weights.to_bytes()?);
     for episode in episodes {
         hash.update((episode.tokens.len() as u64).to_le_bytes());
         episode
@@ -196,5 +208,5 @@ fn fingerprint(
             .for_each(|token| hash.update(token.to_le_bytes()));
         hash.update(&episode.mask);
     }
-    hex::encode(hash.finalize())
+    Ok(hex::encode(hash.finalize()))
 }

@@ -16,6 +16,8 @@ use crate::{
 };
 
 const FOLDER: &str = "oracle-imitation";
+/// The title of the training, which also seeds random numbers.
+const TITLE: &str = "imitating the oracle, to compare";
 
 /// Returns the model: the one in the run folder, or a newly trained one. Returns `None` if the
 /// settings want none.
@@ -29,7 +31,10 @@ pub(super) async fn oracle_imitation(
         return Ok(None);
     }
     let dir = folder.path().join(FOLDER);
+    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
     if dir.is_dir() {
+        // They are still there after a kill right behind the save.
+        remove_checkpoints(&checkpoints, &[TITLE]);
         return Ok(Some(open_model(&dir, config.placement())?));
     }
     let budget_tokens = match config.imitation.sft.budget_tokens {
@@ -43,16 +48,14 @@ pub(super) async fn oracle_imitation(
     }
     let mix = DemonstratorMix::default();
     let episodes = demonstrations(evaluator, "oracle", start, mix).await?;
-    let checkpoints = folder.path().join(SFT_CHECKPOINTS);
     let trainer = ImitationTrainer::of(evaluator, Some(checkpoints.clone()));
     let sft = SftConfig {
         budget_tokens,
         ..config.imitation.sft.clone()
     };
-    let title = "imitating the oracle, to compare";
-    let (model, _) = trainer.imitate(title, start, &episodes, &sft, None)?;
+    let (model, _) = trainer.imitate(TITLE, start, &episodes, &sft, None)?;
     model.save(&dir)?;
-    remove_checkpoints(&checkpoints)?;
+    remove_checkpoints(&checkpoints, &[TITLE]);
     Ok(Some(model))
 }
 

@@ -23,6 +23,7 @@ mod reproducible;
 mod roles;
 mod second_learner;
 mod security;
+mod sft;
 mod terminal;
 mod threads;
 mod traces;

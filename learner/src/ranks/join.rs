@@ -1,7 +1,7 @@
 //! The role of a rank other than 0: settings, model, weights and groups all come from the learner.
 //!
 //! Invariant: a rank stores nothing. A rank that loses the learner rejoins it, from the state that
-//! the learner has then, and gives up if it cannot reach the learner for longer than its patience.
+//! the learner has then, and gives up if it cannot reach the learner for longer than its timeout.
 //! A rank that fails reports the reason to the learner, at whatever point it fails.
 
 use std::{
@@ -52,13 +52,13 @@ pub struct RankOptions {
     /// Threads that compute, as in [`RunArguments`](crate::RunArguments).
     pub threads: usize,
     /// How long the rank tries to reach a learner that is away.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Takes part in the learner's run to its end.
 ///
 /// # Errors
-/// The learner refuses this rank or cannot be reached for longer than the rank's patience, or the
+/// The learner refuses this rank or cannot be reached for longer than the rank's timeout, or the
 /// rank cannot compute its share.
 pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
     let client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -70,7 +70,7 @@ pub async fn join(client: RanksClient, options: RankOptions) -> Result<()> {
             Err(fault @ (LearnerError::LeaderAway(_) | LearnerError::RunFull(_))) => fault,
             ended => return ended,
         };
-        if now() - last_contact >= options.patience {
+        if now() - last_contact >= options.timeout {
             return Err(fault);
         }
         let text = fault.to_string();

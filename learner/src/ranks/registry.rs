@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use policy::Model;
 use proto::{
-    serve::Unhurried,
+    serve::ExemptFromUnreadLimit,
     v1::{
         Finished, ModelFile, TrainRequest, TrainResponse, ranks_server, train_request,
         train_response,
@@ -191,7 +191,7 @@ impl ranks_server::Ranks for Learner {
         let outgoing = ReceiverStream::new(outgoing).map(Ok);
         let mut response: Response<Self::TrainStream> = Response::new(Box::pin(outgoing));
         // Rank 0 itself limits how long a rank may read nothing.
-        response.extensions_mut().insert(Unhurried);
+        response.extensions_mut().insert(ExemptFromUnreadLimit);
         Ok(response)
     }
 }

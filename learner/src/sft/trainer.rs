@@ -114,11 +114,6 @@ impl<'a> SftTrainer<'a> {
         Ok(())
     }
 
-    /// Returns the checksum of the weights.
-    pub(super) fn digest(&self) -> u32 {
-        self.network.digest()
-    }
-
     /// Continues from a checkpoint that [`Self::save`] wrote.
     ///
     /// # Errors

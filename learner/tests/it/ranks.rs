@@ -193,11 +193,11 @@ fn client(learner: &Learner) -> RanksClient {
     RanksClient::new(Transport::in_process(learner.rank_service()))
 }
 
-fn options(patience: Duration) -> RankOptions {
+fn options(timeout: Duration) -> RankOptions {
     RankOptions {
         device: Device::Cpu,
         threads: 1,
-        patience,
+        timeout,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::common::small_model;
 use learner::{
@@ -226,7 +226,11 @@ fn a_training_continues_from_its_checkpoint_to_the_same_weights() {
     assert_eq!((part.steps, part.finished), (5, false));
     // As after a kill: the newest checkpoint is damaged, and the one after step 2 is used.
     std::fs::remove_file(place.path().join("step_5/trainer.safetensors")).unwrap();
+    // As after a kill while a checkpoint was written.
+    let abandoned = place.path().join(".step_4.partial");
+    std::fs::create_dir(&abandoned).unwrap();
     let rest = train_until(folder, u64::MAX, 42).unwrap();
+    assert!(!abandoned.exists());
     assert!(rest.finished);
     assert_eq!((rest.steps, rest.tokens), (whole.steps, whole.tokens));
     assert!(rest.weights.to_bytes().unwrap() == whole.weights.to_bytes().unwrap());
@@ -244,6 +248,53 @@ fn a_checkpoint_of_another_training_is_refused() {
     train_until(folder, 3, 42).unwrap();
     let fault = train_until(folder, 3, 43).unwrap_err().to_string();
     assert!(fault.contains("remove the folder"), "{fault}");
+
+    let train_with = |model: &Model, gradient_checkpointing: bool| {
+        let config = SftConfig {
+            budget_tokens: 800,
+            gradient_checkpointing,
+            ..config()
+        };
+        let stop = &mut |_| SftNext::Abort;
+        train(model, &episodes(20), &config, ARGUMENTS, folder, stop)
+    };
+    let in_bf16 = Model {
+        weights: small_model(3)
+            .weights
+            .to(&Device::Cpu, DType::BF16)
+            .unwrap(),
+        ..small_model(3)
+    };
+    let fault = train_with(&in_bf16, false).unwrap_err().to_string();
+    assert!(fault.contains("remove the folder"), "{fault}");
+    // It saves memory and changes no weight.
+    let resumed = train_with(&small_model(3), true).unwrap();
+    assert_eq!((resumed.steps, resumed.finished), (4, false));
+    assert!(!place.path().join("step_4").exists(), "it was aborted");
+}
+
+#[test]
+fn checkpoints_that_cannot_be_written_are_found_before_the_training() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("checkpoints");
+    std::fs::write(&file, "a file").unwrap();
+    let mut steps = 0;
+    let mut count = |_| {
+        steps += 1;
+        SftNext::Continue
+    };
+    let (model, episodes) = (small_model(3), episodes(20));
+    let trained = train(
+        &model,
+        &episodes,
+        &config(),
+        ARGUMENTS,
+        Some(&file),
+        &mut count,
+    );
+    let fault = trained.unwrap_err().to_string();
+    assert!(fault.contains("checkpoints"), "{fault}");
+    assert_eq!(steps, 0);
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! Tests that an interrupted supervised training continues to the same weights.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::program::{Running, sqlenv};
+
+/// Imitates the oracle and the mixed demonstrators, in some seconds.
+fn sft(out: &Path) -> Command {
+    let mut command = sqlenv(&["sft", "--preset", "smoke", "--out"]);
+    command.arg(out);
+    command
+}
+
+fn finish(out: &Path) {
+    let output = sft(out).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Sends SIGINT when the first stage begins, and returns the folder of its checkpoints.
+fn interrupt(out: &Path) -> PathBuf {
+    let mut running = Running(sft(out).stderr(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let mut lines = lines.by_ref().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("imitating the oracle")));
+    let told = Command::new("kill")
+        .args(["-INT", &running.0.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+    let said: Vec<String> = lines.collect();
+    assert_eq!(running.0.wait().unwrap().code(), Some(130), "{said:?}");
+    let mut name = out.as_os_str().to_owned();
+    name.push(".checkpoints");
+    name.into()
+}
+
+#[test]
+fn an_interrupted_training_continues_to_the_same_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, resumed) = (dir.path().join("whole"), dir.path().join("resumed"));
+    finish(&whole);
+
+    let checkpoints = interrupt(&resumed);
+    assert!(!resumed.exists(), "a model was written before its end");
+    let oracle = checkpoints.join("imitating-the-oracle");
+    assert!(fs::read_dir(&oracle).unwrap().count() > 0, "no checkpoint");
+
+    let other = sft(&resumed).args(["--seed", "1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(!other.status.success(), "{said}");
+    assert!(said.contains(oracle.to_str().unwrap()), "{said}");
+
+    finish(&resumed);
+    let weights = |out: &Path| fs::read(out.join("model.safetensors")).unwrap();
+    assert!(
+        weights(&whole) == weights(&resumed),
+        "the weights differ from those of an uninterrupted training"
+    );
+    assert!(!checkpoints.exists(), "the checkpoints were not removed");
+}
