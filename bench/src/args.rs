@@ -63,6 +63,9 @@ pub enum ModelShape {
     Tiny,
     /// Hidden 512, 8 layers, 8 heads of 64 (4 KV heads), feed-forward 1,536, vocabulary 8,192.
     Small,
+    /// The shape of SmolLM2-135M, with Qwen3's norms of queries and keys.
+    #[value(name = "smollm2-135m")]
+    SmolLm2_135m,
     /// The shape of Qwen3-0.6B.
     #[value(name = "qwen3-0.6b")]
     Qwen3_06b,
@@ -113,7 +116,7 @@ pub struct BenchPolicyArgs {
     /// Tokens of a completion.
     #[arg(long, value_parser = at_least_one, default_value_t = 128)]
     pub new_tokens: usize,
-    /// Rows of a learner step. The default is 32, or 4 for qwen3-0.6b.
+    /// Rows of a learner step. The default is 32, 8 for smollm2-135m, or 4 for qwen3-0.6b.
     #[arg(long, value_parser = at_least_one)]
     pub learner_rows: Option<usize>,
     /// Tokens of each row of a learner step; all but the first are scored. The default is 192, or
@@ -123,7 +126,7 @@ pub struct BenchPolicyArgs {
     /// Tokens of the long prompt; 64 scored tokens follow it.
     #[arg(long, value_parser = at_least_one, default_value_t = 1_000)]
     pub prefix_tokens: usize,
-    /// Tokens of a micro-batch. The default is 2,048, or 640 for qwen3-0.6b.
+    /// Tokens of a micro-batch. The default is 2,048, or 640 for smollm2-135m and qwen3-0.6b.
     #[arg(long, value_parser = at_least_one)]
     pub micro_batch_tokens: Option<usize>,
     /// Number of the sampler's engines and of the learner's workers. The learner has one worker for

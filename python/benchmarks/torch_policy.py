@@ -1,8 +1,8 @@
 """The shapes, tokens and steps of `sqlenv bench policy` in transformers and torch, to compare with.
 
-On the CPU in float32; on a GPU (--device cuda) in bfloat16 over float32 master weights, with sdpa
-attention, the sampler by generate's static cache and (--parts continuous) by its continuous
-batching.
+On the CPU in float32, or in bfloat16 over float32 master weights (--dtype bf16); on a GPU (--device
+cuda) in the latter. Attention is sdpa. The sampler is generate, on a GPU with its static cache, and
+(--parts continuous) its continuous batching.
 
 This needs torch and transformers:
 
@@ -23,8 +23,11 @@ from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 SHAPES = {
     "tiny": (256, 4, 4, 2, 64, 768, 4096),
     "small": (512, 8, 8, 4, 64, 1536, 8192),
+    "smollm2-135m": (576, 30, 9, 3, 64, 1536, 49152),
     "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
 }
+# Rows of a learner step.
+LARGE_SHAPES = {"smollm2-135m": 8, "qwen3-0.6b": 4}
 PARTS = ["sampler", "groups", "learner", "prefix", "grpo", "continuous"]
 COLUMNS = [
     "shape",
@@ -55,11 +58,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="auto", choices=["auto", "f32", "bf16"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for shape in args.shapes.split(","):
         model = build(shape).to(args.device)
+        model.uses_bf16 = args.dtype == "bf16" or (args.dtype == "auto" and on_gpu(model))
         size = sum(weight.numel() for weight in model.parameters())
         for cells in lines(shape, model, args):
             print(f"| {shape} | {size / 1e6:.2f} M | {' | '.join(cells)} |", flush=True)
@@ -69,7 +74,7 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
     all_rows = [int(rows) for rows in args.rows.split(",")]
     whole_groups = [rows for rows in all_rows if rows % GROUP_SIZE == 0]
     row_tokens = args.prompt_tokens + args.new_tokens
-    budget = args.micro_batch_tokens or (640 if shape == "qwen3-0.6b" else 2048)
+    budget = args.micro_batch_tokens or (640 if shape in LARGE_SHAPES else 2048)
     for part in (
         args.parts.split(",") if args.parts else PARTS[:3] if shape == "qwen3-0.6b" else PARTS[:5]
     ):
@@ -82,7 +87,7 @@ def lines(shape: str, model: Qwen3ForCausalLM, args: argparse.Namespace) -> Iter
                     "sampler, groups of 8", rows, row_tokens, sampler(model, rows, GROUP_SIZE, args)
                 )
         elif part == "learner":
-            rows = args.learner_rows or (4 if shape == "qwen3-0.6b" else 32)
+            rows = args.learner_rows or LARGE_SHAPES.get(shape, 32)
             tokens = args.learner_tokens or (192 if shape == "tiny" else 160)
             batch = texts(range(rows), tokens, model)
             yield cells("learner", rows, tokens, *learner(model, batch, 1, budget, args))
@@ -172,7 +177,7 @@ def prompts_of(
 
 
 def sampler(model: Qwen3ForCausalLM, rows: int, sharing: int, args: argparse.Namespace) -> float:
-    if on_gpu(model):
+    if model.uses_bf16:
         model = copy.deepcopy(model).bfloat16()
 
     def sample(repeat: int) -> int:
@@ -184,7 +189,7 @@ def sampler(model: Qwen3ForCausalLM, rows: int, sharing: int, args: argparse.Nam
 
 def continuous(model: Qwen3ForCausalLM, rows: int, args: argparse.Namespace) -> float:
     model = copy.deepcopy(model).eval()
-    if on_gpu(model):
+    if model.uses_bf16:
         model = model.bfloat16()
     config = GenerationConfig(
         do_sample=True,
@@ -262,7 +267,7 @@ class Step:
     def __init__(self, model: Qwen3ForCausalLM, budget: int) -> None:
         self.model = model
         self.budget = budget
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=on_gpu(model))
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
     def __call__(self, batch: torch.Tensor, prompt_tokens: int, advantages: torch.Tensor) -> None:
         self.model.train()
@@ -289,8 +294,8 @@ def on_gpu(model: Qwen3ForCausalLM) -> bool:
 
 
 def autocast(model: Qwen3ForCausalLM) -> torch.autocast:
-    """Enables bfloat16 on a GPU. Weights in float32 stay in float32."""
-    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=on_gpu(model))
+    """Enables bfloat16 if it was chosen. Weights in float32 stay in float32."""
+    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=model.uses_bf16)
 
 
 def speed(work: Callable[[int], int], repeats: int) -> float:

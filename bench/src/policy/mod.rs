@@ -68,7 +68,9 @@ fn benchmarks(shape: ModelShape, args: &BenchPolicyArgs) -> Vec<PolicyBenchmark>
     use PolicyBenchmark::{Groups, Grpo, Learner, Prefix, Sampler};
     match shape {
         _ if !args.parts.is_empty() => args.parts.clone(),
-        ModelShape::Tiny | ModelShape::Small => vec![Sampler, Groups, Learner, Prefix, Grpo],
+        ModelShape::Tiny | ModelShape::Small | ModelShape::SmolLm2_135m => {
+            vec![Sampler, Groups, Learner, Prefix, Grpo]
+        }
         ModelShape::Qwen3_06b => vec![Sampler, Groups, Learner],
     }
 }

@@ -24,6 +24,7 @@ pub(super) fn workload(shape: ModelShape, args: &BenchPolicyArgs) -> LearnerWork
     let (rows, row_tokens, micro_batch_tokens, workers) = match shape {
         ModelShape::Tiny => (32, 192, 2_048, args.threads),
         ModelShape::Small => (32, 160, 2_048, args.threads),
+        ModelShape::SmolLm2_135m => (8, 160, 640, args.threads),
         ModelShape::Qwen3_06b => (4, 160, 640, 1),
     };
     LearnerWorkload {
@@ -88,6 +89,7 @@ fn config_json(shape: ModelShape) -> Value {
     let (hidden, layers, heads, kv_heads, head, feed_forward, vocabulary) = match shape {
         ModelShape::Tiny => (256, 4, 4, 2, 64, 768, 4_096),
         ModelShape::Small => (512, 8, 8, 4, 64, 1_536, 8_192),
+        ModelShape::SmolLm2_135m => (576, 30, 9, 3, 64, 1_536, 49_152),
         ModelShape::Qwen3_06b => (1_024, 28, 16, 8, 128, 3_072, 151_936),
     };
     json!({
