@@ -3,7 +3,7 @@
 //!
 //! Invariant: what is sampled is a function of the weights, the question and the coordinates (run
 //! seed, group, member, turn, position). It does not depend on the actor that samples, on batching,
-//! on slots or on time. An actor is a client of two services and keeps no state of value.
+//! on slots or on time. An actor is a client of two services and keeps no state that a run needs.
 
 mod batcher;
 mod chat_episode;

@@ -139,8 +139,8 @@ fn checked<T: RoleSettings>(table: Table) -> Result<T> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DataConfig {
-    /// Folder of questions and databases: an own build, Spider's layout or SQLEnv's; absent: the
-    /// project's own data, built on demand.
+    /// Folder of questions and databases, of `data build`, `data draft` or `data import`, or in the
+    /// layout of Spider, BIRD or SQLEnv; absent: the project's own data, built on demand.
     pub(crate) dir: Option<PathBuf>,
     /// Databases to use, by name, or `all`; absent: the layout's default.
     pub(crate) databases: Option<Vec<String>>,

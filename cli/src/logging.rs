@@ -1,4 +1,4 @@
-//! What the process says of itself: log lines on stderr, and traces to a collector.
+//! Log lines on stderr, and traces to a collector.
 
 use anyhow::{Context as _, Result};
 use tracing_subscriber::{

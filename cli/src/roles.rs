@@ -121,20 +121,20 @@ pub(crate) async fn rank(
     let config: RankRole = config::resolve(&args.config)?;
     // A rank takes no connections but those of its admin port.
     fit_open_files(|_| None, progress);
-    let leader = setup::dial_learner("--leader", &args.leader, &args.learner_credentials)?;
+    let leader = setup::dial_learner("--learner", &args.learner, &args.learner_credentials)?;
     let client = RanksClient::new(leader);
     let ready = admin::serve(args.admin).await?;
     learner::metrics::describe_rank();
     ready.set(true);
-    progress.say(&format!("rank of the run at {}", args.leader));
+    progress.say(&format!("rank of the run at {}", args.learner));
     let options = RankOptions {
         device: config.device.open()?,
         threads: threads::or_cores(config.threads),
-        patience: Duration::from_secs(args.patience_seconds.into()),
+        timeout: Duration::from_secs(args.timeout_seconds.into()),
     };
     let joined = unless_interrupted(&shutdown, learner::ranks::join(client, options)).await;
     ready.set(false);
-    joined?.with_context(|| format!("--leader {}", args.leader))
+    joined?.with_context(|| format!("--learner {}", args.learner))
 }
 
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {

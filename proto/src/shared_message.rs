@@ -1,4 +1,4 @@
-//! Responses whose bytes calls share: messages that are sent as they lie in memory.
+//! Responses whose bytes calls share: messages that are sent without a copy.
 //!
 //! tonic encodes each message into a buffer of its call. That buffer stays as long as the peer does
 //! not read, so a thousand peers that do not read would hold a thousand copies of the weights. A

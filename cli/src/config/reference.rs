@@ -32,9 +32,14 @@ Lowest first, the layers are the defaults below, a preset (`--preset`), the file
 flags `--seed`, `--data`, `--databases` and `--model`. `sqlenv train --dry-run` prints the result
 with these comments and checks that its paths exist.
 
-`train`, `sft`, `eval`, `play` and `bench env` read all sections. A role reads the sections that
-name it below; sections of other roles may be in its file. A dash in the column *default* means that
-the setting is absent unless it is given.
+Without `--preset` a command has the preset `tiny`, or `model` if a model folder is given, so its
+values differ from the column *default*. The presets are files in `cli/presets/`: `tiny` (GRPO from
+the base policy), `scratch`, `model`, `spider-smollm2`, `base` and `base-messy` (for `pretrain`),
+and `smoke`.
+
+A role reads the sections that name it below; sections of other roles may be in its file. All other
+commands with settings read every section. A dash in the column *default* means that the setting is
+absent unless it is given.
 ";
 
 /// A section or a setting.

@@ -45,7 +45,7 @@ fn start(env: &str, run_dir: &Path) -> Run {
     let mut learner = sqlenv(&listen);
     learner.args(["--run-dir", run_dir]).args(SETTINGS);
     let (learner, address, learner_says) = serve_and_hear(&mut learner);
-    let rank = ["rank", "--leader", &address, "--patience-seconds", "2"];
+    let rank = ["rank", "--learner", &address, "--timeout-seconds", "2"];
     let rank = sqlenv(&rank).stderr(Stdio::piped()).spawn().unwrap();
     let actor = ["actor", "--env", env, "--learner", &address, "--id", "a"];
     let actor = sqlenv(&actor).stderr(Stdio::null()).spawn().unwrap();

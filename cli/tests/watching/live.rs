@@ -66,7 +66,7 @@ impl Roles {
         }
         let (learner, address) = serve(&args);
         let start = |args: &[&str]| Running(sqlenv(args).stderr(Stdio::null()).spawn().unwrap());
-        let rank = start(&["rank", "--leader", &address, "--admin", &admin["rank"]]);
+        let rank = start(&["rank", "--learner", &address, "--admin", &admin["rank"]]);
         let mut actor = vec!["actor", "--env", &env, "--learner", &address];
         actor.extend(["--admin", &admin["actor"]]);
         let roles = Self {

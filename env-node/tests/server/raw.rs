@@ -11,7 +11,7 @@ use tokio::{
 /// The start of an HTTP/2 connection: the preface and empty settings.
 pub(crate) const HTTP2_HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than any limit that these tests set.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An HTTP/1.1 response.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::unread::Unhurried;
+pub use self::unread::ExemptFromUnreadLimit;
 pub use body_budget::{BodyBudget, BodyFault, BodyLimits, BodyReservation, MeteredBody};
 
 use self::connection::Connections;
@@ -99,7 +99,7 @@ pub struct Port {
     pub tls: ServerTls,
     /// Cancelled when the server stops.
     pub draining: CancellationToken,
-    /// Is told of each connection that is not served, for metrics.
+    /// Called for each connection that is not served, for metrics.
     pub refused: fn(ConnectionRefusal),
 }
 

@@ -85,21 +85,25 @@ async fn while_read(stream: impl Future, limit: Duration, stalled: CancellationT
     }
 }
 
-/// In the extensions of a response: something else limits how long its peer may leave it unread.
+/// An extension of a response that lifts the limit on how long its peer may leave it unread.
+/// Something else limits it.
 #[derive(Clone, Copy, Debug)]
-pub struct Unhurried;
+pub struct ExemptFromUnreadLimit;
 
 /// The body of a response, which notes whether the peer has room for it.
 pub(super) struct WatchedBody<B> {
     body: B,
-    is_unhurried: bool,
+    is_exempt: bool,
 }
 
 impl<B> WatchedBody<B> {
     /// Returns the response with its body watched.
     pub(super) fn of(response: Response<B>) -> Response<Self> {
-        let is_unhurried = response.extensions().get::<Unhurried>().is_some();
-        response.map(|body| Self { body, is_unhurried })
+        let is_exempt = response
+            .extensions()
+            .get::<ExemptFromUnreadLimit>()
+            .is_some();
+        response.map(|body| Self { body, is_exempt })
     }
 }
 
@@ -113,7 +117,7 @@ impl<B: Body + Unpin> Body for WatchedBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.body).poll_frame(context);
-        let is_part = matches!(polled, Poll::Ready(Some(Ok(_)))) && !this.is_unhurried;
+        let is_part = matches!(polled, Poll::Ready(Some(Ok(_)))) && !this.is_exempt;
         // Over HTTP/1.1, and for streams with a limit in all, nobody looks.
         let _ = UNREAD_SINCE.try_with(|since| since.set(is_part.then(Instant::now)));
         polled
